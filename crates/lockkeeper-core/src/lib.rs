@@ -1,1 +1,32 @@
-//! TODO
+//! The lock protocols of Lockkeeper, as state machines without I/O.
+//!
+//! A [`Contender`] is told what happened ([`Event`]) and says what to do next ([`Command`]). It never touches a socket, a
+//! clock or a log; this crate's `Cargo.toml` has nothing it could do that with. So the model checker in `tests/model.rs`
+//! explores the code that runs in production, not a copy of it.
+//!
+//! Where to start reading: [`decide`] answers who blocks whom in a [`Queue`]; [`Contender`] is the protocol around that
+//! one question; [`Dialect`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
+
+#![warn(missing_docs)]
+
+mod contender;
+mod discipline;
+mod hold;
+mod naming;
+mod path;
+mod payload;
+mod protocol;
+mod queue;
+mod sequence;
+mod token;
+
+pub use contender::Contender;
+pub use discipline::{Discipline, Verdict, Watch, decide};
+pub use hold::{Link, LinkClock, Loss};
+pub use naming::{AttemptId, Dialect, Mode, NodeName, ParseIdError};
+pub use path::{LockPath, PathError};
+pub use payload::{Owner, Payload, Testimony};
+pub use protocol::{Command, End, Event, Failure, Grant, Inspection, Place, WatchKind};
+pub use queue::{Entry, Queue};
+pub use sequence::Sequence;
+pub use token::{FencingToken, SessionId, Zxid};

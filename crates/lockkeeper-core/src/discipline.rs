@@ -1,0 +1,127 @@
+//! Who blocks whom: the one question in which the kinds of queue lock differ.
+//!
+//! A lock kind is a value of [`Discipline`], not a protocol of its own. [`decide`] is pure, so what it says of a listing
+//! can be compared with an oracle for every small queue there is (`tests/properties.rs`).
+
+use crate::{Entry, Mode, Queue};
+
+/// The rule of a queue: who may hold beside whom, and in which order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Discipline {
+    /// Oldest first; one holder.
+    Exclusive,
+    /// Oldest first; neighbouring readers hold together.
+    SharedExclusive,
+    /// Oldest first; what the holders hold sums to at most `permits`.
+    Permits {
+        /// How many there are.
+        permits: u32,
+    },
+    /// Lowest class first, then oldest; the holder owns the barrier node, so a newcomer of a lower class waits for it.
+    Classes {
+        /// The name of the barrier node.
+        barrier: String,
+    },
+}
+
+/// What a listing says of one contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It holds the lock.
+    Granted,
+    /// It is first and nobody holds: it takes the barrier, and holds once it has it.
+    TakeBarrier,
+    /// It waits for this.
+    Blocked(Watch<'a>),
+    /// Its node is not in the listing.
+    Missing,
+}
+
+/// What a blocked contender watches: exactly one node, chosen so that a release wakes those who can go on and nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch<'a> {
+    /// Until this node is gone.
+    Deleted {
+        /// The node.
+        name: &'a str,
+        /// Whether its going alone proves that I hold: nobody else stood between, and newcomers stand behind me.
+        grants: bool,
+    },
+    /// Until this node is gone or says that it was granted.
+    GrantedOrDeleted(&'a str),
+    /// Until any child comes or goes.
+    Children,
+    /// Until the barrier is gone.
+    BarrierGone,
+}
+
+impl Discipline {
+    /// The name of the node that marks the holder, where the rule has one.
+    pub fn barrier(&self) -> Option<&str> {
+        match self {
+            Discipline::Classes { barrier } => Some(barrier),
+            _ => None,
+        }
+    }
+}
+
+/// Judges the contender whose node is called `me` by one listing.
+pub fn decide<'a>(discipline: &Discipline, queue: &Queue<'a>, me: &str) -> Verdict<'a> {
+    let Some(position) = queue.position(me) else {
+        return Verdict::Missing;
+    };
+    let entries = queue.entries();
+    let older = &entries[..position];
+    match discipline {
+        Discipline::Exclusive => behind_the_next(older),
+        Discipline::SharedExclusive if entries[position].mode == Mode::Read => behind_the_nearest_writer(older),
+        Discipline::SharedExclusive => behind_the_next(older),
+        Discipline::Permits { permits } => within_permits(*permits, entries, position),
+        Discipline::Classes { .. } => match older.last() {
+            Some(next) => Verdict::Blocked(Watch::Deleted { name: next.name, grants: false }),
+            None if queue.has_barrier() => Verdict::Blocked(Watch::BarrierGone),
+            None => Verdict::TakeBarrier,
+        },
+    }
+}
+
+/// Waits for the next older entry, whatever it is.
+fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
+    match older.last() {
+        None => Verdict::Granted,
+        Some(next) => Verdict::Blocked(Watch::Deleted { name: next.name, grants: older.len() == 1 }),
+    }
+}
+
+/// A reader waits for the *nearest* older writer: when that one is gone so are all older ones, and it wakes once.
+/// (Curator's readers watch the first writer in line and wake for each.)
+fn behind_the_nearest_writer<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
+    let is_writer = |e: &&Entry<'a>| e.mode != Mode::Read;
+    match older.iter().rev().find(is_writer) {
+        None => Verdict::Granted,
+        Some(writer) => {
+            let grants = older.iter().filter(is_writer).count() == 1;
+            Verdict::Blocked(Watch::Deleted { name: writer.name, grants })
+        }
+    }
+}
+
+/// First come, first served: an entry holds when all older ones and itself fit.
+///
+/// Only the first waiter watches the children; each later one watches the entry before it, which announces its own grant
+/// on its node. So a release wakes one waiter. Watching `children[i - permits]` instead loses a wake-up when another
+/// holder leaves first (Curator's `setMaxLeases` has it).
+fn within_permits<'a>(permits: u32, entries: &[Entry<'a>], position: usize) -> Verdict<'a> {
+    let mut taken = 0u64;
+    for (i, entry) in entries[..=position].iter().enumerate() {
+        taken += u64::from(if let Mode::Permits(n) = entry.mode { n } else { 1 });
+        if taken > u64::from(permits) {
+            return Verdict::Blocked(if i == position {
+                Watch::Children
+            } else {
+                Watch::GrantedOrDeleted(entries[position - 1].name)
+            });
+        }
+    }
+    Verdict::Granted
+}

@@ -1,0 +1,180 @@
+//! What a node says of its owner, and what can be understood of nodes that other clients wrote.
+//!
+//! "Who holds it?" must have an answer at three in the morning (kazoo #412, hazelcast #17260), so every node of ours carries
+//! a record. Reading is forgiving: Curator writes an address, Kazoo a host and pid, the recipes nothing; a revocation
+//! replaces the record by a word. Nothing read here is trusted for the protocol but the attempt's id.
+
+use serde::{Deserialize, Serialize};
+
+use crate::AttemptId;
+
+/// The words by which other makers ask a holder to let go.
+const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
+
+/// Longest message accepted, in bytes: it travels with every look at the node.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// Who stands behind a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    /// The user, as the operating system names it.
+    #[serde(default)]
+    pub user: String,
+    /// The machine.
+    #[serde(default)]
+    pub host: String,
+    /// The process on that machine.
+    #[serde(default)]
+    pub pid: u32,
+    /// What the process is: its program, or the command it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+}
+
+/// The record in a node of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payload {
+    /// The version of this format, now 1.
+    pub lockkeeper: u32,
+    /// The attempt that made the node, as a uuid.
+    pub id: String,
+    /// Who stands behind it.
+    #[serde(flatten)]
+    pub owner: Owner,
+    /// Why, in the caller's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// When it was written, in milliseconds since 1970 by the owner's clock. For people; never compared.
+    pub since_ms: u64,
+}
+
+impl Payload {
+    /// The format written today.
+    pub const VERSION: u32 = 1;
+
+    /// A record. A message over 4096 bytes is cut at a character, so that no caller can make a node unlistable.
+    pub fn new(id: AttemptId, owner: Owner, message: Option<&str>, since_ms: u64) -> Self {
+        let message = message.map(|text| {
+            let end = (0..=MAX_MESSAGE_BYTES.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+            text[..end].to_owned()
+        });
+        Payload { lockkeeper: Self::VERSION, id: id.to_string(), owner, message, since_ms }
+    }
+
+    /// The bytes to store.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a struct of strings and numbers always serialises")
+    }
+}
+
+/// What a node's bytes tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Testimony {
+    /// A record of ours.
+    Record(Box<Payload>),
+    /// A word that asks the owner to let go stands where the record was.
+    Revoked,
+    /// Text of another maker: an address, a host and pid.
+    Text(String),
+    /// Nothing.
+    Empty,
+    /// Bytes that are not text.
+    Opaque(usize),
+}
+
+impl Testimony {
+    /// Reads a node's bytes. Any bytes are fine.
+    pub fn read(data: &[u8]) -> Self {
+        if data.is_empty() {
+            return Testimony::Empty;
+        }
+        if REVOCATION_WORDS.contains(&data) {
+            return Testimony::Revoked;
+        }
+        if let Ok(record) = serde_json::from_slice(data) {
+            return Testimony::Record(Box::new(record));
+        }
+        match std::str::from_utf8(data) {
+            Ok(text) if !text.contains(char::is_control) => Testimony::Text(text.to_owned()),
+            _ => Testimony::Opaque(data.len()),
+        }
+    }
+
+    /// The attempt that wrote the node, where its record tells.
+    pub fn id(&self) -> Option<AttemptId> {
+        match self {
+            Testimony::Record(record) => record.id.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// The record, where it is one of ours.
+    pub fn record(&self) -> Option<&Payload> {
+        match self {
+            Testimony::Record(record) => Some(record),
+            _ => None,
+        }
+    }
+}
+
+/// One line for people: `build@ci-7 (pid 4711)`.
+impl std::fmt::Display for Testimony {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Testimony::Record(record) => record.owner.fmt(f),
+            Testimony::Revoked => f.write_str("an owner asked to let go"),
+            Testimony::Text(text) => text.fmt(f),
+            Testimony::Empty => f.write_str("an unnamed owner"),
+            Testimony::Opaque(bytes) => write!(f, "an owner of another make ({bytes} bytes)"),
+        }
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{} (pid {})", self.user, self.host, self.pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner { user: "build".into(), host: "ci-7".into(), pid: 4711, program: Some("job.sh".into()) }
+    }
+
+    #[test]
+    fn case_56_a_record_reads_back_and_names_its_owner() {
+        let id = AttemptId::new(7);
+        let written = Payload::new(id, owner(), Some("nightly index"), 1_700_000_000_000);
+        let read = Testimony::read(&written.to_bytes());
+        assert_eq!(read, Testimony::Record(Box::new(written)));
+        assert_eq!(read.id(), Some(id));
+        assert_eq!(read.to_string(), "build@ci-7 (pid 4711)");
+    }
+
+    #[test]
+    fn records_of_later_versions_still_name_their_owner() {
+        let data = br#"{"lockkeeper":9,"id":"?","user":"a","host":"b","pid":1,"since_ms":5,"new":[1]}"#;
+        assert_eq!(Testimony::read(data).to_string(), "a@b (pid 1)");
+        assert_eq!(Testimony::read(data).id(), None);
+    }
+
+    #[test]
+    fn foreign_bytes_are_understood_as_far_as_they_go() {
+        assert_eq!(Testimony::read(b""), Testimony::Empty);
+        assert_eq!(Testimony::read(b"unlock"), Testimony::Revoked);
+        assert_eq!(Testimony::read(b"__REVOKE__"), Testimony::Revoked);
+        assert_eq!(Testimony::read(b"10.1.2.3"), Testimony::Text("10.1.2.3".into()));
+        assert_eq!(Testimony::read(&[0, 159, 146, 150]), Testimony::Opaque(4));
+        assert_eq!(Testimony::read(b"a\x1b[2Jb"), Testimony::Opaque(6));
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let long = "é".repeat(MAX_MESSAGE_BYTES);
+        let payload = Payload::new(AttemptId::new(0), owner(), Some(&long), 0);
+        assert_eq!(payload.message.map(|m| m.len()), Some(MAX_MESSAGE_BYTES));
+    }
+}
