@@ -37,9 +37,9 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// What is known of a session at one moment.
+/// What is known of a session's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Link {
+pub enum LinkState {
     /// Connected.
     Up,
     /// Not connected; what the session holds may be trusted until this moment of the clock and not after.
@@ -47,8 +47,48 @@ pub enum Link {
         /// The deadline, as time since the clock's origin.
         until: Duration,
     },
-    /// Over, for this reason.
+    /// Not connected for too long: the session may have expired. It may also come back; what it held does not.
+    Unreachable,
+    /// Over for good, for this reason.
     Over(Loss),
+}
+
+/// A session at one moment, as its holds need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// The connection.
+    pub state: LinkState,
+    /// How many deadlines have passed without a connection. A hold granted before the latest one is lost for good, also if
+    /// its holder slept through the whole break and finds the connection up again.
+    pub breaches: u32,
+}
+
+/// How far a hold may be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trust {
+    /// It is held.
+    Held,
+    /// The connection is lost; it may still be trusted until this moment of the clock, but start nothing new.
+    Suspected {
+        /// The deadline, as time since the clock's origin.
+        until: Duration,
+    },
+    /// It is lost. Final.
+    Lost(Loss),
+}
+
+impl Link {
+    /// Judges, at `now`, a hold that was granted when `breaches` deadlines had passed.
+    pub fn trust(&self, granted_under: u32, now: Duration) -> Trust {
+        match self.state {
+            LinkState::Over(loss) => Trust::Lost(loss),
+            LinkState::Unreachable => Trust::Lost(Loss::Unreachable),
+            _ if self.breaches != granted_under => Trust::Lost(Loss::Unreachable),
+            LinkState::Up => Trust::Held,
+            LinkState::Suspected { until } if now < until => Trust::Suspected { until },
+            LinkState::Suspected { .. } => Trust::Lost(Loss::Unreachable),
+        }
+    }
 }
 
 /// Judges one session: fed with what the connection does and with time.
@@ -61,7 +101,7 @@ pub struct LinkClock {
 impl LinkClock {
     /// A session that has just been connected, with its negotiated timeout.
     pub const fn connected(timeout: Duration) -> Self {
-        LinkClock { timeout, link: Link::Up }
+        LinkClock { timeout, link: Link { state: LinkState::Up, breaches: 0 } }
     }
 
     /// What is known now.
@@ -75,38 +115,39 @@ impl LinkClock {
     /// heard of it at most 2/5 of the timeout T ago. It expires the session no earlier than T after that, so 3/5 T from
     /// now; a quarter of T is kept as margin (a follower passes its touches on only when the leader pings it). What is
     /// left, rounded down, is T/3.
-    pub const fn grace(&self) -> Duration {
-        Duration::from_micros(self.timeout.as_micros() as u64 / 3)
+    pub fn grace(&self) -> Duration {
+        self.timeout / 3
     }
 
     /// The connection was lost at `now`.
     pub fn disconnected(&mut self, now: Duration) {
-        if self.link == Link::Up {
-            self.link = Link::Suspected { until: now + self.grace() };
+        if self.link.state == LinkState::Up {
+            self.link.state = LinkState::Suspected { until: now + self.grace() };
         }
     }
 
-    /// The same session is connected again at `now`. Too late is too late: a session past its deadline stays over.
+    /// The same session is connected again at `now`.
     pub fn reconnected(&mut self, now: Duration) {
         self.tick(now);
-        if let Link::Suspected { .. } = self.link {
-            self.link = Link::Up;
+        if !matches!(self.link.state, LinkState::Over(_)) {
+            self.link.state = LinkState::Up;
         }
     }
 
     /// Time has come to `now`.
     pub fn tick(&mut self, now: Duration) {
-        if let Link::Suspected { until } = self.link
+        if let LinkState::Suspected { until } = self.link.state
             && now >= until
         {
-            self.link = Link::Over(Loss::Unreachable);
+            self.link.state = LinkState::Unreachable;
+            self.link.breaches += 1;
         }
     }
 
-    /// The session is over.
+    /// The session is over. The first reason stays.
     pub fn over(&mut self, loss: Loss) {
-        if !matches!(self.link, Link::Over(_)) {
-            self.link = Link::Over(loss);
+        if !matches!(self.link.state, LinkState::Over(_)) {
+            self.link.state = LinkState::Over(loss);
         }
     }
 }
@@ -124,28 +165,29 @@ mod tests {
     fn a_short_break_is_forgiven() {
         let mut clock = LinkClock::connected(T);
         clock.disconnected(at(100));
-        assert_eq!(clock.link(), Link::Suspected { until: at(102) });
+        assert_eq!(clock.link().trust(0, at(101)), Trust::Suspected { until: at(102) });
         clock.reconnected(at(101));
-        assert_eq!(clock.link(), Link::Up);
+        assert_eq!(clock.link().trust(0, at(101)), Trust::Held);
     }
 
     #[test]
     fn loss_is_final_whatever_the_network_says_later() {
         let mut clock = LinkClock::connected(T);
         clock.disconnected(at(100));
-        clock.tick(at(102));
-        assert_eq!(clock.link(), Link::Over(Loss::Unreachable));
+        assert_eq!(clock.link().trust(0, at(102)), Trust::Lost(Loss::Unreachable));
         clock.reconnected(at(103));
-        clock.over(Loss::SessionExpired);
-        assert_eq!(clock.link(), Link::Over(Loss::Unreachable));
+        assert_eq!(clock.link().trust(0, at(103)), Trust::Lost(Loss::Unreachable));
+        // A hold granted after the break is another matter.
+        assert_eq!(clock.link().trust(clock.link().breaches, at(103)), Trust::Held);
     }
 
     #[test]
-    fn reconnecting_too_late_is_a_loss_even_if_nobody_looked_at_the_clock() {
+    fn an_ended_session_never_comes_back() {
         let mut clock = LinkClock::connected(T);
-        clock.disconnected(at(100));
-        clock.reconnected(at(102));
-        assert_eq!(clock.link(), Link::Over(Loss::Unreachable));
+        clock.over(Loss::SessionExpired);
+        clock.reconnected(at(1));
+        clock.over(Loss::Closed);
+        assert_eq!(clock.link().trust(0, at(1)), Trust::Lost(Loss::SessionExpired));
     }
 
     #[test]
@@ -153,6 +195,6 @@ mod tests {
         let mut clock = LinkClock::connected(T);
         clock.disconnected(at(100));
         clock.disconnected(at(101));
-        assert_eq!(clock.link(), Link::Suspected { until: at(102) });
+        assert_eq!(clock.link().state, LinkState::Suspected { until: at(102) });
     }
 }

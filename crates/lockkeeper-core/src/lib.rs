@@ -22,7 +22,7 @@ mod token;
 
 pub use contender::Contender;
 pub use discipline::{Discipline, Verdict, Watch, decide};
-pub use hold::{Link, LinkClock, Loss};
+pub use hold::{Link, LinkClock, LinkState, Loss, Trust};
 pub use naming::{AttemptId, Dialect, Mode, NodeName, ParseIdError};
 pub use path::{LockPath, PathError};
 pub use payload::{Owner, Payload, Testimony};
