@@ -3,4 +3,5 @@
 //! Not published: what a test needs and a user never does lives here, so that the library carries none of it. Nothing in
 //! here knows how a lock works, only how ZooKeeper's wire and processes behave.
 
+pub mod apache;
 pub mod proxy;

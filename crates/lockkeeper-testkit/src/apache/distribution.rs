@@ -1,0 +1,241 @@
+//! Finds a Java and an Apache ZooKeeper to run, or says in one line what is missing.
+//!
+//! Looking changes nothing on the machine; [`Distribution::install`] and [`Distribution::fetch`] do, and only chores call
+//! them.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Error, io_error};
+
+/// The jars of Debian's packages that a server needs. The manifest of zookeeper.jar names some of them, not all: Netty's
+/// codec and resolver and the logger are missing there.
+const DEBIAN_JARS: &[&str] = &[
+    "zookeeper",
+    "zookeeper-jute",
+    "commons-cli",
+    "commons-io",
+    "jackson-annotations",
+    "jackson-core",
+    "jackson-databind",
+    "metrics-core",
+    "netty-buffer",
+    "netty-codec",
+    "netty-common",
+    "netty-handler",
+    "netty-resolver",
+    "netty-transport",
+    "netty-transport-native-epoll",
+    "netty-transport-native-unix-common",
+    "slf4j-api",
+    "slf4j-simple",
+    "snappy-java",
+];
+
+const DEBIAN_DIR: &str = "/usr/share/java";
+
+/// The package that has the jars. Debian's `zookeeper` would add only a system user and start scripts.
+const DEBIAN_PACKAGE: &str = "libzookeeper-java";
+
+/// A Java and the jars of one ZooKeeper.
+#[derive(Clone, Debug)]
+pub struct Distribution {
+    pub(super) java: PathBuf,
+    pub(super) classpath: OsString,
+    origin: String,
+}
+
+impl Distribution {
+    /// Looks in `ZOOKEEPER_HOME`, when that is set, else among Debian's packages. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoJava`] and [`Error::NoZooKeeper`] say what to do.
+    pub fn find() -> Result<Self, Error> {
+        let java = find_java()?;
+        match env::var_os("ZOOKEEPER_HOME") {
+            Some(home) => Self::in_home(java, Path::new(&home)),
+            None => Self::of_debian(java).ok_or_else(|| Error::NoZooKeeper {
+                why: format!(
+                    "no Apache ZooKeeper on this machine: as root run `cargo xtask zookeeper install` \
+                     (Debian's {DEBIAN_PACKAGE}), or set ZOOKEEPER_HOME to an unpacked distribution"
+                ),
+            }),
+        }
+    }
+
+    /// As [`Distribution::find`]; what is missing is installed from Debian, given root and apt-get.
+    ///
+    /// # Errors
+    /// Also [`Error::Install`] with what apt-get had to say.
+    pub fn install() -> Result<Self, Error> {
+        let missing = match Self::find() {
+            Err(missing @ Error::NoZooKeeper { .. }) if env::var_os("ZOOKEEPER_HOME").is_none() => missing,
+            found => return found,
+        };
+        if !rustix::process::geteuid().is_root() || !runs("apt-get", "--version") {
+            return Err(missing);
+        }
+        // Packages are looked up anew only when the lists at hand do not lead to one: they may be old, or not there yet.
+        if apt_get(&["install", DEBIAN_PACKAGE]).is_err() {
+            apt_get(&["update"])?;
+            apt_get(&["install", DEBIAN_PACKAGE])?;
+        }
+        Self::find()
+    }
+
+    /// Takes a release from Maven's central repository, through `mvn`, into this user's cache directory.
+    ///
+    /// Returns the directory too: as `ZOOKEEPER_HOME` it leads other processes to the same release.
+    ///
+    /// # Errors
+    /// [`Error::NoZooKeeper`] without mvn, [`Error::Install`] when the release cannot be had.
+    pub fn fetch(version: &str) -> Result<(Self, PathBuf), Error> {
+        let java = find_java()?;
+        if version.is_empty() || !version.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c)) {
+            return Err(Error::NoZooKeeper { why: format!("{version:?} is not a version of ZooKeeper") });
+        }
+        let cache = env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")))
+            .ok_or_else(|| Error::NoZooKeeper { why: "no cache directory: set XDG_CACHE_HOME or HOME".into() })?
+            .join("lockkeeper");
+        let home = cache.join(format!("zookeeper-{version}"));
+        if !home.exists() {
+            if !runs("mvn", "--version") {
+                return Err(Error::NoZooKeeper {
+                    why: "no Maven on this machine to fetch ZooKeeper with: install the package maven".into(),
+                });
+            }
+            fs::create_dir_all(&cache).map_err(io_error("creating", &cache))?;
+            // Fetched aside and renamed when complete: a download that was interrupted is never taken for a release.
+            let aside = tempfile::tempdir_in(&cache).map_err(io_error("creating a directory in", &cache))?;
+            let pom = aside.path().join("pom.xml");
+            fs::write(&pom, pom_for(version)).map_err(io_error("writing", &pom))?;
+            let lib = aside.path().join("lib");
+            let mut mvn = Command::new("mvn");
+            mvn.args(["--batch-mode", "--quiet", "--file"]).arg(&pom).arg("dependency:copy-dependencies");
+            mvn.arg(format!("-DoutputDirectory={}", lib.display()));
+            run(&mut mvn)?;
+            // Another process may have been faster; its copy is as good.
+            if let Err(error) = fs::rename(aside.path(), &home)
+                && !home.exists()
+            {
+                return Err(io_error("creating", &home)(error));
+            }
+        }
+        Ok((Self::in_home(java, &home)?, home))
+    }
+
+    /// Where the jars are from, for people.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// One whose Java is something else, to test what happens when it misbehaves.
+    #[cfg(test)]
+    pub(super) fn pretend(java: PathBuf) -> Self {
+        Self { java, classpath: OsString::new(), origin: "a pretender".into() }
+    }
+
+    pub(super) fn in_home(java: PathBuf, home: &Path) -> Result<Self, Error> {
+        let mut jars = Vec::new();
+        for dir in [home.to_path_buf(), home.join("lib")] {
+            let entries = fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path());
+            jars.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "jar")));
+        }
+        jars.sort();
+        let is_server = |jar: &PathBuf| {
+            jar.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("zookeeper-"))
+        };
+        if !jars.iter().any(is_server) {
+            let why = format!(
+                "ZOOKEEPER_HOME={} holds no zookeeper-*.jar, neither directly nor under lib/: \
+                 point it to an unpacked binary distribution",
+                home.display()
+            );
+            return Err(Error::NoZooKeeper { why });
+        }
+        let origin = format!("ZooKeeper in {}", home.display());
+        Ok(Self { java, classpath: join(&jars)?, origin })
+    }
+
+    fn of_debian(java: PathBuf) -> Option<Self> {
+        let dir = Path::new(DEBIAN_DIR);
+        // Which of them exist differs between Debian's releases; the server's own jar must.
+        let jars: Vec<_> =
+            DEBIAN_JARS.iter().map(|jar| dir.join(format!("{jar}.jar"))).filter(|jar| jar.exists()).collect();
+        let server = fs::canonicalize(dir.join("zookeeper.jar")).ok()?;
+        let origin = format!("Debian's {}", server.file_stem().unwrap_or_default().display());
+        Some(Self { java, classpath: join(&jars).ok()?, origin })
+    }
+}
+
+fn join(jars: &[PathBuf]) -> Result<OsString, Error> {
+    env::join_paths(jars)
+        .map_err(|error| Error::NoZooKeeper { why: format!("jars that Java cannot be given: {error}") })
+}
+
+fn find_java() -> Result<PathBuf, Error> {
+    let java = match env::var_os("JAVA_HOME") {
+        Some(home) => Path::new(&home).join("bin/java"),
+        None => PathBuf::from("java"),
+    };
+    if runs(&java, "-version") { Ok(java) } else { Err(Error::NoJava { tried: java }) }
+}
+
+/// Whether a program is there and starts.
+fn runs(program: impl AsRef<Path>, flag: &str) -> bool {
+    let mut command = Command::new(program.as_ref());
+    command.arg(flag).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn apt_get(what: &[&str]) -> Result<(), Error> {
+    let mut command = Command::new("apt-get");
+    // Another installation under way is waited for.
+    command.args(["-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]).args(what);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    run(&mut command)
+}
+
+/// Runs to the end in silence; what it printed is told only when it failed.
+fn run(command: &mut Command) -> Result<(), Error> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(io_error("running", Path::new(&program)))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    Err(Error::Install { program, status: output.status, said: super::tail(&String::from_utf8_lossy(&said), 10) })
+}
+
+/// The server with what its own distribution adds to it: the versions are the release's own, through its parent.
+fn pom_for(version: &str) -> String {
+    let dependency = |group: &str, artifact: &str| {
+        format!("    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId></dependency>\n")
+    };
+    let dependencies = [
+        dependency("org.apache.zookeeper", "zookeeper").replace("</dep", &format!("<version>{version}</version></dep")),
+        dependency("io.dropwizard.metrics", "metrics-core"),
+        dependency("org.xerial.snappy", "snappy-java"),
+        dependency("ch.qos.logback", "logback-classic"),
+    ]
+    .concat();
+    format!(
+        "<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>io.lockkeeper</groupId><artifactId>zookeeper-jars</artifactId><version>1</version>
+  <dependencyManagement><dependencies><dependency>
+    <groupId>org.apache.zookeeper</groupId><artifactId>parent</artifactId><version>{version}</version>
+    <type>pom</type><scope>import</scope>
+  </dependency></dependencies></dependencyManagement>
+  <dependencies>
+{dependencies}  </dependencies>
+</project>
+"
+    )
+}

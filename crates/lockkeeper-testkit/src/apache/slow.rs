@@ -1,0 +1,78 @@
+//! Makes the disk of running servers slow, by strace's fault injection: nothing is mounted, patched or restarted.
+
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::process::{POLL, end, send};
+use super::{Error, io_error};
+
+/// How long strace may take to attach to all threads of a server.
+const ATTACH: Duration = Duration::from_secs(20);
+
+/// Delays every fsync and fdatasync of the servers that ran when it was made, until it is dropped.
+#[derive(Debug)]
+#[must_use = "the disk is fast again as soon as this is dropped"]
+pub struct SlowFsync(Vec<Child>);
+
+impl SlowFsync {
+    pub(super) fn new(pids: &[u32], delay: Duration) -> Result<Self, Error> {
+        let mut slow = Self(Vec::new());
+        for pid in pids {
+            let mut strace = Command::new("strace");
+            strace.args(["-f", "-q", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
+            strace.arg(format!("inject=fsync,fdatasync:delay_enter={}", delay.as_micros()));
+            strace.arg("-p").arg(pid.to_string());
+            strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+            let strace = strace.spawn().map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::NoStrace,
+                _ => io_error("running", Path::new("strace"))(error),
+            })?;
+            slow.0.push(strace);
+        }
+        let deadline = Instant::now() + ATTACH;
+        for (strace, pid) in slow.0.iter_mut().zip(pids) {
+            while !traces(strace.id(), *pid) {
+                let ended = !matches!(strace.try_wait(), Ok(None));
+                if ended || Instant::now() > deadline {
+                    end(strace);
+                    let mut said = String::new();
+                    if let Some(mut errors) = strace.stderr.take() {
+                        errors.read_to_string(&mut said).map_err(io_error("reading from", Path::new("strace")))?;
+                    }
+                    return Err(Error::Attach { pid: *pid, said: said.trim().to_owned() });
+                }
+                std::thread::sleep(POLL);
+            }
+        }
+        Ok(slow)
+    }
+}
+
+impl Drop for SlowFsync {
+    fn drop(&mut self) {
+        for strace in &self.0 {
+            send(strace, Signal::TERM);
+        }
+        for strace in &mut self.0 {
+            // It detaches from every thread before it ends, so waiting for it leaves no server stopped.
+            drop(strace.wait());
+        }
+    }
+}
+
+/// Whether every thread of a process is traced by `tracer`.
+fn traces(tracer: u32, pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let line = format!("TracerPid:\t{tracer}");
+    threads.flatten().all(|thread| {
+        let status = fs::read_to_string(thread.path().join("status"));
+        // A thread that ended between the two looks has no status and needs no tracer.
+        status.map_or(true, |status| status.lines().any(|found| found == line))
+    })
+}
