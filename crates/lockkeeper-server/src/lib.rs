@@ -1,1 +1,43 @@
-//! TODO
+//! An embedded server that speaks the ZooKeeper protocol: one machine, one disk, no JVM.
+//!
+//! [`Server`] runs it, [`Config`] says how. Any ZooKeeper client can use it; what it speaks and where it differs from
+//! Apache's server is in `docs/server.md`.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! let server = lockkeeper_server::Server::ephemeral().await?;
+//! println!("connect to {}", server.connect_string());
+//! server.shutdown().await
+//! # }).unwrap();
+//! ```
+//!
+//! The state machine inside, [`machine::Machine`], is pure: it takes typed requests and the time and answers with typed
+//! effects. The TCP server drives it, and so can a simulator.
+
+mod config;
+mod connection;
+mod disk;
+mod engine;
+mod error;
+pub mod machine;
+mod opcode;
+mod outbox;
+mod path;
+mod prepare;
+mod query;
+pub mod request;
+mod server;
+mod sessions;
+mod stats;
+mod store;
+mod tree;
+mod txn;
+mod watches;
+mod wire;
+mod words;
+
+pub use config::{Config, Secret, Storage};
+pub use error::ServerError;
+pub use opcode::OpCode;
+pub use server::{DumpedNode, Server};
+pub use stats::Stats;

@@ -1,0 +1,148 @@
+//! One TCP connection: frames from the socket to the engine, bytes from the outbox to the socket.
+//!
+//! Two tasks, so that a client that does not read cannot keep the server from hearing it, and one that does not speak
+//! cannot keep it from being told. Neither can slow down any other connection: the reader stops taking requests while too
+//! many answers wait, and the engine never waits for a socket.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{sleep, timeout};
+use tokio_util::codec::Decoder;
+use tracing::{debug, warn};
+
+use crate::engine::Engine;
+use crate::machine::ConnectionId;
+use crate::outbox::Outbox;
+use crate::words;
+
+/// A connection must show what it is within this, as with ZooKeeper.
+const GREETING: Duration = Duration::from_secs(10);
+/// After the last answer the client has this long to read it before the socket goes.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// While more than this waits to be sent to a client, its next requests wait too.
+const MAX_BACKLOG: usize = 1 << 20;
+/// What one read takes at most; it bounds how long one client can have the thread.
+const READ_BYTES: usize = 16 << 10;
+
+/// Serves one client until it goes.
+pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, address: SocketAddr, max_frame: usize) {
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(client = %address, %error, "cannot turn off delayed sending");
+    }
+    let (mut read, mut write) = stream.into_split();
+    let mut buffer = BytesMut::new();
+    let greeted = timeout(GREETING, async {
+        while buffer.len() < 4 {
+            if receive(&mut read, &mut buffer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok::<_, io::Error>(())
+    });
+    if !matches!(greeted.await, Ok(Ok(()))) {
+        debug!(client = %address, "gone without a word");
+        return;
+    }
+    let answer = words::answer(&engine.borrow(), &buffer[..4]);
+    if let Some(answer) = answer {
+        let _ = write.write_all(answer.as_bytes()).await;
+        let _ = write.shutdown().await;
+        return;
+    }
+    let (id, outbox) = engine.borrow_mut().accept(address);
+    let writer = tokio::task::spawn_local(send_all(Rc::clone(&engine), Rc::clone(&outbox), write));
+    let stopped = tokio::select! {
+        () = outbox.abort.cancelled() => Ok(()),
+        stopped = receive_all(&engine, id, &outbox, &mut read, buffer, max_frame) => stopped,
+    };
+    if let Err(error) = stopped {
+        warn!(client = %address, %error, "closing a connection");
+    }
+    engine.borrow_mut().disconnected(id);
+    writer.abort();
+}
+
+/// Reads what there is, at least one byte unless the client has closed.
+async fn receive(read: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Result<usize> {
+    loop {
+        read.readable().await?;
+        // Only now: an idle connection holds no buffer.
+        buffer.reserve(READ_BYTES / 4);
+        match read.try_read_buf(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if buffer.is_empty() {
+                    *buffer = BytesMut::new();
+                }
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn receive_all(
+    engine: &RefCell<Engine>,
+    id: ConnectionId,
+    outbox: &Outbox,
+    read: &mut OwnedReadHalf,
+    mut buffer: BytesMut,
+    max_frame: usize,
+) -> io::Result<()> {
+    let mut framing = crate::wire::framing(max_frame);
+    let greeting = sleep(GREETING);
+    tokio::pin!(greeting);
+    let mut greeted = false;
+    loop {
+        while let Some(frame) = framing.decode(&mut buffer)? {
+            while outbox.backlog() > MAX_BACKLOG && !outbox.is_closing() {
+                outbox.room.notified().await;
+            }
+            let taken = engine.borrow_mut().frame(id, &frame);
+            taken.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a frame that is not of the protocol"))?;
+            greeted = true;
+        }
+        if buffer.is_empty() {
+            buffer = BytesMut::new();
+        }
+        let received = tokio::select! {
+            received = receive(read, &mut buffer) => received,
+            () = &mut greeting, if !greeted => return Err(io::ErrorKind::TimedOut.into()),
+        };
+        match received {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn send_all(engine: Rc<RefCell<Engine>>, outbox: Rc<Outbox>, mut write: OwnedWriteHalf) {
+    let counters = engine.borrow().counters.clone();
+    drop(engine);
+    loop {
+        if let Some(bytes) = outbox.take() {
+            counters.bytes_sent.fetch_add(bytes.len() as u64, Relaxed);
+            if write.write_all(&bytes).await.is_err() {
+                break;
+            }
+            outbox.room.notify_one();
+        } else if outbox.is_done() {
+            // Half-close and wait: closing a socket with unread requests in it would destroy the answers under way.
+            let _ = write.shutdown().await;
+            sleep(FAREWELL).await;
+            break;
+        } else {
+            outbox.wake.notified().await;
+        }
+    }
+    outbox.abort.cancel();
+}

@@ -1,0 +1,435 @@
+//! Drives the machine: frames in, effects out, nothing told before it is durable.
+//!
+//! All connections and the engine share one thread, so a request is a function call and needs no lock and no queue. The
+//! only other thread is the disk's.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+use tracing::{debug, info, warn};
+
+use crate::config::Secret;
+use crate::error::ServerError;
+use crate::machine::{CloseReason, ConnectionId, Effect, Machine, Now, Txn, TxnOp, same_bytes};
+use crate::opcode::OpCode;
+use crate::outbox::Outbox;
+use crate::path;
+use crate::request::{ErrorCode, Request};
+use crate::stats::Counters;
+use crate::store::Batch;
+use crate::wire::jute::Malformed;
+use crate::wire::{self, Frame};
+
+/// What the engine knows of a connection.
+#[derive(Debug)]
+struct Peer {
+    address: SocketAddr,
+    outbox: Rc<Outbox>,
+    /// Has sent its connect request.
+    greeted: bool,
+    /// Has presented the secret, or there is none.
+    trusted: bool,
+    /// Opened its session itself, so an untrusted one goes with it.
+    opened_session: bool,
+}
+
+/// The clocks, read once a step.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { monotonic: self.start.elapsed(), wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX) }
+    }
+
+    /// The moment that the machine calls `monotonic`.
+    pub(crate) fn instant(&self, monotonic: Duration) -> Instant {
+        self.start + monotonic
+    }
+}
+
+/// What has changed since the last batch.
+#[derive(Debug, Default)]
+struct Dirty {
+    any: bool,
+    nodes: BTreeSet<Arc<str>>,
+    sessions: BTreeSet<i64>,
+}
+
+/// The state of a running server.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) machine: Machine,
+    pub(crate) clock: Clock,
+    pub(crate) counters: Arc<Counters>,
+    secret: Option<Secret>,
+    peers: HashMap<ConnectionId, Peer>,
+    next_connection: u64,
+    effects: Vec<Effect>,
+    dirty: Dirty,
+    /// There is a disk to wait for.
+    persistent: bool,
+    /// Everything up to here may be told.
+    durable: i64,
+    /// Connections with frames that wait for a transaction, in order of transaction.
+    waiting: VecDeque<(i64, ConnectionId)>,
+    /// Wakes the task that hands batches to the disk.
+    pub(crate) flush: Rc<Notify>,
+    /// Told whenever a batch has become durable.
+    pub(crate) settled: Rc<Notify>,
+    stopped: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(machine: Machine, clock: Clock, secret: Option<Secret>, persistent: bool) -> Self {
+        let engine = Self {
+            counters: Arc::default(),
+            secret,
+            peers: HashMap::new(),
+            next_connection: 0,
+            effects: Vec::new(),
+            dirty: Dirty::default(),
+            persistent,
+            durable: machine.zxid(),
+            waiting: VecDeque::new(),
+            flush: Rc::default(),
+            settled: Rc::default(),
+            stopped: false,
+            machine,
+            clock,
+        };
+        engine.publish();
+        engine
+    }
+
+    /// Registers a connection.
+    pub(crate) fn accept(&mut self, address: SocketAddr) -> (ConnectionId, Rc<Outbox>) {
+        self.next_connection += 1;
+        let id = ConnectionId(self.next_connection);
+        let outbox = Rc::<Outbox>::default();
+        if self.stopped {
+            outbox.abort.cancel();
+        }
+        let trusted = self.secret.is_none();
+        let peer = Peer { address, outbox: Rc::clone(&outbox), greeted: false, trusted, opened_session: false };
+        self.peers.insert(id, peer);
+        self.publish();
+        (id, outbox)
+    }
+
+    /// Forgets a connection.
+    pub(crate) fn disconnected(&mut self, id: ConnectionId) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        self.counters.outstanding.fetch_sub(peer.outbox.held(), Relaxed);
+        let session = self.machine.session_of(id);
+        self.machine.disconnected(id);
+        if let Some(session) = session.filter(|_| !peer.trusted && peer.opened_session) {
+            let now = self.clock.now();
+            self.machine.expire(session, now, &mut self.effects);
+        }
+        self.carry_out();
+    }
+
+    /// Takes a frame; an error means that the connection cannot be understood and must be closed.
+    pub(crate) fn frame(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), Malformed> {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| !self.stopped && !peer.outbox.is_closing()) else {
+            return Ok(());
+        };
+        self.counters.packets_received.fetch_add(1, Relaxed);
+        self.counters.bytes_received.fetch_add(frame.len() as u64 + 4, Relaxed);
+        peer.outbox.received.set(peer.outbox.received.get() + 1);
+        let now = self.clock.now();
+        if !std::mem::replace(&mut peer.greeted, true) {
+            let request = wire::connect_request(frame)?;
+            self.counters.count_request(OpCode::CreateSession.as_i32());
+            peer.opened_session = request.session == 0;
+            let mut password = [0; 16];
+            if request.session == 0 && getrandom::fill(&mut password).is_err() {
+                warn!("the system gives no random numbers; refusing a session");
+                return Err(Malformed);
+            }
+            self.machine.connect(id, &request, password, now, &mut self.effects);
+            if request.session != 0 {
+                // A resumed session may have a new timeout, which is not a transaction.
+                self.dirty.sessions.insert(request.session);
+                self.dirty.any = self.persistent;
+            }
+            self.carry_out();
+            return Ok(());
+        }
+        match wire::request(frame)? {
+            Frame::Auth { xid, scheme, auth } => {
+                self.counters.count_request(OpCode::Auth.as_i32());
+                self.authenticate(id, xid, &scheme, &auth);
+            }
+            Frame::Request { xid, opcode, request } => {
+                self.counters.count_request(opcode);
+                if !peer.trusted {
+                    self.answer_stranger(id, xid, &request);
+                    return Ok(());
+                }
+                let xid = if request == Request::Ping { wire::PING_XID } else { xid };
+                self.machine.request(id, xid, request, now, &mut self.effects);
+                self.carry_out();
+            }
+        }
+        Ok(())
+    }
+
+    fn authenticate(&mut self, id: ConnectionId, xid: i32, scheme: &str, auth: &[u8]) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let expected = self.secret.as_ref().filter(|_| scheme == Secret::SCHEME);
+        let result = if expected.is_some_and(|secret| same_bytes(secret.expose(), auth)) {
+            peer.trusted = true;
+            if let Some(session) = self.machine.session_of(id) {
+                debug!(session = %format_args!("{session:#x}"), "client presented the secret");
+            }
+            Ok(())
+        } else {
+            info!(client = %peer.address, scheme, "authentication failed");
+            Err(ErrorCode::AuthFailed)
+        };
+        self.send(id, self.machine.zxid(), |out| wire::auth_reply(out, xid, result));
+        if result.is_err() {
+            self.close(id);
+        }
+    }
+
+    /// Someone who has not presented the secret may keep quiet company, but not for longer than a session timeout.
+    fn answer_stranger(&mut self, id: ConnectionId, xid: i32, request: &Request) {
+        let zxid = self.machine.zxid();
+        if *request == Request::Ping {
+            let pong = Ok(crate::request::Response::Done);
+            self.send(id, zxid, |out| wire::reply(out, wire::PING_XID, zxid, &pong));
+        } else {
+            self.send(id, zxid, |out| wire::reply(out, xid, zxid, &Err(ErrorCode::NoAuth)));
+            self.close(id);
+        }
+    }
+
+    fn close(&self, id: ConnectionId) {
+        if let Some(peer) = self.peers.get(&id) {
+            peer.outbox.close();
+        }
+    }
+
+    /// Lets the machine do what has become due.
+    pub(crate) fn tick(&mut self) {
+        if !self.stopped {
+            let now = self.clock.now();
+            self.machine.tick(now, &mut self.effects);
+            self.carry_out();
+        }
+    }
+
+    /// Ends a session at once.
+    pub(crate) fn expire(&mut self, session: i64) -> bool {
+        let now = self.clock.now();
+        let existed = self.machine.expire(session, now, &mut self.effects);
+        self.carry_out();
+        existed
+    }
+
+    /// Sets the number that the next child of a node gets.
+    pub(crate) fn set_child_counter(&mut self, parent: &str, next: i32) -> bool {
+        let now = self.clock.now();
+        let existed = self.machine.set_child_counter(parent, next, now, &mut self.effects);
+        self.carry_out();
+        existed
+    }
+
+    fn carry_out(&mut self) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Committed(txn) => self.committed(&txn),
+                Effect::Connected { connection, response, has_read_only, zxid } => {
+                    self.send(connection, zxid, |out| wire::connect_response(out, &response, has_read_only));
+                }
+                Effect::Reply { connection, xid, zxid, result } => {
+                    self.send(connection, zxid, |out| wire::reply(out, xid, zxid, &result));
+                }
+                Effect::Event { connection, kind, path, event_zxid, zxid } => {
+                    self.counters.events_sent.fetch_add(1, Relaxed);
+                    self.send(connection, zxid, |out| wire::event(out, event_zxid, kind, &path));
+                }
+                Effect::Close { connection, reason } => self.close_for(connection, reason),
+            }
+        }
+        self.effects = effects;
+        if self.dirty.any {
+            self.flush.notify_one();
+        }
+        self.publish();
+    }
+
+    fn close_for(&self, connection: ConnectionId, reason: CloseReason) {
+        let Some(peer) = self.peers.get(&connection) else { return };
+        debug!(client = %peer.address, ?reason, "closing a connection");
+        match reason {
+            CloseReason::Replaced => peer.outbox.abort.cancel(),
+            _ => peer.outbox.close(),
+        }
+    }
+
+    fn send(&mut self, id: ConnectionId, zxid: i64, encode: impl FnOnce(&mut bytes::BytesMut)) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        self.counters.packets_sent.fetch_add(1, Relaxed);
+        if peer.outbox.push(zxid, self.durable, encode) {
+            self.counters.outstanding.fetch_add(1, Relaxed);
+            if self.waiting.back() != Some(&(zxid, id)) {
+                self.waiting.push_back((zxid, id));
+            }
+        }
+    }
+
+    fn committed(&mut self, txn: &Txn) {
+        self.counters.transactions.fetch_add(1, Relaxed);
+        if !self.persistent {
+            self.durable = txn.zxid;
+            return;
+        }
+        self.dirty.any = true;
+        self.mark_dirty(txn.session, &txn.op);
+    }
+
+    fn mark_dirty(&mut self, session: i64, op: &TxnOp) {
+        match op {
+            TxnOp::CreateSession { .. } => {
+                self.dirty.sessions.insert(session);
+            }
+            TxnOp::CloseSession { ephemerals } => {
+                self.dirty.sessions.insert(session);
+                for path in ephemerals {
+                    self.mark_with_parent(path);
+                }
+            }
+            TxnOp::Create { path, .. } | TxnOp::Delete { path } => self.mark_with_parent(path),
+            TxnOp::SetData { path, .. } | TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
+                self.dirty.nodes.insert(Arc::clone(path));
+            }
+            TxnOp::Multi(ops) => {
+                for op in ops {
+                    self.mark_dirty(session, op);
+                }
+            }
+            TxnOp::Check | TxnOp::Failed(_) => {}
+        }
+    }
+
+    fn mark_with_parent(&mut self, path: &Arc<str>) {
+        self.dirty.nodes.insert(Arc::clone(path));
+        // A parent that is gone by now was deleted by a transaction of its own.
+        if let Some((parent, _)) = path::split(path).and_then(|(parent, _)| self.machine.tree().get_with_path(parent)) {
+            let parent = Arc::clone(parent);
+            self.dirty.nodes.insert(parent);
+        }
+    }
+
+    /// Takes what has changed, to be made durable; `spare` is an old batch whose buffers are used again.
+    pub(crate) fn take_batch(&mut self, spare: &mut Batch) -> Option<Batch> {
+        if !std::mem::take(&mut self.dirty.any) {
+            return None;
+        }
+        let mut batch = std::mem::take(spare);
+        batch.nodes.clear();
+        batch.sessions.clear();
+        batch.bytes.clear();
+        batch.zxid = self.machine.zxid();
+        batch.next_session = self.machine.next_session();
+        for path in std::mem::take(&mut self.dirty.nodes) {
+            let node = self.machine.tree().get(&path);
+            batch.put_node(path, node);
+        }
+        for id in std::mem::take(&mut self.dirty.sessions) {
+            let session = self.machine.sessions().get(id).map(|session| (session.timeout, session.password));
+            batch.sessions.push((id, session));
+        }
+        Some(batch)
+    }
+
+    /// Lets go everything that waited for transactions up to `zxid`.
+    pub(crate) fn durable(&mut self, zxid: i64) {
+        self.counters.commits.fetch_add(1, Relaxed);
+        self.durable = zxid;
+        self.settled.notify_one();
+        while let Some((_, id)) = self.waiting.pop_front_up_to(zxid) {
+            if let Some(peer) = self.peers.get(&id) {
+                let released = peer.outbox.release(zxid);
+                self.counters.outstanding.fetch_sub(released, Relaxed);
+            }
+        }
+    }
+
+    /// Whether everything applied is durable.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.dirty.any && (!self.persistent || self.durable == self.machine.zxid())
+    }
+
+    /// Accepts nothing more. What is queued and durable, or becomes so, is still sent.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+        for peer in self.peers.values() {
+            peer.outbox.close();
+        }
+    }
+
+    /// Cuts all connections: what they wait for will never be durable.
+    pub(crate) fn fail(&mut self, error: &ServerError) {
+        tracing::error!(%error, hint = error.hint(), "the server stops: it cannot keep its promise any more");
+        self.stopped = true;
+        for peer in self.peers.values() {
+            peer.outbox.abort.cancel();
+        }
+    }
+
+    /// Whether all connections are gone.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Whether clients must present a secret.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    /// Addresses of clients with the frames waiting, received and sent.
+    pub(crate) fn clients(&self) -> Vec<(SocketAddr, u64, u64, u64)> {
+        let mut clients: Vec<_> = self.peers.iter().collect();
+        clients.sort_unstable_by_key(|(id, _)| **id);
+        let line = |peer: &Peer| (peer.address, peer.outbox.held(), peer.outbox.received.get(), peer.outbox.sent.get());
+        clients.into_iter().map(|(_, peer)| line(peer)).collect()
+    }
+
+    fn publish(&self) {
+        let set = |gauge: &std::sync::atomic::AtomicU64, value: usize| gauge.store(value as u64, Relaxed);
+        set(&self.counters.connections, self.peers.len());
+        set(&self.counters.sessions, self.machine.sessions().len());
+        set(&self.counters.nodes, self.machine.tree().len());
+        set(&self.counters.watches, self.machine.watches().len());
+        self.counters.zxid.store(self.machine.zxid(), Relaxed);
+    }
+}
+
+/// The front of a queue that is ordered by transaction.
+trait PopUpTo {
+    fn pop_front_up_to(&mut self, zxid: i64) -> Option<(i64, ConnectionId)>;
+}
+
+impl PopUpTo for VecDeque<(i64, ConnectionId)> {
+    fn pop_front_up_to(&mut self, zxid: i64) -> Option<(i64, ConnectionId)> {
+        if self.front()?.0 <= zxid { self.pop_front() } else { None }
+    }
+}

@@ -1,0 +1,444 @@
+//! The whole server as one deterministic step function.
+//!
+//! [`Machine`] takes a request and the time and says what has to happen, in order, as [`Effect`]s: what to make durable,
+//! what to answer, whom to tell. It reads no clock, opens no socket and rolls no dice, so the server drives it over TCP
+//! and the simulator drives the same code through a million invented histories.
+//!
+//! Invariants: effects of one connection come in the order of its requests; a watch event comes before any answer that
+//! shows the change; every effect carries the zxid it presupposes, so a driver that holds effects back until that zxid is
+//! durable never tells anyone of something that can still be lost.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::query::{answer, watch_left};
+pub use crate::sessions::{ConnectionId, Session, Sessions};
+pub use crate::tree::{Applied, Node, Tree, TreeEvent};
+pub use crate::txn::{Owner, Txn, TxnOp};
+pub use crate::watches::Watches;
+
+use crate::prepare;
+use crate::request::{
+    ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Request, Response, SetWatches, WatchKind, WriteOp,
+};
+
+/// What time it is, as far as the machine is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// A clock that never goes back, from an arbitrary start; sessions are judged by it.
+    pub monotonic: Duration,
+    /// Milliseconds since 1970; nodes are stamped with it.
+    pub wall_ms: i64,
+}
+
+/// What a machine needs to know before its first step.
+#[derive(Clone, Debug)]
+pub struct MachineConfig {
+    /// Sessions expire at multiples of this.
+    pub tick: Duration,
+    /// Session timeouts are clamped to this.
+    pub session_timeouts: RangeInclusive<Duration>,
+    /// How often childless containers and outlived TTL nodes are looked for.
+    pub container_check: Duration,
+    /// How long a container may exist without ever having had a child.
+    pub container_unused: Duration,
+    /// The id of the next session.
+    pub next_session: i64,
+}
+
+/// Something the driver must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// This has been applied; make it durable before letting anyone see a later effect.
+    Committed(Txn),
+    /// Answer a connect request; session 0 in it means "expired", to be followed by a close.
+    Connected {
+        /// Whom.
+        connection: ConnectionId,
+        /// With what.
+        response: ConnectResponse,
+        /// The request had the read-only byte, so the response needs one.
+        has_read_only: bool,
+        /// Not before this is durable.
+        zxid: i64,
+    },
+    /// Answer a request.
+    Reply {
+        /// Whom.
+        connection: ConnectionId,
+        /// The request's number.
+        xid: i32,
+        /// The newest transaction the answer may show; not before this is durable.
+        zxid: i64,
+        /// The answer.
+        result: Result<Response, ErrorCode>,
+    },
+    /// Tell a watcher.
+    Event {
+        /// Whom.
+        connection: ConnectionId,
+        /// What happened.
+        kind: EventKind,
+        /// To which node.
+        path: Arc<str>,
+        /// The transaction that did it, −1 when it was found out on reconnecting.
+        event_zxid: i64,
+        /// Not before this is durable.
+        zxid: i64,
+    },
+    /// Close a connection once everything before has been sent.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// Why the machine wants a connection closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The client closed its session.
+    SessionClosed,
+    /// The session expired or was ended by an operator.
+    SessionExpired,
+    /// The session to resume is gone, or the password is wrong.
+    NoSuchSession,
+    /// The session resumed over a newer connection; nothing more may be sent on this one.
+    Replaced,
+    /// The client has seen a newer state than this server has.
+    ClientAhead,
+}
+
+/// The server's state and its only way to change.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    config: MachineConfig,
+    tree: Tree,
+    sessions: Sessions,
+    watches: Watches,
+    connections: HashMap<ConnectionId, i64>,
+    zxid: i64,
+    next_session: i64,
+    next_container_check: Duration,
+    /// Kept for its capacity.
+    events: Vec<TreeEvent>,
+    events_fired: u64,
+}
+
+impl Machine {
+    /// A machine without sessions whose last transaction was `zxid`.
+    pub fn new(config: MachineConfig, tree: Tree, zxid: i64, now: Now) -> Self {
+        Self {
+            sessions: Sessions::new(config.tick),
+            watches: Watches::default(),
+            connections: HashMap::new(),
+            zxid,
+            next_session: config.next_session,
+            next_container_check: now.monotonic + config.container_check,
+            events: Vec::new(),
+            events_fired: 0,
+            tree,
+            config,
+        }
+    }
+
+    /// Puts back a session that outlived a restart, with its full timeout: nobody could touch it meanwhile.
+    pub fn restore_session(&mut self, id: i64, timeout: Duration, password: [u8; 16], now: Now) {
+        self.sessions.insert(id, timeout, password, now.monotonic);
+        self.next_session = self.next_session.max(id + 1);
+    }
+
+    /// The nodes.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The sessions.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The watches.
+    pub fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// The last transaction.
+    pub fn zxid(&self) -> i64 {
+        self.zxid
+    }
+
+    /// The id that the next session gets; ids are never used twice.
+    pub fn next_session(&self) -> i64 {
+        self.next_session
+    }
+
+    /// How many watch events were sent.
+    pub fn events_fired(&self) -> u64 {
+        self.events_fired
+    }
+
+    /// The session that speaks over a connection.
+    pub fn session_of(&self, connection: ConnectionId) -> Option<i64> {
+        self.connections.get(&connection).copied()
+    }
+
+    /// Opens a session or resumes one. `password` is for a new session and must be hard to guess.
+    pub fn connect(
+        &mut self,
+        connection: ConnectionId,
+        request: &ConnectRequest,
+        password: [u8; 16],
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        if request.last_zxid_seen > self.zxid {
+            out.push(Effect::Close { connection, reason: CloseReason::ClientAhead });
+            return;
+        }
+        let wished = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+        let timeout = wished.clamp(*self.config.session_timeouts.start(), *self.config.session_timeouts.end());
+        let accepted = if request.session == 0 {
+            let id = self.next_session;
+            self.next_session += 1;
+            self.sessions.insert(id, timeout, password, now.monotonic);
+            self.commit(id, TxnOp::CreateSession { timeout, password }, now, out);
+            Some((id, password))
+        } else {
+            self.resume(request, timeout, now, out)
+        };
+        let response = match accepted {
+            None => ConnectResponse::EXPIRED,
+            Some((id, password)) => {
+                self.sessions.set_connection(id, Some(connection));
+                self.connections.insert(connection, id);
+                let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+                ConnectResponse { timeout_ms, session: id, password }
+            }
+        };
+        let has_read_only = request.has_read_only;
+        out.push(Effect::Connected { connection, response, has_read_only, zxid: self.zxid });
+        if accepted.is_none() {
+            out.push(Effect::Close { connection, reason: CloseReason::NoSuchSession });
+        }
+    }
+
+    fn resume(
+        &mut self,
+        request: &ConnectRequest,
+        timeout: Duration,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) -> Option<(i64, [u8; 16])> {
+        let session = self.sessions.get(request.session)?;
+        let password = session.password;
+        if !same_bytes(&password, &request.password) {
+            return None;
+        }
+        if let Some(old) = session.connection {
+            // First, or a frame of the old connection could still act in the session's name.
+            self.disconnected(old);
+            out.push(Effect::Close { connection: old, reason: CloseReason::Replaced });
+        }
+        self.sessions.set_timeout(request.session, timeout);
+        self.sessions.touch(request.session, now.monotonic);
+        Some((request.session, password))
+    }
+
+    /// Forgets a connection; its session lives on until its timeout.
+    pub fn disconnected(&mut self, connection: ConnectionId) {
+        self.watches.remove_connection(connection);
+        if let Some(session) = self.connections.remove(&connection) {
+            self.sessions.set_connection(session, None);
+        }
+    }
+
+    /// Carries out a request. One that comes over a connection without a session is ignored: it was replaced.
+    pub fn request(&mut self, connection: ConnectionId, xid: i32, request: Request, now: Now, out: &mut Vec<Effect>) {
+        let Some(session) = self.session_of(connection) else { return };
+        self.sessions.touch(session, now.monotonic);
+        if let Some(result) = answer(&self.tree, session, &request) {
+            if let Some((path, kind)) = watch_left(&request, &result) {
+                self.watches.add(connection, path, kind);
+            }
+            out.push(Effect::Reply { connection, xid, zxid: self.zxid, result });
+            return;
+        }
+        let closes = request == Request::CloseSession;
+        let result = match request {
+            Request::Create(request) => self.write(session, WriteOp::Create(request), now, out),
+            Request::Delete(request) => self.write(session, WriteOp::Delete(request), now, out),
+            Request::SetData(request) => self.write(session, WriteOp::SetData(request), now, out),
+            Request::SetAcl { path, acl, version } => {
+                let prepared = prepare::set_acl(&self.tree, &path, &acl, version);
+                self.write_prepared(session, prepared, now, out)
+            }
+            Request::Multi(ops) => self.multi(session, &ops, now, out),
+            Request::SetWatches(request) => {
+                self.set_watches(connection, &request, out);
+                Ok(Response::Done)
+            }
+            Request::CheckWatches { path, kind } => found(self.watches.contains(connection, &path, kind)),
+            Request::RemoveWatches { path, kind } => found(self.watches.remove(connection, &path, kind)),
+            Request::CloseSession => {
+                self.end_session(session, now, out);
+                Ok(Response::Done)
+            }
+            Request::Refused { error, .. } => Err(error),
+            // Everything else is a read, and was answered above.
+            _ => Err(ErrorCode::Unimplemented),
+        };
+        out.push(Effect::Reply { connection, xid, zxid: self.zxid, result });
+        if closes {
+            out.push(Effect::Close { connection, reason: CloseReason::SessionClosed });
+        }
+    }
+
+    fn write(&mut self, session: i64, op: WriteOp, now: Now, out: &mut Vec<Effect>) -> Result<Response, ErrorCode> {
+        let prepared = prepare::single(&self.tree, session, &op);
+        self.write_prepared(session, prepared, now, out)
+    }
+
+    fn write_prepared(
+        &mut self,
+        session: i64,
+        prepared: Result<TxnOp, ErrorCode>,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) -> Result<Response, ErrorCode> {
+        match prepared {
+            Ok(op) => Ok(match self.commit(session, op, now, out) {
+                Applied::Created(path, stat) => Response::Created { path, stat },
+                Applied::Stat(stat) => Response::Stat(stat),
+                Applied::Done | Applied::Multi(_) => Response::Done,
+            }),
+            Err(error) => {
+                self.commit(session, TxnOp::Failed(error), now, out);
+                Err(error)
+            }
+        }
+    }
+
+    fn multi(&mut self, session: i64, ops: &[WriteOp], now: Now, out: &mut Vec<Effect>) -> Result<Response, ErrorCode> {
+        let txns = match prepare::multi(&self.tree, session, ops) {
+            Ok(txns) => txns,
+            Err(results) => {
+                self.commit(session, TxnOp::Failed(ErrorCode::RuntimeInconsistency), now, out);
+                return Ok(Response::Multi(results));
+            }
+        };
+        let Applied::Multi(applied) = self.commit(session, TxnOp::Multi(txns), now, out) else {
+            return Err(ErrorCode::SystemError);
+        };
+        let results = ops.iter().zip(applied).map(|(op, applied)| match (op, applied) {
+            (_, Applied::Created(path, stat)) => OpResult::Created { path, stat },
+            (_, Applied::Stat(stat)) => OpResult::DataSet(stat),
+            (WriteOp::Check(_), _) => OpResult::Checked,
+            _ => OpResult::Deleted,
+        });
+        Ok(Response::Multi(results.collect()))
+    }
+
+    /// Fires what was missed and keeps the rest, as ZooKeeper decides it.
+    fn set_watches(&mut self, connection: ConnectionId, request: &SetWatches, out: &mut Vec<Effect>) {
+        let seen = request.relative_zxid;
+        let data = request.data.iter().map(|path| (path, WatchKind::Data, false));
+        let exist = request.exist.iter().map(|path| (path, WatchKind::Data, true));
+        let child = request.child.iter().map(|path| (path, WatchKind::Child, false));
+        for (path, kind, for_creation) in data.chain(exist).chain(child) {
+            let missed = match self.tree.get(path) {
+                Some(_) if for_creation => Some(EventKind::Created),
+                None if for_creation => None,
+                None => Some(EventKind::Deleted),
+                Some(node) if kind == WatchKind::Data => (node.mzxid > seen).then_some(EventKind::DataChanged),
+                Some(node) => (node.pzxid > seen).then_some(EventKind::ChildrenChanged),
+            };
+            match missed {
+                None => self.watches.add(connection, path, kind),
+                Some(kind) => {
+                    self.events_fired += 1;
+                    let path = Arc::from(path.as_str());
+                    out.push(Effect::Event { connection, kind, path, event_zxid: -1, zxid: self.zxid });
+                }
+            }
+        }
+    }
+
+    /// Ends a session as if it had expired; false if there is none.
+    pub fn expire(&mut self, session: i64, now: Now, out: &mut Vec<Effect>) -> bool {
+        let Some(connection) = self.sessions.get(session).map(|session| session.connection) else { return false };
+        self.end_session(session, now, out);
+        if let Some(connection) = connection {
+            out.push(Effect::Close { connection, reason: CloseReason::SessionExpired });
+        }
+        true
+    }
+
+    fn end_session(&mut self, session: i64, now: Now, out: &mut Vec<Effect>) {
+        let ephemerals = self.tree.ephemerals(session).cloned().collect();
+        self.commit(session, TxnOp::CloseSession { ephemerals }, now, out);
+        if let Some(Session { connection: Some(connection), .. }) = self.sessions.remove(session) {
+            self.watches.remove_connection(connection);
+            self.connections.remove(&connection);
+        }
+    }
+
+    /// Sets the number that the next child of a node gets.
+    pub fn set_child_counter(&mut self, parent: &str, next: i32, now: Now, out: &mut Vec<Effect>) -> bool {
+        let Some((path, _)) = self.tree.get_with_path(parent) else { return false };
+        let op = TxnOp::SetChildCounter { path: Arc::clone(path), creates: next };
+        self.commit(0, op, now, out);
+        true
+    }
+
+    /// Does what has become due: expired sessions end, outlived containers and TTL nodes go.
+    pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
+        for session in self.sessions.expired(now.monotonic) {
+            self.expire(session, now, out);
+        }
+        if now.monotonic < self.next_container_check {
+            return;
+        }
+        self.next_container_check = now.monotonic + self.config.container_check;
+        let unused_after = i64::try_from(self.config.container_unused.as_millis()).unwrap_or(i64::MAX);
+        for path in self.tree.reapable(now.wall_ms, unused_after) {
+            if let Some(op) = prepare::reap(&self.tree, &path) {
+                self.commit(0, op, now, out);
+            }
+        }
+    }
+
+    /// When [`Machine::tick`] has something to do next, unless requests come in between.
+    pub fn next_tick(&self) -> Duration {
+        self.sessions.next_deadline().map_or(self.next_container_check, |next| next.min(self.next_container_check))
+    }
+
+    fn commit(&mut self, session: i64, op: TxnOp, now: Now, out: &mut Vec<Effect>) -> Applied {
+        self.zxid += 1;
+        let txn = Txn { zxid: self.zxid, time_ms: now.wall_ms, session, op };
+        let mut events = std::mem::take(&mut self.events);
+        let applied = self.tree.apply(&txn, &mut events);
+        out.push(Effect::Committed(txn));
+        for TreeEvent { kind, path } in events.drain(..) {
+            for connection in self.watches.fire(&path, kind) {
+                self.events_fired += 1;
+                let path = Arc::clone(&path);
+                out.push(Effect::Event { connection, kind, path, event_zxid: self.zxid, zxid: self.zxid });
+            }
+        }
+        self.events = events;
+        applied
+    }
+}
+
+fn found(found: bool) -> Result<Response, ErrorCode> {
+    if found { Ok(Response::Done) } else { Err(ErrorCode::NoWatcher) }
+}
+
+/// Compares secrets in a time that tells nothing of where they differ.
+pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}

@@ -1,0 +1,110 @@
+//! The protocol's operation codes.
+//!
+//! All of them, also those this server answers with `Unimplemented`, so that counters and logs can name what a client
+//! tried.
+
+/// An operation of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(i32)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub enum OpCode {
+    CloseSession = -11,
+    CreateSession = -10,
+    Create = 1,
+    Delete = 2,
+    Exists = 3,
+    GetData = 4,
+    SetData = 5,
+    GetAcl = 6,
+    SetAcl = 7,
+    GetChildren = 8,
+    Sync = 9,
+    Ping = 11,
+    GetChildren2 = 12,
+    Check = 13,
+    Multi = 14,
+    Create2 = 15,
+    Reconfig = 16,
+    CheckWatches = 17,
+    RemoveWatches = 18,
+    CreateContainer = 19,
+    DeleteContainer = 20,
+    CreateTtl = 21,
+    MultiRead = 22,
+    Auth = 100,
+    SetWatches = 101,
+    Sasl = 102,
+    GetEphemerals = 103,
+    GetAllChildrenNumber = 104,
+    SetWatches2 = 105,
+    AddWatch = 106,
+    WhoAmI = 107,
+}
+
+impl OpCode {
+    /// Every operation, in the order of [`OpCode::slot`].
+    pub const ALL: [Self; 31] = [
+        Self::CloseSession,
+        Self::CreateSession,
+        Self::Create,
+        Self::Delete,
+        Self::Exists,
+        Self::GetData,
+        Self::SetData,
+        Self::GetAcl,
+        Self::SetAcl,
+        Self::GetChildren,
+        Self::Sync,
+        Self::Ping,
+        Self::GetChildren2,
+        Self::Check,
+        Self::Multi,
+        Self::Create2,
+        Self::Reconfig,
+        Self::CheckWatches,
+        Self::RemoveWatches,
+        Self::CreateContainer,
+        Self::DeleteContainer,
+        Self::CreateTtl,
+        Self::MultiRead,
+        Self::Auth,
+        Self::SetWatches,
+        Self::Sasl,
+        Self::GetEphemerals,
+        Self::GetAllChildrenNumber,
+        Self::SetWatches2,
+        Self::AddWatch,
+        Self::WhoAmI,
+    ];
+
+    /// From the number on the wire.
+    pub fn from_i32(number: i32) -> Option<Self> {
+        Self::ALL.binary_search_by_key(&number, |op| op.as_i32()).ok().map(|at| Self::ALL[at])
+    }
+
+    /// The number on the wire.
+    pub fn as_i32(self) -> i32 {
+        self as i32
+    }
+
+    /// Its index in [`OpCode::ALL`].
+    pub(crate) fn slot(self) -> usize {
+        Self::ALL.binary_search(&self).expect("ALL lists every variant in order, see the test")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_is_found_by_its_number() {
+        for (slot, op) in OpCode::ALL.into_iter().enumerate() {
+            assert_eq!(OpCode::from_i32(op.as_i32()), Some(op));
+            assert_eq!(op.slot(), slot);
+        }
+        assert_eq!(OpCode::from_i32(0), None);
+        assert_eq!(OpCode::from_i32(10), None);
+    }
+}

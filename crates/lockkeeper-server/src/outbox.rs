@@ -1,0 +1,161 @@
+//! What waits to be sent on one connection.
+//!
+//! Everything a client is told goes through here in order. A frame that presupposes a transaction stays until that
+//! transaction is durable, and with it everything behind it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes up to `end` may go once `zxid` is durable.
+#[derive(Debug)]
+struct Mark {
+    zxid: i64,
+    end: u64,
+    frames: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    bytes: BytesMut,
+    /// Stream positions: everything before `taken` has been handed to the socket, before `released` may be.
+    taken: u64,
+    released: u64,
+    marks: VecDeque<Mark>,
+}
+
+impl Queue {
+    fn end(&self) -> u64 {
+        self.taken + self.bytes.len() as u64
+    }
+}
+
+/// The sending side of a connection, between the engine and the task that writes.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    queue: RefCell<Queue>,
+    closing: Cell<bool>,
+    /// Something may be sent, or the connection is to be closed.
+    pub(crate) wake: Notify,
+    /// Something has been sent.
+    pub(crate) room: Notify,
+    /// The connection is to end now, whatever is queued.
+    pub(crate) abort: CancellationToken,
+    pub(crate) sent: Cell<u64>,
+    pub(crate) received: Cell<u64>,
+}
+
+impl Outbox {
+    /// Queues a frame that may go once `zxid` is durable; true if that is not yet so.
+    pub(crate) fn push(&self, zxid: i64, durable: i64, encode: impl FnOnce(&mut BytesMut)) -> bool {
+        if self.closing.get() {
+            return false;
+        }
+        let queue = &mut *self.queue.borrow_mut();
+        encode(&mut queue.bytes);
+        self.sent.set(self.sent.get() + 1);
+        let end = queue.end();
+        if zxid <= durable && queue.marks.is_empty() {
+            queue.released = end;
+            self.wake.notify_one();
+            return false;
+        }
+        match queue.marks.back_mut() {
+            // Numbers only grow along the queue, so a later frame never goes before an earlier one.
+            Some(last) if last.zxid >= zxid => {
+                last.end = end;
+                last.frames += 1;
+            }
+            _ => queue.marks.push_back(Mark { zxid, end, frames: 1 }),
+        }
+        true
+    }
+
+    /// Lets go what presupposes nothing after `durable`; the number of frames.
+    pub(crate) fn release(&self, durable: i64) -> u64 {
+        let queue = &mut *self.queue.borrow_mut();
+        let mut frames = 0;
+        while let Some(mark) = queue.marks.front().filter(|mark| mark.zxid <= durable) {
+            queue.released = mark.end;
+            frames += mark.frames;
+            queue.marks.pop_front();
+        }
+        if frames > 0 {
+            self.wake.notify_one();
+        }
+        frames
+    }
+
+    /// Takes what may be sent now.
+    pub(crate) fn take(&self) -> Option<Bytes> {
+        let queue = &mut *self.queue.borrow_mut();
+        let len = usize::try_from(queue.released - queue.taken).expect("the bytes are in memory");
+        if len == 0 {
+            return None;
+        }
+        queue.taken = queue.released;
+        if queue.bytes.len() == len {
+            // Idle connections keep no buffer.
+            return Some(std::mem::take(&mut queue.bytes).freeze());
+        }
+        Some(queue.bytes.split_to(len).freeze())
+    }
+
+    /// How many bytes are queued.
+    pub(crate) fn backlog(&self) -> usize {
+        self.queue.borrow().bytes.len()
+    }
+
+    /// How many frames wait for the disk.
+    pub(crate) fn held(&self) -> u64 {
+        self.queue.borrow().marks.iter().map(|mark| mark.frames).sum()
+    }
+
+    /// Ends the connection after what is queued now.
+    pub(crate) fn close(&self) {
+        self.closing.set(true);
+        self.wake.notify_one();
+    }
+
+    /// Whether nothing more is accepted, in either direction.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.get() || self.abort.is_cancelled()
+    }
+
+    /// Whether the last byte has been taken after a close.
+    pub(crate) fn is_done(&self) -> bool {
+        self.closing.get() && self.queue.borrow().bytes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(outbox: &Outbox, zxid: i64, durable: i64, text: &'static str) {
+        outbox.push(zxid, durable, |out| out.extend_from_slice(text.as_bytes()));
+    }
+
+    #[test]
+    fn nothing_overtakes_a_frame_that_waits_for_the_disk() {
+        let outbox = Outbox::default();
+        push(&outbox, 1, 1, "a");
+        push(&outbox, 2, 1, "b");
+        push(&outbox, 2, 1, "c");
+        push(&outbox, 3, 1, "d");
+        assert_eq!(outbox.take().as_deref(), Some(&b"a"[..]));
+        assert_eq!(outbox.take(), None);
+        assert_eq!(outbox.held(), 3);
+        assert_eq!(outbox.release(2), 2);
+        assert_eq!(outbox.take().as_deref(), Some(&b"bc"[..]));
+        outbox.close();
+        push(&outbox, 3, 3, "never");
+        assert!(!outbox.is_done());
+        assert_eq!(outbox.release(3), 1);
+        assert_eq!(outbox.take().as_deref(), Some(&b"d"[..]));
+        assert!(outbox.is_done());
+    }
+}

@@ -1,0 +1,75 @@
+//! Which paths a node may have.
+//!
+//! The rules are ZooKeeper's `PathUtils`, character ranges included, because a path accepted here must be readable by
+//! every client and must survive a move to an ensemble.
+
+use crate::request::ErrorCode;
+
+/// Checks a complete path.
+pub(crate) fn validate(path: &str) -> Result<(), ErrorCode> {
+    let Some(rest) = path.strip_prefix('/') else { return Err(ErrorCode::BadArguments) };
+    if rest.is_empty() {
+        return Ok(());
+    }
+    for name in rest.split('/') {
+        if name.is_empty() || name == "." || name == ".." || name.chars().any(is_forbidden) {
+            return Err(ErrorCode::BadArguments);
+        }
+    }
+    Ok(())
+}
+
+/// ZooKeeper looks at UTF-16 units, so everything beyond the basic plane is a forbidden surrogate to it.
+fn is_forbidden(c: char) -> bool {
+    matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{10ffff}')
+}
+
+/// Parent and name of an absolute path other than `/`.
+pub(crate) fn split(path: &str) -> Option<(&str, &str)> {
+    let slash = path.rfind('/')?;
+    let parent = if slash == 0 { "/" } else { &path[..slash] };
+    Some((parent, &path[slash + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_judged_as_zookeeper_judges_them() {
+        for good in ["/", "/a", "/a/b", "/a.b", "/a..b", "/..a", "/a/...", "/ä/日本", "/a b", "/lock-0000000001"] {
+            assert_eq!(validate(good), Ok(()), "{good:?}");
+        }
+        for bad in [
+            "",
+            "a",
+            "a/b",
+            "//",
+            "/a/",
+            "/a//b",
+            "//a",
+            "/.",
+            "/..",
+            "/a/.",
+            "/a/../b",
+            "/a/./b",
+            "/a\0",
+            "/\u{1}",
+            "/a\u{7f}",
+            "/\u{9f}",
+            "/\u{e000}",
+            "/\u{fffd}",
+            "/\u{1f512}",
+        ] {
+            assert_eq!(validate(bad), Err(ErrorCode::BadArguments), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn splitting_gives_parent_and_name() {
+        assert_eq!(split("/a"), Some(("/", "a")));
+        assert_eq!(split("/a/b"), Some(("/a", "b")));
+        assert_eq!(split("/a/"), Some(("/a", "")));
+        assert_eq!(split("a"), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! Turns a write request into a transaction, or says why not.
+//!
+//! Pure and without effect on the tree. A multi is checked against the tree *and* what its earlier operations would
+//! have changed, so that it can be refused as a whole before anything is touched: there is no rollback because nothing
+//! was done.
+//!
+//! The order of the checks is ZooKeeper's, for a request that is wrong in two ways must fail in the same one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::opcode::OpCode;
+use crate::path;
+use crate::request::{Acl, AclId, Create, CreateMode, ErrorCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
+use crate::tree::Tree;
+use crate::txn::{Owner, TxnOp};
+
+/// The longest time to live that fits beside the marker in ZooKeeper's owner field: 2^40 − 1 ms, 34 years.
+const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
+
+/// ZooKeeper's own nodes; they cannot be deleted.
+const SPECIAL: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
+
+/// What the checks need to know of a node.
+#[derive(Clone, Debug)]
+struct Outline {
+    acl: Arc<[Acl]>,
+    owner: Owner,
+    version: i32,
+    creates: i32,
+    children: usize,
+}
+
+/// The tree as it will be after the operations prepared so far.
+#[derive(Debug)]
+struct View<'a> {
+    tree: &'a Tree,
+    /// Nodes that differ from the tree; `None` is a deleted one.
+    pending: HashMap<String, Option<Outline>>,
+    /// A single request has no successor that could look at its changes.
+    remember: bool,
+}
+
+impl View<'_> {
+    fn node(&self, path: &str) -> Result<Outline, ErrorCode> {
+        if self.remember
+            && let Some(pending) = self.pending.get(path)
+        {
+            return pending.clone().ok_or(ErrorCode::NoNode);
+        }
+        let node = self.tree.get(path).ok_or(ErrorCode::NoNode)?;
+        Ok(Outline {
+            acl: Arc::clone(&node.acl),
+            owner: node.owner,
+            version: node.version,
+            creates: node.creates,
+            children: node.children.len(),
+        })
+    }
+
+    fn set(&mut self, path: &str, outline: Option<Outline>) {
+        if self.remember {
+            self.pending.insert(path.to_owned(), outline);
+        }
+    }
+}
+
+/// Checks one write outside a multi.
+pub(crate) fn single(tree: &Tree, session: i64, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
+    let mut view = View { tree, pending: HashMap::new(), remember: false };
+    one(&mut view, session, op)
+}
+
+/// Checks a multi; an error is the complete answer to send.
+pub(crate) fn multi(tree: &Tree, session: i64, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
+    let mut view = View { tree, pending: HashMap::new(), remember: true };
+    let mut txns = Vec::with_capacity(ops.len());
+    for (at, op) in ops.iter().enumerate() {
+        match one(&mut view, session, op) {
+            Ok(txn) => txns.push(txn),
+            Err(error) => {
+                let mut results = vec![OpResult::RolledBack; at];
+                results.push(OpResult::Failed(error));
+                results.resize(ops.len(), OpResult::Failed(ErrorCode::RuntimeInconsistency));
+                return Err(results);
+            }
+        }
+    }
+    Ok(txns)
+}
+
+fn one(view: &mut View<'_>, session: i64, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
+    match op {
+        WriteOp::Create(request) => create(view, session, request),
+        WriteOp::Delete(request) => delete(view, request),
+        WriteOp::SetData(request) => set_data(view, request),
+        WriteOp::Check(VersionedPath { path, version }) => {
+            path::validate(path)?;
+            let node = view.node(path)?;
+            permit(&node.acl, Perms::READ)?;
+            expect_version(node.version, *version)?;
+            Ok(TxnOp::Check)
+        }
+    }
+}
+
+fn create(view: &mut View<'_>, session: i64, request: &Create) -> Result<TxnOp, ErrorCode> {
+    let Create { path, data, acl, mode, ttl_ms, opcode } = request;
+    let owner = owner(*mode, *ttl_ms, *opcode, session)?;
+    let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
+    if path.contains('\0') {
+        return Err(ErrorCode::BadArguments);
+    }
+    let acl = supported_acl(view.tree, acl)?;
+    let mut parent = view.node(parent_path)?;
+    permit(&parent.acl, Perms::CREATE)?;
+    let full: Arc<str> = if mode.is_sequential() {
+        Arc::from(format!("{path}{:010}", parent.creates))
+    } else {
+        Arc::from(path.as_str())
+    };
+    path::validate(&full)?;
+    if full.starts_with("/zookeeper/quota/") {
+        // A limit that is stored but not enforced would be a false promise.
+        return Err(ErrorCode::Unimplemented);
+    }
+    if view.node(&full).is_ok() {
+        return Err(ErrorCode::NodeExists);
+    }
+    if matches!(parent.owner, Owner::Session(_)) {
+        return Err(ErrorCode::NoChildrenForEphemerals);
+    }
+    parent.creates = parent.creates.wrapping_add(1);
+    parent.children += 1;
+    let parent_creates = parent.creates;
+    view.set(parent_path, Some(parent));
+    view.set(&full, Some(Outline { acl: Arc::clone(&acl), owner, version: 0, creates: 0, children: 0 }));
+    let with_stat = *opcode != OpCode::Create;
+    Ok(TxnOp::Create { path: full, data: data.clone(), acl, owner, parent_creates, with_stat })
+}
+
+fn owner(mode: CreateMode, ttl_ms: i64, opcode: OpCode, session: i64) -> Result<Owner, ErrorCode> {
+    if mode.is_ttl() {
+        return if (1..=MAX_TTL_MS).contains(&ttl_ms) { Ok(Owner::Ttl(ttl_ms)) } else { Err(ErrorCode::BadArguments) };
+    }
+    if ttl_ms >= 0 || (opcode == OpCode::CreateContainer && mode != CreateMode::Container) {
+        return Err(ErrorCode::BadArguments);
+    }
+    Ok(match mode {
+        CreateMode::Container => Owner::Container,
+        mode if mode.is_ephemeral() => Owner::Session(session),
+        _ => Owner::None,
+    })
+}
+
+fn delete(view: &mut View<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCode> {
+    let VersionedPath { path, version } = request;
+    path::validate(path)?;
+    if SPECIAL.contains(&path.as_str()) {
+        return Err(ErrorCode::BadArguments);
+    }
+    let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
+    let mut parent = view.node(parent_path)?;
+    permit(&parent.acl, Perms::DELETE)?;
+    let node = view.node(path)?;
+    expect_version(node.version, *version)?;
+    if node.children > 0 {
+        return Err(ErrorCode::NotEmpty);
+    }
+    parent.children -= 1;
+    view.set(parent_path, Some(parent));
+    view.set(path, None);
+    Ok(TxnOp::Delete { path: shared_path(view.tree, path) })
+}
+
+fn set_data(view: &mut View<'_>, request: &SetData) -> Result<TxnOp, ErrorCode> {
+    let SetData { path, data, version } = request;
+    path::validate(path)?;
+    let mut node = view.node(path)?;
+    permit(&node.acl, Perms::WRITE)?;
+    expect_version(node.version, *version)?;
+    node.version = node.version.wrapping_add(1);
+    let version = node.version;
+    view.set(path, Some(node));
+    Ok(TxnOp::SetData { path: shared_path(view.tree, path), data: data.clone(), version })
+}
+
+/// Checks a change of an access list.
+pub(crate) fn set_acl(tree: &Tree, path: &str, acl: &[Acl], version: i32) -> Result<TxnOp, ErrorCode> {
+    path::validate(path)?;
+    let acl = supported_acl(tree, acl)?;
+    let (path, node) = tree.get_with_path(path).ok_or(ErrorCode::NoNode)?;
+    permit(&node.acl, Perms::ADMIN)?;
+    expect_version(node.aversion, version)?;
+    Ok(TxnOp::SetAcl { path: Arc::clone(path), acl, version: node.aversion.wrapping_add(1) })
+}
+
+/// Checks the removal of a container or TTL node by the server itself; it may have been used since it was chosen.
+pub(crate) fn reap(tree: &Tree, path: &str) -> Option<TxnOp> {
+    let (path, node) = tree.get_with_path(path)?;
+    let reapable = node.children.is_empty() && matches!(node.owner, Owner::Container | Owner::Ttl(_));
+    reapable.then(|| TxnOp::Delete { path: Arc::clone(path) })
+}
+
+/// Whether one of the entries, which all speak of everyone, gives the permission.
+pub(crate) fn permit(acl: &[Acl], perms: i32) -> Result<(), ErrorCode> {
+    let granted = acl.iter().any(|entry| entry.id == AclId::WorldAnyone && entry.perms & perms != 0);
+    if granted { Ok(()) } else { Err(ErrorCode::NoAuth) }
+}
+
+/// Without identities to tell apart, an entry for anyone else would either lock a node for ever or protect nothing.
+fn supported_acl(tree: &Tree, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
+    if acl.is_empty() || acl.iter().any(|entry| entry.id != AclId::WorldAnyone) {
+        return Err(ErrorCode::InvalidAcl);
+    }
+    if acl.iter().skip(1).all(|entry| *entry == acl[0]) {
+        return Ok(tree.share_acl(&acl[..1]));
+    }
+    let mut unique: Vec<Acl> = Vec::with_capacity(acl.len());
+    for entry in acl {
+        if !unique.contains(entry) {
+            unique.push(entry.clone());
+        }
+    }
+    Ok(Arc::from(unique))
+}
+
+fn expect_version(current: i32, expected: i32) -> Result<(), ErrorCode> {
+    if expected == -1 || expected == current { Ok(()) } else { Err(ErrorCode::BadVersion) }
+}
+
+/// The tree's copy of the path; a multi may name a node that it has only just created.
+fn shared_path(tree: &Tree, path: &str) -> Arc<str> {
+    tree.get_with_path(path).map_or_else(|| Arc::from(path), |(path, _)| Arc::clone(path))
+}

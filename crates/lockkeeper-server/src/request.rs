@@ -1,0 +1,537 @@
+//! Requests and responses as types, free of bytes.
+//!
+//! The state machine, the simulator and the wire meet here, so none of them needs to know the others. Everything that
+//! can be said on the wire has a value here or is a [`Request::Refused`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::opcode::OpCode;
+
+/// One request of a session, after decoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// `create`, `create2`, `createContainer`, `createTTL`.
+    Create(Create),
+    /// Removes a childless node; version −1 matches any.
+    Delete(VersionedPath),
+    /// The node's stat; a watch is left also when the node does not exist.
+    Exists(WatchedPath),
+    /// The node's data and stat.
+    GetData(WatchedPath),
+    /// Replaces the node's data.
+    SetData(SetData),
+    /// The node's access list and stat.
+    GetAcl {
+        /// The node.
+        path: String,
+    },
+    /// Replaces the node's access list.
+    SetAcl {
+        /// The node.
+        path: String,
+        /// The new list.
+        acl: Vec<Acl>,
+        /// The access list's version to expect, −1 for any.
+        version: i32,
+    },
+    /// Child names (`getChildren`).
+    GetChildren(WatchedPath),
+    /// Child names and the parent's stat (`getChildren2`).
+    GetChildren2(WatchedPath),
+    /// Child names of a whole subtree, counted.
+    GetAllChildrenNumber {
+        /// The subtree's root, not counted itself.
+        path: String,
+    },
+    /// The session's own ephemeral nodes below a prefix.
+    GetEphemerals {
+        /// Text that a path must start with; empty or `/` for all.
+        prefix: String,
+    },
+    /// Answers once everything before it is visible to this session.
+    Sync {
+        /// Echoed back; it selects nothing.
+        path: String,
+    },
+    /// Keeps the session alive.
+    Ping,
+    /// All or none of these.
+    Multi(Vec<WriteOp>),
+    /// Several reads answered from one state of the tree; each may fail alone.
+    MultiRead(Vec<ReadOp>),
+    /// Re-registers the watches of an earlier connection and fires those whose change was missed.
+    SetWatches(SetWatches),
+    /// Asks whether this connection has such a watch.
+    CheckWatches {
+        /// The watched path.
+        path: String,
+        /// Which of its watches.
+        kind: WatchKind,
+    },
+    /// Removes a watch of this connection.
+    RemoveWatches {
+        /// The watched path.
+        path: String,
+        /// Which of its watches.
+        kind: WatchKind,
+    },
+    /// Ends the session and with it its ephemeral nodes.
+    CloseSession,
+    /// Understood well enough to be answered, but not to be carried out.
+    Refused {
+        /// The operation code as received.
+        opcode: i32,
+        /// The answer.
+        error: ErrorCode,
+    },
+}
+
+/// What to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// The node's path; a sequential node's name continues with ten digits.
+    pub path: String,
+    /// Its data; the protocol tells no data from empty data.
+    pub data: Option<Bytes>,
+    /// Who may do what with it.
+    pub acl: Vec<Acl>,
+    /// Kind of node.
+    pub mode: CreateMode,
+    /// Time to live in milliseconds, for the TTL modes; −1 otherwise.
+    pub ttl_ms: i64,
+    /// Which of the four operations asked: it decides whether the answer carries a stat.
+    pub opcode: OpCode,
+}
+
+impl Create {
+    /// A node that everyone may use, answered with its stat.
+    pub fn new(path: impl Into<String>, data: impl Into<Bytes>, mode: CreateMode) -> Self {
+        let opcode = if mode == CreateMode::Container { OpCode::CreateContainer } else { OpCode::Create2 };
+        Self { path: path.into(), data: Some(data.into()), acl: vec![Acl::OPEN], mode, ttl_ms: -1, opcode }
+    }
+}
+
+/// A path and the version it must have, −1 for any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionedPath {
+    /// The node.
+    pub path: String,
+    /// Its expected version.
+    pub version: i32,
+}
+
+/// A path to read, and whether to leave a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedPath {
+    /// The node.
+    pub path: String,
+    /// Leave a one-shot watch.
+    pub watch: bool,
+}
+
+/// New data for a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetData {
+    /// The node.
+    pub path: String,
+    /// The data.
+    pub data: Option<Bytes>,
+    /// The expected version, −1 for any.
+    pub version: i32,
+}
+
+/// The watches a client still waits for when it reconnects.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SetWatches {
+    /// Changes up to and including this zxid have been seen.
+    pub relative_zxid: i64,
+    /// Paths with a data watch.
+    pub data: Vec<String>,
+    /// Paths watched for their creation.
+    pub exist: Vec<String>,
+    /// Paths with a child watch.
+    pub child: Vec<String>,
+}
+
+/// One operation of a [`Request::Multi`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteOp {
+    /// As [`Request::Create`].
+    Create(Create),
+    /// As [`Request::Delete`].
+    Delete(VersionedPath),
+    /// As [`Request::SetData`].
+    SetData(SetData),
+    /// Fails the whole unless the node exists with this version.
+    Check(VersionedPath),
+}
+
+/// One operation of a [`Request::MultiRead`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadOp {
+    /// Data and stat.
+    GetData {
+        /// The node.
+        path: String,
+    },
+    /// Child names.
+    GetChildren {
+        /// The parent.
+        path: String,
+    },
+}
+
+/// The answer to a request that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// A node was created.
+    Created {
+        /// Its full path, with the sequence digits.
+        path: Arc<str>,
+        /// Its stat, unless plain `create` asked.
+        stat: Option<Stat>,
+    },
+    /// Nothing to tell but success.
+    Done,
+    /// A stat.
+    Stat(Stat),
+    /// Data and stat.
+    Data {
+        /// The node's data.
+        data: Option<Bytes>,
+        /// The node's stat.
+        stat: Stat,
+    },
+    /// Child names in byte order.
+    Children {
+        /// The names, without the parent's path.
+        names: Vec<Arc<str>>,
+        /// The parent's stat, if `getChildren2` asked.
+        stat: Option<Stat>,
+    },
+    /// Access list and stat.
+    Acl {
+        /// The node's list.
+        acl: Arc<[Acl]>,
+        /// The node's stat.
+        stat: Stat,
+    },
+    /// The path of a `sync`, echoed.
+    Path(String),
+    /// Paths of ephemeral nodes.
+    Ephemerals(Vec<Arc<str>>),
+    /// A count.
+    Count(i32),
+    /// One result for each operation of a multi, successful or not.
+    Multi(Vec<OpResult>),
+}
+
+/// The outcome of one operation of a multi.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpResult {
+    /// Created; the stat is missing for plain `create`.
+    Created {
+        /// The full path.
+        path: Arc<str>,
+        /// Its stat right after this operation.
+        stat: Option<Stat>,
+    },
+    /// Deleted.
+    Deleted,
+    /// Data replaced.
+    DataSet(Stat),
+    /// The version matched.
+    Checked,
+    /// Data read.
+    Data {
+        /// The node's data.
+        data: Option<Bytes>,
+        /// The node's stat.
+        stat: Stat,
+    },
+    /// Children read.
+    Children(Vec<Arc<str>>),
+    /// Would have succeeded, but a later operation failed.
+    RolledBack,
+    /// Failed with this error, or was not tried ([`ErrorCode::RuntimeInconsistency`]).
+    Failed(ErrorCode),
+}
+
+/// A node's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Stat {
+    /// The transaction that created it.
+    pub czxid: i64,
+    /// The transaction that last set its data.
+    pub mzxid: i64,
+    /// When it was created, milliseconds since 1970.
+    pub ctime: i64,
+    /// When its data was last set.
+    pub mtime: i64,
+    /// How often its data was set.
+    pub version: i32,
+    /// How often its children changed: twice the creates less the children present.
+    pub cversion: i32,
+    /// How often its access list was set.
+    pub aversion: i32,
+    /// The session that owns it, 0 if not ephemeral.
+    pub ephemeral_owner: i64,
+    /// Bytes of data.
+    pub data_length: i32,
+    /// Children present.
+    pub num_children: i32,
+    /// The transaction that last added or removed a child.
+    pub pzxid: i64,
+}
+
+/// One entry of an access list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Acl {
+    /// Bits of [`Perms`].
+    pub perms: i32,
+    /// To whom they are given.
+    pub id: AclId,
+}
+
+impl Acl {
+    /// Everyone may do everything.
+    pub const OPEN: Self = Self { perms: Perms::ALL, id: AclId::WorldAnyone };
+    /// Everyone may read.
+    pub const READ: Self = Self { perms: Perms::READ, id: AclId::WorldAnyone };
+}
+
+/// To whom an access list entry applies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AclId {
+    /// `world:anyone`, kept apart because nearly every node has it and it costs no allocation.
+    WorldAnyone,
+    /// Anything else.
+    Other {
+        /// For example `digest`.
+        scheme: String,
+        /// For example `user:hash`.
+        id: String,
+    },
+}
+
+/// Permission bits.
+#[derive(Debug)]
+pub struct Perms;
+
+impl Perms {
+    /// Read data and list children.
+    pub const READ: i32 = 1;
+    /// Set data.
+    pub const WRITE: i32 = 2;
+    /// Create children.
+    pub const CREATE: i32 = 4;
+    /// Delete children.
+    pub const DELETE: i32 = 8;
+    /// Set the access list.
+    pub const ADMIN: i32 = 16;
+    /// All of them.
+    pub const ALL: i32 = 31;
+}
+
+/// Kind of a node to create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CreateMode {
+    /// Stays until deleted.
+    Persistent,
+    /// Goes with its session.
+    Ephemeral,
+    /// Persistent, numbered by its parent.
+    PersistentSequential,
+    /// Ephemeral, numbered by its parent.
+    EphemeralSequential,
+    /// Removed some time after its last child.
+    Container,
+    /// Removed when childless and not written for its time to live.
+    PersistentTtl,
+    /// The same, numbered.
+    PersistentSequentialTtl,
+}
+
+impl CreateMode {
+    /// From the protocol's number.
+    pub fn from_flags(flags: i32) -> Option<Self> {
+        Some(match flags {
+            0 => Self::Persistent,
+            1 => Self::Ephemeral,
+            2 => Self::PersistentSequential,
+            3 => Self::EphemeralSequential,
+            4 => Self::Container,
+            5 => Self::PersistentTtl,
+            6 => Self::PersistentSequentialTtl,
+            _ => return None,
+        })
+    }
+
+    /// The protocol's number.
+    pub fn flags(self) -> i32 {
+        match self {
+            Self::Persistent => 0,
+            Self::Ephemeral => 1,
+            Self::PersistentSequential => 2,
+            Self::EphemeralSequential => 3,
+            Self::Container => 4,
+            Self::PersistentTtl => 5,
+            Self::PersistentSequentialTtl => 6,
+        }
+    }
+
+    /// Whether the parent numbers it.
+    pub fn is_sequential(self) -> bool {
+        matches!(self, Self::PersistentSequential | Self::EphemeralSequential | Self::PersistentSequentialTtl)
+    }
+
+    /// Whether it goes with its session.
+    pub fn is_ephemeral(self) -> bool {
+        matches!(self, Self::Ephemeral | Self::EphemeralSequential)
+    }
+
+    /// Whether it has a time to live.
+    pub fn is_ttl(self) -> bool {
+        matches!(self, Self::PersistentTtl | Self::PersistentSequentialTtl)
+    }
+}
+
+/// Which watches of a path are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchKind {
+    /// Left by `getChildren`.
+    Child,
+    /// Left by `getData` and `exists`.
+    Data,
+    /// Both.
+    Any,
+}
+
+impl WatchKind {
+    /// From the protocol's number.
+    pub fn from_i32(number: i32) -> Option<Self> {
+        match number {
+            1 => Some(Self::Child),
+            2 => Some(Self::Data),
+            3 => Some(Self::Any),
+            _ => None,
+        }
+    }
+
+    /// The protocol's number.
+    pub fn as_i32(self) -> i32 {
+        match self {
+            Self::Child => 1,
+            Self::Data => 2,
+            Self::Any => 3,
+        }
+    }
+}
+
+/// What happened to a watched node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EventKind {
+    /// It was created.
+    Created,
+    /// It was deleted.
+    Deleted,
+    /// Its data was set.
+    DataChanged,
+    /// A child was created or deleted.
+    ChildrenChanged,
+}
+
+impl EventKind {
+    /// The protocol's number.
+    pub fn as_i32(self) -> i32 {
+        match self {
+            Self::Created => 1,
+            Self::Deleted => 2,
+            Self::DataChanged => 3,
+            Self::ChildrenChanged => 4,
+        }
+    }
+}
+
+/// Opens a session or resumes one.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct ConnectRequest {
+    /// The newest zxid the client has seen; a server behind it refuses.
+    pub last_zxid_seen: i64,
+    /// The wished session timeout.
+    pub timeout_ms: i32,
+    /// The session to resume, or 0.
+    pub session: i64,
+    /// Its password.
+    pub password: Vec<u8>,
+    /// Whether the client sent the read-only byte (3.4 and later do); the response carries one then.
+    pub has_read_only: bool,
+}
+
+impl fmt::Debug for ConnectRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectRequest")
+            .field("last_zxid_seen", &self.last_zxid_seen)
+            .field("timeout_ms", &self.timeout_ms)
+            .field("session", &format_args!("{:#x}", self.session))
+            .finish_non_exhaustive()
+    }
+}
+
+/// The answer to a [`ConnectRequest`]; session 0 means that the session is gone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ConnectResponse {
+    /// The negotiated timeout.
+    pub timeout_ms: i32,
+    /// The session.
+    pub session: i64,
+    /// What it takes to resume it.
+    pub password: [u8; 16],
+}
+
+impl ConnectResponse {
+    /// Tells a client that its session has ended.
+    pub const EXPIRED: Self = Self { timeout_ms: 0, session: 0, password: [0; 16] };
+}
+
+impl fmt::Debug for ConnectResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectResponse")
+            .field("timeout_ms", &self.timeout_ms)
+            .field("session", &format_args!("{:#x}", self.session))
+            .finish_non_exhaustive()
+    }
+}
+
+/// The protocol's errors that this server sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub enum ErrorCode {
+    SystemError = -1,
+    RuntimeInconsistency = -2,
+    MarshallingError = -5,
+    Unimplemented = -6,
+    BadArguments = -8,
+    NoNode = -101,
+    NoAuth = -102,
+    BadVersion = -103,
+    NoChildrenForEphemerals = -108,
+    NodeExists = -110,
+    NotEmpty = -111,
+    SessionExpired = -112,
+    InvalidAcl = -114,
+    AuthFailed = -115,
+    NoWatcher = -121,
+}
+
+impl ErrorCode {
+    /// The number on the wire.
+    pub fn as_i32(self) -> i32 {
+        self as i32
+    }
+}

@@ -1,0 +1,480 @@
+//! The server as its owner sees it: start, ask, stop.
+//!
+//! The server lives on a thread of its own with a runtime of its own, so it works in any program, whatever runtime that has
+//! or has not, and a busy program cannot starve it.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::LocalSet;
+use tracing::{debug, info, warn};
+
+use crate::config::{Config, Storage};
+use crate::connection;
+use crate::disk::Disk;
+use crate::engine::{Clock, Engine};
+use crate::error::ServerError;
+use crate::machine::{Machine, MachineConfig, Tree};
+use crate::request::Stat;
+use crate::stats::{Counters, Stats};
+use crate::store::{Batch, DiskStore, State, Store};
+
+/// How long a stopping server waits for its clients to take their last answers.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A running server. Dropping it stops it, waiting for the disk but not for clients.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    store_id: i64,
+    counters: Arc<Counters>,
+    commands: mpsc::UnboundedSender<Command>,
+    failure: watch::Receiver<Option<Arc<ServerError>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// One node, as [`Server::dump`] shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DumpedNode {
+    /// Its path.
+    pub path: String,
+    /// Its data.
+    pub data: Vec<u8>,
+    /// Its description.
+    pub stat: Stat,
+}
+
+#[derive(Debug)]
+enum Command {
+    Expire(i64, oneshot::Sender<bool>),
+    SetChildCounter(String, i32, oneshot::Sender<bool>),
+    Sessions(oneshot::Sender<Vec<i64>>),
+    Dump(oneshot::Sender<Vec<DumpedNode>>),
+    Stop(oneshot::Sender<()>),
+}
+
+/// What the starting thread tells its maker.
+struct Started {
+    address: SocketAddr,
+    store_id: i64,
+    counters: Arc<Counters>,
+}
+
+impl Server {
+    /// Starts a server and returns when it accepts connections.
+    ///
+    /// Works in any async runtime and blocks none.
+    ///
+    /// # Errors
+    /// Each [`ServerError`] names the address or the directory; [`ServerError::hint`] says what to do.
+    pub async fn start(config: Config) -> Result<Self, ServerError> {
+        Self::launch(config, None).await
+    }
+
+    /// Starts a server for a test: in memory, on a free port of the loopback interface, with a tick of 100 ms.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn ephemeral() -> Result<Self, ServerError> {
+        Self::start(Config::default().with_tick(Duration::from_millis(100))).await
+    }
+
+    /// Starts on a given store, which is taken to be empty.
+    #[cfg(test)]
+    pub(crate) async fn start_on(config: Config, store: Box<dyn Store>) -> Result<Self, ServerError> {
+        Self::launch(config, Some(store)).await
+    }
+
+    async fn launch(config: Config, store: Option<Box<dyn Store>>) -> Result<Self, ServerError> {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let (failed, failure) = watch::channel(None);
+        let (ready, started) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("lockkeeper-server".to_owned())
+            .spawn(move || run(&config, store, inbox, &failed, ready))
+            .map_err(|source| ServerError::System { what: "a thread for the server", source })?;
+        let started = started.await.map_err(|_| ServerError::Stopped);
+        match started.flatten_result() {
+            Ok(Started { address, store_id, counters }) => {
+                Ok(Self { address, store_id, counters, commands, failure, thread: Some(thread) })
+            }
+            Err(error) => {
+                // It has nothing left to do; joining frees the directory and the port before the caller tries again.
+                let _ = thread.join();
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it listens, with the port it was given.
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it listens, as clients want it.
+    pub fn connect_string(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// A number drawn when the store was made: transactions of stores with different numbers cannot be compared.
+    pub fn store_id(&self) -> i64 {
+        self.store_id
+    }
+
+    /// The counts of this moment. Whatever has been answered has been counted.
+    pub fn stats(&self) -> Stats {
+        self.counters.snapshot()
+    }
+
+    /// Ends a session as if it had expired; false if there is none.
+    pub async fn expire_session(&self, session: i64) -> bool {
+        self.ask(|reply| Command::Expire(session, reply)).await.unwrap_or(false)
+    }
+
+    /// Sets the number that the next child of a node gets, so that a test can cross 2^31; false if there is no such node.
+    ///
+    /// # Errors
+    /// [`ServerError::Stopped`].
+    pub async fn set_child_counter(&self, parent: &str, next: i32) -> Result<bool, ServerError> {
+        self.ask(|reply| Command::SetChildCounter(parent.to_owned(), next, reply)).await
+    }
+
+    /// Ids of the live sessions, in order.
+    ///
+    /// # Errors
+    /// [`ServerError::Stopped`].
+    pub async fn sessions(&self) -> Result<Vec<i64>, ServerError> {
+        self.ask(Command::Sessions).await
+    }
+
+    /// All nodes in path order. For tests and diagnosis: it copies everything.
+    ///
+    /// # Errors
+    /// [`ServerError::Stopped`].
+    pub async fn dump(&self) -> Result<Vec<DumpedNode>, ServerError> {
+        self.ask(Command::Dump).await
+    }
+
+    /// Resolves when the server has stopped by itself, with the reason; never otherwise.
+    pub async fn stopped(&self) -> Arc<ServerError> {
+        let mut failure = self.failure.clone();
+        match failure.wait_for(Option::is_some).await {
+            Ok(error) => error.clone().expect("waited for one"),
+            // The thread ended without a word: it panicked.
+            Err(_) => Arc::new(ServerError::Stopped),
+        }
+    }
+
+    /// Stops the server: everything answered is durable, connections are closed, sessions are kept for the next start.
+    ///
+    /// # Errors
+    /// [`ServerError::Stopped`] if it had already stopped by itself; [`Server::stopped`] tells why.
+    pub async fn shutdown(mut self) -> Result<(), ServerError> {
+        let asked = self.ask(Command::Stop).await;
+        self.join();
+        asked
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ServerError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).map_err(|_| ServerError::Stopped)?;
+        answer.await.map_err(|_| ServerError::Stopped)
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("the server's thread panicked");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let (reply, _) = oneshot::channel();
+        // An error means that it has stopped already.
+        let _ = self.commands.send(Command::Stop(reply));
+        self.join();
+    }
+}
+
+/// `Result::flatten` is not stable yet at our oldest compiler.
+trait FlattenResult<T> {
+    fn flatten_result(self) -> Result<T, ServerError>;
+}
+
+impl<T> FlattenResult<T> for Result<Result<T, ServerError>, ServerError> {
+    fn flatten_result(self) -> Result<T, ServerError> {
+        self.and_then(|inner| inner)
+    }
+}
+
+type Failed = watch::Sender<Option<Arc<ServerError>>>;
+
+fn run(
+    config: &Config,
+    store: Option<Box<dyn Store>>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    failed: &Failed,
+    ready: oneshot::Sender<Result<Started, ServerError>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
+        Ok(runtime) => runtime,
+        Err(source) => {
+            let _ = ready.send(Err(ServerError::System { what: "an event loop", source }));
+            return;
+        }
+    };
+    let tasks = LocalSet::new();
+    let farewell = runtime.block_on(tasks.run_until(async {
+        let (parts, started) = match Parts::open(config, store).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return None;
+            }
+        };
+        let unwanted = ready.send(Ok(started)).is_err();
+        if unwanted { None } else { parts.serve(config, commands, failed).await }
+    }));
+    // Closes the sockets and the store, so whoever asked for the stop may use the directory and the port again.
+    drop(tasks);
+    drop(runtime);
+    if let Some(farewell) = farewell {
+        let _ = farewell.send(());
+    }
+}
+
+struct Parts {
+    listener: TcpListener,
+    engine: Rc<RefCell<Engine>>,
+    disk: Option<Disk>,
+}
+
+impl Parts {
+    async fn open(config: &Config, store: Option<Box<dyn Store>>) -> Result<(Self, Started), ServerError> {
+        let listener = listen(config).await?;
+        let address = listener.local_addr().map_err(|source| ServerError::Listen { address: config.listen, source })?;
+        let seed = random()?;
+        let fresh = || State {
+            tree: Tree::new(),
+            sessions: Vec::new(),
+            zxid: config.first_zxid,
+            next_session: first_session(),
+            store_id: seed,
+        };
+        let (store, state) = match (&config.storage, store) {
+            (_, Some(store)) => (Some(store), fresh()),
+            (Storage::Memory, None) => (None, fresh()),
+            (Storage::Directory(path), None) => {
+                let (store, state) = DiskStore::open(path, fresh)?;
+                (Some(Box::new(store) as Box<dyn Store>), state)
+            }
+        };
+        let disk = store.map(Disk::start).transpose()?;
+        let clock = Clock::start();
+        let now = clock.now();
+        let machine_config = MachineConfig {
+            tick: config.tick,
+            session_timeouts: config.timeouts(),
+            container_check: config.container_check,
+            container_unused: config.container_unused,
+            next_session: state.next_session,
+        };
+        let store_id = state.store_id;
+        let mut machine = Machine::new(machine_config, state.tree, state.zxid, now);
+        for (id, timeout, password) in state.sessions {
+            machine.restore_session(id, timeout, password, now);
+        }
+        info!(%address, zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
+        let engine = Engine::new(machine, clock, config.secret.clone(), disk.is_some());
+        let started = Started { address, store_id, counters: Arc::clone(&engine.counters) };
+        Ok((Self { listener, engine: Rc::new(RefCell::new(engine)), disk }, started))
+    }
+
+    /// Serves until told to stop, and returns whom to tell, or until the disk fails.
+    async fn serve(
+        self,
+        config: &Config,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        failed: &Failed,
+    ) -> Option<oneshot::Sender<()>> {
+        let Self { listener, engine, disk } = self;
+        let accepting = tokio::task::spawn_local(accept(Rc::clone(&engine), listener, config.max_frame));
+        let ticking = tokio::task::spawn_local(tick(Rc::clone(&engine), config.tick.min(config.container_check)));
+        let mut flushing = tokio::task::spawn_local(flush(Rc::clone(&engine), disk));
+        let farewell = tokio::select! {
+            stop = obey(&engine, &mut commands) => stop,
+            result = &mut flushing => {
+                let error = match result {
+                    Ok(error) => error,
+                    Err(_) => ServerError::Stopped,
+                };
+                engine.borrow_mut().fail(&error);
+                failed.send_replace(Some(Arc::new(error)));
+                accepting.abort();
+                ticking.abort();
+                deserted(&engine).await;
+                return None;
+            }
+        };
+        accepting.abort();
+        ticking.abort();
+        engine.borrow_mut().stop();
+        tokio::select! {
+            () = settled(&engine) => {}
+            result = &mut flushing => {
+                let error = result.unwrap_or(ServerError::Stopped);
+                engine.borrow_mut().fail(&error);
+                failed.send_replace(Some(Arc::new(error)));
+                return None;
+            }
+        }
+        deserted(&engine).await;
+        info!(zxid = engine.borrow().machine.zxid(), "stopped");
+        farewell
+    }
+}
+
+/// Waits until everything applied is durable.
+async fn settled(engine: &RefCell<Engine>) {
+    let changed = Rc::clone(&engine.borrow().settled);
+    while !engine.borrow().is_settled() {
+        changed.notified().await;
+    }
+}
+
+/// Waits a moment for clients to take their last answers.
+async fn deserted(engine: &RefCell<Engine>) {
+    let deadline = Instant::now() + FAREWELL;
+    while !engine.borrow().is_deserted() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn listen(config: &Config) -> Result<TcpListener, ServerError> {
+    let address = config.listen;
+    if !config.allow_remote && !address.ip().is_loopback() {
+        return Err(ServerError::NotLoopback { address });
+    }
+    TcpListener::bind(address).await.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => ServerError::AddressInUse { address },
+        _ => ServerError::Listen { address, source },
+    })
+}
+
+async fn accept(engine: Rc<RefCell<Engine>>, listener: TcpListener, max_frame: usize) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                drop(tokio::task::spawn_local(connection::serve(Rc::clone(&engine), stream, address, max_frame)));
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: others will close theirs.
+                warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Ticks at multiples of the tick, where the deadlines are.
+async fn tick(engine: Rc<RefCell<Engine>>, interval: Duration) {
+    let mut distrusted = false;
+    loop {
+        let now = engine.borrow().clock.now().monotonic;
+        let ticks = u32::try_from(now.as_nanos() / interval.as_nanos()).unwrap_or(u32::MAX).saturating_add(1);
+        let due = engine.borrow().clock.instant(interval * ticks);
+        tokio::time::sleep_until(due.into()).await;
+        // A late tick means that this process did not run. Pings may be waiting in the sockets: hear them first, once.
+        let late = due.elapsed() > interval;
+        distrusted = late && !distrusted;
+        if distrusted {
+            warn!(late = ?due.elapsed(), "the server was stopped or starved; sessions get one more tick");
+        } else {
+            engine.borrow_mut().tick();
+        }
+    }
+}
+
+/// Hands what changed to the disk, one batch after the other; returns when that fails.
+async fn flush(engine: Rc<RefCell<Engine>>, disk: Option<Disk>) -> ServerError {
+    let Some(mut disk) = disk else { return std::future::pending().await };
+    let dirty = Rc::clone(&engine.borrow().flush);
+    let mut spare = Batch::default();
+    loop {
+        // Let everyone who is ready join the batch.
+        tokio::task::yield_now().await;
+        let batch = engine.borrow_mut().take_batch(&mut spare);
+        let Some(batch) = batch else {
+            dirty.notified().await;
+            continue;
+        };
+        let zxid = batch.zxid;
+        match disk.commit(batch).await {
+            Ok(batch) => spare = batch,
+            Err(error) => return error,
+        }
+        engine.borrow_mut().durable(zxid);
+    }
+}
+
+/// Does what the owner asks, until that is to stop or the owner is gone.
+async fn obey(
+    engine: &RefCell<Engine>,
+    commands: &mut mpsc::UnboundedReceiver<Command>,
+) -> Option<oneshot::Sender<()>> {
+    // A caller that no longer waits for its answer is none of our business: sends may fail.
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Expire(session, reply) => {
+                let _ = reply.send(engine.borrow_mut().expire(session));
+            }
+            Command::SetChildCounter(parent, next, reply) => {
+                let _ = reply.send(engine.borrow_mut().set_child_counter(&parent, next));
+            }
+            Command::Sessions(reply) => {
+                drop(reply.send(engine.borrow().machine.sessions().iter().map(|(id, _)| id).collect()));
+            }
+            Command::Dump(reply) => drop(reply.send(dump(engine.borrow().machine.tree()))),
+            Command::Stop(reply) => return Some(reply),
+        }
+    }
+    debug!("the owner is gone");
+    None
+}
+
+fn dump(tree: &Tree) -> Vec<DumpedNode> {
+    tree.iter()
+        .map(|(path, node)| DumpedNode {
+            path: path.to_string(),
+            data: node.data().map(|data| data.to_vec()).unwrap_or_default(),
+            stat: node.stat(),
+        })
+        .collect()
+}
+
+fn random() -> Result<i64, ServerError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| ServerError::System { what: "random numbers", source: io::Error::other(error) })?;
+    Ok(i64::from_ne_bytes(bytes))
+}
+
+/// Milliseconds since 1970 above a counter of 16 bits, below ZooKeeper's byte for the server's number.
+///
+/// A store keeps counting from there, so no session id is ever used twice; one in memory starts above its predecessor.
+fn first_session() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let millis = i64::try_from(now.as_millis()).unwrap_or(0);
+    (1 << 56) | ((millis << 16) & 0x00ff_ffff_ffff_ffff)
+}

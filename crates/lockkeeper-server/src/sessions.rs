@@ -1,0 +1,188 @@
+//! Sessions and when they expire.
+//!
+//! Pure: time is an argument. Deadlines are rounded up to the next tick, as ZooKeeper rounds them, so that a touch within
+//! the same tick costs nothing and sessions expire in groups: never early, at most one tick late.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Identifies a connection for as long as the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// One session.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Session {
+    /// Its negotiated timeout.
+    pub timeout: Duration,
+    /// What it takes to resume it.
+    pub password: [u8; 16],
+    /// Over which connection it speaks now.
+    pub connection: Option<ConnectionId>,
+    /// The tick at whose beginning it expires.
+    deadline: u64,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("timeout", &self.timeout)
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All sessions that have not ended.
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    tick: Duration,
+    by_id: BTreeMap<i64, Session>,
+    buckets: BTreeMap<u64, BTreeSet<i64>>,
+}
+
+impl Sessions {
+    /// No sessions; expiry happens at multiples of `tick`.
+    pub fn new(tick: Duration) -> Self {
+        Self { tick: tick.max(Duration::from_millis(1)), by_id: BTreeMap::new(), buckets: BTreeMap::new() }
+    }
+
+    /// Adds a session with its full timeout ahead of it.
+    pub fn insert(&mut self, id: i64, timeout: Duration, password: [u8; 16], now: Duration) {
+        let deadline = self.deadline(now, timeout);
+        self.remove(id);
+        self.by_id.insert(id, Session { timeout, password, connection: None, deadline });
+        self.buckets.entry(deadline).or_default().insert(id);
+    }
+
+    /// The session, unless it has ended.
+    pub fn get(&self, id: i64) -> Option<&Session> {
+        self.by_id.get(&id)
+    }
+
+    /// Sets over which connection the session speaks.
+    pub fn set_connection(&mut self, id: i64, connection: Option<ConnectionId>) {
+        if let Some(session) = self.by_id.get_mut(&id) {
+            session.connection = connection;
+        }
+    }
+
+    /// Sets a newly negotiated timeout; counts from the next touch.
+    pub fn set_timeout(&mut self, id: i64, timeout: Duration) {
+        if let Some(session) = self.by_id.get_mut(&id) {
+            session.timeout = timeout;
+        }
+    }
+
+    /// Gives the session its full timeout again; false if it has ended.
+    pub fn touch(&mut self, id: i64, now: Duration) -> bool {
+        let Some(timeout) = self.by_id.get(&id).map(|session| session.timeout) else { return false };
+        let deadline = self.deadline(now, timeout);
+        let session = self.by_id.get_mut(&id).expect("found above");
+        // Time does not run backwards, but a timeout may have been negotiated down: the later promise stands no more.
+        if deadline != session.deadline {
+            let old = std::mem::replace(&mut session.deadline, deadline);
+            self.unlist(old, id);
+            self.buckets.entry(deadline).or_default().insert(id);
+        }
+        true
+    }
+
+    /// Removes an ended session.
+    pub fn remove(&mut self, id: i64) -> Option<Session> {
+        let session = self.by_id.remove(&id)?;
+        self.unlist(session.deadline, id);
+        Some(session)
+    }
+
+    /// Sessions whose time is over, oldest deadline first; they stay until removed.
+    pub fn expired(&self, now: Duration) -> Vec<i64> {
+        let passed = self.ticks(now);
+        self.buckets.range(..=passed).flat_map(|(_, ids)| ids.iter().copied()).collect()
+    }
+
+    /// When the next session would expire if nothing touched it.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let (&deadline, _) = self.buckets.first_key_value()?;
+        Some(Duration::from_nanos(u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX).saturating_mul(deadline)))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// All sessions by id.
+    pub fn iter(&self) -> impl Iterator<Item = (i64, &Session)> {
+        self.by_id.iter().map(|(id, session)| (*id, session))
+    }
+
+    fn ticks(&self, time: Duration) -> u64 {
+        u64::try_from(time.as_nanos() / self.tick.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn deadline(&self, now: Duration, timeout: Duration) -> u64 {
+        self.ticks(now.saturating_add(timeout)).saturating_add(1)
+    }
+
+    fn unlist(&mut self, deadline: u64, id: i64) {
+        if let Some(ids) = self.buckets.get_mut(&deadline) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.buckets.remove(&deadline);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn a_session_expires_at_the_tick_after_its_timeout_and_never_before() {
+        let mut sessions = Sessions::new(MS(100));
+        sessions.insert(7, MS(250), [0; 16], MS(30));
+        assert_eq!(sessions.next_deadline(), Some(MS(300)));
+        for now in 0..300 {
+            assert!(sessions.expired(MS(now)).is_empty(), "expired at {now} ms");
+        }
+        assert_eq!(sessions.expired(MS(300)), [7]);
+    }
+
+    #[test]
+    fn a_deadline_on_a_tick_moves_to_the_next_one() {
+        let mut sessions = Sessions::new(MS(100));
+        sessions.insert(7, MS(200), [0; 16], MS(100));
+        assert!(sessions.expired(MS(399)).is_empty());
+        assert_eq!(sessions.expired(MS(400)), [7]);
+    }
+
+    #[test]
+    fn a_touch_gives_the_full_timeout_and_an_ended_session_cannot_be_touched() {
+        let mut sessions = Sessions::new(MS(100));
+        sessions.insert(7, MS(200), [0; 16], MS(0));
+        assert!(sessions.touch(7, MS(290)));
+        assert!(sessions.expired(MS(499)).is_empty());
+        assert_eq!(sessions.expired(MS(500)), [7]);
+        assert!(sessions.remove(7).is_some());
+        assert!(!sessions.touch(7, MS(500)));
+        assert!(sessions.expired(MS(5000)).is_empty());
+        assert_eq!(sessions.next_deadline(), None);
+    }
+
+    #[test]
+    fn sessions_of_one_tick_expire_together() {
+        let mut sessions = Sessions::new(MS(100));
+        for id in 1..=10 {
+            sessions.insert(id, MS(200), [0; 16], MS(u64::try_from(id).unwrap()));
+        }
+        assert_eq!(sessions.expired(MS(300)).len(), 10);
+    }
+}

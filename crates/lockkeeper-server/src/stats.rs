@@ -1,0 +1,101 @@
+//! What the server counts.
+//!
+//! Counters are bumped before the answer they belong to is sent, so whoever has an answer sees it counted: tests may
+//! compare exactly.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+use crate::opcode::OpCode;
+
+/// A moment's counts.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests received, by operation; those never received are missing. Connect requests are `CreateSession`.
+    pub requests: BTreeMap<OpCode, u64>,
+    /// Requests with an operation code that the protocol does not have.
+    pub unknown_requests: u64,
+    /// Frames and four-letter words received.
+    pub packets_received: u64,
+    /// Frames and four-letter answers handed to a connection.
+    pub packets_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Watch events sent.
+    pub events_sent: u64,
+    /// Transactions, failed ones included.
+    pub transactions: u64,
+    /// Times a group of transactions was made durable; one fsync each.
+    pub commits: u64,
+    /// Open connections.
+    pub connections: u64,
+    /// Live sessions.
+    pub sessions: u64,
+    /// Nodes, the root and `/zookeeper` included.
+    pub nodes: u64,
+    /// Watches.
+    pub watches: u64,
+    /// Answers that wait for the disk.
+    pub outstanding: u64,
+    /// The last transaction.
+    pub zxid: i64,
+}
+
+impl Stats {
+    /// How many requests with this operation were received.
+    pub fn requests(&self, opcode: OpCode) -> u64 {
+        self.requests.get(&opcode).copied().unwrap_or(0)
+    }
+}
+
+/// The live counters, written by the engine alone.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    requests: [AtomicU64; OpCode::ALL.len()],
+    unknown_requests: AtomicU64,
+    pub(crate) packets_received: AtomicU64,
+    pub(crate) packets_sent: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) events_sent: AtomicU64,
+    pub(crate) transactions: AtomicU64,
+    pub(crate) commits: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) sessions: AtomicU64,
+    pub(crate) nodes: AtomicU64,
+    pub(crate) watches: AtomicU64,
+    pub(crate) outstanding: AtomicU64,
+    pub(crate) zxid: AtomicI64,
+}
+
+impl Counters {
+    pub(crate) fn count_request(&self, opcode: i32) {
+        let counter = OpCode::from_i32(opcode).map_or(&self.unknown_requests, |opcode| &self.requests[opcode.slot()]);
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let requests = OpCode::ALL.into_iter().map(|opcode| (opcode, get(&self.requests[opcode.slot()])));
+        Stats {
+            requests: requests.filter(|(_, count)| *count > 0).collect(),
+            unknown_requests: get(&self.unknown_requests),
+            packets_received: get(&self.packets_received),
+            packets_sent: get(&self.packets_sent),
+            bytes_received: get(&self.bytes_received),
+            bytes_sent: get(&self.bytes_sent),
+            events_sent: get(&self.events_sent),
+            transactions: get(&self.transactions),
+            commits: get(&self.commits),
+            connections: get(&self.connections),
+            sessions: get(&self.sessions),
+            nodes: get(&self.nodes),
+            watches: get(&self.watches),
+            outstanding: get(&self.outstanding),
+            zxid: self.zxid.load(Relaxed),
+        }
+    }
+}

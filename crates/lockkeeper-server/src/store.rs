@@ -1,0 +1,343 @@
+//! The state on the disk.
+//!
+//! A data directory holds `lock` (held while a server runs), `format` (the layout's version, a number in text) and
+//! `state.redb`. The database holds the present state, nodes by path and sessions by id, not a history: a commit rewrites
+//! what changed, and starting is one scan with nothing to replay.
+//!
+//! Invariant: a commit is atomic and on the disk when it returns, so the database is always the state after some
+//! transaction.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::error::ServerError;
+use crate::machine::{Node, Owner, Tree};
+use crate::request::{Acl, AclId};
+use crate::wire::jute::{self, Malformed, Reader};
+
+/// The layout that this program reads and writes.
+const FORMAT: u32 = 1;
+
+const NODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("nodes");
+const SESSIONS: TableDefinition<'_, i64, (u64, [u8; 16])> = TableDefinition::new("sessions");
+const META: TableDefinition<'_, &str, i64> = TableDefinition::new("meta");
+
+const ZXID: &str = "zxid";
+const NEXT_SESSION: &str = "next_session";
+const STORE_ID: &str = "store_id";
+
+/// The tree lives in memory, so the database's own cache has little to do.
+const CACHE_BYTES: usize = 4 << 20;
+
+/// Everything that a restart brings back.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tree: Tree,
+    pub(crate) sessions: Vec<(i64, Duration, [u8; 16])>,
+    pub(crate) zxid: i64,
+    pub(crate) next_session: i64,
+    pub(crate) store_id: i64,
+}
+
+/// A session's timeout and password.
+pub(crate) type StoredSession = (Duration, [u8; 16]);
+
+/// What changed since the batch before; values are the state at its end.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) zxid: i64,
+    pub(crate) next_session: i64,
+    /// Changed nodes, `None` if they are gone; ranges are of `bytes`.
+    pub(crate) nodes: Vec<(Arc<str>, Option<Range<usize>>)>,
+    /// Changed sessions, `None` if they have ended.
+    pub(crate) sessions: Vec<(i64, Option<StoredSession>)>,
+    /// All encoded nodes in one buffer.
+    pub(crate) bytes: BytesMut,
+}
+
+impl Batch {
+    pub(crate) fn put_node(&mut self, path: Arc<str>, node: Option<&Node>) {
+        let range = node.map(|node| {
+            let start = self.bytes.len();
+            encode_node(&mut self.bytes, node);
+            start..self.bytes.len()
+        });
+        self.nodes.push((path, range));
+    }
+}
+
+/// Something that makes batches durable; a trait so that tests can let it fail.
+pub(crate) trait Store: Send {
+    /// Returns once the whole batch is on the disk. After an error the store must not be used again.
+    fn commit(&mut self, batch: &Batch) -> Result<(), ServerError>;
+}
+
+/// A data directory in use.
+#[derive(Debug)]
+pub(crate) struct DiskStore {
+    path: PathBuf,
+    database: Database,
+    /// Released when the store is dropped, after the database.
+    _lock: File,
+}
+
+impl DiskStore {
+    /// Opens a data directory, making it if it is missing. `fresh` is the state of a new one.
+    pub(crate) fn open(path: &Path, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
+        let fail = |source| ServerError::disk(path.to_owned(), source);
+        make_directory(path)?;
+        let known = check_format(path)?;
+        let lock = lock(path)?;
+        if !known {
+            refuse_foreign(path)?;
+        }
+        let file = path.join("state.redb");
+        if known && !file.try_exists().map_err(fail)? {
+            return Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb is missing".to_owned() });
+        }
+        let file = private_file(&file).map_err(fail)?;
+        let database = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create_file(file)
+            .map_err(|error| database_error(path, error))?;
+        let mut store = Self { path: path.to_owned(), database, _lock: lock };
+        let state = match store.load().map_err(|error| database_error(path, error))? {
+            Some(state) => state?,
+            None => {
+                let state = fresh();
+                store.create(&state)?;
+                state
+            }
+        };
+        if !known {
+            write_format(path).map_err(fail)?;
+        }
+        Ok((store, state))
+    }
+
+    /// `None` if nothing was ever committed.
+    #[allow(clippy::type_complexity, reason = "the two layers of error have different makers")]
+    fn load(&self) -> Result<Option<Result<State, ServerError>>, redb::Error> {
+        let read = self.database.begin_read()?;
+        let meta = match read.open_table(META) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+            other => other?,
+        };
+        let number = |key| -> Result<i64, redb::Error> { Ok(meta.get(key)?.map_or(0, |value| value.value())) };
+        let (zxid, next_session, store_id) = (number(ZXID)?, number(NEXT_SESSION)?, number(STORE_ID)?);
+        let mut sessions = Vec::new();
+        for entry in read.open_table(SESSIONS)?.iter()? {
+            let (id, value) = entry?;
+            let (timeout_ms, password) = value.value();
+            sessions.push((id.value(), Duration::from_millis(timeout_ms), password));
+        }
+        let mut nodes = Vec::new();
+        for entry in read.open_table(NODES)?.iter()? {
+            let (path, value) = entry?;
+            match decode_node(value.value()) {
+                Ok(node) => nodes.push((Arc::from(path.value()), node)),
+                Err(Malformed) => return Ok(Some(Err(self.damaged(format!("node {} cannot be read", path.value()))))),
+            }
+        }
+        Ok(Some(match Tree::load(nodes) {
+            Ok(tree) => Ok(State { tree, sessions, zxid, next_session, store_id }),
+            Err(orphan) => Err(self.damaged(format!("node {orphan} has no parent"))),
+        }))
+    }
+
+    fn damaged(&self, what: String) -> ServerError {
+        ServerError::Damaged { path: self.path.clone(), what }
+    }
+
+    fn create(&mut self, state: &State) -> Result<(), ServerError> {
+        let mut batch = Batch { zxid: state.zxid, next_session: state.next_session, ..Batch::default() };
+        for (path, node) in state.tree.iter() {
+            batch.put_node(Arc::clone(path), Some(node));
+        }
+        self.write(&batch, Some(state.store_id)).map_err(|error| database_error(&self.path, error))
+    }
+
+    fn write(&self, batch: &Batch, store_id: Option<i64>) -> Result<(), redb::Error> {
+        let mut write = self.database.begin_write()?;
+        write.set_durability(Durability::Immediate)?;
+        {
+            let mut nodes = write.open_table(NODES)?;
+            for (path, range) in &batch.nodes {
+                match range {
+                    Some(range) => drop(nodes.insert(&**path, &batch.bytes[range.clone()])?),
+                    None => drop(nodes.remove(&**path)?),
+                }
+            }
+            let mut sessions = write.open_table(SESSIONS)?;
+            for (id, session) in &batch.sessions {
+                match session {
+                    Some((timeout, password)) => {
+                        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                        drop(sessions.insert(id, (timeout_ms, *password))?);
+                    }
+                    None => drop(sessions.remove(id)?),
+                }
+            }
+            let mut meta = write.open_table(META)?;
+            meta.insert(ZXID, batch.zxid)?;
+            meta.insert(NEXT_SESSION, batch.next_session)?;
+            if let Some(id) = store_id {
+                meta.insert(STORE_ID, id)?;
+            }
+        }
+        write.commit()?;
+        Ok(())
+    }
+}
+
+impl Store for DiskStore {
+    fn commit(&mut self, batch: &Batch) -> Result<(), ServerError> {
+        self.write(batch, None).map_err(|error| database_error(&self.path, error))
+    }
+}
+
+fn database_error(path: &Path, error: impl Into<redb::Error>) -> ServerError {
+    let path = path.to_owned();
+    match error.into() {
+        redb::Error::DatabaseAlreadyOpen => ServerError::InUse { path },
+        redb::Error::Io(source) => ServerError::disk(path, source),
+        other => ServerError::Damaged { path, what: other.to_string() },
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), ServerError> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(ServerError::NotADirectory { path: path.to_owned() })
+        }
+        Err(error) => Err(ServerError::disk(path.to_owned(), error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// A file that only this user can read, made if it is missing.
+fn private_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Whether the directory says that it has our format; false if it says nothing.
+fn check_format(path: &Path) -> Result<bool, ServerError> {
+    let found = match std::fs::read_to_string(path.join("format")) {
+        Ok(found) => found.trim().to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => "unreadable".to_owned(),
+        Err(error) => return Err(ServerError::disk(path.to_owned(), error)),
+    };
+    if found == FORMAT.to_string() {
+        return Ok(true);
+    }
+    Err(ServerError::Format { path: path.to_owned(), found, supported: FORMAT })
+}
+
+fn lock(path: &Path) -> Result<File, ServerError> {
+    let lock = private_file(&path.join("lock")).map_err(|error| ServerError::disk(path.to_owned(), error))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(ServerError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(ServerError::disk(path.to_owned(), error)),
+    }
+}
+
+/// Without a `format` file, only what an interrupted first start leaves may be there.
+fn refuse_foreign(path: &Path) -> Result<(), ServerError> {
+    let fail = |source| ServerError::disk(path.to_owned(), source);
+    for entry in std::fs::read_dir(path).map_err(fail)? {
+        let name = entry.map_err(fail)?.file_name();
+        if name != "lock" && name != "state.redb" && name != "format.new" {
+            // Leave a directory that is not ours as it was found.
+            let _ = std::fs::remove_file(path.join("lock"));
+            return Err(ServerError::Foreign { path: path.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Last, and at once: a directory with a `format` file is complete.
+fn write_format(path: &Path) -> io::Result<()> {
+    let new = path.join("format.new");
+    let mut file = private_file(&new)?;
+    file.set_len(0)?;
+    writeln!(file, "{FORMAT}")?;
+    file.sync_all()?;
+    std::fs::rename(&new, path.join("format"))?;
+    File::open(path)?.sync_all()
+}
+
+fn encode_node(out: &mut BytesMut, node: &Node) {
+    let (tag, value) = match node.owner {
+        Owner::None => (0, 0),
+        Owner::Session(id) => (1, id),
+        Owner::Container => (2, 0),
+        Owner::Ttl(ms) => (3, ms),
+    };
+    out.put_u8(tag);
+    out.put_i64(value);
+    for number in [node.czxid, node.mzxid, node.pzxid, node.ctime, node.mtime] {
+        out.put_i64(number);
+    }
+    for number in [node.version, node.aversion, node.creates] {
+        out.put_i32(number);
+    }
+    // No entries stands for the list that nearly every node has.
+    let acl: &[Acl] = if *node.acl == [Acl::OPEN] { &[] } else { &node.acl };
+    jute::put_len(out, acl.len());
+    for Acl { perms, id } in acl {
+        out.put_i32(*perms);
+        let (scheme, id) = match id {
+            AclId::WorldAnyone => ("world", "anyone"),
+            AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
+        };
+        jute::put_text(out, scheme);
+        jute::put_text(out, id);
+    }
+    jute::put_buffer(out, node.data.as_deref());
+}
+
+fn decode_node(bytes: &[u8]) -> Result<Node, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let tag = reader.u8()?;
+    let value = reader.i64()?;
+    let owner = match tag {
+        0 => Owner::None,
+        1 => Owner::Session(value),
+        2 => Owner::Container,
+        3 => Owner::Ttl(value),
+        _ => return Err(Malformed),
+    };
+    let (czxid, mzxid, pzxid) = (reader.i64()?, reader.i64()?, reader.i64()?);
+    let (ctime, mtime) = (reader.i64()?, reader.i64()?);
+    let (version, aversion, creates) = (reader.i32()?, reader.i32()?, reader.i32()?);
+    let mut acl = reader.vector(12, |reader| {
+        let perms = reader.i32()?;
+        let (scheme, id) = (reader.text()?, reader.text()?);
+        let id = if scheme == "world" && id == "anyone" { AclId::WorldAnyone } else { AclId::Other { scheme, id } };
+        Ok(Acl { perms, id })
+    })?;
+    if acl.is_empty() {
+        acl.push(Acl::OPEN);
+    }
+    let data = reader.data()?;
+    let children = Default::default();
+    let acl = Arc::from(acl);
+    Ok(Node { data, acl, owner, czxid, mzxid, pzxid, ctime, mtime, version, aversion, creates, children })
+}

@@ -1,0 +1,408 @@
+//! The tree of znodes.
+//!
+//! Pure: it neither checks requests (see `prepare`) nor knows watches or sessions beyond the owner's number. Applying a
+//! transaction is total, because a transaction is only made when it fits.
+//!
+//! Invariant: a node exists if and only if its parent lists it, and the three indexes (ephemerals, containers, TTLs) hold
+//! exactly the nodes with such an owner.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::path;
+use crate::request::{Acl, EventKind, Stat};
+use crate::txn::{Owner, Txn, TxnOp};
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub(crate) data: Option<Bytes>,
+    pub(crate) acl: Arc<[Acl]>,
+    pub(crate) owner: Owner,
+    pub(crate) czxid: i64,
+    pub(crate) mzxid: i64,
+    pub(crate) pzxid: i64,
+    pub(crate) ctime: i64,
+    pub(crate) mtime: i64,
+    pub(crate) version: i32,
+    pub(crate) aversion: i32,
+    /// How many children were ever created here: the next sequence number. It wraps to negative.
+    pub(crate) creates: i32,
+    pub(crate) children: BTreeSet<Arc<str>>,
+}
+
+impl Node {
+    /// A node of the initial tree, older than every transaction.
+    fn primordial(acl: &Arc<[Acl]>) -> Self {
+        Self {
+            data: Some(Bytes::new()),
+            acl: Arc::clone(acl),
+            owner: Owner::None,
+            czxid: 0,
+            mzxid: 0,
+            pzxid: 0,
+            ctime: 0,
+            mtime: 0,
+            version: 0,
+            aversion: 0,
+            creates: 0,
+            children: BTreeSet::new(),
+        }
+    }
+
+    /// Its description, as clients see it.
+    pub fn stat(&self) -> Stat {
+        let num_children = clamp_len(self.children.len());
+        Stat {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            ctime: self.ctime,
+            mtime: self.mtime,
+            version: self.version,
+            // A create and a delete for every child that ever was, less the deletes still to come.
+            cversion: self.creates.wrapping_mul(2).wrapping_sub(num_children),
+            aversion: self.aversion,
+            ephemeral_owner: if let Owner::Session(id) = self.owner { id } else { 0 },
+            data_length: self.data.as_ref().map_or(0, |data| clamp_len(data.len())),
+            num_children,
+            pzxid: self.pzxid,
+        }
+    }
+
+    /// Its data.
+    pub fn data(&self) -> Option<&Bytes> {
+        self.data.as_ref()
+    }
+
+    /// Its children's names in byte order.
+    pub fn children(&self) -> impl ExactSizeIterator<Item = &Arc<str>> {
+        self.children.iter()
+    }
+
+    /// To whom it belongs.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// The number that the next child gets.
+    pub fn next_sequence(&self) -> i32 {
+        self.creates
+    }
+}
+
+fn clamp_len(len: usize) -> i32 {
+    i32::try_from(len).unwrap_or(i32::MAX)
+}
+
+/// What an operation answers, besides having been done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// Nothing.
+    Done,
+    /// The created node's path, and its stat if asked for.
+    Created(Arc<str>, Option<Stat>),
+    /// The changed node's stat.
+    Stat(Stat),
+    /// One for each operation of a multi.
+    Multi(Vec<Applied>),
+}
+
+/// A change that watches can see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which node.
+    pub path: Arc<str>,
+}
+
+/// All nodes.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    nodes: HashMap<Arc<str>, Node>,
+    ephemerals: BTreeMap<i64, BTreeSet<Arc<str>>>,
+    containers: BTreeSet<Arc<str>>,
+    ttls: BTreeSet<Arc<str>>,
+    data_bytes: u64,
+    open: Arc<[Acl]>,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tree {
+    /// The root and ZooKeeper's own nodes, which every client may expect.
+    pub fn new() -> Self {
+        let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
+        let read: Arc<[Acl]> = Arc::from([Acl::READ]);
+        let mut tree = Self::empty(&open);
+        tree.insert_loaded(Arc::from("/"), Node::primordial(&open));
+        tree.insert_loaded(Arc::from("/zookeeper"), Node::primordial(&open));
+        tree.insert_loaded(Arc::from("/zookeeper/config"), Node::primordial(&read));
+        tree.insert_loaded(Arc::from("/zookeeper/quota"), Node::primordial(&open));
+        tree.link_children();
+        tree
+    }
+
+    fn empty(open: &Arc<[Acl]>) -> Self {
+        Self {
+            nodes: HashMap::new(),
+            ephemerals: BTreeMap::new(),
+            containers: BTreeSet::new(),
+            ttls: BTreeSet::new(),
+            data_bytes: 0,
+            open: Arc::clone(open),
+        }
+    }
+
+    /// Rebuilds a tree from stored nodes, in any order; `Err` names a node whose parent is missing.
+    pub(crate) fn load(nodes: impl IntoIterator<Item = (Arc<str>, Node)>) -> Result<Self, Arc<str>> {
+        let mut tree = Self::empty(&Arc::from([Acl::OPEN]));
+        for (path, mut node) in nodes {
+            node.acl = tree.share_acl(&node.acl);
+            tree.insert_loaded(path, node);
+        }
+        let orphan = tree.nodes.keys().find(|path| {
+            path::split(path).is_none_or(|(parent, name)| !name.is_empty() && !tree.nodes.contains_key(parent))
+        });
+        if let Some(orphan) = orphan {
+            return Err(Arc::clone(orphan));
+        }
+        if !tree.nodes.contains_key("/") {
+            return Err(Arc::from("/"));
+        }
+        tree.link_children();
+        Ok(tree)
+    }
+
+    fn insert_loaded(&mut self, path: Arc<str>, node: Node) {
+        self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.index_owner(&path, node.owner, true);
+        self.nodes.insert(path, node);
+    }
+
+    fn link_children(&mut self) {
+        let paths: Vec<Arc<str>> = self.nodes.keys().cloned().collect();
+        for path in paths {
+            let Some((parent, name)) = path::split(&path) else { continue };
+            if !name.is_empty() {
+                self.nodes.get_mut(parent).expect("the loader found every parent").children.insert(Arc::from(name));
+            }
+        }
+    }
+
+    /// The node at a path.
+    pub fn get(&self, path: &str) -> Option<&Node> {
+        self.nodes.get(path)
+    }
+
+    /// The node at a path with the tree's own copy of the path.
+    pub(crate) fn get_with_path(&self, path: &str) -> Option<(&Arc<str>, &Node)> {
+        self.nodes.get_key_value(path)
+    }
+
+    /// How many nodes there are, the root and `/zookeeper` included.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Never true: the root cannot be deleted.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Bytes of paths and data, roughly the size of the tree.
+    pub fn approximate_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
+    /// All nodes in path order; for dumps and the store, not for a hot path.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Node)> {
+        let mut all: Vec<_> = self.nodes.iter().collect();
+        all.sort_unstable_by_key(|(path, _)| *path);
+        all.into_iter()
+    }
+
+    /// The paths of a session's ephemeral nodes in byte order.
+    pub fn ephemerals(&self, session: i64) -> impl Iterator<Item = &Arc<str>> {
+        self.ephemerals.get(&session).into_iter().flatten()
+    }
+
+    /// How many ephemeral nodes there are.
+    pub fn ephemeral_count(&self) -> usize {
+        self.ephemerals.values().map(BTreeSet::len).sum()
+    }
+
+    /// Containers and TTL nodes that may go now.
+    ///
+    /// A container that never had a child gets `unused_after_ms`, or it would vanish between its creation and the first
+    /// child's.
+    pub(crate) fn reapable(&self, now_ms: i64, unused_after_ms: i64) -> Vec<Arc<str>> {
+        let childless = |path: &&Arc<str>| self.nodes.get(*path).filter(|node| node.children.is_empty());
+        let containers = self.containers.iter().filter(|path| {
+            childless(path).is_some_and(|node| node.creates != 0 || now_ms - node.mtime > unused_after_ms)
+        });
+        let ttls = self.ttls.iter().filter(|path| {
+            childless(path).is_some_and(|node| matches!(node.owner, Owner::Ttl(ttl) if now_ms - node.mtime > ttl))
+        });
+        containers.chain(ttls).cloned().collect()
+    }
+
+    /// The one shared copy of `world:anyone:cdrwa`, which is what nearly every node has.
+    pub(crate) fn share_acl(&self, acl: &[Acl]) -> Arc<[Acl]> {
+        if acl == &*self.open { Arc::clone(&self.open) } else { Arc::from(acl) }
+    }
+
+    /// Carries out a transaction, reporting what watches can see in ZooKeeper's order.
+    pub fn apply(&mut self, txn: &Txn, events: &mut Vec<TreeEvent>) -> Applied {
+        self.apply_op(txn, &txn.op, events)
+    }
+
+    fn apply_op(&mut self, txn: &Txn, op: &TxnOp, events: &mut Vec<TreeEvent>) -> Applied {
+        match op {
+            TxnOp::CreateSession { .. } | TxnOp::Check | TxnOp::Failed(_) => Applied::Done,
+            TxnOp::CloseSession { ephemerals } => {
+                for path in ephemerals {
+                    self.delete(path, txn.zxid, events);
+                }
+                Applied::Done
+            }
+            TxnOp::Create { path, data, acl, owner, parent_creates, with_stat } => {
+                let node = Node {
+                    data: data.clone(),
+                    acl: Arc::clone(acl),
+                    owner: *owner,
+                    czxid: txn.zxid,
+                    mzxid: txn.zxid,
+                    pzxid: txn.zxid,
+                    ctime: txn.time_ms,
+                    mtime: txn.time_ms,
+                    version: 0,
+                    aversion: 0,
+                    creates: 0,
+                    children: BTreeSet::new(),
+                };
+                let stat = with_stat.then(|| node.stat());
+                self.create(path, node, *parent_creates, events);
+                Applied::Created(Arc::clone(path), stat)
+            }
+            TxnOp::Delete { path } => {
+                self.delete(path, txn.zxid, events);
+                Applied::Done
+            }
+            TxnOp::SetData { path, data, version } => {
+                let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
+                let old = node.data.as_ref().map_or(0, |data| data.len() as u64);
+                let new = data.as_ref().map_or(0, |data| data.len() as u64);
+                self.data_bytes = self.data_bytes + new - old;
+                node.data = data.clone();
+                node.version = *version;
+                node.mzxid = txn.zxid;
+                node.mtime = txn.time_ms;
+                events.push(TreeEvent { kind: EventKind::DataChanged, path: Arc::clone(path) });
+                Applied::Stat(node.stat())
+            }
+            TxnOp::SetAcl { path, acl, version } => {
+                let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
+                node.acl = Arc::clone(acl);
+                node.aversion = *version;
+                Applied::Stat(node.stat())
+            }
+            TxnOp::SetChildCounter { path, creates } => {
+                let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
+                node.creates = *creates;
+                Applied::Stat(node.stat())
+            }
+            TxnOp::Multi(ops) => Applied::Multi(ops.iter().map(|op| self.apply_op(txn, op, events)).collect()),
+        }
+    }
+
+    fn create(&mut self, path: &Arc<str>, node: Node, parent_creates: i32, events: &mut Vec<TreeEvent>) {
+        let Some((parent_path, name)) = path::split(path) else { return };
+        let Some((parent_path, _)) = self.nodes.get_key_value(parent_path) else { return };
+        let parent_path = Arc::clone(parent_path);
+        let parent = self.nodes.get_mut(&parent_path).expect("found one line above");
+        parent.children.insert(Arc::from(name));
+        parent.creates = parent_creates;
+        parent.pzxid = node.czxid;
+        self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.index_owner(path, node.owner, true);
+        self.nodes.insert(Arc::clone(path), node);
+        events.push(TreeEvent { kind: EventKind::Created, path: Arc::clone(path) });
+        events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path });
+    }
+
+    fn delete(&mut self, path: &Arc<str>, zxid: i64, events: &mut Vec<TreeEvent>) {
+        let Some(node) = self.nodes.remove(path) else { return };
+        self.data_bytes -= node.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.index_owner(path, node.owner, false);
+        events.push(TreeEvent { kind: EventKind::Deleted, path: Arc::clone(path) });
+        let Some((parent_path, name)) = path::split(path) else { return };
+        let Some((parent_path, _)) = self.nodes.get_key_value(parent_path) else { return };
+        let parent_path = Arc::clone(parent_path);
+        let parent = self.nodes.get_mut(&parent_path).expect("found one line above");
+        parent.children.remove(name);
+        parent.pzxid = zxid;
+        events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path });
+    }
+
+    fn index_owner(&mut self, path: &Arc<str>, owner: Owner, present: bool) {
+        let index = match owner {
+            Owner::None => return,
+            Owner::Container => &mut self.containers,
+            Owner::Ttl(_) => &mut self.ttls,
+            Owner::Session(session) => self.ephemerals.entry(session).or_default(),
+        };
+        if present {
+            index.insert(Arc::clone(path));
+            return;
+        }
+        index.remove(path);
+        if let Owner::Session(session) = owner
+            && self.ephemerals.get(&session).is_some_and(BTreeSet::is_empty)
+        {
+            self.ephemerals.remove(&session);
+        }
+    }
+
+    /// Panics unless the module's invariant holds.
+    #[cfg(test)]
+    pub(crate) fn assert_consistent(&self) {
+        let mut listed = 1;
+        let (mut ephemerals, mut containers, mut ttls) = (0, 0, 0);
+        for (path, node) in &self.nodes {
+            for child in &node.children {
+                let child = if &**path == "/" { format!("/{child}") } else { format!("{path}/{child}") };
+                assert!(self.nodes.contains_key(child.as_str()), "{child} is listed but missing");
+                listed += 1;
+            }
+            match node.owner {
+                Owner::None => {}
+                Owner::Session(id) => {
+                    assert!(node.children.is_empty(), "ephemeral {path} has children");
+                    assert!(self.ephemerals[&id].contains(path));
+                    ephemerals += 1;
+                }
+                Owner::Container => {
+                    assert!(self.containers.contains(path));
+                    containers += 1;
+                }
+                Owner::Ttl(_) => {
+                    assert!(self.ttls.contains(path));
+                    ttls += 1;
+                }
+            }
+        }
+        assert_eq!(listed, self.nodes.len(), "a node is not listed by its parent");
+        assert_eq!(ephemerals, self.ephemeral_count());
+        assert_eq!(containers, self.containers.len());
+        assert_eq!(ttls, self.ttls.len());
+        let data: usize = self.nodes.values().map(|node| node.data.as_ref().map_or(0, Bytes::len)).sum();
+        assert_eq!(self.data_bytes, data as u64);
+    }
+}

@@ -1,0 +1,5 @@
+//! The server over TCP, judged by a client of our own and by a foreign one.
+
+mod client;
+mod foreign;
+mod protocol;
