@@ -1,0 +1,304 @@
+//! Questions about locks: which there are, who holds them, who waits.
+//!
+//! Answers are a listing and the reads that follow it: true of the moment of the listing, a moment ago. Nothing here
+//! changes a node.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::stream::{self, StreamExt};
+use lockkeeper_core::{
+    Dialect, Discipline, FencingToken, LockPath, Mode, Owner, Queue, SessionId, Testimony, Verdict, decide,
+};
+use serde::{Serialize, Serializer};
+
+use crate::Error;
+use crate::ensemble::{Ensemble, Fault, Node, Watcher};
+use crate::keeper::Lockkeeper;
+
+/// How many reads travel together.
+const READS_IN_FLIGHT: usize = 64;
+
+/// How deep below the root of a listing locks are looked for.
+const MAX_DEPTH: usize = 16;
+
+/// One who holds a lock or waits for it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ContenderInfo {
+    /// Its node's name.
+    pub node: String,
+    /// What it asks for: `exclusive`, `read`, …
+    pub mode: &'static str,
+    /// Who stands behind it, as far as the node tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// The same in one line; of other makers' nodes, what can be told of them.
+    pub described: String,
+    /// Why, in its own words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Since when its node stands, by the server's clock.
+    #[serde(serialize_with = "as_millis", rename = "since_ms")]
+    pub since: SystemTime,
+    /// The session it lives and dies with.
+    pub session: SessionId,
+    /// The token of its hold; for a waiter, the one it will have.
+    pub token: FencingToken,
+}
+
+fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64))
+}
+
+impl ContenderInfo {
+    pub(crate) fn read(node: String, seen: &Node) -> Self {
+        let testimony = Testimony::read(&seen.data);
+        let record = testimony.record();
+        let mode = [Dialect::Curator, Dialect::Recipe].iter().find_map(|dialect| dialect.parse(&node));
+        ContenderInfo {
+            mode: mode.map_or("unknown", |name| mode_name(name.mode)),
+            node,
+            owner: record.map(|record| record.owner.clone()),
+            message: record.and_then(|record| record.message.clone()),
+            described: testimony.to_string(),
+            since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
+            session: seen.owner,
+            token: FencingToken::from_zxid(seen.czxid),
+        }
+    }
+}
+
+/// `build@ci-7 (pid 4711): nightly index`
+impl fmt::Display for ContenderInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.described)?;
+        match &self.message {
+            Some(message) => write!(f, ": {message}"),
+            None => Ok(()),
+        }
+    }
+}
+
+const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Read => "read",
+        Mode::Permits(_) => "permits",
+        Mode::Class(_) => "class",
+    }
+}
+
+/// A lock and all who contend for it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Its path.
+    pub path: String,
+    /// Who holds it.
+    pub holders: Vec<ContenderInfo>,
+    /// Who waits, the next in line first.
+    pub waiters: Vec<ContenderInfo>,
+    /// Children that are no contenders and count for nothing.
+    pub unknown: Vec<String>,
+}
+
+/// Asks about locks. Made by [`Lockkeeper::admin`].
+#[derive(Clone, Debug)]
+pub struct Admin {
+    keeper: Lockkeeper,
+}
+
+impl Admin {
+    pub(crate) fn new(keeper: Lockkeeper) -> Self {
+        Admin { keeper }
+    }
+
+    /// Who holds the lock at `path` and who waits for it, in order. One listing, then one read a contender, in flight together.
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLock`] if the path has no node; a lock whose node exists with nobody at it is an answer.
+    pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
+        let path = LockPath::parse(path)?;
+        self.on_session(move |ensemble| async move {
+            let names = ensemble.list(path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?;
+            Ok(describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await)
+        })
+        .await
+    }
+
+    /// The locks at and below `root` that somebody holds or waits for, by path.
+    ///
+    /// Walks the tree: one listing a node, and the reads of [`Admin::show`]. A root that does not exist has no locks.
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// A refusal by the server, or no server.
+    pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
+        let root = LockPath::parse(root)?;
+        self.on_session(move |ensemble| async move {
+            let mut found = Vec::new();
+            let mut level = vec![root.to_string()];
+            for _ in 0..MAX_DEPTH {
+                let listings = stream::iter(std::mem::take(&mut level))
+                    .map(|path| {
+                        let listing = ensemble.list(&path);
+                        async move { (path, listing.await) }
+                    })
+                    .buffered(READS_IN_FLIGHT)
+                    .collect::<Vec<_>>()
+                    .await;
+                for (path, listed) in listings {
+                    match listed {
+                        // Gone since its parent was listed, or a root nobody made yet.
+                        Err(Fault::NoNode) => {}
+                        Err(fault) => return Err(refused(&path, fault)),
+                        Ok(names) => {
+                            let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
+                            level.extend(info.unknown.iter().map(|name| format!("{path}/{name}")));
+                            if !info.holders.is_empty() || !info.waiters.is_empty() {
+                                found.push(info);
+                            }
+                        }
+                    }
+                }
+                if level.is_empty() {
+                    break;
+                }
+            }
+            found.sort_by(|a, b| a.path.cmp(&b.path));
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Follows the lock at `path`: each call of [`Follow::next`] tells what it looks like after the next change.
+    pub fn follow(&self, path: &str) -> Follow {
+        Follow { admin: self.clone(), path: LockPath::parse(path), watcher: None, known: HashMap::new() }
+    }
+
+    /// Runs `question` where the session's input and output run, so that any runtime, or none, may ask.
+    async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let keeper = self.keeper.clone();
+        self.keeper
+            .run(async move {
+                let session = keeper.session(None).await?;
+                question(session.ensemble()?).await
+            })
+            .await
+    }
+}
+
+/// The changes of one lock. Made by [`Admin::follow`].
+///
+/// Watches the lock's children, so every coming and going wakes it: meant for a person who looks, not for a fleet.
+pub struct Follow {
+    admin: Admin,
+    path: Result<LockPath, lockkeeper_core::PathError>,
+    watcher: Option<Watcher>,
+    /// Contenders read before; a node's owner does not change.
+    known: HashMap<String, ContenderInfo>,
+}
+
+impl Follow {
+    /// What the lock looks like now, then after each change. A lock without a node looks empty.
+    ///
+    /// Dropping the future leaves nothing behind; a change meanwhile is told by the next call.
+    ///
+    /// # Errors
+    /// As [`Admin::show`].
+    pub async fn next(&mut self) -> Result<LockInfo, Error> {
+        let path = self.path.clone()?.to_string();
+        if let Some(watcher) = &mut self.watcher {
+            watcher.await;
+            self.watcher = None;
+        }
+        let mut known = std::mem::take(&mut self.known);
+        let (info, watcher, known) = self
+            .admin
+            .on_session(move |ensemble| async move {
+                let (names, watcher) = match ensemble.list_and_watch(&path).await {
+                    Ok((names, watcher)) => (names, Some(watcher)),
+                    Err(fault) => return Err(refused(&path, fault)),
+                };
+                known.retain(|name, _| names.contains(name));
+                let info = describe(&*ensemble, &path, names, &mut known).await;
+                Ok((info, watcher, known))
+            })
+            .await?;
+        self.watcher = watcher;
+        self.known = known;
+        Ok(info)
+    }
+}
+
+impl fmt::Debug for Follow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follow").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Reads who stands behind the names of a listing. A contender gone since the listing is left out.
+async fn describe(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    names: Vec<String>,
+    known: &mut HashMap<String, ContenderInfo>,
+) -> LockInfo {
+    let queue = queue(&names);
+    let fresh = queue.entries().iter().map(|e| e.name).filter(|name| !known.contains_key(*name));
+    let reads: Vec<_> = fresh
+        .map(|name| {
+            let (name, read) = (name.to_owned(), ensemble.read(&format!("{path}/{name}")));
+            async move { read.await.ok().map(|node| ContenderInfo::read(name, &node)) }
+        })
+        .collect();
+    let mut reads = stream::iter(reads).buffered(READS_IN_FLIGHT);
+    while let Some(seen) = reads.next().await {
+        if let Some(info) = seen {
+            known.insert(info.node.clone(), info);
+        }
+    }
+    let mut info = LockInfo {
+        path: path.to_owned(),
+        holders: Vec::new(),
+        waiters: Vec::new(),
+        unknown: queue.unknown().iter().map(|name| (*name).to_owned()).collect(),
+    };
+    for entry in queue.entries() {
+        let Some(contender) = known.get(entry.name).cloned() else {
+            continue;
+        };
+        // An exclusive lock is a shared one that nobody reads.
+        if decide(&Discipline::SharedExclusive, &queue, entry.name) == Verdict::Granted {
+            info.holders.push(contender);
+        } else {
+            info.waiters.push(contender);
+        }
+    }
+    info
+}
+
+/// Reads a listing in the dialect that its names are in.
+fn queue(names: &[String]) -> Queue<'_> {
+    let native = Queue::read(Dialect::Curator, names);
+    if native.entries().is_empty() { Queue::read(Dialect::Recipe, names) } else { native }
+}
+
+fn refused(path: &str, fault: Fault) -> Error {
+    let path = path.to_owned();
+    match fault {
+        Fault::NoNode => Error::NoSuchLock { path },
+        Fault::ConnectionLoss | Fault::SessionOver => Error::ConnectionLost { path },
+        fault => Error::Refused { path, reason: fault.to_string() },
+    }
+}

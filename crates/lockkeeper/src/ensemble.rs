@@ -1,0 +1,136 @@
+//! What the library needs of an ensemble: the dozen operations, and nothing of how they travel.
+//!
+//! The one wall between the locks and the network. `zookeeper.rs` implements it over TCP; a simulator implements it over
+//! the server's data tree in one process, with a seed for every delay and fault. Hidden from the docs: it may change in
+//! any release.
+//!
+//! What an implementation must keep, because the protocol rests on it: operations of one session take effect in the order
+//! in which their futures were *first polled*; reads of one session never go back in time; a watch event is delivered before
+//! the reply to any read that shows the change; an operation that fails with [`Fault::ConnectionLoss`] may have happened,
+//! one that fails with any other fault has not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use lockkeeper_core::{Loss, SessionId, Zxid};
+use tokio::sync::mpsc;
+
+/// An operation under way. Nothing is sent before the first poll; dropping it later does not call it back.
+pub type Reply<T> = BoxFuture<'static, Result<T, Fault>>;
+
+/// Resolves once, with what happened to the watched node. Dropping it takes the watch off.
+pub type Watcher = BoxFuture<'static, Fired>;
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The node, or the parent of the node to create, is not there.
+    #[error("no such node")]
+    NoNode,
+    /// The node to create is there.
+    #[error("the node exists")]
+    NodeExists,
+    /// Its data has another version.
+    #[error("the node's data has another version")]
+    BadVersion,
+    /// The connection was lost before the reply.
+    #[error("the connection was lost before the reply")]
+    ConnectionLoss,
+    /// The session is over.
+    #[error("the session is over")]
+    SessionOver,
+    /// The server does not know the operation.
+    #[error("the server does not support this operation")]
+    Unsupported,
+    /// The server refused, in its words.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What a watched node saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fired {
+    /// It was deleted.
+    Gone,
+    /// It has new data, or, for a watch of children, other children.
+    Changed,
+    /// The session ended first.
+    SessionOver,
+}
+
+/// What to create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Gone with the session, and numbered by the server.
+    EphemeralSequential,
+    /// Removed by the server some time after its last child.
+    Container,
+    /// Stays.
+    Persistent,
+}
+
+/// A node that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its bytes.
+    pub data: Vec<u8>,
+    /// The transaction that made it.
+    pub czxid: Zxid,
+    /// When it was made, in milliseconds since 1970 by the leader's clock.
+    pub ctime_ms: i64,
+    /// The version of its data.
+    pub version: i32,
+    /// The session it dies with; 0 if it stays.
+    pub owner: SessionId,
+}
+
+/// One session's operations.
+pub trait Ensemble: Send + Sync + 'static {
+    /// The session's id.
+    fn session(&self) -> SessionId;
+    /// Creates a node; for a numbered one the reply's name carries the number.
+    fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)>;
+    /// Deletes a node, if its data has this version where one is given.
+    fn delete(&self, path: &str, version: Option<i32>) -> Reply<()>;
+    /// Lists the names of a node's children.
+    fn list(&self, path: &str) -> Reply<Vec<String>>;
+    /// Lists them and watches for other ones.
+    fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)>;
+    /// Reads a node.
+    fn read(&self, path: &str) -> Reply<Node>;
+    /// Reads a node and watches it. No watch is left where there is no node.
+    fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)>;
+    /// Brings the server this session is connected to up to the leader.
+    fn sync(&self, path: &str) -> Reply<()>;
+}
+
+/// What a connection goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// Lost; the session may live.
+    Lost,
+    /// Back, in the same session.
+    Back,
+    /// The session is over. Nothing follows.
+    Over(Loss),
+}
+
+/// A session just opened.
+pub struct Opened {
+    /// Its operations. Dropping the last handle closes the session.
+    pub ensemble: Arc<dyn Ensemble>,
+    /// The timeout that the server granted.
+    pub timeout: Duration,
+    /// What its connection goes through from now on. The channel's end means closed.
+    pub connection: mpsc::UnboundedReceiver<Connection>,
+}
+
+/// Where sessions come from.
+pub trait Network: Send + Sync + 'static {
+    /// Opens a session, trying for at most `patience`.
+    ///
+    /// # Errors
+    /// An error for the user: who was asked, for how long, and what came back.
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, crate::Error>>;
+}

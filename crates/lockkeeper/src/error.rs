@@ -1,0 +1,201 @@
+//! What can go wrong, told apart by what a caller would do about it.
+
+use std::fmt;
+use std::time::Duration;
+
+use lockkeeper_core::{Loss, PathError};
+
+use crate::admin::ContenderInfo;
+
+/// Why a lock was not acquired, or a question about locks not answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The path cannot be a lock's. Nothing was sent.
+    #[error(transparent)]
+    InvalidPath(#[from] PathError),
+    /// The connect string cannot be read. Nothing was sent.
+    #[error("servers {servers:?}: {problem}")]
+    InvalidServers {
+        /// What was given.
+        servers: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No server opened a session.
+    #[error("no server opened a session within {}: {detail}", short(*waited))]
+    Unreachable {
+        /// Who was asked.
+        servers: String,
+        /// For how long.
+        waited: Duration,
+        /// What came back from each.
+        detail: String,
+    },
+    /// The servers refused this process's credentials.
+    #[error("{servers} refused the credentials")]
+    AuthFailed {
+        /// Who was asked.
+        servers: String,
+    },
+    /// The deadline passed first. Nothing of the attempt is left in the queue once the connection is back.
+    #[error("waited {} for {path}{}", short(*waited), standing(holder.as_deref(), *ahead))]
+    Timeout {
+        /// The lock.
+        path: String,
+        /// The deadline, from the start of the call.
+        waited: Duration,
+        /// Who held it when last seen.
+        holder: Option<Box<ContenderInfo>>,
+        /// How many stood before this attempt when last seen.
+        ahead: Option<usize>,
+    },
+    /// Somebody else holds it, and the caller did not want to wait.
+    #[error("{path} is taken{}", standing(holder.as_deref(), *ahead))]
+    Held {
+        /// The lock.
+        path: String,
+        /// Who holds it.
+        holder: Option<Box<ContenderInfo>>,
+        /// How many stood before this attempt.
+        ahead: Option<usize>,
+    },
+    /// The caller's token was cancelled.
+    #[error("the wait for {path} was cancelled")]
+    Cancelled {
+        /// The lock.
+        path: String,
+    },
+    /// The session ended before the lock was granted; the place in line is gone.
+    #[error("the place in line for {path} is lost: {loss}")]
+    SessionLost {
+        /// The lock.
+        path: String,
+        /// How the session ended.
+        loss: Loss,
+    },
+    /// Somebody deleted the waiting node.
+    #[error("the waiting node {path}/{node} was deleted by someone else")]
+    Evicted {
+        /// The lock.
+        path: String,
+        /// The node.
+        node: String,
+    },
+    /// A server refused an operation on the lock's nodes.
+    #[error("the server refuses to let this process contend for {path}: {reason}")]
+    Refused {
+        /// The lock.
+        path: String,
+        /// The server's words.
+        reason: String,
+    },
+    /// The lock's parent node is deleted as often as it is made.
+    #[error("the node {path} is deleted by someone as often as it is made")]
+    ParentVanishes {
+        /// The lock.
+        path: String,
+    },
+    /// The connection was lost before the answer; nothing was changed.
+    #[error("the connection was lost before the answer about {path}")]
+    ConnectionLost {
+        /// The lock.
+        path: String,
+    },
+    /// There is no such lock node.
+    #[error("there is no lock at {path}")]
+    NoSuchLock {
+        /// The lock.
+        path: String,
+    },
+    /// This handle was closed.
+    #[error("this Lockkeeper is closed")]
+    Closed,
+    /// The embedded server could not be started.
+    #[cfg(feature = "embedded")]
+    #[error(transparent)]
+    Server(#[from] lockkeeper_server::ServerError),
+    /// A file of the embedded server's directory could not be used.
+    #[error("{what} {}: {source}", file.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        file: std::path::PathBuf,
+        /// How it failed.
+        source: std::io::Error,
+    },
+    /// The operating system gave no thread.
+    #[error("no thread for the session's input and output: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anybody changing anything in it.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Error::Unreachable { .. }
+                | Error::Timeout { .. }
+                | Error::Held { .. }
+                | Error::SessionLost { .. }
+                | Error::ConnectionLost { .. }
+                | Error::Evicted { .. }
+        )
+    }
+
+    /// What to do about it, where that can be said in a line.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Unreachable { servers, .. } => {
+                Some(format!("check that a ZooKeeper server runs at {servers} and that this machine may reach it"))
+            }
+            Error::Timeout { path, .. } | Error::Held { path, .. } => {
+                Some(format!("see who holds it and who waits: lockkeeper show {path}"))
+            }
+            Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),
+            Error::Refused { .. } => Some("check the ACL of the lock's node and of those above it".to_owned()),
+            #[cfg(feature = "embedded")]
+            Error::Server(error) => Some(error.hint()),
+            _ => None,
+        }
+    }
+}
+
+/// Why a release could not be confirmed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// The lock was lost before; nothing was left to release.
+    #[error("the lock was not held any more: {loss}")]
+    NotHeld {
+        /// How it was lost.
+        loss: Loss,
+    },
+    /// A server refuses to delete the node. It stays until the session ends.
+    #[error("the server refuses to delete the lock's node: {reason}")]
+    Failed {
+        /// The server's words.
+        reason: String,
+    },
+}
+
+/// ", held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead".
+fn standing(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::Display {
+    let mut text = String::new();
+    if let Some(holder) = holder {
+        text.push_str(": held by ");
+        text.push_str(&holder.to_string());
+    }
+    if let Some(ahead) = ahead.filter(|ahead| *ahead > 1) {
+        text.push_str(&format!(", {} more ahead", ahead - 1));
+    }
+    text
+}
+
+/// A duration as people write it, without digits nobody needs.
+fn short(duration: Duration) -> humantime::FormattedDuration {
+    let fine = duration < Duration::from_secs(10);
+    let millis = duration.as_millis() as u64;
+    humantime::format_duration(Duration::from_millis(if fine { millis } else { millis / 1000 * 1000 }))
+}

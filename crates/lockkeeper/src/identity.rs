@@ -1,0 +1,17 @@
+//! Who this process is, for the record in its nodes.
+
+use lockkeeper_core::Owner;
+
+/// The user, machine, process and program that nodes of this process name as their owner.
+pub(crate) fn this_process() -> Owner {
+    let program = std::env::args_os().next().map(|path| {
+        let name = std::path::Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| path.to_string_lossy().into_owned())
+    });
+    Owner {
+        user: whoami::username().unwrap_or_else(|_| "?".to_owned()),
+        host: gethostname::gethostname().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        program,
+    }
+}

@@ -1,0 +1,257 @@
+//! The handle that programs hold: it opens sessions, and hands out locks.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lockkeeper_core::{LockPath, Owner};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::Admin;
+use crate::clock::Clock;
+use crate::ensemble::Network;
+use crate::mutex::Mutex;
+use crate::session::{Io, Session};
+use crate::zookeeper::ZooKeeper;
+use crate::{Error, identity};
+
+/// How long a session lives without a sign of life of its process. The server may grant less or more.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long servers are tried before "unreachable".
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Locks on one ensemble. Cheap to clone; all clones share one session and one thread for its input and output.
+///
+/// When its session is lost, the next call opens a new one; guards stay with the session that granted them.
+#[derive(Clone)]
+pub struct Lockkeeper {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    network: Box<dyn Network>,
+    connect_timeout: Duration,
+    clock: Clock,
+    owner: Owner,
+    io: Arc<Io>,
+    session: AsyncMutex<Option<Arc<Session>>>,
+    closed: CancellationToken,
+}
+
+/// Options for a [`Lockkeeper`].
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until connected"]
+pub struct Builder {
+    session_timeout: Duration,
+    connect_timeout: Duration,
+    owner: Owner,
+    secret: Option<String>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Builder {
+            session_timeout: SESSION_TIMEOUT,
+            connect_timeout: CONNECT_TIMEOUT,
+            owner: identity::this_process(),
+            secret: None,
+        }
+    }
+}
+
+impl Builder {
+    /// How long the session lives without a sign of life of this process; 10 s unless set.
+    ///
+    /// After a crash the lock is free about this much later. The server clamps it, usually to 2 to 20 of its ticks.
+    pub fn session_timeout(mut self, timeout: Duration) -> Self {
+        self.session_timeout = timeout;
+        self
+    }
+
+    /// How long to try to reach a server before [`Error::Unreachable`]; 10 s unless set.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Who the nodes name as their owner; this process unless set.
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// The proof that a server which serves one user only asks for.
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.secret = Some(secret.into());
+        self
+    }
+
+    /// Connects to an ensemble. See [`Lockkeeper::connect`].
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::connect`].
+    pub async fn connect(self, servers: &str) -> Result<Lockkeeper, Error> {
+        let network = self.network(servers)?;
+        self.start(Box::new(network), Io::thread()?, Clock::System).opened().await
+    }
+
+    /// The same on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::connect`].
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
+        let network = self.network(servers)?;
+        let io = Io::thread()?;
+        let keeper = self.start(Box::new(network), io.clone(), Clock::System);
+        io.block_on(keeper.opened())
+    }
+
+    /// Connects through a network of the caller's own on the current runtime: for simulations.
+    #[doc(hidden)]
+    pub fn simulated(self, network: Box<dyn Network>) -> Lockkeeper {
+        let io = Io::here(tokio::runtime::Handle::current());
+        self.start(network, io, Clock::Runtime(tokio::time::Instant::now()))
+    }
+
+    fn network(&self, servers: &str) -> Result<ZooKeeper, Error> {
+        let servers = servers.parse()?;
+        Ok(ZooKeeper { servers, session_timeout: self.session_timeout, secret: self.secret.clone() })
+    }
+
+    pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
+        let Builder { connect_timeout, owner, .. } = self;
+        let (session, closed) = (AsyncMutex::new(None), CancellationToken::new());
+        Lockkeeper { inner: Arc::new(Inner { network, connect_timeout, clock, owner, io, session, closed }) }
+    }
+}
+
+impl Lockkeeper {
+    /// Options, for more than the defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Connects to the servers of a ZooKeeper connect string: `zk1:2181,zk2:2181,zk3:2181/chroot`.
+    ///
+    /// The chroot is made if it is missing. Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    /// [`Error::InvalidServers`] before anything is sent; [`Error::Unreachable`] after 10 s of trying, with what came back
+    /// from each server.
+    pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
+        Self::builder().connect(servers).await
+    }
+
+    /// The exclusive lock at `path`, an absolute path like `/locks/nightly`. Costs nothing; a bad path is reported by the
+    /// acquire.
+    pub fn mutex(&self, path: &str) -> Mutex {
+        Mutex::new(self.clone(), LockPath::parse(path))
+    }
+
+    /// Questions about locks: who holds, who waits.
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+
+    /// Closes the session: waiting calls end with [`Error::Closed`], guards are lost, their nodes deleted, and the server is
+    /// told. Returns when all that is confirmed or the session has ended.
+    ///
+    /// Dropping the last handle and guard does the same in the background; a process that exits meanwhile frees its locks
+    /// only by session expiry. Dropping the future before that leaves
+    /// the rest of it to the background.
+    pub async fn close(&self) {
+        let inner = self.inner.clone();
+        let closed = self.run(async move {
+            inner.closed.cancel();
+            let session = inner.session.lock().await.take();
+            if let Some(session) = session {
+                session.close().await;
+            }
+            Ok(())
+        });
+        // An error here means that the thread is gone, and with it the session.
+        _ = closed.await;
+    }
+
+    /// [`Lockkeeper::close`] on this thread, for programs without async.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn close_blocking(&self) {
+        self.inner.io.block_on(self.close());
+    }
+
+    /// The library's thread, for those who wait on their own.
+    pub(crate) fn io(&self) -> &Arc<Io> {
+        &self.inner.io
+    }
+
+    /// Runs a question where the input and output run, and listens for its answer from anywhere. Dropping the future ends
+    /// the task too.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+        let (mut asker, answer) = oneshot::channel();
+        self.spawn(async move {
+            tokio::select! {
+                () = asker.closed() => {}
+                answered = question => drop(asker.send(answered)),
+            }
+        });
+        async move { answer.await.unwrap_or(Err(Error::Closed)) }
+    }
+
+    /// Runs a task of the library where its input and output run.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.io.spawn(task);
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.inner.owner
+    }
+
+    /// The session of now: the last one, or a new one if that is over. Tries for at most `timeout`, or the connect timeout
+    /// where that is less.
+    pub(crate) async fn session(&self, timeout: Option<Duration>) -> Result<Arc<Session>, Error> {
+        let inner = &self.inner;
+        let patience = timeout.map_or(inner.connect_timeout, |timeout| timeout.min(inner.connect_timeout));
+        let opening = async {
+            let mut current = inner.session.lock().await;
+            if let Some(session) = current.as_ref().filter(|session| session.is_usable()) {
+                return Ok(session.clone());
+            }
+            let opened = inner.network.open(patience).await?;
+            let session = Session::start(inner.io.clone(), inner.clock, opened);
+            *current = Some(session.clone());
+            Ok(session)
+        };
+        tokio::select! {
+            biased;
+            () = inner.closed.cancelled() => Err(Error::Closed),
+            opened = opening => opened,
+        }
+    }
+
+    /// Opens the first session, so that an unreachable ensemble shows at once.
+    async fn opened(self) -> Result<Lockkeeper, Error> {
+        let keeper = self.clone();
+        self.run(async move { keeper.session(None).await.map(drop) }).await.map(|()| self)
+    }
+}
+
+impl std::fmt::Debug for Lockkeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lockkeeper").field("owner", &self.inner.owner).finish_non_exhaustive()
+    }
+}
+
+/// Now, for people: milliseconds since 1970 by this machine's clock.
+pub(crate) fn wall_clock_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

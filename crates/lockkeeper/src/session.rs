@@ -1,0 +1,261 @@
+//! One session, and the thread on which its input and output run.
+//!
+//! The thread is the library's own: a user's busy runtime cannot starve heartbeats, and `Drop` works where no runtime is.
+//! Users' code never runs on it.
+//!
+//! A session ends when its last user (the keeper, a guard) is gone, and not before every contender of it has left its
+//! queue: [`TaskTracker`] counts them. That is the whole of what other libraries have a janitor for: the task that made a
+//! node is the one that sees it deleted.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, Trust};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info, warn};
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::ensemble::{Connection, Ensemble, Opened};
+
+/// Where the library's tasks run.
+#[derive(Debug)]
+pub(crate) struct Io {
+    handle: Handle,
+    /// Cancelled when nobody needs the thread any more; it ends once its tasks have.
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Io {
+    /// Starts a thread.
+    pub(crate) fn thread() -> Result<Arc<Io>, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
+        let io = Io::here(runtime.handle().clone());
+        let (stop, tasks) = (io.stop.clone(), io.tasks.clone());
+        std::thread::Builder::new()
+            .name("lockkeeper-io".to_owned())
+            .spawn(move || {
+                runtime.block_on(async {
+                    stop.cancelled().await;
+                    tasks.close();
+                    tasks.wait().await;
+                });
+            })
+            .map_err(Error::Thread)?;
+        Ok(io)
+    }
+
+    /// Uses a runtime that someone else drives: a simulator's.
+    pub(crate) fn here(handle: Handle) -> Arc<Io> {
+        Arc::new(Io { handle, stop: CancellationToken::new(), tasks: TaskTracker::new() })
+    }
+
+    /// Waits on the calling thread. What is waited for must run elsewhere: on this very thread, or by its wakers.
+    pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
+        self.handle.block_on(outcome)
+    }
+
+    /// Runs a task that the thread waits for before it ends.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(task, &self.handle);
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A session that is used by a keeper and by the guards it gave out.
+pub(crate) struct Session {
+    id: SessionId,
+    /// Weak: the supervisor and the contenders keep it, so that the session can close under a guard that is still around.
+    ensemble: Weak<dyn Ensemble>,
+    timeout: Duration,
+    clock: Clock,
+    link: watch::Receiver<Link>,
+    contenders: TaskTracker,
+    /// Cancelled to end the session: contenders leave, then it closes.
+    closing: CancellationToken,
+    /// Cancelled once it is closed or over.
+    closed: CancellationToken,
+    io: Arc<Io>,
+}
+
+impl Session {
+    /// Takes a session just opened into use.
+    pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
+        let Opened { ensemble, timeout, connection } = opened;
+        let link_clock = LinkClock::connected(timeout);
+        let (link_sender, link) = watch::channel(link_clock.link());
+        let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
+        let contenders = TaskTracker::new();
+        info!(session = %ensemble.session(), timeout_ms = timeout.as_millis() as u64, "session opened");
+        let supervisor = Supervisor {
+            ensemble: Some(ensemble.clone()),
+            link: link_sender,
+            link_clock,
+            clock,
+            connection,
+            closing: closing.clone(),
+            contenders: contenders.clone(),
+            patience: timeout,
+        };
+        let done = closed.clone();
+        io.spawn(async move {
+            supervisor.run().await;
+            done.cancel();
+        });
+        let session = Session {
+            id: ensemble.session(),
+            ensemble: Arc::downgrade(&ensemble),
+            timeout,
+            clock,
+ link, contenders, closing, closed, io };
+ Arc::new(session)
+    }
+
+    /// See [`Io::block_on`].
+    pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
+        self.io.block_on(outcome)
+    }
+
+    /// Runs a contender; the session does not close before it ends.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.contenders.spawn_on(task, &self.io.handle);
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Its operations, while it is not closed.
+    pub(crate) fn ensemble(&self) -> Result<Arc<dyn Ensemble>, Error> {
+        self.ensemble.upgrade().ok_or(Error::Closed)
+    }
+
+    pub(crate) fn link(&self) -> watch::Receiver<Link> {
+        self.link.clone()
+    }
+
+    pub(crate) fn closing(&self) -> CancellationToken {
+        self.closing.clone()
+    }
+
+    /// How far a hold that was granted when `breaches` deadlines had passed may be trusted now. No round trip.
+    pub(crate) fn trust(&self, breaches: u32) -> Trust {
+        self.link.borrow().trust(breaches, self.clock.now())
+    }
+
+    /// Whether a new contender can be given to it.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.closing.is_cancelled() && !matches!(self.link.borrow().state, LinkState::Over(_))
+    }
+
+    /// Ends it: contenders leave their queues, holds are lost, then the server is told.
+    pub(crate) async fn close(&self) {
+        self.closing.cancel();
+        self.closed.cancelled().await;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+/// Turns what the connection does into what holders may believe, and closes the session in the end.
+struct Supervisor {
+    /// Given up to close the session.
+    ensemble: Option<Arc<dyn Ensemble>>,
+    link: watch::Sender<Link>,
+    link_clock: LinkClock,
+    clock: Clock,
+    connection: mpsc::UnboundedReceiver<Connection>,
+    closing: CancellationToken,
+    contenders: TaskTracker,
+    /// How long contenders may take to leave: after that the server expires them anyway.
+    patience: Duration,
+}
+
+impl Supervisor {
+    async fn run(mut self) {
+        let closing = self.closing.clone();
+        let contenders = self.contenders.clone();
+        let patience = self.patience;
+        let mut leaving = std::pin::pin!(async move {
+            closing.cancelled().await;
+            contenders.close();
+            tokio::time::timeout(patience, contenders.wait()).await.is_ok()
+        });
+        loop {
+            let deadline = match self.link_clock.link().state {
+                LinkState::Suspected { until } => Some(until.saturating_sub(self.clock.now())),
+                _ => None,
+            };
+            tokio::select! {
+                change = self.connection.recv() => {
+                    let over = self.follow(change);
+                    self.publish();
+                    if over {
+                        break;
+                    }
+                }
+                () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => {
+                    self.link_clock.tick(self.clock.now());
+                    self.publish();
+                }
+                all_left = &mut leaving, if self.ensemble.is_some() => {
+                    if !all_left {
+                        warn!("contenders could not leave their queues in time; the session's end removes their nodes");
+                    }
+                    // The last handle closes the session; the end comes through `connection`.
+                    self.ensemble = None;
+                    self.link_clock.over(Loss::Closed);
+                    self.publish();
+                }
+            }
+        }
+    }
+
+    /// Takes in one change; `true` if it was the last.
+    fn follow(&mut self, change: Option<Connection>) -> bool {
+        let now = self.clock.now();
+        match change {
+            Some(Connection::Lost) => {
+                debug!("connection lost; holds are suspected");
+                self.link_clock.disconnected(now);
+                false
+            }
+            Some(Connection::Back) => {
+                debug!("connection back");
+                self.link_clock.reconnected(now);
+                false
+            }
+            Some(Connection::Over(loss)) => {
+                info!(%loss, "session over");
+                self.link_clock.over(loss);
+                true
+            }
+            None => {
+                self.link_clock.over(Loss::Closed);
+                true
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let link = self.link_clock.link();
+        self.link.send_if_modified(|known| std::mem::replace(known, link) != link);
+    }
+}

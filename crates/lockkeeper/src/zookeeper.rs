@@ -1,0 +1,217 @@
+//! The ensemble over TCP, by the crate `zookeeper-client`.
+//!
+//! That crate sends a request when its future is made and never reorders; here futures are made on their first poll, so the
+//! order of first polls is the order on the wire. Paths get the connect string's chroot in front here and lose it nowhere
+//! else: the client's own chroot cannot make itself when it is missing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lockkeeper_core::{Loss, SessionId, Zxid};
+use tokio::sync::mpsc;
+use zookeeper_client as zk;
+
+use crate::Error;
+use crate::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Watcher};
+use crate::servers::Servers;
+
+/// What `mode` and ACL a node is made with. Open to anyone, as the recipes' nodes are: whoever may contend may also break.
+fn options(kind: Kind) -> zk::CreateOptions<'static> {
+    let mode = match kind {
+        Kind::EphemeralSequential => zk::CreateMode::EphemeralSequential,
+        Kind::Container => zk::CreateMode::Container,
+        Kind::Persistent => zk::CreateMode::Persistent,
+    };
+    mode.with_acls(zk::Acls::anyone_all())
+}
+
+/// Opens sessions with a list of servers.
+#[derive(Debug)]
+pub(crate) struct ZooKeeper {
+    pub(crate) servers: Servers,
+    pub(crate) session_timeout: Duration,
+    /// Proof for a server that serves one user only.
+    pub(crate) secret: Option<String>,
+}
+
+impl Network for ZooKeeper {
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
+        async move {
+            let attempt = || self.connect();
+            // Every server was tried once before a retry, so these pauses are between whole rounds.
+            let rounds = ExponentialBuilder::default()
+                .with_min_delay(Duration::from_millis(20))
+                .with_max_delay(Duration::from_secs(1))
+                .with_jitter()
+                .without_max_times();
+            let retried = attempt.retry(rounds).when(|error| !matches!(error, zk::Error::AuthFailed));
+            // A part of the patience is kept for finding out why.
+            let questions = (patience / 4).min(Duration::from_millis(500));
+            match tokio::time::timeout(patience - questions, retried).await {
+                Ok(Ok(client)) => Ok(opened(client, self.servers.chroot().to_owned())),
+                Ok(Err(zk::Error::AuthFailed)) => Err(Error::AuthFailed { servers: self.servers.to_string() }),
+                Ok(Err(_)) | Err(_) => Err(Error::Unreachable {
+                    servers: self.servers.to_string(),
+                    waited: patience,
+                    detail: self.servers.diagnose(questions).await,
+                }),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl ZooKeeper {
+    async fn connect(&self) -> Result<zk::Client, zk::Error> {
+        let mut connector =
+            zk::Client::connector().with_session_timeout(self.session_timeout).with_fail_eagerly();
+        if let Some(secret) = &self.secret {
+            connector = connector.with_auth("lockkeeper", secret.as_bytes());
+        }
+        connector.connect(&self.servers.endpoints()).await
+    }
+}
+
+/// Wraps a connected client and forwards what its connection goes through.
+fn opened(client: zk::Client, chroot: String) -> Opened {
+    let timeout = client.session_timeout();
+    let (sender, connection) = mpsc::unbounded_channel();
+    let mut states = client.state_watcher();
+    tokio::spawn(async move {
+        loop {
+            let change = match states.changed().await {
+                zk::SessionState::Disconnected => Connection::Lost,
+                zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly => Connection::Back,
+                zk::SessionState::Expired => Connection::Over(Loss::SessionExpired),
+                zk::SessionState::AuthFailed => Connection::Over(Loss::AuthFailed),
+                zk::SessionState::Closed => Connection::Over(Loss::Closed),
+            };
+            if sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
+                return;
+            }
+        }
+    });
+    let session = SessionId(client.session_id().0);
+    Opened { ensemble: Arc::new(Client { client: Arc::new(client), chroot, session }), timeout, connection }
+}
+
+struct Client {
+    client: Arc<zk::Client>,
+    chroot: String,
+    session: SessionId,
+}
+
+impl Client {
+    fn full(&self, path: &str) -> String {
+        format!("{}{path}", self.chroot)
+    }
+
+    /// Runs `operation` on the client and the full path, from the reply's first poll on.
+    fn reply<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<zk::Client>, String) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
+    {
+        let (client, path) = (self.client.clone(), self.full(path));
+        async move { operation(client, path).await.map_err(fault) }.boxed()
+    }
+}
+
+impl Ensemble for Client {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)> {
+        let name = path.rsplit('/').next().unwrap_or(path).to_owned();
+        self.reply(path, move |client, path| async move {
+            let (stat, sequence) = client.create(&path, &data, &options(kind)).await?;
+            let name = match kind {
+                Kind::EphemeralSequential => format!("{name}{sequence}"),
+                Kind::Container | Kind::Persistent => name,
+            };
+            Ok((name, Zxid(stat.czxid)))
+        })
+    }
+
+    fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
+        self.reply(path, move |client, path| async move { client.delete(&path, version).await })
+    }
+
+    fn list(&self, path: &str) -> Reply<Vec<String>> {
+        self.reply(path, |client, path| async move { client.list_children(&path).await })
+    }
+
+    fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)> {
+        self.reply(path, |client, path| async move {
+            let (names, watcher) = client.list_and_watch_children(&path).await?;
+            Ok((names, fired(watcher)))
+        })
+    }
+
+    fn read(&self, path: &str) -> Reply<Node> {
+        self.reply(path, |client, path| async move {
+            let (data, stat) = client.get_data(&path).await?;
+            Ok(node(data, &stat))
+        })
+    }
+
+    fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)> {
+        self.reply(path, |client, path| async move {
+            let (data, stat, watcher) = client.get_and_watch_data(&path).await?;
+            Ok((node(data, &stat), fired(watcher)))
+        })
+    }
+
+    fn sync(&self, path: &str) -> Reply<()> {
+        self.reply(path, |client, path| async move { client.sync(&path).await })
+    }
+}
+
+fn node(data: Vec<u8>, stat: &zk::Stat) -> Node {
+    Node {
+        data,
+        czxid: Zxid(stat.czxid),
+        ctime_ms: stat.ctime,
+        version: stat.version,
+        owner: SessionId(stat.ephemeral_owner),
+    }
+}
+
+fn fired(watcher: zk::OneshotWatcher) -> Watcher {
+    async move {
+        match watcher.changed().await.event_type {
+            zk::EventType::NodeDeleted => Fired::Gone,
+            zk::EventType::Session => Fired::SessionOver,
+            _ => Fired::Changed,
+        }
+    }
+    .boxed()
+}
+
+/// What an error of the client means for the protocol.
+fn fault(error: zk::Error) -> Fault {
+    match error {
+        zk::Error::NoNode => Fault::NoNode,
+        zk::Error::NodeExists => Fault::NodeExists,
+        zk::Error::BadVersion => Fault::BadVersion,
+        zk::Error::SessionExpired | zk::Error::ClientClosed | zk::Error::AuthFailed => Fault::SessionOver,
+        zk::Error::Unimplemented => Fault::Unsupported,
+        // Certainly without effect, for the server looked at the request and said no.
+        zk::Error::NoAuth
+        | zk::Error::InvalidAcl
+        | zk::Error::NoChildrenForEphemerals
+        | zk::Error::NotEmpty
+        | zk::Error::QuotaExceeded
+        | zk::Error::NotReadOnly
+        | zk::Error::MarshallingError
+        | zk::Error::BadArguments(_)
+        | zk::Error::UnexpectedErrorCode(_) => Fault::Refused(error.to_string()),
+        // Whatever else went wrong on the way, the request may have got through: look again before trying again.
+        _ => Fault::ConnectionLoss,
+    }
+}
