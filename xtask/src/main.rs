@@ -1,2 +1,47 @@
-//! TODO
-fn main() {}
+//! The repo's chores, so that whatever CI does a person can do with the same command.
+//!
+//! Nothing here is part of the product. Run it as `cargo xtask <chore>`; `docs/development.md` says when.
+
+mod ci;
+mod zookeeper;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use lockkeeper_testkit::apache;
+
+/// Lockkeeper's chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Checks everything that CI checks beside `cargo test`; stops at the first step that fails.
+    Ci,
+    /// Runs Apache ZooKeeper on free loopback ports.
+    #[command(subcommand)]
+    Zookeeper(zookeeper::Command),
+}
+
+const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper or strace to be had, \
+                          5 a server does not serve; with `zookeeper start -- CMD` that of CMD.";
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().chore {
+        Chore::Ci => ci::run().map(|()| ExitCode::SUCCESS),
+        Chore::Zookeeper(command) => zookeeper::run(command),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(match error.downcast_ref() {
+            Some(apache::Error::NoJava { .. }) => 3,
+            Some(apache::Error::NoZooKeeper { .. } | apache::Error::Install { .. } | apache::Error::NoStrace) => 4,
+            Some(_) => 5,
+            None => 1,
+        })
+    })
+}

@@ -75,13 +75,8 @@ impl Distribution {
             Err(missing @ Error::NoZooKeeper { .. }) if env::var_os("ZOOKEEPER_HOME").is_none() => missing,
             found => return found,
         };
-        if !rustix::process::geteuid().is_root() || !runs("apt-get", "--version") {
+        if !install_package(DEBIAN_PACKAGE)? {
             return Err(missing);
-        }
-        // Packages are looked up anew only when the lists at hand do not lead to one: they may be old, or not there yet.
-        if apt_get(&["install", DEBIAN_PACKAGE]).is_err() {
-            apt_get(&["update"])?;
-            apt_get(&["install", DEBIAN_PACKAGE])?;
         }
         Self::find()
     }
@@ -168,8 +163,16 @@ impl Distribution {
         // Which of them exist differs between Debian's releases; the server's own jar must.
         let jars: Vec<_> =
             DEBIAN_JARS.iter().map(|jar| dir.join(format!("{jar}.jar"))).filter(|jar| jar.exists()).collect();
-        let server = fs::canonicalize(dir.join("zookeeper.jar")).ok()?;
-        let origin = format!("Debian's {}", server.file_stem().unwrap_or_default().display());
+        if !dir.join("zookeeper.jar").exists() {
+            return None;
+        }
+        // The release is in the name of a link beside it.
+        let release = fs::read_dir(dir).ok()?.flatten().find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let version = name.strip_prefix("zookeeper-")?.strip_suffix(".jar")?;
+            version.starts_with(|first: char| first.is_ascii_digit()).then(|| version.to_owned())
+        });
+        let origin = format!("Debian's ZooKeeper {}", release.unwrap_or_default()).trim_end().to_owned();
         Some(Self { java, classpath: join(&jars).ok()?, origin })
     }
 }
@@ -188,10 +191,23 @@ fn find_java() -> Result<PathBuf, Error> {
 }
 
 /// Whether a program is there and starts.
-fn runs(program: impl AsRef<Path>, flag: &str) -> bool {
+pub(super) fn runs(program: impl AsRef<Path>, flag: &str) -> bool {
     let mut command = Command::new(program.as_ref());
     command.arg(flag).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+/// Installs a package of Debian's; false without the means to.
+pub(super) fn install_package(package: &str) -> Result<bool, Error> {
+    if !rustix::process::geteuid().is_root() || !runs("apt-get", "--version") {
+        return Ok(false);
+    }
+    // Packages are looked up anew only when the lists at hand do not lead to one: they may be old, or not there yet.
+    if apt_get(&["install", package]).is_err() {
+        apt_get(&["update"])?;
+        apt_get(&["install", package])?;
+    }
+    Ok(true)
 }
 
 fn apt_get(what: &[&str]) -> Result<(), Error> {
@@ -210,7 +226,11 @@ fn run(command: &mut Command) -> Result<(), Error> {
         return Ok(());
     }
     let said = [output.stdout, output.stderr].concat();
-    Err(Error::Install { program, status: output.status, said: super::tail(&String::from_utf8_lossy(&said), 10) })
+    let said = String::from_utf8_lossy(&said);
+    // Maven says what is wrong first and how to ask it for more last; others end with what is wrong.
+    let wrong = said.lines().find(|line| line.starts_with("[ERROR] ") && line.contains("Could not"));
+    let said = wrong.map_or_else(|| super::tail(&said, 10), str::to_owned);
+    Err(Error::Install { program, status: output.status, said })
 }
 
 /// The server with what its own distribution adds to it: the versions are the release's own, through its parent.

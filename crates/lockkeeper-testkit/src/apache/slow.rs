@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::distribution::{install_package, runs};
 use super::process::{POLL, end, send};
 use super::{Error, io_error};
 
@@ -21,6 +22,14 @@ const ATTACH: Duration = Duration::from_secs(20);
 pub struct SlowFsync(Vec<Child>);
 
 impl SlowFsync {
+    /// Makes sure that strace is there; given root and apt-get it is installed from Debian.
+    ///
+    /// # Errors
+    /// [`Error::NoStrace`], or [`Error::Install`] with what apt-get had to say.
+    pub fn install() -> Result<(), Error> {
+        if runs("strace", "-V") || install_package("strace")? { Ok(()) } else { Err(Error::NoStrace) }
+    }
+
     pub(super) fn new(pids: &[u32], delay: Duration) -> Result<Self, Error> {
         let mut slow = Self(Vec::new());
         for pid in pids {

@@ -1,0 +1,49 @@
+//! Everything CI checks after `cargo test`, step by step, each with its time.
+//!
+//! The first step that fails ends the run: what comes after it would only hide it.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use lockkeeper_testkit::apache::{Distribution, SlowFsync};
+use xshell::{Shell, cmd};
+
+use crate::zookeeper;
+
+pub(crate) fn run() -> Result<()> {
+    let sh = Shell::new().context("entering the current directory")?;
+    // Wherever it is run from, it is about the whole repository.
+    sh.change_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let start = Instant::now();
+    step("formatting", || Ok(cmd!(sh, "cargo fmt --all --check").run()?))?;
+    step("lints", || Ok(cmd!(sh, "cargo clippy --quiet --workspace --all-targets -- -D warnings").run()?))?;
+    step("documentation", || {
+        Ok(cmd!(sh, "cargo doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings").run()?)
+    })?;
+    step("dependencies", || {
+        if cmd!(sh, "cargo deny --version").quiet().ignore_stdout().ignore_stderr().run().is_err() {
+            cmd!(sh, "cargo install --quiet --locked cargo-deny").run()?;
+        }
+        // Not `advisories`: its database is a repository of its own that a build machine may not reach. A person who can
+        // runs `cargo deny check`.
+        Ok(cmd!(sh, "cargo deny check bans licenses sources").run()?)
+    })?;
+    step("Apache ZooKeeper", || {
+        let distribution = Distribution::install()?;
+        SlowFsync::install()?;
+        eprintln!("{}", distribution.origin());
+        Ok(())
+    })?;
+    step("tests against one server and an ensemble", || zookeeper::test(&sh, &zookeeper::Tests::default()))?;
+    eprintln!("all steps passed in {:.1?}", start.elapsed());
+    Ok(())
+}
+
+fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    eprintln!("== {name}");
+    let start = Instant::now();
+    let done = work();
+    let (verdict, took) = (if done.is_ok() { "passed" } else { "FAILED" }, start.elapsed());
+    eprintln!("== {name}: {verdict} in {took:.1?}\n");
+    done
+}

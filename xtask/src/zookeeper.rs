@@ -1,0 +1,178 @@
+//! `cargo xtask zookeeper`: real servers for a person, for a command, for the tests.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+use xshell::{Shell, cmd};
+
+/// The connect string of the server or servers to test against, running already.
+const ENV_SERVERS: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
+/// Set to 1 when these are an ensemble, and tests may start ensembles of their own.
+const ENV_ENSEMBLE: &str = "LOCKKEEPER_TEST_ENSEMBLE";
+/// Set to 1 when tests may start servers of their own.
+const ENV_APACHE: &str = "LOCKKEEPER_TEST_APACHE";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Starts servers and keeps them until Ctrl-C, or until CMD has ended.
+    Start(Start),
+    /// Runs the contract tests against a fresh server and a fresh ensemble of three.
+    Test(Tests),
+    /// Looks for Java, ZooKeeper and strace; as root installs from Debian what is missing beside Java.
+    Install,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// Three servers instead of one.
+    #[arg(long)]
+    ensemble: bool,
+    /// The servers' tick in milliseconds; sessions expire in steps of it.
+    #[arg(long, value_name = "MS", default_value = "500", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    tick: u64,
+    #[command(flatten)]
+    release: Release,
+    /// Runs this with the servers' addresses in LOCKKEEPER_TEST_ZOOKEEPER, then stops them and exits as it did.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct Tests {
+    /// Only against one server.
+    #[arg(long, conflicts_with = "ensemble")]
+    single: bool,
+    /// Only against an ensemble.
+    #[arg(long)]
+    ensemble: bool,
+    #[command(flatten)]
+    release: Release,
+    /// Arguments of the test program, such as a part of a test's name.
+    #[arg(last = true, value_name = "ARGS")]
+    arguments: Vec<String>,
+}
+
+#[derive(Debug, Default, Args)]
+struct Release {
+    /// A release to take from Maven Central, for instance 3.9.3, instead of ZOOKEEPER_HOME or Debian's.
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+}
+
+impl Release {
+    /// The distribution, and its home when it was chosen here, for processes that must choose the same.
+    fn get(&self) -> Result<(Distribution, Option<PathBuf>)> {
+        Ok(match &self.version {
+            Some(version) => Distribution::fetch(version).map(|(distribution, home)| (distribution, Some(home)))?,
+            None => (Distribution::install()?, None),
+        })
+    }
+}
+
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Start(options) => start(&options),
+        Command::Test(tests) => {
+            let sh = Shell::new().context("entering the current directory")?;
+            sh.change_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+            test(&sh, &tests).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Install => {
+            println!("{}", Distribution::install()?.origin());
+            SlowFsync::install()?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Runs the contract tests, and the test tools' own, in one or two worlds.
+pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
+    let (distribution, home) = tests.release.get()?;
+    let arguments = &tests.arguments;
+    for ensemble in [false, true] {
+        if ensemble && tests.single || !ensemble && tests.ensemble {
+            continue;
+        }
+        let apache = launch(ensemble, Options::default().distribution(distribution.clone()))?;
+        let mut environment: Vec<(&str, OsString)> =
+            vec![(ENV_SERVERS, apache.connect_string().into()), (ENV_APACHE, "1".into())];
+        environment.extend(ensemble.then(|| (ENV_ENSEMBLE, "1".into())));
+        environment.extend(home.clone().map(|home| ("ZOOKEEPER_HOME", home.into())));
+        cmd!(sh, "cargo test -p lockkeeper --test it -- {arguments...}").envs(environment.clone()).run()?;
+        if !ensemble && arguments.is_empty() {
+            cmd!(sh, "cargo test -p lockkeeper-testkit --lib -- apache").envs(environment).run()?;
+        }
+    }
+    Ok(())
+}
+
+fn launch(ensemble: bool, options: Options) -> Result<Apache> {
+    let start = Instant::now();
+    let apache = if ensemble { Apache::ensemble(3, options)? } else { Apache::single(options)? };
+    let pids: Vec<String> =
+        (0..apache.size()).filter_map(|server| apache.pid(server)).map(|pid| pid.to_string()).collect();
+    let origin = apache.distribution().origin();
+    eprintln!("{origin}, process {}, serving after {:.1?}", pids.join(" "), start.elapsed());
+    Ok(apache)
+}
+
+fn start(options: &Start) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("making an event loop")?;
+    runtime.block_on(async {
+        // Before there is a server, so that no signal ends us without ending it in order.
+        let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+        let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+        let (distribution, home) = options.release.get()?;
+        let tick = Duration::from_millis(options.tick);
+        let apache = launch(options.ensemble, Options::default().tick(tick).distribution(distribution))?;
+
+        let Some((program, arguments)) = options.command.split_first() else {
+            // Data for whoever reads us; it may be a pipe, which must not wait for our end.
+            println!("{}", apache.connect_string());
+            std::io::stdout().flush().context("printing the connect string")?;
+            eprintln!("Ctrl-C stops them");
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            return Ok(ExitCode::SUCCESS);
+        };
+        let mut command = tokio::process::Command::new(program);
+        command.args(arguments).env(ENV_SERVERS, apache.connect_string()).env(ENV_APACHE, "1");
+        if options.ensemble {
+            command.env(ENV_ENSEMBLE, "1");
+        }
+        if let Some(home) = home {
+            command.env("ZOOKEEPER_HOME", home);
+        }
+        let mut child = command.spawn().with_context(|| format!("running {}", program.display()))?;
+        loop {
+            tokio::select! {
+                status = child.wait() => return Ok(exit_code(status.context("waiting for the command")?)),
+                // The terminal sends Ctrl-C to the command as well: it decides what that means.
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {
+                    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+                    if let Some(pid) = pid {
+                        kill_process(pid, Signal::TERM).context("passing SIGTERM on")?;
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// The child's own status, 128 + n after a signal, as shells say it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
