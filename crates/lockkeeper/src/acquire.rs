@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::Error;
 use crate::driver::{Attempt, drive};
 use crate::guard::Guard;
 use crate::keeper::{Lockkeeper, wall_clock_ms};
-use crate::Error;
 
 /// What a lock is: a path and the rule of its queue.
 #[derive(Clone, Debug)]

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{Command, Contender, End, Event, Failure, Grant, Inspection, LinkState, Loss, Testimony, Trust, Zxid};
+use lockkeeper_core::{
+    Command, Contender, End, Event, Failure, Grant, Inspection, LinkState, Loss, Testimony, Trust, Zxid,
+};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -328,7 +330,9 @@ impl Driver {
             Caller::Waiting(caller) => {
                 let path = self.path;
                 let error = match end {
-                    End::SessionOver => Error::SessionLost { path, loss: session_loss(self.session.link().borrow().state) },
+                    End::SessionOver => {
+                        Error::SessionLost { path, loss: session_loss(self.session.link().borrow().state) }
+                    }
                     End::Evicted => Error::Evicted { path, node: self.node },
                     End::ParentVanishes => Error::ParentVanishes { path },
                     End::Refused | End::Stuck | End::Left => {

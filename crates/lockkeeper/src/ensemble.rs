@@ -124,6 +124,8 @@ pub struct Opened {
     pub timeout: Duration,
     /// What its connection goes through from now on. The channel's end means closed.
     pub connection: mpsc::UnboundedReceiver<Connection>,
+    /// What must outlive the session: a server in this process.
+    pub anchor: Option<Arc<dyn std::any::Any + Send + Sync>>,
 }
 
 /// Where sessions come from.

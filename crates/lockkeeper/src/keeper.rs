@@ -111,6 +111,18 @@ impl Builder {
         io.block_on(keeper.opened())
     }
 
+    /// Uses the embedded server of a directory. See [`Lockkeeper::embedded`].
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::embedded`].
+    #[cfg(feature = "embedded")]
+    pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
+        use crate::embedded::{Embedded, Home};
+        let (home, session_timeout) = (Home::new(dir), self.session_timeout);
+        let network = Embedded { home, session_timeout, hosted: std::sync::Mutex::new(None) };
+        self.start(Box::new(network), Io::thread()?, Clock::System).opened().await
+    }
+
     /// Connects through a network of the caller's own on the current runtime: for simulations.
     #[doc(hidden)]
     pub fn simulated(self, network: Box<dyn Network>) -> Lockkeeper {
@@ -145,6 +157,19 @@ impl Lockkeeper {
     /// from each server.
     pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
         Self::builder().connect(servers).await
+    }
+
+    /// Locks on this machine alone, with no server to install: the embedded server of the directory `dir`.
+    ///
+    /// The first to come hosts the server in its own process; others on the machine, given the same directory, join it. When
+    /// the host ends, the sessions of the others are lost, and the next call of one of them hosts it anew; everything
+    /// acknowledged is on disk. One machine, one disk: not an ensemble.
+    ///
+    /// # Errors
+    /// [`Error::Server`] and [`Error::File`] for a directory that cannot be used.
+    #[cfg(feature = "embedded")]
+    pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
+        Self::builder().embedded(dir).await
     }
 
     /// The exclusive lock at `path`, an absolute path like `/locks/nightly`. Costs nothing; a bad path is reported by the

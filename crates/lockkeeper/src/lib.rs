@@ -17,6 +17,8 @@ mod session;
 mod zookeeper;
 
 pub mod blocking;
+#[cfg(feature = "embedded")]
+pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
 

@@ -17,8 +17,7 @@ pub struct Mutex {
 
 impl Mutex {
     pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
-        let kind =
-            Kind { path, dialect: Dialect::Curator, discipline: Discipline::Exclusive, mode: Mode::Exclusive };
+        let kind = Kind { path, dialect: Dialect::Curator, discipline: Discipline::Exclusive, mode: Mode::Exclusive };
         Mutex { keeper, kind }
     }
 

@@ -76,7 +76,6 @@ pub(crate) struct Session {
     id: SessionId,
     /// Weak: the supervisor and the contenders keep it, so that the session can close under a guard that is still around.
     ensemble: Weak<dyn Ensemble>,
-    timeout: Duration,
     clock: Clock,
     link: watch::Receiver<Link>,
     contenders: TaskTracker,
@@ -90,7 +89,7 @@ pub(crate) struct Session {
 impl Session {
     /// Takes a session just opened into use.
     pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
-        let Opened { ensemble, timeout, connection } = opened;
+        let Opened { ensemble, timeout, connection, anchor } = opened;
         let link_clock = LinkClock::connected(timeout);
         let (link_sender, link) = watch::channel(link_clock.link());
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
@@ -109,15 +108,20 @@ impl Session {
         let done = closed.clone();
         io.spawn(async move {
             supervisor.run().await;
+            drop(anchor);
             done.cancel();
         });
         let session = Session {
             id: ensemble.session(),
             ensemble: Arc::downgrade(&ensemble),
-            timeout,
             clock,
- link, contenders, closing, closed, io };
- Arc::new(session)
+            link,
+            contenders,
+            closing,
+            closed,
+            io,
+        };
+        Arc::new(session)
     }
 
     /// See [`Io::block_on`].
@@ -132,10 +136,6 @@ impl Session {
 
     pub(crate) fn id(&self) -> SessionId {
         self.id
-    }
-
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// Its operations, while it is not closed.

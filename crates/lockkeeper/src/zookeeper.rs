@@ -66,8 +66,7 @@ impl Network for ZooKeeper {
 
 impl ZooKeeper {
     async fn connect(&self) -> Result<zk::Client, zk::Error> {
-        let mut connector =
-            zk::Client::connector().with_session_timeout(self.session_timeout).with_fail_eagerly();
+        let mut connector = zk::Client::connector().with_session_timeout(self.session_timeout).with_fail_eagerly();
         if let Some(secret) = &self.secret {
             connector = connector.with_auth("lockkeeper", secret.as_bytes());
         }
@@ -95,7 +94,12 @@ fn opened(client: zk::Client, chroot: String) -> Opened {
         }
     });
     let session = SessionId(client.session_id().0);
-    Opened { ensemble: Arc::new(Client { client: Arc::new(client), chroot, session }), timeout, connection }
+    Opened {
+        ensemble: Arc::new(Client { client: Arc::new(client), chroot, session }),
+        timeout,
+        connection,
+        anchor: None,
+    }
 }
 
 struct Client {

@@ -21,12 +21,41 @@ async fn smoke() {
     println!("{g:?}");
     drop(g);
     let t = std::time::Instant::now();
-    for _ in 0..1000 { m.acquire().await.unwrap().release().await.unwrap(); }
+    for _ in 0..1000 {
+        m.acquire().await.unwrap().release().await.unwrap();
+    }
     println!("1000 cycles {:?}", t.elapsed());
     let t = std::time::Instant::now();
-    for _ in 0..1000 { drop(m.acquire().await.unwrap()); }
+    for _ in 0..1000 {
+        drop(m.acquire().await.unwrap());
+    }
     println!("1000 cycles, drop {:?}", t.elapsed());
     keeper.close().await;
     println!("{:?}", server.stats());
-    println!("{:?}", lockkeeper::Lockkeeper::builder().connect_timeout(std::time::Duration::from_secs(1)).connect("127.0.0.1:1").await.unwrap_err().to_string());
+    println!(
+        "{:?}",
+        lockkeeper::Lockkeeper::builder()
+            .connect_timeout(std::time::Duration::from_secs(1))
+            .connect("127.0.0.1:1")
+            .await
+            .unwrap_err()
+            .to_string()
+    );
+}
+
+#[tokio::test]
+async fn embedded_smoke() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = lockkeeper::Lockkeeper::embedded(dir.path()).await.unwrap();
+    let other = lockkeeper::Lockkeeper::embedded(dir.path()).await.unwrap();
+    let g = keeper.mutex("/locks/a").acquire().await.unwrap();
+    println!("{}", other.mutex("/locks/a").try_acquire().await.unwrap_err());
+    drop(g);
+    let g = other.mutex("/locks/a").acquire().await.unwrap();
+    println!("{:?}", g);
+    g.release().await.unwrap();
+    other.close().await;
+    keeper.close().await;
+    let keeper = lockkeeper::Lockkeeper::embedded(dir.path()).await.unwrap();
+    keeper.mutex("/locks/a").acquire().await.unwrap().release().await.unwrap();
 }
