@@ -62,6 +62,7 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     let writer = tokio::task::spawn_local(send_all(Rc::clone(&engine), Rc::clone(&outbox), write));
     let stopped = tokio::select! {
         () = outbox.abort.cancelled() => Ok(()),
+        () = farewell(&outbox) => Ok(()),
         stopped = receive_all(&engine, id, &outbox, &mut read, buffer, max_frame) => stopped,
     };
     if let Err(error) = stopped {
@@ -69,6 +70,16 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     }
     engine.borrow_mut().disconnected(id);
     writer.abort();
+}
+
+/// Resolves when a closing connection has had its time to send what was queued and the client its time to read it.
+async fn farewell(outbox: &Outbox) {
+    outbox.closing.cancelled().await;
+    while outbox.held() > 0 {
+        // The disk takes as long as it takes.
+        sleep(FAREWELL / 10).await;
+    }
+    sleep(FAREWELL).await;
 }
 
 /// Reads what there is, at least one byte unless the client has closed.
@@ -138,8 +149,7 @@ async fn send_all(engine: Rc<RefCell<Engine>>, outbox: Rc<Outbox>, mut write: Ow
         } else if outbox.is_done() {
             // Half-close and wait: closing a socket with unread requests in it would destroy the answers under way.
             let _ = write.shutdown().await;
-            sleep(FAREWELL).await;
-            break;
+            return;
         } else {
             outbox.wake.notified().await;
         }

@@ -442,3 +442,7 @@ fn found(found: bool) -> Result<Response, ErrorCode> {
 pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

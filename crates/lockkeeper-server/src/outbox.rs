@@ -37,7 +37,8 @@ impl Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
-    closing: Cell<bool>,
+    /// Nothing more is accepted, in either direction; what is queued is still sent.
+    pub(crate) closing: CancellationToken,
     /// Something may be sent, or the connection is to be closed.
     pub(crate) wake: Notify,
     /// Something has been sent.
@@ -51,7 +52,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Queues a frame that may go once `zxid` is durable; true if that is not yet so.
     pub(crate) fn push(&self, zxid: i64, durable: i64, encode: impl FnOnce(&mut BytesMut)) -> bool {
-        if self.closing.get() {
+        if self.closing.is_cancelled() {
             return false;
         }
         let queue = &mut *self.queue.borrow_mut();
@@ -116,18 +117,18 @@ impl Outbox {
 
     /// Ends the connection after what is queued now.
     pub(crate) fn close(&self) {
-        self.closing.set(true);
+        self.closing.cancel();
         self.wake.notify_one();
     }
 
     /// Whether nothing more is accepted, in either direction.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.get() || self.abort.is_cancelled()
+        self.closing.is_cancelled() || self.abort.is_cancelled()
     }
 
     /// Whether the last byte has been taken after a close.
     pub(crate) fn is_done(&self) -> bool {
-        self.closing.get() && self.queue.borrow().bytes.is_empty()
+        self.closing.is_cancelled() && self.queue.borrow().bytes.is_empty()
     }
 }
 

@@ -19,6 +19,15 @@ pub(crate) fn validate(path: &str) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// Checks a path whose last name still gets its number, and may consist of nothing else.
+pub(crate) fn validate_prefix(path: &str) -> Result<(), ErrorCode> {
+    let (parent, name) = path.rsplit_once('/').ok_or(ErrorCode::BadArguments)?;
+    if name.chars().any(is_forbidden) || parent == "/" {
+        return Err(ErrorCode::BadArguments);
+    }
+    if parent.is_empty() { Ok(()) } else { validate(parent) }
+}
+
 /// ZooKeeper looks at UTF-16 units, so everything beyond the basic plane is a forbidden surrogate to it.
 fn is_forbidden(c: char) -> bool {
     matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{10ffff}')
@@ -62,6 +71,16 @@ mod tests {
             "/\u{1f512}",
         ] {
             assert_eq!(validate(bad), Err(ErrorCode::BadArguments), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_numbered_name_may_be_nothing_but_its_number() {
+        for good in ["/", "/a/", "/a/.", "/a/..", "/lock-"] {
+            assert_eq!(validate_prefix(good), Ok(()), "{good:?}");
+        }
+        for bad in ["", "a", "//", "/a//", "/../a", "/a\0"] {
+            assert_eq!(validate_prefix(bad), Err(ErrorCode::BadArguments), "{bad:?}");
         }
     }
 

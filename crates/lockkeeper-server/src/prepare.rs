@@ -107,10 +107,12 @@ fn one(view: &mut View<'_>, session: i64, op: &WriteOp) -> Result<TxnOp, ErrorCo
 fn create(view: &mut View<'_>, session: i64, request: &Create) -> Result<TxnOp, ErrorCode> {
     let Create { path, data, acl, mode, ttl_ms, opcode } = request;
     let owner = owner(*mode, *ttl_ms, *opcode, session)?;
-    let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
-    if path.contains('\0') {
-        return Err(ErrorCode::BadArguments);
+    if mode.is_sequential() {
+        path::validate_prefix(path)?
+    } else {
+        path::validate(path)?
     }
+    let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
     let acl = supported_acl(view.tree, acl)?;
     let mut parent = view.node(parent_path)?;
     permit(&parent.acl, Perms::CREATE)?;
@@ -119,7 +121,6 @@ fn create(view: &mut View<'_>, session: i64, request: &Create) -> Result<TxnOp, 
     } else {
         Arc::from(path.as_str())
     };
-    path::validate(&full)?;
     if full.starts_with("/zookeeper/quota/") {
         // A limit that is stored but not enforced would be a false promise.
         return Err(ErrorCode::Unimplemented);

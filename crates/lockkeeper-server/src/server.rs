@@ -27,7 +27,7 @@ use crate::stats::{Counters, Stats};
 use crate::store::{Batch, DiskStore, State, Store};
 
 /// How long a stopping server waits for its clients to take their last answers.
-const FAREWELL: Duration = Duration::from_millis(500);
+const FAREWELL: Duration = Duration::from_millis(200);
 
 /// A running server. Dropping it stops it, waiting for the disk but not for clients.
 #[derive(Debug)]
@@ -339,7 +339,10 @@ impl Parts {
                 return None;
             }
         }
-        deserted(&engine).await;
+        // A dropped server waits for nobody: its clients may live on the very thread that dropped it.
+        if farewell.as_ref().is_some_and(|farewell| !farewell.is_closed()) {
+            deserted(&engine).await;
+        }
         info!(zxid = engine.borrow().machine.zxid(), "stopped");
         farewell
     }

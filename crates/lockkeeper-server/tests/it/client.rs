@@ -1,5 +1,6 @@
 //! A blocking client that writes the protocol's bytes by itself, so that it is a second opinion on the codec.
 
+use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -173,6 +174,20 @@ pub(crate) struct Client {
     /// Events in the order they came, with the number of answers that came before.
     pub(crate) events: Vec<(usize, Event)>,
     pub(crate) answers: usize,
+}
+
+/// Runs a future without a runtime that the server could lean on.
+pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// Waits for a condition, never for a time.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "never came to pass: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub(crate) fn socket(addr: SocketAddr) -> TcpStream {

@@ -2,4 +2,8 @@
 
 mod client;
 mod foreign;
+mod hostile;
+mod living;
 mod protocol;
+mod storage;
+mod watching;

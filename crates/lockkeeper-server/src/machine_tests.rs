@@ -1,0 +1,244 @@
+//! The machine alone: no sockets, no clock, many histories.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::opcode::OpCode;
+use crate::request::{Create, CreateMode, SetData, VersionedPath, WatchedPath};
+
+fn machine() -> Machine {
+    let config = MachineConfig {
+        tick: Duration::from_millis(100),
+        session_timeouts: Duration::from_millis(200)..=Duration::from_secs(2),
+        container_check: Duration::from_secs(1),
+        container_unused: Duration::from_secs(5),
+        next_session: 1,
+    };
+    Machine::new(config, Tree::new(), 0, at(0))
+}
+
+fn at(ms: u64) -> Now {
+    Now { monotonic: Duration::from_millis(ms), wall_ms: 1_000_000 + i64::try_from(ms).unwrap() }
+}
+
+fn connect(machine: &mut Machine, connection: u64) -> Vec<Effect> {
+    let mut out = Vec::new();
+    let request = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
+    machine.connect(ConnectionId(connection), &request, [7; 16], at(0), &mut out);
+    out
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Connect(u64),
+    Disconnect(u64),
+    Request(u64, Request),
+    Expire(i64),
+    Wait(u64),
+}
+
+fn path() -> impl Strategy<Value = String> {
+    proptest::sample::select(vec!["/a", "/b", "/a/a", "/a/b", "/b/a", "/a/a/a", "/", "/a/", "/zookeeper"])
+        .prop_map(str::to_owned)
+}
+
+fn create() -> impl Strategy<Value = Create> {
+    let modes = [
+        CreateMode::Persistent,
+        CreateMode::Ephemeral,
+        CreateMode::EphemeralSequential,
+        CreateMode::Container,
+        CreateMode::PersistentTtl,
+    ];
+    (path(), 0..20_u8, proptest::sample::select(modes.to_vec()), any::<bool>()).prop_map(|(path, size, mode, stat)| {
+        let mut create = Create::new(path, vec![1; size.into()], mode);
+        if mode.is_ttl() {
+            create.ttl_ms = 10;
+            create.opcode = OpCode::CreateTtl;
+        } else if !stat && mode != CreateMode::Container {
+            create.opcode = OpCode::Create;
+        }
+        create
+    })
+}
+
+fn write_op() -> impl Strategy<Value = WriteOp> {
+    let versioned = || (path(), -1..3).prop_map(|(path, version)| VersionedPath { path, version });
+    prop_oneof![
+        3 => create().prop_map(WriteOp::Create),
+        2 => versioned().prop_map(WriteOp::Delete),
+        1 => (path(), -1..3).prop_map(|(path, version)| WriteOp::SetData(SetData { path, data: None, version })),
+        1 => versioned().prop_map(WriteOp::Check),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let watched = || (path(), any::<bool>()).prop_map(|(path, watch)| WatchedPath { path, watch });
+    prop_oneof![
+        6 => write_op().prop_map(|op| match op {
+            WriteOp::Create(create) => Request::Create(create),
+            WriteOp::Delete(delete) => Request::Delete(delete),
+            WriteOp::SetData(set) => Request::SetData(set),
+            WriteOp::Check(_) => Request::Ping,
+        }),
+        3 => proptest::collection::vec(write_op(), 0..5).prop_map(Request::Multi),
+        2 => watched().prop_map(Request::Exists),
+        2 => watched().prop_map(Request::GetData),
+        2 => watched().prop_map(Request::GetChildren2),
+        1 => Just(Request::CloseSession),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0..4_u64).prop_map(Step::Connect),
+        1 => (0..4_u64).prop_map(Step::Disconnect),
+        12 => (0..4_u64, request()).prop_map(|(connection, request)| Step::Request(connection, request)),
+        1 => (1..6_i64).prop_map(Step::Expire),
+        1 => (0..3_000_u64).prop_map(Step::Wait),
+    ]
+}
+
+/// Everything a client could see of a tree.
+fn contents(tree: &Tree) -> Vec<(Arc<str>, Node)> {
+    tree.iter().map(|(path, node)| (Arc::clone(path), node.clone())).collect()
+}
+
+proptest! {
+    /// Whatever clients do: the tree stays consistent, a copy that applies the transactions equals the original, a failed
+    /// request changes nothing, watchers hear of every change before they could read it, and the same steps have the same
+    /// effects.
+    #[test]
+    fn any_history_keeps_the_promises(steps in proptest::collection::vec(step(), 1..80)) {
+        let mut machine = machine();
+        let mut twin = machine.clone();
+        let mut follower = Tree::new();
+        let (mut out, mut twin_out) = (Vec::new(), Vec::new());
+        let mut now = 0;
+        let mut zxid = 0;
+        // What each connection was last told of a node it then watched: (mzxid, pzxid).
+        let mut watched: BTreeMap<(ConnectionId, String), Node> = BTreeMap::new();
+        for step in steps {
+            let before = contents(machine.tree());
+            if let Step::Wait(ms) = step {
+                now += ms;
+            }
+            for (machine, out) in [(&mut machine, &mut out), (&mut twin, &mut twin_out)] {
+                out.clear();
+                match &step {
+                    Step::Connect(id) => {
+                        machine.disconnected(ConnectionId(*id));
+                        let request = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
+                        machine.connect(ConnectionId(*id), &request, [7; 16], at(now), out);
+                    }
+                    Step::Disconnect(id) => machine.disconnected(ConnectionId(*id)),
+                    Step::Request(id, request) => machine.request(ConnectionId(*id), 1, request.clone(), at(now), out),
+                    Step::Expire(session) => { machine.expire(*session, at(now), out); }
+                    Step::Wait(_) => machine.tick(at(now), out),
+                }
+            }
+            prop_assert_eq!(&out, &twin_out);
+            if let Step::Connect(id) | Step::Disconnect(id) = &step {
+                watched.retain(|(connection, _), _| connection != &ConnectionId(*id));
+            }
+            let mut failed = true;
+            for effect in &out {
+                match effect {
+                    Effect::Committed(txn) => {
+                        prop_assert_eq!(txn.zxid, zxid + 1);
+                        zxid = txn.zxid;
+                        failed &= matches!(txn.op, TxnOp::Failed(_));
+                        follower.apply(txn, &mut Vec::new());
+                    }
+                    Effect::Event { connection, path, .. } => {
+                        watched.remove(&(*connection, path.to_string()));
+                    }
+                    Effect::Close { connection, .. } => watched.retain(|(watcher, _), _| watcher != connection),
+                    Effect::Reply { result: Ok(Response::Multi(results)), .. } => {
+                        let any = results.iter().any(|result| matches!(result, OpResult::Failed(_)));
+                        prop_assert_eq!(any, failed && !results.is_empty());
+                    }
+                    Effect::Reply { .. } | Effect::Connected { .. } => {}
+                }
+            }
+            machine.tree().assert_consistent();
+            prop_assert_eq!(contents(machine.tree()), contents(&follower));
+            if failed {
+                prop_assert_eq!(before, contents(machine.tree()));
+            }
+            // A data watch that has not fired means that the node is as it was when it was left.
+            for ((connection, path), node) in &watched {
+                prop_assert!(machine.watches().contains(*connection, path, WatchKind::Data));
+                prop_assert_eq!(machine.tree().get(path).map(|node| node.mzxid), Some(node.mzxid));
+            }
+            if let Step::Request(id, Request::GetData(WatchedPath { path, watch: true })) = &step
+                && let Some(node) = machine.tree().get(path)
+                && machine.session_of(ConnectionId(*id)).is_some()
+            {
+                watched.insert((ConnectionId(*id), path.clone()), node.clone());
+            }
+            for (session, _) in machine.tree().iter().filter_map(|(_, node)| match node.owner {
+                Owner::Session(id) => Some((id, ())),
+                _ => None,
+            }) {
+                prop_assert!(machine.sessions().get(session).is_some(), "a node outlived its session");
+            }
+        }
+    }
+}
+
+#[test]
+fn effects_of_a_write_come_in_the_order_that_keeps_the_promises() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    connect(&mut machine, 2);
+    let mut out = Vec::new();
+    let watch = Request::Exists(WatchedPath { path: "/a".to_owned(), watch: true });
+    machine.request(ConnectionId(2), 9, watch, at(0), &mut out);
+    out.clear();
+    let create = Request::Create(Create::new("/a", "", CreateMode::Ephemeral));
+    machine.request(ConnectionId(1), 5, create, at(0), &mut out);
+    let [Effect::Committed(txn), Effect::Event { connection, zxid: 3, .. }, Effect::Reply { xid: 5, zxid: 3, .. }] =
+        &out[..]
+    else {
+        panic!("{out:?}");
+    };
+    assert_eq!((txn.zxid, *connection), (3, ConnectionId(2)));
+}
+
+#[test]
+fn a_request_over_a_replaced_connection_has_no_effect() {
+    let mut machine = machine();
+    let [_, Effect::Connected { response, .. }] = &connect(&mut machine, 1)[..] else { panic!() };
+    let resume = ConnectRequest {
+        session: response.session,
+        password: response.password.to_vec(),
+        timeout_ms: 1_000,
+        ..ConnectRequest::default()
+    };
+    let mut out = Vec::new();
+    machine.connect(ConnectionId(2), &resume, [0; 16], at(10), &mut out);
+    assert_eq!(out[0], Effect::Close { connection: ConnectionId(1), reason: CloseReason::Replaced });
+    out.clear();
+    let create = Request::Create(Create::new("/a", "", CreateMode::Persistent));
+    machine.request(ConnectionId(1), 5, create, at(10), &mut out);
+    assert_eq!(out, []);
+    machine.disconnected(ConnectionId(1));
+    assert_eq!(machine.sessions().get(response.session).unwrap().connection, Some(ConnectionId(2)));
+}
+
+#[test]
+fn a_lagging_copy_of_the_tree_answers_from_its_own_past() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let lagging = machine.tree().clone();
+    let mut out = Vec::new();
+    let create = Request::Create(Create::new("/a", "", CreateMode::Persistent));
+    machine.request(ConnectionId(1), 5, create, at(0), &mut out);
+    let read = Request::Exists(WatchedPath { path: "/a".to_owned(), watch: false });
+    assert_eq!(answer(&lagging, 1, &read), Some(Err(ErrorCode::NoNode)));
+    assert!(matches!(answer(machine.tree(), 1, &read), Some(Ok(Response::Stat(_)))));
+}

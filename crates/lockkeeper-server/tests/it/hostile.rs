@@ -1,0 +1,126 @@
+//! Peers that are broken, slow, silent or malicious.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use lockkeeper_server::{Config, Server};
+
+use crate::client::*;
+
+fn server() -> Server {
+    wait(Server::ephemeral()).unwrap()
+}
+
+fn expect_refusal(server: &Server, sent: &[u8]) {
+    let mut stream = socket(server.addr());
+    // The server may close before all is written.
+    let _ = stream.write_all(sent);
+    assert!(read_frame(&mut stream).is_err(), "answered {sent:?}");
+}
+
+#[test]
+fn garbage_closes_its_own_connection_and_no_other() {
+    let server = server();
+    let mut good = Client::connect(server.addr());
+    expect_refusal(&server, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    expect_refusal(&server, &[0xff; 64]);
+    expect_refusal(&server, &[0, 0, 0, 0]);
+    expect_refusal(&server, &[0, 0, 0, 4, 0, 0, 0, 0]);
+    expect_refusal(&server, &[0x80, 0, 0, 0, 1, 2, 3, 4]);
+    for len in [0_usize, 1, 4, 7] {
+        let mut client = Client::connect(server.addr());
+        write_frame(&mut client.stream, &vec![0; len]).unwrap();
+        client.expect_end();
+    }
+    good.create("/a", 0).unwrap();
+}
+
+#[test]
+fn a_body_that_cannot_be_read_is_a_marshalling_error() {
+    let server = server();
+    let mut client = Client::connect(server.addr());
+    for opcode in [CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, MULTI, CREATE2, CREATE_TTL, SET_WATCHES, SYNC] {
+        assert_eq!(client.call(opcode, bytes()).error, -5, "{opcode} without a body");
+        assert_eq!(client.call(opcode, bytes().int(i32::MAX).int(7)).error, -5, "{opcode} with a lie");
+        assert_eq!(client.call(opcode, bytes().int(-7)).error, -5, "{opcode} with a negative length");
+    }
+    let greedy = bytes().long(0).int(i32::MAX).int(0).int(0);
+    assert_eq!(client.call(SET_WATCHES, greedy).error, -5, "a vector longer than its frame");
+    client.ping();
+}
+
+/// Case 36.
+#[test]
+fn a_frame_beyond_the_limit_closes_its_connection() {
+    let server = wait(Server::start(Config::default().with_max_frame(1_000))).unwrap();
+    let mut client = Client::connect(server.addr());
+    assert_eq!(client.call(CREATE, bytes().create("/fits", &[7; 900], 0)).error, 0);
+    client.send(CREATE, bytes().create("/too-long", &[7; 1_000], 0));
+    client.expect_end();
+    let mut other = Client::connect(server.addr());
+    assert_eq!(other.children("/", false).unwrap(), ["fits", "zookeeper"]);
+}
+
+#[test]
+fn random_frames_never_stop_the_server() {
+    let server = server();
+    let mut good = Client::connect(server.addr());
+    let mut seed: u64 = 0x2545_f491_4f6c_dd1d;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for _ in 0..300 {
+        let mut client = Client::connect(server.addr());
+        for _ in 0..10 {
+            let len = random() as usize % 60;
+            let mut frame: Vec<u8> = (0..len).map(|_| random() as u8).collect();
+            if len >= 8 {
+                frame[4..8].copy_from_slice(&(random() as i32 % 24).to_be_bytes());
+            }
+            if write_frame(&mut client.stream, &frame).is_err() {
+                break;
+            }
+        }
+    }
+    good.create("/still-here", 0).unwrap();
+}
+
+/// A client that asks and never reads must not grow the server nor delay anyone.
+#[test]
+fn a_client_that_never_reads_holds_up_nobody() {
+    let server = server();
+    let mut writer = Client::connect(server.addr());
+    assert_eq!(writer.call(CREATE, bytes().create("/big", &[7; 500_000], 0)).error, 0);
+    let mut deaf = Client::connect_with(server.addr(), 60_000);
+    deaf.stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    // 25 GB of answers, if the server were so foolish.
+    for xid in 0..50_000 {
+        let get = bytes().int(xid).int(GET_DATA).text("/big").flag(false);
+        if write_frame(&mut deaf.stream, &get.0).is_err() {
+            break;
+        }
+    }
+    assert!(server.stats().requests(lockkeeper_server::OpCode::GetData) < 1_000, "requests wait while answers do");
+    let start = Instant::now();
+    for _ in 0..100 {
+        writer.set("/big", b"small");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    until("the deaf client's session and connection are gone", || {
+        writer.ping();
+        server.stats().sessions == 1 && server.stats().connections == 1
+    });
+}
+
+#[test]
+fn a_silent_connection_holds_up_nobody() {
+    let server = server();
+    let _silent: Vec<_> = (0..50).map(|_| socket(server.addr())).collect();
+    let mut half = socket(server.addr());
+    half.write_all(&[0, 0, 0]).unwrap();
+    let mut client = Client::connect(server.addr());
+    client.create("/a", 0).unwrap();
+}

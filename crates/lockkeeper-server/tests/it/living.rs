@@ -1,0 +1,184 @@
+//! Sessions: how they live on over connections, and how they end.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_server::{Config, Secret, Server};
+
+use crate::client::*;
+
+fn server() -> Server {
+    wait(Server::ephemeral()).unwrap()
+}
+
+/// Case 14: never before its timeout, and at most a tick after.
+#[test]
+fn a_silent_session_expires_in_its_tick_and_its_nodes_go() {
+    let server = server();
+    let mut observer = Client::connect(server.addr());
+    let opened = Instant::now();
+    let mut silent = Client::connect_with(server.addr(), 300);
+    silent.create("/e", 1).unwrap();
+    silent.create("/p", 0).unwrap();
+    let touched = Instant::now();
+    observer.exists("/e", true).unwrap();
+    let id = observer.session.id;
+    assert_eq!(observer.event(), Event { kind: 2, path: "/e".to_owned() });
+    assert!(touched.elapsed() >= Duration::from_millis(300 - 1), "expired early: {:?}", opened.elapsed());
+    assert!(observer.exists("/p", false).is_some());
+    silent.expect_end();
+    assert_eq!(wait(server.sessions()).unwrap(), [id]);
+    assert!(Client::resume(server.addr(), &silent.session, 0).is_none(), "an expired session cannot be resumed");
+}
+
+#[test]
+fn pings_keep_a_session_alive_and_a_broken_connection_does_not_end_it() {
+    let server = server();
+    let mut client = Client::connect_with(server.addr(), 300);
+    client.create("/e", 1).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(900) {
+        client.ping();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let session = client.session.clone();
+    let seen = client.last_zxid;
+    drop(client);
+    let mut client = Client::resume(server.addr(), &session, seen).unwrap();
+    assert_eq!((client.session.id, &client.session.password), (session.id, &session.password));
+    assert_eq!(client.exists("/e", false).unwrap().owner, session.id);
+}
+
+#[test]
+fn a_wrong_password_does_not_resume_a_session_nor_disturb_it() {
+    let server = server();
+    let mut client = Client::connect(server.addr());
+    let mut guess = client.session.clone();
+    guess.password[3] ^= 1;
+    assert!(Client::resume(server.addr(), &guess, 0).is_none());
+    guess.password.clear();
+    assert!(Client::resume(server.addr(), &guess, 0).is_none());
+    guess.id = 4711;
+    assert!(Client::resume(server.addr(), &guess, 0).is_none());
+    client.ping();
+}
+
+#[test]
+fn a_session_speaks_over_its_newest_connection_only() {
+    let server = server();
+    let mut old = Client::connect(server.addr());
+    old.exists("/x", true);
+    let mut new = Client::resume(server.addr(), &old.session, old.last_zxid).unwrap();
+    assert_eq!(server.stats().watches, 0, "watches went with the old connection");
+    // The socket may already be closed at our end; what matters is that nothing comes of it.
+    let _ = write_frame(&mut old.stream, &bytes().int(9).int(CREATE).create("/ghost", b"", 1).0);
+    old.expect_end();
+    assert_eq!(new.exists("/ghost", false), None);
+    until("one connection is left", || server.stats().connections == 1);
+    assert_eq!(server.stats().sessions, 1);
+}
+
+#[test]
+fn closing_a_session_removes_its_nodes_before_the_answer() {
+    let server = server();
+    let mut observer = Client::connect(server.addr());
+    let mut client = Client::connect(server.addr());
+    client.create("/e", 1).unwrap();
+    client.create("/f-", 3).unwrap();
+    let session = client.session.clone();
+    client.close();
+    assert_eq!(observer.children("/", false).unwrap(), ["zookeeper"]);
+    assert!(Client::resume(server.addr(), &session, 0).is_none());
+}
+
+#[test]
+fn an_operator_can_end_a_session() {
+    let server = server();
+    let mut client = Client::connect(server.addr());
+    client.create("/e", 1).unwrap();
+    assert!(wait(server.expire_session(client.session.id)));
+    assert!(!wait(server.expire_session(client.session.id)));
+    client.expect_end();
+    assert_eq!(Client::connect(server.addr()).exists("/e", false), None);
+}
+
+#[test]
+fn a_client_that_has_seen_the_future_is_sent_away() {
+    let server = server();
+    let client = Client::connect(server.addr());
+    assert!(Client::resume(server.addr(), &client.session, 1_000).is_none());
+    assert!(Client::resume(server.addr(), &client.session, 1).is_some());
+}
+
+#[test]
+fn a_client_without_the_read_only_byte_is_answered_without_it() {
+    let server = server();
+    let mut stream = socket(server.addr());
+    write_frame(&mut stream, &connect_frame(0, 1_000, 0, &[]).0).unwrap();
+    assert_eq!(read_frame(&mut stream).unwrap().len(), 4 + 4 + 8 + 4 + 16);
+    let mut stream = socket(server.addr());
+    write_frame(&mut stream, &connect_frame(0, 1_000, 0, &[]).flag(true).0).unwrap();
+    assert_eq!(read_frame(&mut stream).unwrap().len(), 4 + 4 + 8 + 4 + 16 + 1);
+}
+
+fn guarded() -> Server {
+    let config = Config::default().with_tick(Duration::from_millis(100)).with_secret(Secret::new(*b"open sesame"));
+    wait(Server::start(config)).unwrap()
+}
+
+fn present(secret: &[u8]) -> Bytes {
+    bytes().int(0).text(Secret::SCHEME).buffer(secret)
+}
+
+#[test]
+fn with_a_secret_nothing_is_done_for_strangers() {
+    let server = guarded();
+    let mut stranger = Client::connect(server.addr());
+    stranger.ping();
+    assert_eq!(stranger.call(CREATE, bytes().create("/a", b"", 0)).error, -102);
+    stranger.expect_end();
+    until("the stranger's session is gone", || server.stats().sessions == 0);
+    let mut reader = Client::connect(server.addr());
+    assert_eq!(reader.call(GET_CHILDREN, bytes().text("/").flag(true)).error, -102);
+    reader.expect_end();
+    let mut guesser = Client::connect(server.addr());
+    assert_eq!(guesser.call(AUTH, present(b"open sesamf")).error, -115);
+    guesser.expect_end();
+    let mut silent = Client::connect_with(server.addr(), 200);
+    let opened = Instant::now();
+    while opened.elapsed() < Duration::from_secs(10) {
+        silent.send(PING, bytes());
+        if silent.try_answer().is_err() {
+            break;
+        }
+    }
+    assert!(opened.elapsed() < Duration::from_secs(10), "pings do not keep a stranger's session alive");
+    assert_eq!(server.stats().nodes, 4);
+    assert_eq!(four_letters(server.addr(), "ruok"), "imok");
+    assert!(four_letters(server.addr(), "srvr").contains("standalone"));
+    for word in ["stat", "mntr"] {
+        assert!(four_letters(server.addr(), word).contains("not in the whitelist"));
+    }
+}
+
+#[test]
+fn with_the_secret_everything_works_and_a_resumed_session_presents_it_again() {
+    let server = guarded();
+    let mut client = Client::connect(server.addr());
+    assert_eq!(client.call(AUTH, present(b"open sesame")).error, 0);
+    client.create("/e", 1).unwrap();
+    let mut again = Client::resume(server.addr(), &client.session, client.last_zxid).unwrap();
+    client.expect_end();
+    assert_eq!(again.call(AUTH, present(b"open sesame")).error, 0);
+    assert!(again.exists("/e", false).is_some());
+    let mut forgetful = Client::resume(server.addr(), &again.session, 0).unwrap();
+    assert_eq!(forgetful.call(EXISTS, bytes().text("/e").flag(false)).error, -102);
+    forgetful.expect_end();
+    until("the connection is gone", || server.stats().connections == 0);
+    assert_eq!(server.stats().sessions, 1, "a resumed session outlives a connection that forgot");
+}
+
+#[test]
+fn a_secret_is_never_shown() {
+    let config = Config::default().with_secret(Secret::new(*b"open sesame"));
+    assert!(!format!("{config:?}").contains("sesame"));
+}
