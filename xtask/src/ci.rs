@@ -4,16 +4,14 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use crate::zookeeper;
 
 pub(crate) fn run() -> Result<()> {
-    let sh = Shell::new().context("entering the current directory")?;
-    // Wherever it is run from, it is about the whole repository.
-    sh.change_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let sh = crate::shell()?;
     let start = Instant::now();
     step("formatting", || Ok(cmd!(sh, "cargo fmt --all --check").run()?))?;
     step("lints", || Ok(cmd!(sh, "cargo clippy --quiet --workspace --all-targets -- -D warnings").run()?))?;

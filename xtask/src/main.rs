@@ -5,10 +5,14 @@
 mod ci;
 mod zookeeper;
 
+use std::env;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use lockkeeper_testkit::apache;
+use xshell::Shell;
 
 /// Lockkeeper's chores.
 #[derive(Debug, Parser)]
@@ -29,6 +33,15 @@ enum Chore {
 
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper or strace to be had, \
                           5 a server does not serve; with `zookeeper start -- CMD` that of CMD.";
+
+/// A shell in the repository's root, wherever the chore is run from.
+fn shell() -> anyhow::Result<Shell> {
+    let sh = Shell::new().context("entering the current directory")?;
+    // As cargo tells it now, if it does: a binary built in one clone may be run in another.
+    let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    sh.change_dir(Path::new(&own).join(".."));
+    Ok(sh)
+}
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {

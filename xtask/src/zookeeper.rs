@@ -81,11 +81,7 @@ impl Release {
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Start(options) => start(&options),
-        Command::Test(tests) => {
-            let sh = Shell::new().context("entering the current directory")?;
-            sh.change_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-            test(&sh, &tests).map(|()| ExitCode::SUCCESS)
-        }
+        Command::Test(tests) => test(&crate::shell()?, &tests).map(|()| ExitCode::SUCCESS),
         Command::Install => {
             println!("{}", Distribution::install()?.origin());
             SlowFsync::install()?;

@@ -228,8 +228,9 @@ fn run(command: &mut Command) -> Result<(), Error> {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     // Maven says what is wrong first and how to ask it for more last; others end with what is wrong.
-    let wrong = said.lines().find(|line| line.starts_with("[ERROR] ") && line.contains("Could not"));
-    let said = wrong.map_or_else(|| super::tail(&said, 10), str::to_owned);
+    let is_cause = |text: &str| text.contains("Could not find") || text.contains("Non-resolvable");
+    let wrong = said.lines().filter_map(|line| line.split_once("[ERROR] ")).find(|(_, text)| is_cause(text));
+    let said = wrong.map_or_else(|| super::tail(&said, 10), |(_, text)| text.to_owned());
     Err(Error::Install { program, status: output.status, said })
 }
 
