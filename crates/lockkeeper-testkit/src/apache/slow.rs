@@ -65,8 +65,11 @@ impl SlowFsync {
 
 impl Drop for SlowFsync {
     fn drop(&mut self) {
-        for strace in &self.0 {
-            send(strace, Signal::TERM);
+        for strace in &mut self.0 {
+            // Not to one that has ended and been waited for: its id may be somebody else's by now.
+            if let Ok(None) = strace.try_wait() {
+                send(strace, Signal::TERM);
+            }
         }
         for strace in &mut self.0 {
             // It detaches from every thread before it ends, so waiting for it leaves no server stopped.
