@@ -481,3 +481,7 @@ fn first_session() -> i64 {
     let millis = i64::try_from(now.as_millis()).unwrap_or(0);
     (1 << 56) | ((millis << 16) & 0x00ff_ffff_ffff_ffff)
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

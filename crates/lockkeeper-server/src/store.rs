@@ -207,6 +207,11 @@ fn database_error(path: &Path, error: impl Into<redb::Error>) -> ServerError {
     let path = path.to_owned();
     match error.into() {
         redb::Error::DatabaseAlreadyOpen => ServerError::InUse { path },
+        redb::Error::Io(source)
+            if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
+            ServerError::Damaged { path, what: source.to_string() }
+        }
         redb::Error::Io(source) => ServerError::disk(path, source),
         other => ServerError::Damaged { path, what: other.to_string() },
     }

@@ -260,10 +260,14 @@ impl Client {
     }
 
     pub(crate) fn send(&mut self, opcode: i32, body: Bytes) -> i32 {
+        self.try_send(opcode, body).unwrap()
+    }
+
+    pub(crate) fn try_send(&mut self, opcode: i32, body: Bytes) -> io::Result<i32> {
         self.xid += 1;
         let frame = bytes().int(self.xid).int(opcode);
-        write_frame(&mut self.stream, &[frame.0, body.0].concat()).unwrap();
-        self.xid
+        write_frame(&mut self.stream, &[frame.0, body.0].concat())?;
+        Ok(self.xid)
     }
 
     fn frame(&mut self) -> io::Result<Answer> {
@@ -300,10 +304,14 @@ impl Client {
     }
 
     pub(crate) fn call(&mut self, opcode: i32, body: Bytes) -> Answer {
-        let xid = self.send(opcode, body);
-        let answer = self.answer();
+        self.try_call(opcode, body).unwrap()
+    }
+
+    pub(crate) fn try_call(&mut self, opcode: i32, body: Bytes) -> io::Result<Answer> {
+        let xid = self.try_send(opcode, body)?;
+        let answer = self.try_answer()?;
         assert_eq!(answer.xid, xid, "answers come in the order of the requests");
-        answer
+        Ok(answer)
     }
 
     /// Waits for the next event, or takes one that has come.

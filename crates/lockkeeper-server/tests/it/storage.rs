@@ -1,1 +1,343 @@
+//! The data directory: what survives, and what is said when it cannot be used.
 
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkeeper_server::{Config, Server, ServerError};
+
+use crate::client::*;
+
+fn config(directory: &Path) -> Config {
+    Config::default().with_directory(directory).with_tick(Duration::from_millis(100))
+}
+
+fn start(directory: &Path) -> Server {
+    wait(Server::start(config(directory))).unwrap()
+}
+
+#[test]
+fn everything_acknowledged_is_there_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path());
+    let store = server.store_id();
+    let mut client = Client::connect(server.addr());
+    client.create("/a", 0).unwrap();
+    client.create("/a/s-", 2).unwrap();
+    client.create("/a/e-", 3).unwrap();
+    client.create("/gone", 0).unwrap();
+    client.delete("/gone");
+    client.set("/a", &[9; 5_000]);
+    client.call(SET_ACL, bytes().text("/a").acl(1 | 4 | 16, "world", "anyone").int(-1));
+    client.call(CREATE_CONTAINER, bytes().create("/c", b"", 4));
+    client.call(CREATE_TTL, bytes().create("/t", b"", 5).long(1_000_000));
+    let before = wait(server.dump()).unwrap();
+    let (session, zxid) = (client.session.clone(), server.stats().zxid);
+    wait(server.shutdown()).unwrap();
+
+    let server = start(directory.path());
+    assert_eq!(wait(server.dump()).unwrap(), before);
+    assert_eq!((server.stats().zxid, server.store_id()), (zxid, store));
+    let mut client = Client::resume(server.addr(), &session, zxid).expect("sessions survive");
+    assert_eq!(client.create("/a/s-", 2).unwrap(), "/a/s-0000000002");
+    assert_eq!(client.last_zxid, zxid + 1);
+    assert_eq!(client.set("/a", b"x"), -102, "access lists survive");
+    let other = Client::connect(server.addr());
+    assert!(other.session.id > session.id, "session ids are never used twice");
+    client.close();
+    assert_eq!(Client::connect(server.addr()).children("/a", false).unwrap(), ["s-0000000000", "s-0000000002"]);
+}
+
+/// Case 14: nobody could touch a session while the server was down.
+#[test]
+fn a_restart_gives_every_session_its_full_timeout_and_then_expires_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path());
+    let mut client = Client::connect_with(server.addr(), 300);
+    client.create("/e", 1).unwrap();
+    wait(server.shutdown()).unwrap();
+    let restarted = std::time::Instant::now();
+    let server = start(directory.path());
+    let mut observer = Client::connect_with(server.addr(), 10_000);
+    assert!(observer.exists("/e", true).is_some());
+    assert_eq!(observer.event().kind, 2);
+    assert!(restarted.elapsed() >= Duration::from_millis(300));
+}
+
+#[test]
+fn writers_share_their_fsyncs() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path());
+    let addr = server.addr();
+    let writers: Vec<_> = (0..64)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut client = Client::connect(addr);
+                for _ in 0..50 {
+                    client.create("/n-", 2).unwrap();
+                }
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let stats = server.stats();
+    assert_eq!((stats.nodes, stats.transactions), (4 + 64 * 50, 64 * 51));
+    assert!(stats.commits * 4 < stats.transactions, "{} commits of {} transactions", stats.commits, stats.transactions);
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_refused_with_its_name_and_a_way_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |path: &Path| {
+        let error = wait(Server::start(config(path))).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(path.to_str().unwrap()) && !text.contains('\n'), "{text}");
+        assert!(!error.hint().is_empty() && !error.hint().contains('\n'));
+        error
+    };
+
+    let used = directory.path().join("used");
+    let server = start(&used);
+    assert!(matches!(refused(&used), ServerError::InUse { .. }));
+    wait(server.shutdown()).unwrap();
+    drop(start(&used));
+
+    std::fs::write(used.join("format"), "2\n").unwrap();
+    let ServerError::Format { found, supported: 1, .. } = refused(&used) else { panic!() };
+    assert_eq!(found, "2");
+    assert!(refused(&used).hint().contains("newer version"));
+
+    std::fs::write(used.join("format"), "1\n").unwrap();
+    std::fs::remove_file(used.join("state.redb")).unwrap();
+    assert!(matches!(refused(&used), ServerError::Damaged { .. }));
+    std::fs::write(used.join("state.redb"), b"this was a database once").unwrap();
+    assert!(matches!(refused(&used), ServerError::Damaged { .. }));
+
+    let whole = directory.path().join("whole");
+    let server = start(&whole);
+    let mut client = Client::connect(server.addr());
+    (0..200).for_each(|_| drop(client.create("/n-", 2).unwrap()));
+    wait(server.shutdown()).unwrap();
+    let state = whole.join("state.redb");
+    let intact = std::fs::read(&state).unwrap();
+    for keep in [1, 100, 4_096, intact.len() / 2, intact.len() - 4_096] {
+        std::fs::write(&state, &intact[..keep]).unwrap();
+        let error = refused(&whole);
+        assert!(
+            matches!(error, ServerError::Damaged { .. } | ServerError::Disk { .. }),
+            "{keep} bytes left: {error:?}"
+        );
+    }
+    std::fs::write(&state, &intact).unwrap();
+    drop(start(&whole));
+
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert!(matches!(refused(&file), ServerError::NotADirectory { .. }));
+    assert!(matches!(refused(&file.join("below")), ServerError::NotADirectory { .. }));
+
+    let foreign = directory.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("thesis.txt"), "").unwrap();
+    assert!(matches!(refused(&foreign), ServerError::Foreign { .. }));
+    assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "nothing is left behind");
+    assert!(matches!(
+        refused(Path::new("/proc/lockkeeper")),
+        ServerError::Disk { .. } | ServerError::NoPermission { .. }
+    ));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_data_is_the_users_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    drop(start(&data));
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&data), 0o700);
+    assert_eq!(mode(&data.join("state.redb")), 0o600);
+}
+
+#[test]
+fn an_address_that_cannot_be_used_is_refused() {
+    let server = wait(Server::ephemeral()).unwrap();
+    let taken = wait(Server::start(Config::default().with_listen(server.addr()))).unwrap_err();
+    assert!(matches!(taken, ServerError::AddressInUse { .. }), "{taken}");
+    assert_eq!(taken.to_string(), format!("address {} is in use", server.addr()));
+    let open = "0.0.0.0:0".parse().unwrap();
+    let remote = wait(Server::start(Config::default().with_listen(open))).unwrap_err();
+    assert!(matches!(remote, ServerError::NotLoopback { .. }), "{remote}");
+    let server = wait(Server::start(Config::default().with_listen(open).allow_remote(true))).unwrap();
+    wait(server.shutdown()).unwrap();
+    let elsewhere = "192.0.2.1:0".parse().unwrap();
+    let foreign = wait(Server::start(Config::default().with_listen(elsewhere).allow_remote(true))).unwrap_err();
+    assert!(matches!(foreign, ServerError::Listen { .. }), "{foreign}");
+}
+
+/// Not a test of its own: the process that the tests below kill. Runs only when told where its data is.
+#[test]
+fn serve_until_killed() {
+    let Some(directory) = std::env::var_os("LOCKKEEPER_TEST_SERVE") else { return };
+    let server = start(Path::new(&directory));
+    println!("\nserving {}", server.addr());
+    let why = wait(server.stopped());
+    println!("stopped {why}");
+}
+
+/// A server in a process of its own.
+struct Victim {
+    child: Child,
+    addr: SocketAddr,
+    output: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Victim {
+    /// `wrap` is a shell command line that ends by running its arguments.
+    fn start(directory: &Path, wrap: &str) -> Self {
+        let mut child = Command::new("sh")
+            .args(["-c", wrap, "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "storage::serve_until_killed", "--nocapture"])
+            .env("LOCKKEEPER_TEST_SERVE", directory)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let addr = loop {
+            let line = output.next().expect("the server starts").unwrap();
+            if let Some(addr) = line.strip_prefix("serving ") {
+                break addr.parse().unwrap();
+            }
+        };
+        Self { child, addr, output }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// What one writer knows to be true.
+#[derive(Default)]
+struct Acknowledged {
+    /// Version of each node, or `None` if its deletion was acknowledged.
+    nodes: BTreeMap<String, Option<i32>>,
+    zxid: i64,
+    session: Option<(Session, String)>,
+}
+
+/// Creates, overwrites and deletes until the connection breaks, noting what was acknowledged.
+fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>, stop: &AtomicBool) {
+    let Some(mut client) = Client::open(socket(addr), 0, 60_000, 0, &[]) else { return };
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        number += 1;
+        let path = format!("/w{writer}-{:x}-{number}", client.session.id);
+        let Ok(created) = client.try_call(CREATE, bytes().create(&path, &[7; 200], i32::from(number == 1))) else {
+            return;
+        };
+        assert_eq!(created.error, 0);
+        known.lock().unwrap().nodes.insert(path.clone(), Some(0));
+        if number == 1 {
+            known.lock().unwrap().session = Some((client.session.clone(), path));
+            continue;
+        }
+        let request = if number % 3 == 0 {
+            // Not acknowledged yet: until then, either is right.
+            known.lock().unwrap().nodes.remove(&path);
+            client.try_call(DELETE, bytes().text(&path).int(-1))
+        } else {
+            client.try_call(SET_DATA, bytes().text(&path).buffer(b"2").int(0))
+        };
+        let Ok(answer) = request else { return };
+        assert_eq!(answer.error, 0);
+        let mut known = known.lock().unwrap();
+        known.nodes.insert(path, (number % 3 != 0).then_some(1));
+        known.zxid = known.zxid.max(answer.zxid);
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kill_9() {
+    let directory = tempfile::tempdir().unwrap();
+    let known: Vec<_> = (0..4).map(|_| Arc::new(Mutex::new(Acknowledged::default()))).collect();
+    for round in 0..8_u64 {
+        let victim = Victim::start(directory.path(), "exec \"$@\"");
+        let addr = victim.addr;
+        check(addr, &known);
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers: Vec<_> = known
+            .iter()
+            .cloned()
+            .enumerate()
+            .map(|(writer, known)| {
+                let stop = Arc::clone(&stop);
+                std::thread::spawn(move || write_until_cut(addr, writer, &known, &stop))
+            })
+            .collect();
+        let acknowledged = || known.iter().map(|known| known.lock().unwrap().nodes.len()).sum::<usize>();
+        let before = acknowledged();
+        until("some writes are acknowledged", || acknowledged() > before + 20);
+        // Somewhere in the middle of whatever it does.
+        std::thread::sleep(Duration::from_micros(round * 7_919 % 40_000));
+        victim.kill();
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    }
+    let victim = Victim::start(directory.path(), "exec \"$@\"");
+    check(victim.addr, &known);
+    victim.kill();
+}
+
+/// Compares what a restarted server has with what was acknowledged.
+fn check(addr: SocketAddr, known: &[Arc<Mutex<Acknowledged>>]) {
+    let mut client = Client::connect(addr);
+    for known in known {
+        let known = known.lock().unwrap();
+        for (path, version) in &known.nodes {
+            match (client.exists(path, false), version) {
+                (Some(stat), Some(version)) => assert!(stat.version >= *version, "{path} went back"),
+                (None, None) => {}
+                (found, _) => panic!("{path}: expected version {version:?}, found {found:?}"),
+            }
+        }
+        assert!(client.last_zxid >= known.zxid, "time went back");
+        if let Some((session, ephemeral)) = &known.session {
+            let mut again = Client::resume(addr, session, known.zxid).expect("an acknowledged session is kept");
+            assert_eq!(again.exists(ephemeral, false).unwrap().owner, session.id);
+        }
+    }
+}
+
+/// A disk that is really full, as far as the process can tell: no file of its may grow beyond a limit.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_stops_the_server_and_loses_nothing_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut victim = Victim::start(directory.path(), "trap '' XFSZ; ulimit -f 4096; exec \"$@\"");
+    let mut client = Client::connect(victim.addr);
+    let mut acknowledged = Vec::new();
+    while let Ok(mut answer) = client.try_call(CREATE, bytes().create("/n-", &[7; 100_000], 2)) {
+        assert_eq!(answer.error, 0);
+        acknowledged.push(answer.text());
+        assert!(acknowledged.len() < 1_000, "the limit does not work");
+    }
+    let said = victim.output.by_ref().map_while(Result::ok).find(|line| line.starts_with("stopped "));
+    assert_eq!(said, Some(format!("stopped no space left for {}", directory.path().display())));
+    assert!(victim.child.wait().unwrap().success());
+    let server = start(directory.path());
+    let mut client = Client::connect(server.addr());
+    for path in &acknowledged {
+        assert!(client.exists(path, false).is_some(), "{path} was acknowledged");
+    }
+    assert!(!acknowledged.is_empty());
+    client.create("/works-again", 0).unwrap();
+}

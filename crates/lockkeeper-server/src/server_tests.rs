@@ -1,0 +1,127 @@
+//! A server on disks that are slow, full or broken.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::*;
+use crate::OpCode;
+
+#[path = "../tests/it/client.rs"]
+#[allow(dead_code, reason = "shared with the integration tests, which use all of it")]
+mod client;
+
+use client::*;
+
+/// Commits when told to, with the result told.
+struct Gate(Receiver<Result<(), ServerError>>);
+
+impl Store for Gate {
+    fn commit(&mut self, _: &Batch) -> Result<(), ServerError> {
+        // A test that has ended no longer cares.
+        self.0.recv().unwrap_or(Ok(()))
+    }
+}
+
+fn gated() -> (Server, Sender<Result<(), ServerError>>) {
+    let (open, gate) = channel();
+    let config = Config::default().with_tick(Duration::from_millis(100)).with_session_timeouts(
+        Duration::from_secs(60)..=Duration::from_secs(60), // no test here is about expiry
+    );
+    (wait(Server::start_on(config, Box::new(Gate(gate)))).unwrap(), open)
+}
+
+fn connected(server: &Server, open: &Sender<Result<(), ServerError>>) -> Client {
+    open.send(Ok(())).unwrap();
+    Client::connect(server.addr())
+}
+
+/// Whether something arrives without the disk; the only wait for a time, and it errs on the side of passing.
+fn hears_something(client: &Client) -> bool {
+    client.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let heard = client.stream.peek(&mut [0]).is_ok();
+    client.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    heard
+}
+
+#[test]
+fn nothing_is_told_before_it_is_durable() {
+    let (server, open) = gated();
+    let (mut writer, mut reader) = (connected(&server, &open), connected(&server, &open));
+    assert!(reader.exists("/a", true).is_none());
+    let asked = server.stats().requests(OpCode::Exists);
+    writer.send(CREATE, bytes().create("/a", b"", 0));
+    until("the create is applied", || server.stats().nodes == 5);
+    reader.send(EXISTS, bytes().text("/a").flag(false));
+    until("the read is answered, but not told", || server.stats().requests(OpCode::Exists) > asked);
+    assert!(!hears_something(&writer), "an answer before its fsync");
+    assert!(!hears_something(&reader), "an event or a read that shows what can still be lost");
+    assert_eq!(server.stats().outstanding, 3);
+    open.send(Ok(())).unwrap();
+    assert_eq!(writer.answer().error, 0);
+    assert_eq!(reader.event().path, "/a");
+    assert_eq!(reader.answer().error, 0);
+    assert_eq!(server.stats().outstanding, 0);
+}
+
+#[test]
+fn reads_do_not_wait_for_a_disk_that_has_nothing_to_do() {
+    let (server, open) = gated();
+    let mut client = connected(&server, &open);
+    for _ in 0..100 {
+        client.children("/", false).unwrap();
+    }
+    assert_eq!(server.stats().commits, 1);
+}
+
+/// While one group is on its way to the disk, the next one gathers.
+#[test]
+fn writes_that_come_during_a_commit_share_the_next_one() {
+    let (server, open) = gated();
+    let mut client = connected(&server, &open);
+    let first = client.send(CREATE, bytes().create("/first", b"", 0));
+    until("the first is on its way", || server.stats().nodes == 5);
+    for _ in 0..64 {
+        client.send(CREATE, bytes().create("/n-", b"", 2));
+    }
+    until("the others are applied", || server.stats().nodes == 69);
+    open.send(Ok(())).unwrap();
+    assert_eq!(client.answer().xid, first);
+    open.send(Ok(())).unwrap();
+    for _ in 0..64 {
+        assert_eq!(client.answer().error, 0);
+    }
+    assert!(server.stats().commits <= 4, "the session, the first, and at most two groups: {}", server.stats().commits);
+}
+
+/// A full disk: nothing is acknowledged that is not on it, the clients are cut, and the owner is told why.
+#[test]
+fn a_disk_that_fails_stops_the_server_without_a_false_word() {
+    let (server, open) = gated();
+    let mut writer = connected(&server, &open);
+    let mut other = connected(&server, &open);
+    writer.send(CREATE, bytes().create("/lost", b"", 0));
+    until("the create is applied", || server.stats().nodes == 5);
+    other.send(EXISTS, bytes().text("/lost").flag(false));
+    let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+    open.send(Err(ServerError::disk("/data".into(), full))).unwrap();
+    assert!(writer.try_answer().is_err(), "a write is answered that never became durable");
+    assert!(other.try_answer().is_err(), "a read shows what never became durable");
+    let why = wait(server.stopped());
+    assert_eq!(why.to_string(), "no space left for /data");
+    assert!(why.hint().contains("nothing acknowledged is lost"));
+    assert!(std::net::TcpStream::connect(server.addr()).is_err(), "nobody listens any more");
+    assert!(matches!(wait(server.shutdown()), Err(ServerError::Stopped)));
+}
+
+/// The last answers of a stopping server are true, too.
+#[test]
+fn a_shutdown_waits_for_the_disk() {
+    let (server, open) = gated();
+    let mut writer = connected(&server, &open);
+    writer.send(CREATE, bytes().create("/a", b"", 0));
+    until("the create is applied", || server.stats().nodes == 5);
+    let stopping = std::thread::spawn(move || wait(server.shutdown()));
+    assert!(!hears_something(&writer));
+    open.send(Ok(())).unwrap();
+    assert_eq!(writer.answer().error, 0);
+    stopping.join().unwrap().unwrap();
+}
