@@ -161,13 +161,15 @@ impl Driver {
             if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
                 return self.finish(end);
             }
+            // Biased, so that a simulation replays by its seed alone.
             let wake = tokio::select! {
+                biased;
+                () = closing.cancelled(), if !close_seen => Wake::Closing,
+                _ = link.changed() => Wake::LinkChanged,
                 outcome = optional(&mut flight) => Wake::Outcome(outcome),
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
                 seen = optional(&mut look) => Wake::Looked(seen),
                 wake = caller_stirs(&mut self.caller, self.started, self.timeout, self.cancel.as_ref()) => wake,
-                _ = link.changed() => Wake::LinkChanged,
-                () = closing.cancelled(), if !close_seen => Wake::Closing,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
             };
             match wake {
@@ -506,6 +508,7 @@ async fn caller_stirs(
                 }
             };
             tokio::select! {
+                biased;
                 () = outcome.closed() => Wake::CallerGone,
                 () = deadline => Wake::Deadline,
                 () = cancelled => Wake::Cancelled,

@@ -82,6 +82,12 @@ impl Builder {
         self
     }
 
+    /// What this process is doing, for the owner's record; its program's name unless set.
+    pub fn program(mut self, program: impl Into<String>) -> Self {
+        self.owner.program = Some(program.into());
+        self
+    }
+
     /// The proof that a server which serves one user only asks for.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secret = Some(secret.into());
@@ -225,6 +231,7 @@ impl Lockkeeper {
         let (mut asker, answer) = oneshot::channel();
         self.spawn(async move {
             tokio::select! {
+                biased;
                 () = asker.closed() => {}
                 answered = question => drop(asker.send(answered)),
             }
@@ -237,7 +244,8 @@ impl Lockkeeper {
         self.inner.io.spawn(task);
     }
 
-    pub(crate) fn owner(&self) -> &Owner {
+    /// Who the nodes of this handle name as their owner.
+    pub fn owner(&self) -> &Owner {
         &self.inner.owner
     }
 

@@ -204,6 +204,7 @@ impl Supervisor {
                 _ => None,
             };
             tokio::select! {
+                biased;
                 change = self.connection.recv() => {
                     let over = self.follow(change);
                     self.publish();

@@ -1,4 +1,7 @@
-//! smoke
+//! The library against servers: one binary, so that it links once.
+
+mod simulation;
+
 #[tokio::test]
 async fn smoke() {
     let server = lockkeeper_server::Server::ephemeral().await.unwrap();

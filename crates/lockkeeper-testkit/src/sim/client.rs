@@ -1,0 +1,406 @@
+//! The client side: a session that reconnects, times out and queues requests as the TCP client's does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lockkeeper::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Watcher};
+use lockkeeper::{Loss, SessionId};
+use lockkeeper_core::Zxid;
+use lockkeeper_server::machine::{ConnectionId, Effect};
+use lockkeeper_server::request::{
+    ConnectRequest, Create, CreateMode, ErrorCode, EventKind, Request, Response, SetWatches, VersionedPath, WatchedPath,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::link::{Inlet, link};
+use super::server::{ToClient, caught_up, serve};
+use super::{Sim, Trouble};
+
+/// Opens sessions with a simulated ensemble.
+pub(super) struct SimNetwork {
+    pub(super) sim: Sim,
+    pub(super) session_timeout: Duration,
+}
+
+impl Network for SimNetwork {
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, lockkeeper::Error>> {
+        async move {
+            let (troubles, trouble) = mpsc::unbounded_channel();
+            self.sim.world().clients.push(troubles);
+            let (queue, requests) = mpsc::unbounded_channel();
+            let (states, connection) = mpsc::unbounded_channel();
+            let mut session = Session {
+                sim: self.sim.clone(),
+                id: 0,
+                password: [7; 16],
+                timeout: self.session_timeout,
+                seen: 0,
+                heard: Instant::now(),
+                silent_until: Instant::now(),
+                trouble,
+                requests,
+                states,
+                watchers: BTreeMap::new(),
+            };
+            let opened = tokio::time::timeout(patience, session.connect()).await;
+            let Ok(Some(link)) = opened else {
+                let (servers, detail) = ("the simulation".to_owned(), "nobody answers".to_owned());
+                return Err(lockkeeper::Error::Unreachable { servers, waited: patience, detail });
+            };
+            let (id, timeout) = (SessionId(session.id), session.timeout);
+            tokio::spawn(session.live(link));
+            Ok(Opened { ensemble: Arc::new(Client { id, queue }), timeout, connection, anchor: None })
+        }
+        .boxed()
+    }
+}
+
+/// A request and who waits for its answer.
+struct Pending {
+    request: Request,
+    answer: oneshot::Sender<Result<Answer, Fault>>,
+}
+
+/// An answer, with the watch it left.
+struct Answer {
+    response: Response,
+    watch: Option<oneshot::Receiver<Fired>>,
+}
+
+/// One session's operations.
+struct Client {
+    id: SessionId,
+    queue: mpsc::UnboundedSender<Pending>,
+}
+
+impl Client {
+    fn ask<T: 'static>(&self, request: Request, read: impl FnOnce(Answer) -> Option<T> + Send + 'static) -> Reply<T> {
+        let queue = self.queue.clone();
+        async move {
+            let (answer, answered) = oneshot::channel();
+            _ = queue.send(Pending { request, answer });
+            // Not kept while waiting: the last handle gone is what closes the session.
+            drop(queue);
+            let answer = answered.await.unwrap_or(Err(Fault::SessionOver))?;
+            read(answer).ok_or_else(|| Fault::Refused("an answer of another kind".to_owned()))
+        }
+        .boxed()
+    }
+}
+
+impl Ensemble for Client {
+    fn session(&self) -> SessionId {
+        self.id
+    }
+
+    fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)> {
+        let mode = match kind {
+            Kind::EphemeralSequential => CreateMode::EphemeralSequential,
+            Kind::Container => CreateMode::Container,
+            Kind::Persistent => CreateMode::Persistent,
+        };
+        self.ask(Request::Create(Create::new(path, data, mode)), |answer| match answer.response {
+            Response::Created { path, stat: Some(stat) } => {
+                Some((path.rsplit('/').next().unwrap_or_default().to_owned(), Zxid(stat.czxid)))
+            }
+            _ => None,
+        })
+    }
+
+    fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
+        let delete = VersionedPath { path: path.to_owned(), version: version.unwrap_or(-1) };
+        self.ask(Request::Delete(delete), |_| Some(()))
+    }
+
+    fn list(&self, path: &str) -> Reply<Vec<String>> {
+        let list = WatchedPath { path: path.to_owned(), watch: false };
+        self.ask(Request::GetChildren(list), |answer| names(&answer.response))
+    }
+
+    fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)> {
+        let list = WatchedPath { path: path.to_owned(), watch: true };
+        self.ask(Request::GetChildren(list), |answer| Some((names(&answer.response)?, watcher(answer.watch?))))
+    }
+
+    fn read(&self, path: &str) -> Reply<Node> {
+        let read = WatchedPath { path: path.to_owned(), watch: false };
+        self.ask(Request::GetData(read), |answer| node(answer.response))
+    }
+
+    fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)> {
+        let read = WatchedPath { path: path.to_owned(), watch: true };
+        self.ask(Request::GetData(read), |answer| Some((node(answer.response)?, watcher(answer.watch?))))
+    }
+
+    fn sync(&self, path: &str) -> Reply<()> {
+        self.ask(Request::Sync { path: path.to_owned() }, |_| Some(()))
+    }
+}
+
+fn names(response: &Response) -> Option<Vec<String>> {
+    match response {
+        Response::Children { names, .. } => Some(names.iter().map(ToString::to_string).collect()),
+        _ => None,
+    }
+}
+
+fn node(response: Response) -> Option<Node> {
+    match response {
+        Response::Data { data, stat } => Some(Node {
+            data: data.map(|data| data.to_vec()).unwrap_or_default(),
+            czxid: Zxid(stat.czxid),
+            ctime_ms: stat.ctime,
+            version: stat.version,
+            owner: SessionId(stat.ephemeral_owner),
+        }),
+        _ => None,
+    }
+}
+
+fn watcher(fired: oneshot::Receiver<Fired>) -> Watcher {
+    fired.map(|fired| fired.unwrap_or(Fired::SessionOver)).boxed()
+}
+
+/// A path and whether its children are watched.
+type Watched = (String, bool);
+
+/// The session's task.
+struct Session {
+    sim: Sim,
+    id: i64,
+    password: [u8; 16],
+    timeout: Duration,
+    /// The newest transaction an answer showed.
+    seen: i64,
+    /// When a server was last heard of.
+    heard: Instant,
+    /// Until when nobody is reached.
+    silent_until: Instant,
+    trouble: mpsc::UnboundedReceiver<Trouble>,
+    requests: mpsc::UnboundedReceiver<Pending>,
+    states: mpsc::UnboundedSender<Connection>,
+    watchers: BTreeMap<Watched, Vec<oneshot::Sender<Fired>>>,
+}
+
+/// A connection as the client knows it.
+struct ClientLink {
+    connection: ConnectionId,
+    to_server: Inlet<Request>,
+    from_server: mpsc::UnboundedReceiver<ToClient>,
+    /// What has no answer yet, the oldest first; `None` where nobody waits for it (pings, `setWatches`).
+    waiting: VecDeque<Option<Pending>>,
+}
+
+/// How a connection ended.
+enum Ended {
+    Lost,
+    Closed,
+}
+
+impl Session {
+    async fn live(mut self, mut link: ClientLink) {
+        loop {
+            match self.serve(&mut link).await {
+                Ended::Closed => {
+                    _ = self.states.send(Connection::Over(Loss::Closed));
+                    return;
+                }
+                Ended::Lost => {
+                    self.drop_link(link);
+                    _ = self.states.send(Connection::Lost);
+                }
+            }
+            // As the TCP client: after 7/5 of the timeout without a server the session is given up for lost.
+            let patience = self.heard + self.timeout * 7 / 5;
+            match tokio::time::timeout_at(patience, self.connect()).await {
+                Ok(Some(fresh)) => {
+                    link = fresh;
+                    self.rewatch(&mut link);
+                    _ = self.states.send(Connection::Back);
+                }
+                Ok(None) | Err(_) => {
+                    self.requests.close();
+                    _ = self.states.send(Connection::Over(Loss::SessionExpired));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Connects to servers by chance until one takes the session. `None`: the session has expired.
+    async fn connect(&mut self) -> Option<ClientLink> {
+        loop {
+            let travel = self.sim.within(&self.sim.settings.network.clone());
+            tokio::time::sleep(travel).await;
+            if Instant::now() < self.silent_until {
+                tokio::time::sleep_until(self.silent_until).await;
+            }
+            let sim = self.sim.clone();
+            let (replies, from_server) = mpsc::unbounded_channel();
+            let attempt = {
+                let mut world = sim.world();
+                let replica = world.rng.usize(..sim.settings.servers);
+                let behind = *world.replicas[replica].applied.borrow() < self.seen;
+                let request = ConnectRequest {
+                    last_zxid_seen: self.seen,
+                    timeout_ms: i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX),
+                    session: self.id,
+                    password: self.password.to_vec(),
+                    has_read_only: true,
+                };
+                if behind {
+                    None
+                } else {
+                    let connection = world.open_connection(replica, replies);
+                    let mut effects = Vec::new();
+                    world.machine.connect(connection, &request, self.password, sim.now(), &mut effects);
+                    sim.commit(&mut world, &effects);
+                    effects.into_iter().find_map(|effect| match effect {
+                        Effect::Connected { response, zxid, .. } => Some((connection, response, zxid)),
+                        _ => None,
+                    })
+                }
+            };
+            let Some((connection, response, zxid)) = attempt else {
+                continue;
+            };
+            if response.session == 0 {
+                return None;
+            }
+            // A new session is there once its transaction is; an old one needs none.
+            let zxid = if self.id == 0 { zxid } else { 0 };
+            caught_up(&sim, connection, zxid).await;
+            self.id = response.session;
+            self.timeout = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or(0));
+            self.heard = Instant::now();
+            let (to_server, requests) = link();
+            tokio::spawn(serve(sim, connection, self.id, requests));
+            return Some(ClientLink { connection, to_server, from_server, waiting: VecDeque::new() });
+        }
+    }
+
+    fn rewatch(&mut self, link: &mut ClientLink) {
+        self.watchers.retain(|_, waiting| {
+            waiting.retain(|waiting| !waiting.is_closed());
+            !waiting.is_empty()
+        });
+        let paths = |children: bool| -> Vec<String> {
+            self.watchers.keys().filter(|(_, c)| *c == children).map(|(path, _)| path.clone()).collect()
+        };
+        let wanted = SetWatches { relative_zxid: self.seen, data: paths(false), exist: Vec::new(), child: paths(true) };
+        self.send(link, Request::SetWatches(wanted), None);
+    }
+
+    /// Forgets the connection; what is under way on it is lost or not, by chance.
+    fn drop_link(&mut self, link: ClientLink) {
+        for pending in link.waiting.into_iter().flatten() {
+            _ = pending.answer.send(Err(Fault::ConnectionLoss));
+        }
+        let mut world = self.sim.world();
+        if world.rng.bool() {
+            world.connections.remove(&link.connection.0);
+            world.machine.disconnected(link.connection);
+        }
+    }
+
+    async fn serve(&mut self, link: &mut ClientLink) -> Ended {
+        let ping_after = self.timeout * 3 / 20;
+        let silence = self.timeout * 2 / 5;
+        let mut closing = false;
+        let mut pinged = Instant::now();
+        loop {
+            let now = Instant::now();
+            tokio::select! {
+                biased;
+                Some(trouble) = self.trouble.recv() => match trouble {
+                    Trouble::Cut => return Ended::Lost,
+                    Trouble::Silence(length) => self.silent_until = now + length,
+                },
+                message = link.from_server.recv(), if now >= self.silent_until => {
+                    let travel = self.sim.within(&self.sim.settings.network.clone());
+                    // In order: nothing else is received while this one travels.
+                    tokio::time::sleep(travel).await;
+                    self.heard = Instant::now();
+                    match message {
+                        None | Some(ToClient::Close) => return Ended::Lost,
+                        Some(ToClient::Event { path, kind }) => self.fire(&path, kind),
+                        Some(ToClient::Reply { zxid, result }) => {
+                            self.seen = self.seen.max(zxid);
+                            match link.waiting.pop_front() {
+                                Some(Some(pending)) if closing && pending.request == Request::CloseSession => {
+                                    return Ended::Closed;
+                                }
+                                Some(Some(pending)) => self.answer(pending, result),
+                                Some(None) | None => {}
+                            }
+                        }
+                    }
+                }
+                request = self.requests.recv(), if !closing => {
+                    let pending = request.unwrap_or_else(|| {
+                        closing = true;
+                        Pending { request: Request::CloseSession, answer: oneshot::channel().0 }
+                    });
+                    self.send(link, pending.request.clone(), Some(pending));
+                    pinged = now;
+                }
+                () = tokio::time::sleep_until(pinged + ping_after) => {
+                    self.send(link, Request::Ping, None);
+                    pinged = now;
+                }
+                () = tokio::time::sleep_until(self.heard + silence) => return Ended::Lost,
+                () = tokio::time::sleep_until(self.silent_until), if now < self.silent_until => {}
+            }
+        }
+    }
+
+    /// Puts a request on the wire. In silence it waits there, as TCP would send it again, until something gets through.
+    fn send(&self, link: &mut ClientLink, request: Request, pending: Option<Pending>) {
+        let travel = self.sim.within(&self.sim.settings.network.clone());
+        let silence = self.silent_until.saturating_duration_since(Instant::now());
+        link.to_server.send(request, silence + travel);
+        link.waiting.push_back(pending);
+    }
+
+    fn answer(&mut self, pending: Pending, result: Result<Response, ErrorCode>) {
+        let answer = match result {
+            Ok(response) => {
+                let watch = watched(&pending.request).map(|watched| {
+                    let (fire, fired) = oneshot::channel();
+                    self.watchers.entry(watched).or_default().push(fire);
+                    fired
+                });
+                Ok(Answer { response, watch })
+            }
+            Err(ErrorCode::NoNode) => Err(Fault::NoNode),
+            Err(ErrorCode::NodeExists) => Err(Fault::NodeExists),
+            Err(ErrorCode::BadVersion) => Err(Fault::BadVersion),
+            Err(error) => Err(Fault::Refused(format!("{error:?}"))),
+        };
+        _ = pending.answer.send(answer);
+    }
+
+    fn fire(&mut self, path: &str, kind: EventKind) {
+        let fired = if kind == EventKind::Deleted { Fired::Gone } else { Fired::Changed };
+        for children in [false, true] {
+            let concerned = kind == EventKind::Deleted || children == (kind == EventKind::ChildrenChanged);
+            let waiting = concerned.then(|| self.watchers.remove(&(path.to_owned(), children))).flatten();
+            for waiting in waiting.into_iter().flatten() {
+                _ = waiting.send(fired);
+            }
+        }
+    }
+}
+
+/// The watch that a request leaves.
+fn watched(request: &Request) -> Option<Watched> {
+    match request {
+        Request::GetData(WatchedPath { path, watch: true }) => Some((path.clone(), false)),
+        Request::GetChildren(WatchedPath { path, watch: true }) => Some((path.clone(), true)),
+        _ => None,
+    }
+}
