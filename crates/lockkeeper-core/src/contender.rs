@@ -64,6 +64,8 @@ enum Flight {
     Inspect(String),
     /// Is the node I am about to delete still mine? (unprotected names only)
     Verify(String),
+    /// The same after a delete whose reply was lost: does the name stand, behind a sync?
+    Settle(String),
     Watch(String),
     Delete(String),
 }
@@ -100,6 +102,8 @@ pub struct Contender {
     own_watched: bool,
     /// The unprotected own node was just seen to be ours, with this version of its data.
     verified: Option<i32>,
+    /// The reply to a delete of an unprotected node was lost: what this server shows may be older than that delete.
+    delete_doubted: bool,
 
     leaving: Option<Leaving>,
     session_over: bool,
@@ -135,6 +139,7 @@ impl Contender {
             lingered: false,
             own_watched: false,
             verified: None,
+            delete_doubted: false,
             leaving: None,
             session_over: false,
             stuck: false,
@@ -248,6 +253,12 @@ impl Contender {
             self.flight = Some(Flight::Delete(name.clone()));
             return Command::Delete { name, version: None };
         }
+        if self.delete_doubted {
+            // The node may be gone, the parent removed and made again, and the name someone else's, with the same version;
+            // and a server that lags would still show the node as ours. So no look before a sync.
+            self.flight = Some(Flight::Settle(name));
+            return Command::Recover;
+        }
         match self.verified.take() {
             Some(version) => {
                 self.flight = Some(Flight::Delete(name.clone()));
@@ -331,7 +342,11 @@ impl Contender {
     }
 
     fn listed(&mut self, outcome: Result<&[String], Failure>) {
-        let recovering = self.flight.take() == Some(Flight::Recover);
+        let flight = self.flight.take();
+        if let Some(Flight::Settle(name)) = flight {
+            return self.settled(&name, outcome);
+        }
+        let recovering = flight == Some(Flight::Recover);
         match outcome {
             Ok(names) if recovering => self.search(names),
             Ok(names) => self.judge(names),
@@ -343,6 +358,25 @@ impl Contender {
             Err(Failure::SessionOver) => self.session_over = true,
             Err(Failure::Refused | Failure::BadVersion) if recovering => self.stuck = true,
             Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
+        }
+    }
+
+    /// A synced listing after a delete whose reply was lost.
+    fn settled(&mut self, name: &str, outcome: Result<&[String], Failure>) {
+        match outcome {
+            Ok(names) => {
+                self.delete_doubted = false;
+                if !names.iter().any(|listed| listed == name) {
+                    self.forget(name);
+                }
+            }
+            Err(Failure::NoNode) => {
+                self.delete_doubted = false;
+                self.forget(name);
+            }
+            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion) => self.stuck = true,
         }
     }
 
@@ -463,7 +497,7 @@ impl Contender {
         };
         match outcome {
             Ok(()) | Err(Failure::NoNode) => self.forget(&name),
-            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::ConnectionLoss) => self.delete_doubted = !self.dialect.protects(),
             Err(Failure::SessionOver) => self.session_over = true,
             // Its data changed between the look and the delete (an asker's word): look again.
             Err(Failure::BadVersion) => {}
