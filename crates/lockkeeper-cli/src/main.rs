@@ -1,1 +1,75 @@
-fn main() { println!("hi"); }
+//! The `lockkeeper` command: runs anything under a lock, shows locks, and serves them on one machine.
+//!
+//! Everything here is a thin face of the library; what it adds is what a Unix command owes its surroundings: signals, process
+//! groups, terminals, exit codes, and text that cannot be misused.
+
+mod args;
+mod child;
+mod commands;
+mod daemon;
+mod exit;
+mod launcher;
+mod local;
+mod output;
+mod settings;
+mod signals;
+mod terminal;
+mod waiting;
+
+use std::process::ExitCode;
+
+use crate::args::{Args, Verb};
+use crate::exit::Failure;
+use crate::output::Printer;
+
+fn main() -> ExitCode {
+    // What this program starts itself as, before anything else: the launcher should cost next to nothing.
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == launcher::WORD => return launcher::exec(words),
+        Some(word) if word == daemon::WORD => return daemon::main(words),
+        _ => {}
+    }
+    let args = match args::parse() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
+    let printer = Printer::new(args.verb.json());
+    log_if_asked();
+    let status = obey(args, &printer).unwrap_or_else(|failure| {
+        printer.failure(&failure);
+        failure.code as u8
+    });
+    ExitCode::from(status)
+}
+
+fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::system("cannot start an event loop", error))?;
+    let outcome = runtime.block_on(async {
+        match args.verb {
+            Verb::Run(args) => commands::run::run(args, printer).await,
+            Verb::List(args) => commands::list::list(args, printer).await,
+            Verb::Show(args) => commands::show::show(args, printer).await,
+            Verb::Serve(args) => commands::serve::serve(args, printer).await,
+            Verb::Completions { shell } => args::completions(shell),
+            Verb::Man => args::man(),
+        }
+    });
+    // A thread may still wait for a server that somebody else starts; nothing depends on it any more.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Log lines for whoever debugs: `LOCKKEEPER_LOG=debug`.
+fn log_if_asked() {
+    if let Some(filter) = settings::variable("LOCKKEEPER_LOG") {
+        // Fails only if there is a subscriber already.
+        _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+            .with_writer(std::io::stderr)
+            .try_init();
+    }
+}

@@ -1,0 +1,274 @@
+//! The command line as it was typed.
+//!
+//! What a missing word means is not decided here: see [`crate::settings`].
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::exit::{Code, Failure};
+use crate::output::Printer;
+
+/// Runs commands under locks that hold across processes and machines.
+///
+/// With no servers configured, the locks are this user's on this machine: a small server is started when none runs.
+/// With --servers or LOCKKEEPER_SERVERS they are those of an Apache ZooKeeper ensemble, shared by all who use it.
+#[derive(Debug, Parser)]
+#[command(name = "lockkeeper", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Runs a command while holding a lock
+    Run(RunArgs),
+    /// Lists the locks that somebody holds or waits for
+    List(ListArgs),
+    /// Shows who holds a lock and who waits for it
+    Show(ShowArgs),
+    /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
+    Serve(ServeArgs),
+    /// Prints a completion script for a shell
+    #[command(hide = true)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page
+    #[command(hide = true)]
+    Man,
+}
+
+impl Verb {
+    /// Whether to print for machines.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Verb::Run(args) => args.json,
+            Verb::List(args) => args.json,
+            Verb::Show(args) => args.json,
+            Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
+        }
+    }
+}
+
+/// Where the locks are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConnectArgs {
+    /// ZooKeeper servers, as zk1:2181,zk2:2181,zk3:2181/chroot [env: LOCKKEEPER_SERVERS]
+    #[arg(long, value_name = "SERVERS")]
+    pub servers: Option<String>,
+    /// Where this user's own server keeps its state, when no servers are given [env: LOCKKEEPER_STATE_DIR] [default:
+    /// $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// How long after a crash of this process its locks stay taken [env: LOCKKEEPER_SESSION_TIMEOUT] [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub session_timeout: Option<Duration>,
+}
+
+const RUN_HELP: &str = "\
+NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path.
+
+The command runs in a process group of its own, with its standard streams untouched, and is told of the hold in
+LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE. Signals sent to lockkeeper go to the whole group.
+
+What a lock cannot do:
+  No lock can stop a process that is paused between looking and acting. If two at once would do damage, let the resource
+  refuse: LOCKKEEPER_TOKEN grows with every grant of the lock, so it can turn away whoever comes with a smaller one.
+  The hold ends with the command. What it leaves running in the background, or as a daemon, runs without the lock.
+
+Exit status:
+  that of the command; 128+n if signal n killed it. Of lockkeeper itself:
+   64  the command line is wrong           75  not acquired: taken (--try), or --wait is over
+   69  no server could be reached          76  the lock was lost while the command ran; it was stopped
+   70  internal failure                    77  the server refused
+   73  the embedded server cannot start    126, 127  the command cannot be executed, was not found
+
+Examples:
+  lockkeeper run nightly -- ./job.sh
+  lockkeeper run nightly --try --message 'nightly index' -- ./job.sh
+  lockkeeper run deploy --wait 30s --servers zk1:2181,zk2:2181,zk3:2181 -- make deploy";
+
+/// `lockkeeper run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RUN_HELP, override_usage = "lockkeeper run <NAME> [OPTIONS] -- <COMMAND>...")]
+pub(crate) struct RunArgs {
+    /// The lock
+    pub name: String,
+    /// Gives up at once if the lock is taken
+    #[arg(long = "try", conflicts_with = "wait")]
+    pub once: bool,
+    /// Gives up after this long, starting and reaching a server included; 0s is --try [default: waits]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<Duration>,
+    /// Says why, to those who wait and look
+    #[arg(long, short, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// When the lock is lost, how long the command may take to end before it is killed; at most a quarter of the session
+    /// timeout
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
+    pub grace: Duration,
+    /// The exit status for "not acquired"
+    #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8)]
+    pub conflict_exit_code: u8,
+    /// Prints what lockkeeper has to say as JSON, a line each, on standard error
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `lockkeeper list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    pub prefix: Option<String>,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the locks are.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper show`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// The lock
+    pub name: String,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Any ZooKeeper client on this machine can use it. One machine, one disk: not an ensemble. Stop it with Ctrl-C or SIGTERM;
+everything that was acknowledged is on the disk.")]
+pub(crate) struct ServeArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2181")]
+    pub listen: SocketAddr,
+    /// Where to keep the data [default: the state directory's serve/]
+    #[arg(long, value_name = "DIR", conflicts_with = "memory")]
+    pub data: Option<PathBuf>,
+    /// Keeps everything in memory: a restart starts empty
+    #[arg(long)]
+    pub memory: bool,
+    /// Allows an address that other machines can reach: there is neither TLS nor user accounts
+    #[arg(long)]
+    pub allow_remote: bool,
+    /// In a new data directory, counts transactions from after this one, so that fencing tokens stay above those of a server
+    /// that this one replaces
+    #[arg(long, value_name = "ZXID", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    pub first_zxid: i64,
+    /// Where the default data directory is [env: LOCKKEEPER_STATE_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// Parses the command line; help, version and mistakes are printed here.
+pub(crate) fn parse() -> Result<Args, ExitCode> {
+    let error = match Args::try_parse() {
+        Ok(args) => return Ok(args),
+        Err(error) => error,
+    };
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // Broken pipe: whoever looks at the help has seen enough.
+        _ = error.print();
+        return Err(ExitCode::SUCCESS);
+    }
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let before_command = words.iter().take_while(|word| *word != "--");
+    let json = before_command.clone().any(|word| word == "--json");
+    Printer::new(json).failure(&mistake(&error, &words));
+    Err(ExitCode::from(Code::Usage as u8))
+}
+
+/// A parser's many lines as one, and what to do about it.
+fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
+    let verb = words.first().and_then(|word| word.to_str()).filter(|word| !word.starts_with('-'));
+    let known = verb.filter(|verb| Args::command().find_subcommand(verb).is_some());
+    let help = match known {
+        Some(verb) => format!("see lockkeeper {verb} --help"),
+        None => "see lockkeeper --help".to_owned(),
+    };
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::new(Code::Usage, "what to do is missing: run, list, show or serve").hint(help);
+    }
+    let text = error.to_string();
+    let mut paragraphs = text.split("\n\n");
+    let first = paragraphs.next().unwrap_or(&text);
+    let message = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ").map(str::to_owned));
+    let separated = words.iter().any(|word| word == "--");
+    let hint = match (error.kind(), tip) {
+        (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, _) if known == Some("run") && !separated => {
+            "write -- before the command: lockkeeper run NAME -- COMMAND".to_owned()
+        }
+        (_, Some(tip)) => format!("{}; {help}", tip.split_whitespace().collect::<Vec<_>>().join(" ")),
+        (_, None) => help,
+    };
+    Failure::new(Code::Usage, message).hint(hint)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write 500ms, 30s, 5m or 3h"))
+}
+
+/// Prints a completion script.
+pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "lockkeeper", &mut script);
+    print(&script)
+}
+
+/// Prints the manual page.
+pub(crate) fn man() -> Result<u8, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Args::command())
+        .render(&mut page)
+        .map_err(|error| Failure::system("cannot make the page", error))?;
+    print(&page)
+}
+
+fn print(text: &[u8]) -> Result<u8, Failure> {
+    crate::output::tolerate_closed(std::io::stdout().write_all(text))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn case_47_waits_may_take_hours() {
+        assert_eq!(duration("3h"), Ok(Duration::from_secs(3 * 3600)));
+        assert!(duration("30").is_err_and(|error| error.contains("30s")));
+        assert!(duration("-1s").is_err());
+    }
+}

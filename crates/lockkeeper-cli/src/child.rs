@@ -1,0 +1,205 @@
+//! The command under the lock: one process group, started, followed, signalled and outlived.
+//!
+//! Invariant: when [`Job::attend`] returns, the command itself has been reaped, and the terminal is ours again if it was.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use lockkeeper::{Guard, Loss};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
+    test_kill_process_group, waitpid,
+};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::exit::Failure;
+use crate::launcher;
+use crate::output::Printer;
+use crate::signals::{self, Signals};
+use crate::terminal::Terminal;
+
+/// How long to wait between looks at a group whose first process has ended. The others are not our children, so nobody
+/// tells us of their end.
+const SURVIVORS: Duration = Duration::from_millis(10);
+
+/// A command that runs.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Its first process and its group.
+    pid: Pid,
+    changed: unix::Signal,
+    continued: unix::Signal,
+    terminal: Option<Terminal>,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The command's exit status; 128+n if signal n killed it.
+    pub status: u8,
+    /// Why the lock was lost meanwhile, if it was.
+    pub loss: Option<Loss>,
+}
+
+impl Job {
+    /// Starts a command that holds `guard`.
+    pub(crate) fn start(command: &[OsString], guard: &Guard) -> Result<Self, Failure> {
+        let catch = |kind| unix::signal(kind).map_err(|error| Failure::system("cannot catch signals", error));
+        let (changed, continued) = (catch(SignalKind::child())?, catch(SignalKind::from_raw(Signal::CONT.as_raw()))?);
+        let terminal = Terminal::controlling();
+        // Not when standard output goes elsewhere: behind a pipe there may be a pager in our group that needs the terminal.
+        // A command that turns out to need it gets it then.
+        let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
+        let child = launcher::command(command, foreground)
+            .env("LOCKKEEPER_TOKEN", guard.token().to_string())
+            .env("LOCKKEEPER_PATH", guard.path())
+            .env("LOCKKEEPER_NODE", guard.node())
+            .spawn()
+            .map_err(|error| Failure::system("cannot start a process", error))?;
+        let pid = Pid::from_child(&child);
+        Ok(Job { pid, changed, continued, terminal })
+    }
+
+    /// Follows the command to its end, passing signals on, and stops it when the lock is lost.
+    pub(crate) async fn attend(
+        mut self,
+        guard: &Guard,
+        signals: &mut Signals,
+        grace: Duration,
+        printer: Printer,
+    ) -> Result<Outcome, Failure> {
+        let mut loss = None;
+        let mut kill_at = None;
+        let lost = guard.lost();
+        tokio::pin!(lost);
+        let status = loop {
+            let deadline = kill_at.unwrap_or_else(Instant::now);
+            tokio::select! {
+                biased;
+                why = &mut lost, if loss.is_none() => {
+                    loss = Some(why);
+                    printer.note(&format!("lock {} is lost: {why}; stopping the command", guard.path()));
+                    self.stop();
+                    kill_at = Some(Instant::now() + grace);
+                }
+                () = sleep_until(deadline), if kill_at.is_some() => {
+                    self.signal(Signal::KILL);
+                    kill_at = None;
+                }
+                change = change(&mut self.changed, self.pid) => {
+                    let change = change?;
+                    if let Some(status) = ended(change) {
+                        break status;
+                    }
+                    if let Some(signal) = change.stopping_signal() {
+                        self.stopped(signal, guard).await;
+                    }
+                }
+                signal = signals.next() => self.pass_on(signal),
+            }
+        };
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back(self.pid);
+            if status > 128 {
+                terminal.mend();
+            }
+        }
+        if let Some(deadline) = kill_at {
+            self.outlast(deadline).await;
+        }
+        Ok(Outcome { status, loss })
+    }
+
+    /// Asks the whole group to end.
+    fn stop(&self) {
+        self.signal(Signal::TERM);
+        // A stopped process hears of it only when it goes on.
+        self.signal(Signal::CONT);
+    }
+
+    /// Waits for the rest of the group, and kills what is left at the deadline.
+    async fn outlast(&self, deadline: Instant) {
+        while test_kill_process_group(self.pid).is_ok() {
+            if Instant::now() >= deadline {
+                self.signal(Signal::KILL);
+                return;
+            }
+            sleep(SURVIVORS).await;
+        }
+    }
+
+    /// Passes a signal of ours on to the group.
+    fn pass_on(&self, signal: Signal) {
+        // The terminal tells its own group of its size.
+        let told = signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid));
+        if !told {
+            self.signal(signal);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The pid is the group's as long as we have not reaped it, so this never hits a stranger. It fails when nobody is
+        // left in the group.
+        _ = kill_process_group(self.pid, signal);
+    }
+
+    /// The command was stopped: by Ctrl-Z, by its wish for the terminal, or by someone's `kill -STOP`.
+    async fn stopped(&mut self, signal: i32, guard: &Guard) {
+        let Some(terminal) = &self.terminal else {
+            // No terminal, no job control: whoever stopped it will let it go on.
+            return;
+        };
+        let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
+        let had_terminal = terminal.belongs_to(self.pid);
+        if !wants_terminal && !had_terminal && signal != Signal::TSTP.as_raw() {
+            return;
+        }
+        if !(wants_terminal && terminal.is_ours()) && has_shell() {
+            terminal.take_back(self.pid);
+            // The shell sees us stop and prompts; `fg` and `bg` let us go on. The session may expire meanwhile.
+            _ = kill_process(getpid(), Signal::STOP);
+            self.continued.recv().await;
+            // Whether the lock is still ours is known here before the command moves again.
+            if !guard.is_held() {
+                return;
+            }
+        }
+        if (wants_terminal || had_terminal) && terminal.is_ours() {
+            terminal.give(self.pid);
+        }
+        self.signal(Signal::CONT);
+    }
+}
+
+/// The next change of the command's state. Dropping the future loses none.
+async fn change(changed: &mut unix::Signal, pid: Pid) -> Result<WaitStatus, Failure> {
+    loop {
+        match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(Some((_, status))) => return Ok(status),
+            Ok(None) => _ = changed.recv().await,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::system("cannot wait for the command", error)),
+        }
+    }
+}
+
+/// The exit status as a shell would report it, if this was the end.
+fn ended(status: WaitStatus) -> Option<u8> {
+    if let Some(code) = status.exit_status() {
+        return Some(code as u8);
+    }
+    status.terminating_signal().map(signals::status)
+}
+
+/// Whether a shell with job control started us: only then will somebody let us go on once we stop.
+fn has_shell() -> bool {
+    let Some(parent) = getppid() else {
+        return false;
+    };
+    let same_session = getsid(Some(parent)).ok() == getsid(None).ok();
+    same_session && getpgid(Some(parent)).is_ok_and(|group| group != getpgrp())
+}

@@ -1,0 +1,57 @@
+//! `lockkeeper list`: the locks that somebody holds or waits for.
+
+use std::fmt::Write as _;
+
+use lockkeeper::LockInfo;
+use serde::Serialize;
+
+use crate::args::ListArgs;
+use crate::commands::show::inquire;
+use crate::exit::Failure;
+use crate::output::{self, LockView, Printer, plain, who};
+use crate::settings::{Settings, list_root};
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    locks: Vec<LockView<'a>>,
+}
+
+/// Lists locks; returns the exit status.
+pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failure> {
+    let root = list_root(args.prefix.as_deref())?;
+    let settings = Settings::read(args.connect)?;
+    let at = root.clone();
+    let locks = inquire(&settings, async move |admin| admin.list(at.as_str()).await).await?.unwrap_or_default();
+    if printer.is_json() {
+        output::document(&Listing { locks: locks.iter().map(LockView::of).collect() })?;
+        return Ok(0);
+    }
+    if locks.is_empty() {
+        printer.note(&format!("nobody holds a lock or waits for one at or below {root}"));
+        return Ok(0);
+    }
+    output::data(&locks.iter().fold(String::new(), |mut text, lock| {
+        // Writing to a string never fails.
+        _ = writeln!(text, "{}", line(lock));
+        text
+    }))?;
+    Ok(0)
+}
+
+/// `/locks/nightly  held by build@ci-7 (pid 4711) since 10:42:03 (nightly index), 3 waiting`
+fn line(lock: &LockInfo) -> String {
+    let mut line = plain(&lock.path);
+    match lock.holders.split_first() {
+        Some((first, others)) => {
+            _ = write!(line, "  held by {}", who(first));
+            if !others.is_empty() {
+                _ = write!(line, " and {} more", others.len());
+            }
+        }
+        None => line.push_str("  free"),
+    }
+    if !lock.waiters.is_empty() {
+        _ = write!(line, ", {} waiting", lock.waiters.len());
+    }
+    line
+}

@@ -1,0 +1,6 @@
+//! One module a verb.
+
+pub(crate) mod list;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod show;

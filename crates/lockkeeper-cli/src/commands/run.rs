@@ -1,0 +1,207 @@
+//! `lockkeeper run`: stand in line, run the command, let go.
+//!
+//! Three phases, and in each a signal means something else: while waiting it ends the wait, while the command runs it is the
+//! command's, while releasing it changes nothing any more. None of them ends without the lock's node gone, or a word about
+//! when it will be.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use lockkeeper::{Builder, Error, Guard, LockPath, Lockkeeper, ReleaseError};
+use tokio::time::{Instant, timeout};
+
+use crate::args::RunArgs;
+use crate::child::{Job, Outcome};
+use crate::exit::{Code, Failure};
+use crate::local;
+use crate::output::Printer;
+use crate::settings::{CONNECT_TIMEOUT, Place, Settings, lock_path};
+use crate::signals::{self, ENDING, RUNNING, Signals};
+use crate::waiting;
+
+/// How long a command that was told to stop waiting tries to leave the queue.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// How long a release may take to be confirmed.
+const RELEASING: Duration = Duration::from_secs(5);
+
+/// How much of a command line others get to see.
+const PROGRAM_CHARS: usize = 200;
+
+/// Runs a command under a lock; returns the exit status.
+pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?;
+    let settings = Settings::read(args.connect)?;
+    let mut signals = Signals::default();
+    signals.add(ENDING)?;
+    // A wait of nothing is a try: no server could answer in no time.
+    let wait = args.wait.filter(|wait| !wait.is_zero());
+    let mut line = Line {
+        path,
+        once: args.once || (args.wait.is_some() && wait.is_none()),
+        message: args.message,
+        builder: settings.builder().program(program(&args.command)),
+        place: settings.place,
+        started: Instant::now(),
+        deadline: wait.map(|wait| Instant::now() + wait),
+        keeper: None,
+        printer: *printer,
+    };
+    let outcome = tokio::select! {
+        biased;
+        signal = signals.next() => Err(signal),
+        stood = line.stand() => Ok(stood),
+    };
+    let guard = match outcome {
+        Ok(Ok(guard)) => guard,
+        Ok(Err(failure)) => {
+            line.leave(LEAVING).await;
+            if failure.code == Code::NotAcquired {
+                printer.failure(&failure);
+                return Ok(args.conflict_exit_code);
+            }
+            return Err(failure);
+        }
+        Err(signal) => {
+            line.leave(LEAVING).await;
+            return Ok(signals::status(signal.as_raw()));
+        }
+    };
+    // It notices a loss in time to end before anybody else can be let in, if it ends within a quarter of the timeout.
+    let grace = args.grace.min(settings.session_timeout / 4);
+    let ran = hold(&args.command, &guard, &mut signals, grace, *printer).await;
+    let released = release(guard, *printer, settings.session_timeout).await;
+    line.leave(LEAVING).await;
+    let Outcome { status, loss } = ran?;
+    match (loss, released) {
+        (None, true) => Ok(status),
+        _ => Ok(Code::Lost as u8),
+    }
+}
+
+async fn hold(
+    command: &[OsString],
+    guard: &Guard,
+    signals: &mut Signals,
+    grace: Duration,
+    printer: Printer,
+) -> Result<Outcome, Failure> {
+    let job = Job::start(command, guard)?;
+    signals.add(RUNNING)?;
+    job.attend(guard, signals, grace, printer).await
+}
+
+/// Lets go of the lock; `false` if it was not ours any more, so that the command may have run beside another.
+async fn release(guard: Guard, printer: Printer, session_timeout: Duration) -> bool {
+    let path = guard.path().to_owned();
+    match timeout(RELEASING, guard.release()).await {
+        Ok(Ok(())) => true,
+        Ok(Err(ReleaseError::NotHeld { loss })) => {
+            printer.note(&format!("lock {path} was lost before the command ended: {loss}"));
+            false
+        }
+        Ok(Err(error)) => {
+            printer.note(&format!("lock {path}: {error}"));
+            true
+        }
+        Err(_) => {
+            let timeout = humantime::format_duration(session_timeout);
+            printer
+                .note(&format!("releasing {path} was not confirmed; it is free when the session ends, in {timeout}"));
+            true
+        }
+    }
+}
+
+/// The command line as others get to see it.
+fn program(command: &[OsString]) -> String {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    words.join(" ").chars().take(PROGRAM_CHARS).collect()
+}
+
+/// A place in line, or the way to it.
+struct Line {
+    path: LockPath,
+    once: bool,
+    message: Option<String>,
+    builder: Builder,
+    place: Place,
+    started: Instant,
+    deadline: Option<Instant>,
+    /// Here, not in the future that stands in line, so that whoever drops that can still leave in order.
+    keeper: Option<Lockkeeper>,
+    printer: Printer,
+}
+
+impl Line {
+    /// Stands in line until the lock is granted or the deadline has passed, in a new session if one is lost.
+    async fn stand(&mut self) -> Result<Guard, Failure> {
+        let mut stood = false;
+        loop {
+            let keeper = match self.connect().await {
+                // It was there before: whoever waits without an end in sight waits for the servers as well.
+                Err(failure) if stood && failure.code == Code::Unreachable && self.has_time() => {
+                    self.printer.note(&format!("{}; trying on", failure.message));
+                    continue;
+                }
+                other => other?,
+            };
+            self.keeper = Some(keeper.clone());
+            stood = true;
+            let lock = keeper.mutex(self.path.as_str());
+            let mut acquire = if self.once { lock.try_acquire() } else { lock.acquire() };
+            if let Some(remaining) = self.remaining() {
+                acquire = acquire.timeout(remaining);
+            }
+            if let Some(message) = &self.message {
+                acquire = acquire.message(message);
+            }
+            let outcome = tokio::select! {
+                biased;
+                outcome = IntoFuture::into_future(acquire) => outcome,
+                never = waiting::tell(&keeper, self.path.as_str(), self.started, self.printer) => match never {},
+            };
+            match outcome {
+                Err(Error::SessionLost { loss, .. }) if self.has_time() => {
+                    self.printer
+                        .note(&format!("the place in line for {} is lost: {loss}; standing in line again", self.path));
+                    self.leave(Duration::ZERO).await;
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Lockkeeper, Failure> {
+        let patience = self.remaining().map_or(CONNECT_TIMEOUT, |remaining| remaining.min(CONNECT_TIMEOUT));
+        let builder = self.builder.clone().connect_timeout(patience);
+        match &self.place {
+            Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
+            Place::Machine(home) => {
+                let connecting = local::connect(home, &builder);
+                let Some(remaining) = self.remaining() else {
+                    return connecting.await;
+                };
+                timeout(remaining, connecting).await.unwrap_or_else(|_| {
+                    Err(Failure::new(Code::Unreachable, "this user's server did not start in time"))
+                })
+            }
+        }
+    }
+
+    fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    fn has_time(&self) -> bool {
+        self.remaining().is_none_or(|remaining| !remaining.is_zero())
+    }
+
+    /// Leaves the queue and closes the session, within `patience`.
+    async fn leave(&mut self, patience: Duration) {
+        if let Some(keeper) = self.keeper.take() {
+            // If that is not confirmed in time, the session's end removes the node.
+            _ = timeout(patience, keeper.close()).await;
+        }
+    }
+}

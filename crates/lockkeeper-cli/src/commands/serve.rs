@@ -1,0 +1,52 @@
+//! `lockkeeper serve`: the embedded server in the foreground, for any ZooKeeper client of the machine.
+
+use std::time::Duration;
+
+use lockkeeper_server::{Config, Server, Storage};
+
+use crate::args::ServeArgs;
+use crate::exit::{Code, Failure};
+use crate::output::{self, Printer};
+use crate::settings::state_dir;
+use crate::signals::{ENDING, Signals};
+
+/// Shorter than ZooKeeper's 2 s, for there is no network between: after a crash, locks are free sooner.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Serves until told to stop; returns the exit status.
+pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Failure> {
+    let mut signals = Signals::default();
+    signals.add(ENDING)?;
+    let storage = match (args.memory, args.data) {
+        (true, _) => Storage::Memory,
+        (false, Some(dir)) => Storage::Directory(dir),
+        (false, None) => Storage::Directory(state_dir(args.state_dir)?.join("serve")),
+    };
+    let data = match &storage {
+        Storage::Directory(dir) => format!("its data is in {}", dir.display()),
+        _ => "its data is in memory only: a restart starts empty".to_owned(),
+    };
+    let config = Config::default()
+        .with_listen(args.listen)
+        .allow_remote(args.allow_remote)
+        .with_storage(storage)
+        .with_tick(TICK)
+        .with_session_timeouts(TICK * 2..=TICK * 120)
+        .with_first_zxid(args.first_zxid);
+    let server = Server::start(config).await?;
+    // The one line of data: what to give to a client.
+    output::data(&format!("{}\n", server.connect_string()))?;
+    printer.note(&format!("serving on {}; {data}", server.connect_string()));
+    printer.note("this is one server on one machine, not an ensemble: with its disk go its locks");
+    tokio::select! {
+        error = server.stopped() => Err(Failure {
+            code: Code::CannotServe,
+            message: format!("the server has stopped: {error}"),
+            hint: Some(error.hint()),
+        }),
+        _ = signals.next() => {
+            server.shutdown().await?;
+            Ok(0)
+        }
+    }
+}

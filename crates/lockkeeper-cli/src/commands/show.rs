@@ -1,0 +1,85 @@
+//! `lockkeeper show`: who holds a lock, who waits for it, and what else is at its path.
+
+use std::fmt::Write as _;
+
+use lockkeeper::{Admin, ContenderInfo, Error, LockInfo};
+
+use crate::args::ShowArgs;
+use crate::exit::Failure;
+use crate::local;
+use crate::output::{self, LockView, Printer, moment, plain};
+use crate::settings::{CONNECT_TIMEOUT, Place, Settings, lock_path};
+
+/// Shows a lock; returns the exit status.
+pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?;
+    let settings = Settings::read(args.connect)?;
+    let at = path.clone();
+    let lock = inquire(&settings, async move |admin| admin.show(at.as_str()).await).await?;
+    // Where no server runs nobody can hold anything.
+    let lock = lock.ok_or_else(|| Error::NoSuchLock { path: path.to_string() })?;
+    if printer.is_json() {
+        output::document(&LockView::of(&lock))?;
+    } else {
+        output::data(&text(&lock))?;
+    }
+    Ok(0)
+}
+
+/// Asks a question in a session of its own; `None` if the place is this user's server and none runs.
+///
+/// Looking is no reason to start one.
+pub(crate) async fn inquire<T>(
+    settings: &Settings,
+    question: impl AsyncFnOnce(Admin) -> Result<T, Error>,
+) -> Result<Option<T>, Failure> {
+    let builder = settings.builder().connect_timeout(CONNECT_TIMEOUT);
+    let keeper = match &settings.place {
+        Place::Ensemble(servers) => builder.connect(servers).await?,
+        Place::Machine(home) => match local::connect_running(home, &builder).await? {
+            Some(keeper) => keeper,
+            None => return Ok(None),
+        },
+    };
+    let answer = question(keeper.admin()).await;
+    keeper.close().await;
+    Ok(Some(answer?))
+}
+
+fn text(lock: &LockInfo) -> String {
+    let mut text = plain(&lock.path);
+    text.push('\n');
+    if lock.holders.is_empty() {
+        text.push_str("  free\n");
+    }
+    for (at, holder) in lock.holders.iter().enumerate() {
+        contender(&mut text, if at == 0 { "held by" } else { "and by" }, &lock.path, holder);
+    }
+    for (at, waiter) in lock.waiters.iter().enumerate() {
+        contender(&mut text, &format!("waits {}.", at + 1), &lock.path, waiter);
+    }
+    for name in &lock.unknown {
+        _ = writeln!(text, "  not a contender: {}/{}", plain(&lock.path), plain(name));
+    }
+    text
+}
+
+fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInfo) {
+    // Writing to a string never fails.
+    _ = writeln!(text, "  {role} {} since {}", plain(&contender.described), moment(contender.since));
+    let detail = |text: &mut String, name: &str, value: &str| {
+        _ = writeln!(text, "    {name:<8} {}", plain(value));
+    };
+    if let Some(message) = &contender.message {
+        detail(text, "why", message);
+    }
+    if let Some(program) = contender.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
+        detail(text, "runs", program);
+    }
+    detail(text, "token", &contender.token.to_string());
+    detail(text, "node", &format!("{path}/{}", contender.node));
+    detail(text, "session", &contender.session.to_string());
+    if contender.mode != "exclusive" {
+        detail(text, "mode", contender.mode);
+    }
+}

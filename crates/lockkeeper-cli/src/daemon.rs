@@ -1,0 +1,206 @@
+//! This user's server as a background process: `lockkeeper __serve DIR`, started by the first command that needs it.
+//!
+//! It belongs to no terminal and to no command: it leaves the session it was started in, keeps nothing open that it
+//! inherited, and ends by itself when nobody has used it for a while.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockkeeper::Error;
+use lockkeeper::embedded::{Home, Hosted};
+use lockkeeper_server::ServerError;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use crate::exit::{Code, Failure};
+use crate::settings;
+use crate::signals::Signals;
+
+/// The word that starts it.
+pub(crate) const WORD: &str = "__serve";
+
+/// What it has to say once it is ready: this file in its home.
+pub(crate) const LOG: &str = "server.log";
+
+/// How long it stays without a session.
+const IDLE_EXIT: Duration = Duration::from_secs(600);
+
+/// How long a predecessor may take to let go of the store.
+const PREDECESSOR: Duration = Duration::from_secs(5);
+
+/// How long after it can no longer be found somebody who found it just before may still come.
+const LATECOMERS: Duration = Duration::from_millis(500);
+
+/// The line that tells its starter how it went.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Readiness {
+    /// It can be found and answers.
+    Ready,
+    /// It cannot serve.
+    Failed {
+        /// Why.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+}
+
+/// Serves until nobody needs it.
+pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let Some(dir) = words.next() else {
+        return ExitCode::from(Code::Usage as u8);
+    };
+    let outcome = detach().and_then(|()| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::system("cannot start an event loop", error))?;
+        runtime.block_on(serve(&Home::new(dir)))
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let code = failure.code as u8;
+            tell(&Readiness::Failed { message: failure.message, hint: failure.hint });
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Lets go of everything that belongs to the command that started it. Nothing else runs in this process yet.
+fn detach() -> Result<(), Failure> {
+    // It fails for the leader of a group only, which whoever starts us takes care that we are not.
+    _ = rustix::process::setsid();
+    std::env::set_current_dir("/").map_err(|error| Failure::system("cannot leave the directory", error))?;
+    // A descriptor that our starter has inherited itself: of a lock file, or of a pipe that somebody reads to its end.
+    let open = std::fs::read_dir("/dev/fd").map_err(|error| Failure::system("cannot list open files", error))?;
+    let open: Vec<i32> = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
+        // One of them was the listing's own, closed by now.
+        _ = nix::unistd::close(descriptor);
+    }
+    Ok(())
+}
+
+async fn serve(home: &Home) -> Result<(), Failure> {
+    let mut signals = Signals::default();
+    signals.add(&[Signal::TERM, Signal::INT, Signal::HUP])?;
+    let idle_exit = match settings::variable("LOCKKEEPER_IDLE_EXIT") {
+        Some(text) => humantime::parse_duration(&text)
+            .map_err(|error| Failure::new(Code::Usage, format!("LOCKKEEPER_IDLE_EXIT is {text:?}: {error}")))?,
+        None => IDLE_EXIT,
+    };
+    let Some(hosted) = host(home).await? else {
+        tell(&Readiness::Ready);
+        return Ok(());
+    };
+    log(home.dir())?;
+    tell(&Readiness::Ready);
+    // Its starter has heard all it will. A file that is always there stands in for the pipe.
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        _ = rustix::stdio::dup2_stdout(null);
+    }
+    tokio::select! {
+        error = hosted.server().stopped() => {
+            tracing::error!(%error, "the server has stopped");
+            return Err(Failure::new(Code::CannotServe, error.to_string()));
+        }
+        signal = signals.next() => tracing::info!(signal = signal.as_raw(), "stopping on a signal"),
+        () = idle(&hosted, home.dir(), idle_exit) => tracing::info!("stopping, for nobody has used it for a while"),
+    }
+    Ok(hosted.shutdown().await?)
+}
+
+/// Hosts the server; `None` if somebody else does already.
+async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
+    let deadline = Instant::now() + PREDECESSOR;
+    let former = former_address(home.dir());
+    loop {
+        let hosted = match former {
+            // Where sessions of a server that was killed look for it.
+            Some(address) => match home.host_at(address).await {
+                Err(Error::Server(ServerError::AddressInUse { .. } | ServerError::Listen { .. })) => home.host().await,
+                other => other,
+            },
+            None => home.host().await,
+        };
+        match hosted {
+            Ok(hosted) => return Ok(Some(hosted)),
+            // A server on its way out holds the store a little longer than it can be found.
+            Err(Error::Server(ServerError::InUse { .. })) if Instant::now() < deadline => {
+                if home.find()?.is_some() {
+                    return Ok(None);
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Where a server that could not clean up after itself has listened.
+fn former_address(dir: &Path) -> Option<std::net::SocketAddr> {
+    #[derive(Deserialize)]
+    struct Left {
+        address: std::net::SocketAddr,
+    }
+    let left: Left = serde_json::from_slice(&std::fs::read(dir.join("endpoint")).ok()?).ok()?;
+    left.address.ip().is_loopback().then_some(left.address)
+}
+
+/// Sends what is logged from now on to a file, of this run alone: it cannot grow over the years.
+fn log(dir: &Path) -> Result<(), Failure> {
+    let file = dir.join(LOG);
+    let log = File::options().write(true).create(true).truncate(true).mode(0o600).open(&file);
+    let log =
+        log.map_err(|error| Failure::new(Code::CannotServe, format!("cannot write {}: {error}", file.display())))?;
+    rustix::stdio::dup2_stderr(log).map_err(|error| Failure::system("cannot redirect standard error", error))?;
+    let filter = settings::variable("LOCKKEEPER_LOG").unwrap_or_else(|| "info".to_owned());
+    // Fails only if there is a subscriber already.
+    _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .try_init();
+    Ok(())
+}
+
+/// Returns when nobody has used the server for `patience`, and it can no longer be found.
+async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
+    let used = || {
+        let stats = hosted.server().stats();
+        stats.sessions > 0 || stats.connections > 0
+    };
+    let (endpoint, hidden) = (dir.join("endpoint"), dir.join("endpoint.idle"));
+    let mut since = Instant::now();
+    loop {
+        // A look is a few loads; there is nothing to subscribe to.
+        sleep((patience / 4).clamp(Duration::from_millis(10), Duration::from_secs(15))).await;
+        if used() {
+            since = Instant::now();
+        }
+        if since.elapsed() < patience || std::fs::rename(&endpoint, &hidden).is_err() {
+            continue;
+        }
+        sleep(LATECOMERS).await;
+        if !used() {
+            _ = std::fs::remove_file(&hidden);
+            return;
+        }
+        _ = std::fs::rename(&hidden, &endpoint);
+        since = Instant::now();
+    }
+}
+
+fn tell(readiness: &Readiness) {
+    let line = serde_json::to_string(readiness).expect("strings always serialise");
+    // Nobody listens if the starter was killed meanwhile.
+    _ = writeln!(std::io::stdout(), "{line}");
+}

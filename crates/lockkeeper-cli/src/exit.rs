@@ -1,0 +1,106 @@
+//! What the command ends with: its exit codes, and a failure as people and scripts get to see it.
+//!
+//! The codes are those of sysexits.h where that has a word for it, so that they stay clear of what commands under a lock
+//! use themselves (small numbers) and of what a shell reports (126 and above).
+
+use lockkeeper::{Error, PathError};
+use lockkeeper_server::ServerError;
+
+/// Why the command itself ended, as an exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// `show`: there is no such lock.
+    NoSuchLock = 1,
+    /// The command line or a setting is wrong; nothing was done.
+    Usage = 64,
+    /// No server could be reached.
+    Unreachable = 69,
+    /// The operating system or the program itself failed.
+    Internal = 70,
+    /// The embedded server cannot use its directory, its disk or its address.
+    CannotServe = 73,
+    /// The lock was not acquired: it is taken, or the wait was over.
+    NotAcquired = 75,
+    /// The lock was lost while the command ran.
+    Lost = 76,
+    /// A server refused.
+    Refused = 77,
+    /// The command cannot be executed.
+    NotExecutable = 126,
+    /// The command was not found.
+    NotFound = 127,
+}
+
+/// The end of a command that did not do what was asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The exit status.
+    pub code: Code,
+    /// What happened, in one line.
+    pub message: String,
+    /// What to do about it, in one line.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure without a hint.
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Failure { code, message: message.into(), hint: None }
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The operating system refused something that should always work.
+    pub(crate) fn system(what: &str, error: impl std::fmt::Display) -> Self {
+        Failure::new(Code::Internal, format!("{what}: {error}"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::InvalidPath(_) | Error::InvalidServers { .. } => Code::Usage,
+            Error::Unreachable { .. } | Error::ConnectionLost { .. } => Code::Unreachable,
+            Error::AuthFailed { .. } | Error::Refused { .. } => Code::Refused,
+            Error::Timeout { .. }
+            | Error::Held { .. }
+            | Error::Cancelled { .. }
+            | Error::Evicted { .. }
+            | Error::SessionLost { .. }
+            | Error::ParentVanishes { .. } => Code::NotAcquired,
+            Error::NoSuchLock { .. } => Code::NoSuchLock,
+            Error::Server(_) | Error::File { .. } => Code::CannotServe,
+            _ => Code::Internal,
+        };
+        let hint = match &error {
+            Error::InvalidServers { .. } => Some("write them as zk1:2181,zk2:2181,zk3:2181/app".to_owned()),
+            Error::AuthFailed { .. } => Some("this server answers only to the user who started it".to_owned()),
+            Error::NoSuchLock { .. } => Some("see which locks there are: lockkeeper list".to_owned()),
+            Error::File { .. } => {
+                Some("mend that, or choose another directory: --state-dir, LOCKKEEPER_STATE_DIR".to_owned())
+            }
+            error => error.hint(),
+        };
+        Failure { code, message: error.to_string(), hint }
+    }
+}
+
+impl From<PathError> for Failure {
+    fn from(error: PathError) -> Self {
+        Failure::new(Code::Usage, error.to_string())
+            .hint("a lock's name is like nightly or team/nightly, or an absolute path like /locks/nightly")
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Self {
+        let hint = error.hint();
+        Failure::new(Code::CannotServe, error.to_string()).hint(hint)
+    }
+}

@@ -1,0 +1,73 @@
+//! Signals as a stream, with those that our starter wanted ignored left alone.
+//!
+//! `nohup lockkeeper …` and a shell's background jobs start us with signals ignored, and the command under the lock should
+//! inherit exactly that. Catching such a signal would undo it.
+
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+use crate::exit::Failure;
+
+/// The signals that end a program unless it does something about it.
+pub(crate) const ENDING: &[Signal] =
+    &[Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+
+/// The signals that only a command that runs can make sense of.
+pub(crate) const RUNNING: &[Signal] = &[Signal::TSTP, Signal::WINCH];
+
+/// A set of signals, caught from now to the end of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+}
+
+impl Signals {
+    /// Catches these signals too, except the ignored ones.
+    pub(crate) fn add(&mut self, signals: &[Signal]) -> Result<(), Failure> {
+        let ignored = ignored();
+        for &signal in signals.iter().filter(|signal| ignored & bit(**signal) == 0) {
+            let stream = unix::signal(SignalKind::from_raw(signal.as_raw()))
+                .map_err(|error| Failure::system("cannot catch signals", error))?;
+            self.streams.push((signal, stream));
+        }
+        Ok(())
+    }
+
+    /// The next signal. Dropping the future loses none.
+    pub(crate) async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|cx| {
+            for (signal, stream) in &mut self.streams {
+                if stream.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+const fn bit(signal: Signal) -> u64 {
+    1 << (signal.as_raw() - 1)
+}
+
+/// The signals that this process ignores, as a mask.
+#[cfg(target_os = "linux")]
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ignored() -> u64 {
+    // There is no way to ask without `unsafe`; such signals are then passed on like all others.
+    0
+}
+
+/// The exit status that a shell reports for a command that this signal killed.
+pub(crate) fn status(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,65 @@
+//! The controlling terminal, handed to the command under the lock and taken back.
+//!
+//! The command runs in a process group of its own, and the terminal's keys and input go to one group at a time. So for an
+//! editor, a password prompt or Ctrl-C to work, its group must be the terminal's while it runs, as under a shell.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blockable};
+use rustix::process::{Pid, getpgrp};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+
+/// The controlling terminal of this process.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    tty: File,
+    /// Its modes when it was ours.
+    modes: Option<Termios>,
+}
+
+impl Terminal {
+    /// The controlling terminal, if there is one.
+    pub(crate) fn controlling() -> Option<Self> {
+        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        let modes = tcgetattr(&tty).ok();
+        Some(Terminal { tty, modes })
+    }
+
+    /// Whether its keys and input go to our process group.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.belongs_to(getpgrp())
+    }
+
+    /// Whether its keys and input go to this group.
+    pub(crate) fn belongs_to(&self, group: Pid) -> bool {
+        tcgetpgrp(self.tty.as_fd()).is_ok_and(|foreground| foreground == group)
+    }
+
+    /// Directs its keys and input to a group.
+    pub(crate) fn give(&self, group: Pid) {
+        // From a background group the kernel asks by SIGTTOU whether this is meant, and goes ahead if that is blocked.
+        let mut asked = SigSet::empty();
+        asked.add(Blockable::SIGTTOU);
+        let Ok(before) = asked.thread_swap_mask(SigmaskHow::SIG_BLOCK) else {
+            return;
+        };
+        // It fails when the terminal is gone or the group has ended: then there is nothing to direct.
+        _ = tcsetpgrp(self.tty.as_fd(), group);
+        _ = before.thread_set_mask();
+    }
+
+    /// Directs its keys and input to us, if they go to `group` now: somebody else may have taken it since.
+    pub(crate) fn take_back(&self, group: Pid) {
+        if self.belongs_to(group) {
+            self.give(getpgrp());
+        }
+    }
+
+    /// Puts its modes back to what they were, for a command that was killed with the terminal in raw mode.
+    pub(crate) fn mend(&self) {
+        if let Some(modes) = self.modes.as_ref().filter(|_| self.is_ours()) {
+            _ = tcsetattr(self.tty.as_fd(), OptionalActions::Drain, modes);
+        }
+    }
+}
