@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
 pub use distribution::Distribution;
@@ -371,14 +370,14 @@ impl Apache {
         self.wait_serving(server)
     }
 
-    /// SIGSTOP: its sockets stay open and nobody answers.
+    /// SIGSTOP, and waits until it has taken effect: its sockets stay open and nobody answers.
     pub fn pause(&self, server: usize) {
-        self.servers[server].signal(Signal::STOP);
+        self.servers[server].pause();
     }
 
     /// SIGCONT.
     pub fn resume(&self, server: usize) {
-        self.servers[server].signal(Signal::CONT);
+        self.servers[server].resume();
     }
 
     /// What a server says it is; `None` while it does not serve.

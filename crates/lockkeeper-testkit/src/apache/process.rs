@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::distribution::Distribution;
 use super::{Error, io_error};
@@ -134,12 +135,24 @@ impl Server {
         self.running().as_mut().is_some_and(|running| !matches!(running.java.try_wait(), Ok(None)))
     }
 
-    /// Sends a signal to the process; does nothing when none runs.
-    pub(super) fn signal(&self, signal: Signal) {
+    /// SIGSTOP, and waits until every thread has stopped: until then one may still answer. Nothing when none runs.
+    pub(super) fn pause(&self) {
         if let Some(running) = self.running().as_mut()
             && let Ok(None) = running.java.try_wait()
         {
-            send(&running.java, signal);
+            send(&running.java, Signal::STOP);
+            // NOWAIT: looked at, not taken. The end of a child, should that come instead, is for `try_wait` to see.
+            let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while matches!(waitid(WaitId::Pid(id(&running.java)), either), Err(Errno::INTR)) {}
+        }
+    }
+
+    /// SIGCONT. Nothing when none runs.
+    pub(super) fn resume(&self) {
+        if let Some(running) = self.running().as_mut()
+            && let Ok(None) = running.java.try_wait()
+        {
+            send(&running.java, Signal::CONT);
         }
     }
 
@@ -180,10 +193,12 @@ impl Drop for Server {
 
 /// Sends a signal to a child that has not been waited for, so its id is still its own.
 pub(super) fn send(child: &Child, signal: Signal) {
-    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // A child that has just ended needs no signal any more.
-        let _ = kill_process(pid, signal);
-    }
+    // One that has just ended needs no signal any more.
+    let _ = kill_process(id(child), signal);
+}
+
+fn id(child: &Child) -> Pid {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("the kernel numbers processes from 1 to 2^22")
 }
 
 /// SIGKILL and the wait that leaves no zombie. Both fail only on a child that is gone already.

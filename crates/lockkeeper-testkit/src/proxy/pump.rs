@@ -367,6 +367,9 @@ impl Pump {
 
     fn note_request(&self, state: &mut State, request: &Request, fate: Fate) {
         let Request { xid, op, path } = request.clone();
+        if fate == Fate::Swallowed {
+            state.counts.swallowed.add(op);
+        }
         state.record(self.id, What::Request { xid, op, path, fate });
     }
 

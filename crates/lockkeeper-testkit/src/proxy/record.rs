@@ -50,11 +50,14 @@ impl Tally {
 /// How much has passed since the proxy was started, over all its connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests read from clients, whatever became of them.
+    /// Requests read from clients; what becomes of each is decided a moment later.
     pub requested: Tally,
     /// Requests written to the server.
     pub forwarded: Tally,
-    /// Replies read from the server, whatever became of them: what it answered has taken effect.
+    /// Requests lost in a black hole. Wait for this, not for `requested`, before healing it: a request that was read but
+    /// not yet swallowed passes when the proxy is healed.
+    pub swallowed: Tally,
+    /// Replies read from the server, whatever becomes of them: what it answered has taken effect.
     pub answered: Tally,
     /// Replies written to clients.
     pub delivered: Tally,
@@ -75,6 +78,7 @@ impl Counts {
         Self {
             requested: self.requested.since(&earlier.requested),
             forwarded: self.forwarded.since(&earlier.forwarded),
+            swallowed: self.swallowed.since(&earlier.swallowed),
             answered: self.answered.since(&earlier.answered),
             delivered: self.delivered.since(&earlier.delivered),
             watch_events: self.watch_events - earlier.watch_events,

@@ -131,6 +131,8 @@ impl<'p> On<'p> {
     }
 
     /// Cuts the connection instead of passing the request on: it never reaches the server.
+    ///
+    /// As with any cut, replies to earlier requests that have not arrived yet are lost too.
     pub fn cut_before_request(self) -> Rule {
         self.install(Fault::CutBeforeRequest)
     }

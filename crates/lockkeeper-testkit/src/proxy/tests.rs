@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use bytes::{Buf, BufMut, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -149,6 +149,15 @@ impl Client {
     }
 }
 
+/// How a connection ends that the proxy does not want. A reset that comes at once is reported by connect already, one that
+/// comes a moment later by the first read; both happen.
+async fn turned_away(proxy: &Proxy) -> ErrorKind {
+    match TcpStream::connect(proxy.addr()).await {
+        Ok(stream) => Client(stream).rest().await.1.expect("nobody answers"),
+        Err(error) => error.kind(),
+    }
+}
+
 async fn world() -> (Server, Proxy) {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr).await;
@@ -186,8 +195,8 @@ async fn a_request_cut_off_never_reaches_the_server() {
     let mut client = Client::open(&proxy).await;
     let rule = proxy.on(OpCode::Create).cut_before_request();
     client.send(1, OpCode::Exists, "/a").await;
+    assert_eq!(client.xid().await, 1, "a cut also loses what is still on its way, so this comes first");
     client.send(2, OpCode::Create, "/a").await;
-    assert_eq!(client.xid().await, 1);
     assert_eq!(client.rest().await, (vec![], None));
     rule.fired().await;
     assert_eq!(server.asked(), [(1, OpCode::Exists)]);
@@ -336,7 +345,7 @@ async fn a_black_hole_is_silent_until_it_is_healed_by_a_reset() {
     client.send(1, OpCode::Create, "/a").await;
     let mut newcomer = TcpStream::connect(proxy.addr()).await.unwrap();
     newcomer.write_all(&frame(b"hello")).await.unwrap();
-    proxy.wait_until(|counts| counts.requested.total() == 4).await;
+    proxy.wait_until(|counts| counts.swallowed.total() == 2).await;
     assert_eq!(client.0.try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(newcomer.try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(server.asked(), []);
@@ -374,8 +383,7 @@ async fn cuts_are_seen_as_what_they_are_and_refusal_spares_the_open() {
     }
     let mut open = Client::open(&proxy).await;
     proxy.refuse();
-    let mut refused = Client(TcpStream::connect(proxy.addr()).await.unwrap());
-    assert_eq!(refused.rest().await.0, b"");
+    assert_eq!(turned_away(&proxy).await, ErrorKind::ConnectionReset);
     proxy.wait_until(|counts| counts.refused == 1).await;
     open.send(1, OpCode::Exists, "/a").await;
     assert_eq!(open.xid().await, 1);
@@ -416,10 +424,11 @@ async fn words_and_other_protocols_pass_raw() {
 #[tokio::test]
 async fn a_dead_server_is_passed_on_and_another_can_take_its_place() {
     let (server, proxy) = world().await;
-    let addr = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
-    proxy.set_upstream(addr);
-    let mut client = Client(TcpStream::connect(proxy.addr()).await.unwrap());
-    assert_eq!(client.rest().await, (vec![], Some(ErrorKind::ConnectionReset)));
+    // Bound but not listening: it refuses, and no other test's server can get the port meanwhile.
+    let dead = TcpSocket::new_v4().unwrap();
+    dead.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    proxy.set_upstream(dead.local_addr().unwrap());
+    assert_eq!(turned_away(&proxy).await, ErrorKind::ConnectionReset);
     proxy.set_upstream(server.addr);
     Client::open(&proxy).await;
 }
@@ -462,8 +471,7 @@ async fn nothing_slips_through_once_a_control_has_returned() {
 async fn a_dropped_proxy_closes_everything() {
     let (_server, proxy) = world().await;
     let mut client = Client::open(&proxy).await;
-    let addr = proxy.addr();
     drop(proxy);
+    // Its port may be another test's already; its connections are what can be judged.
     client.rest().await;
-    assert_eq!(TcpStream::connect(addr).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
