@@ -1,6 +1,7 @@
 //! One call to acquire a lock: its options, and the future that listens for the outcome.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -14,6 +15,7 @@ use crate::Error;
 use crate::driver::{Attempt, drive};
 use crate::guard::Guard;
 use crate::keeper::{Lockkeeper, wall_clock_ms};
+use crate::session::Session;
 
 /// What a lock is: a path and the rule of its queue.
 #[derive(Clone, Debug)]
@@ -81,29 +83,31 @@ impl Acquire {
     /// Sends the request on its way; the receiver only listens.
     fn start(self) -> oneshot::Receiver<Result<Guard, Error>> {
         let (caller, outcome) = oneshot::channel();
+        let started = Instant::now();
         match &self.kind.path {
             Err(error) => _ = caller.send(Err(error.clone().into())),
             Ok(path) => {
                 let path = path.to_string();
                 let keeper = self.keeper.clone();
-                keeper.spawn(self.make(path, caller));
+                match keeper.ready_session() {
+                    Some(session) => self.contend(session, path, started, caller),
+                    None => keeper.spawn(self.open_and_contend(path, started, caller)),
+                }
             }
         }
         outcome
     }
 
-    /// Opens a session if there is none, then hands the attempt to it.
-    async fn make(self, path: String, mut caller: oneshot::Sender<Result<Guard, Error>>) {
-        let Acquire { keeper, kind, once, timeout, message, cancel } = self;
-        let started = Instant::now();
+    /// Opens a session, then hands the attempt to it.
+    async fn open_and_contend(self, path: String, started: Instant, mut caller: oneshot::Sender<Result<Guard, Error>>) {
         let cancelled = async {
-            match &cancel {
+            match &self.cancel {
                 Some(token) => token.cancelled().await,
                 None => std::future::pending().await,
             }
         };
         let deadline = async {
-            match timeout {
+            match self.timeout {
                 Some(timeout) => tokio::time::sleep_until(started + timeout).await,
                 None => std::future::pending().await,
             }
@@ -112,19 +116,27 @@ impl Acquire {
             biased;
             () = caller.closed() => return,
             () = cancelled => Err(Error::Cancelled { path: path.clone() }),
-            session = keeper.session(timeout) => session,
+            session = self.keeper.session(self.timeout) => session,
             () = deadline => {
-                let waited = timeout.unwrap_or_default();
+                let waited = self.timeout.unwrap_or_default();
                 Err(Error::Timeout { path: path.clone(), waited, holder: None, ahead: None })
             }
         };
-        let session = match session {
-            Ok(session) => session,
-            Err(error) => {
-                _ = caller.send(Err(error));
-                return;
-            }
-        };
+        match session {
+            Ok(session) => self.contend(session, path, started, caller),
+            Err(error) => _ = caller.send(Err(error)),
+        }
+    }
+
+    /// Gives the attempt to a session, whose thread runs it from here on.
+    fn contend(
+        self,
+        session: Arc<Session>,
+        path: String,
+        started: Instant,
+        caller: oneshot::Sender<Result<Guard, Error>>,
+    ) {
+        let Acquire { keeper, kind, once, timeout, message, cancel } = self;
         // A new id for every attempt: it lives and dies with this session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms()).to_bytes();

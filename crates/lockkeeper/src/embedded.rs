@@ -194,6 +194,7 @@ impl Hosted {
     /// # Errors
     /// [`Error::Server`] if the last writes failed.
     pub async fn shutdown(mut self) -> Result<(), Error> {
+        self.hide();
         match self.server.take() {
             Some(server) => Ok(server.shutdown().await?),
             None => Ok(()),
@@ -201,10 +202,18 @@ impl Hosted {
     }
 }
 
+impl Hosted {
+    /// Lets nobody find it any more. Before the store is let go, so that no successor's file is removed.
+    fn hide(&self) {
+        if self.server.is_some() {
+            _ = std::fs::remove_file(&self.file);
+        }
+    }
+}
+
 impl Drop for Hosted {
     fn drop(&mut self) {
-        // Before the store is let go, so that no successor's file is removed.
-        _ = std::fs::remove_file(&self.file);
+        self.hide();
     }
 }
 

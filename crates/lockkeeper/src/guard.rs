@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use lockkeeper_core::{FencingToken, Grant, Loss, Trust};
 use tokio::sync::oneshot;
@@ -95,6 +96,13 @@ impl Guard {
     /// The full path of the node that stands for this hold.
     pub fn node(&self) -> String {
         format!("{}/{}", self.hold.path, self.hold.node)
+    }
+
+    /// The timeout of the session that holds the lock, as agreed with the server.
+    ///
+    /// A loss for want of a server shows early enough to leave a quarter of it before anybody else can be granted the lock.
+    pub fn session_timeout(&self) -> Duration {
+        self.hold.session.timeout()
     }
 
     /// Whether the lock may be relied on right now, by this process's own clock. No round trip.

@@ -1,6 +1,6 @@
 //! The handle that programs hold: it opens sessions, and hands out locks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_core::{LockPath, Owner};
@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::ensemble::Network;
-use crate::mutex::Mutex;
 use crate::session::{Io, Session};
 use crate::zookeeper::ZooKeeper;
 use crate::{Error, identity};
@@ -36,7 +35,10 @@ struct Inner {
     clock: Clock,
     owner: Owner,
     io: Arc<Io>,
-    session: AsyncMutex<Option<Arc<Session>>>,
+    /// The last session opened.
+    session: Mutex<Option<Arc<Session>>>,
+    /// Held while one is being opened, so that all who need one wait for the same.
+    opening: AsyncMutex<()>,
     closed: CancellationToken,
 }
 
@@ -125,7 +127,7 @@ impl Builder {
     pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
         use crate::embedded::{Embedded, Home};
         let (home, session_timeout) = (Home::new(dir), self.session_timeout);
-        let network = Embedded { home, session_timeout, hosted: std::sync::Mutex::new(None) };
+        let network = Embedded { home, session_timeout, hosted: Mutex::new(None) };
         self.start(Box::new(network), Io::thread()?, Clock::System).opened().await
     }
 
@@ -143,8 +145,8 @@ impl Builder {
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
         let Builder { connect_timeout, owner, .. } = self;
-        let (session, closed) = (AsyncMutex::new(None), CancellationToken::new());
-        Lockkeeper { inner: Arc::new(Inner { network, connect_timeout, clock, owner, io, session, closed }) }
+        let (session, opening, closed) = (Mutex::new(None), AsyncMutex::new(()), CancellationToken::new());
+        Lockkeeper { inner: Arc::new(Inner { network, connect_timeout, clock, owner, io, session, opening, closed }) }
     }
 }
 
@@ -180,8 +182,8 @@ impl Lockkeeper {
 
     /// The exclusive lock at `path`, an absolute path like `/locks/nightly`. Costs nothing; a bad path is reported by the
     /// acquire.
-    pub fn mutex(&self, path: &str) -> Mutex {
-        Mutex::new(self.clone(), LockPath::parse(path))
+    pub fn mutex(&self, path: &str) -> crate::Mutex {
+        crate::Mutex::new(self.clone(), LockPath::parse(path))
     }
 
     /// Questions about locks: who holds, who waits.
@@ -199,7 +201,7 @@ impl Lockkeeper {
         let inner = self.inner.clone();
         let closed = self.run(async move {
             inner.closed.cancel();
-            let session = inner.session.lock().await.take();
+            let session = inner.session.lock().expect("held for a look only").take();
             if let Some(session) = session {
                 session.close().await;
             }
@@ -249,19 +251,27 @@ impl Lockkeeper {
         &self.inner.owner
     }
 
+    /// The session of now, if there is one that can be used at once.
+    pub(crate) fn ready_session(&self) -> Option<Arc<Session>> {
+        let session = self.inner.session.lock().expect("held for a look only").clone();
+        session.filter(|session| session.is_usable())
+    }
+
     /// The session of now: the last one, or a new one if that is over. Tries for at most `timeout`, or the connect timeout
     /// where that is less.
     pub(crate) async fn session(&self, timeout: Option<Duration>) -> Result<Arc<Session>, Error> {
         let inner = &self.inner;
         let patience = timeout.map_or(inner.connect_timeout, |timeout| timeout.min(inner.connect_timeout));
         let opening = async {
-            let mut current = inner.session.lock().await;
-            if let Some(session) = current.as_ref().filter(|session| session.is_usable()) {
-                return Ok(session.clone());
+            let _one_at_a_time = inner.opening.lock().await;
+            if let Some(session) = self.ready_session() {
+                return Ok(session);
             }
             let opened = inner.network.open(patience).await?;
             let session = Session::start(inner.io.clone(), inner.clock, opened);
-            *current = Some(session.clone());
+            // The one before is over; dropped outside the lock, for its end is not instant.
+            let before = inner.session.lock().expect("held for a look only").replace(session.clone());
+            drop(before);
             Ok(session)
         };
         tokio::select! {

@@ -74,6 +74,7 @@ impl Drop for Io {
 /// A session that is used by a keeper and by the guards it gave out.
 pub(crate) struct Session {
     id: SessionId,
+    timeout: Duration,
     /// Weak: the supervisor and the contenders keep it, so that the session can close under a guard that is still around.
     ensemble: Weak<dyn Ensemble>,
     clock: Clock,
@@ -113,6 +114,7 @@ impl Session {
         });
         let session = Session {
             id: ensemble.session(),
+            timeout,
             ensemble: Arc::downgrade(&ensemble),
             clock,
             link,
@@ -136,6 +138,11 @@ impl Session {
 
     pub(crate) fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// How long it lives without a sign of life, as agreed with the server.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Its operations, while it is not closed.

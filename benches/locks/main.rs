@@ -1,0 +1,144 @@
+//! Our locks beside the raw floor: the same operations through the same client crate on the same server, with no lock logic.
+//!
+//! `cargo bench -p lockkeeper-benches` starts an embedded server and prints medians over interleaved rounds. Absolute figures
+//! are the machine's of the moment; the ratio of two things measured in turn is what may be compared. `--servers` measures
+//! on another server, `--disk` on an embedded one that syncs to disk.
+
+mod handoff;
+mod ours;
+mod raw;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Parser;
+use lockkeeper_server::{Config, Server};
+
+/// How many tasks work at once in the crowded workloads.
+const CROWD: usize = 64;
+
+#[derive(Parser)]
+struct Args {
+    /// Measure on these servers instead of an embedded one.
+    #[arg(long)]
+    servers: Option<String>,
+    /// Let the embedded server sync to disk.
+    #[arg(long)]
+    disk: bool,
+    /// How many rounds of each; medians are printed.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How long a round lasts, in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    millis: u64,
+    /// Passed by `cargo bench`; means nothing here.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// One of the two processes of the handoff workload.
+    #[arg(long, hide = true)]
+    child: Option<handoff::Role>,
+}
+
+/// One workload in both forms, in cycles a second.
+struct Row {
+    name: &'static str,
+    raw: Vec<f64>,
+    ours: Vec<f64>,
+    requests: Option<f64>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        match args.child.clone() {
+            Some(role) => handoff::child(role, args.servers.as_deref().context("a child needs --servers")?).await,
+            None => measure(&args).await,
+        }
+    })
+}
+
+async fn measure(args: &Args) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let server = match &args.servers {
+        Some(_) => None,
+        None if args.disk => Some(Server::start(Config::default().with_directory(dir.path().join("data"))).await?),
+        None => Some(Server::start(Config::default()).await?),
+    };
+    let servers = match (&args.servers, &server) {
+        (Some(servers), _) => servers.clone(),
+        (None, Some(server)) => server.connect_string(),
+        (None, None) => unreachable!("one or the other"),
+    };
+    let kind = match (&args.servers, args.disk) {
+        (Some(servers), _) => servers.clone(),
+        (None, true) => "embedded server, fsync on disk".to_owned(),
+        (None, false) => "embedded server, in memory".to_owned(),
+    };
+    println!("{kind}; {} rounds of {} ms; 2 worker threads; medians", args.rounds, args.millis);
+    let length = Duration::from_millis(args.millis);
+    let count = || server.as_ref().map(|server| server.stats().packets_received);
+
+    let mut rows = [
+        Row { name: "uncontended, one after the other", raw: vec![], ours: vec![], requests: None },
+        Row { name: "64 independent locks, one process", raw: vec![], ours: vec![], requests: None },
+        Row { name: "64 tasks, one lock, one process", raw: vec![], ours: vec![], requests: None },
+    ];
+    let raw = raw::Floor::connect(&servers).await?;
+    let ours = ours::Locks::connect(&servers).await?;
+    for _ in 0..args.rounds {
+        rows[0].raw.push(rate(length, raw.cycles(1, length)).await?);
+        let before = count();
+        let started = Instant::now();
+        let cycles = ours.cycles(1, length).await?;
+        rows[0].requests = per_cycle(before, count(), cycles);
+        rows[0].ours.push(cycles as f64 / started.elapsed().as_secs_f64());
+
+        rows[1].raw.push(rate(length, raw.cycles(CROWD, length)).await?);
+        let before = count();
+        let started = Instant::now();
+        let cycles = ours.cycles(CROWD, length).await?;
+        rows[1].requests = per_cycle(before, count(), cycles);
+        rows[1].ours.push(cycles as f64 / started.elapsed().as_secs_f64());
+
+        rows[2].raw.push(rate(length, raw.ring(CROWD, length)).await?);
+        let before = count();
+        let started = Instant::now();
+        let cycles = ours.contended(CROWD, length).await?;
+        rows[2].requests = per_cycle(before, count(), cycles);
+        rows[2].ours.push(cycles as f64 / started.elapsed().as_secs_f64());
+    }
+    println!("\n{:<36} {:>10} {:>10} {:>7} {:>14}", "cycles a second", "raw floor", "ours", "ratio", "requests/cycle");
+    for row in &mut rows {
+        let (raw, ours) = (median(&mut row.raw), median(&mut row.ours));
+        let requests = row.requests.map_or_else(|| "-".to_owned(), |requests| format!("{requests:.2}"));
+        println!("{:<36} {raw:>10.0} {ours:>10.0} {:>7.2} {requests:>14}", row.name, ours / raw);
+    }
+    ours.close().await;
+
+    let mut floor = handoff::microseconds(handoff::Role::Raw(0), &servers).await?;
+    let mut locks = handoff::microseconds(handoff::Role::Ours(0), &servers).await?;
+    let (floor, locks) = (median(&mut floor), median(&mut locks));
+    println!("\n{:<36} {:>10} {:>10} {:>7}", "handoff between two processes", "raw event", "ours", "ratio");
+    println!("{:<36} {:>7.0} µs {:>7.0} µs {:>7.2}", "release to grant, median", floor, locks, locks / floor);
+    if let Some(server) = server {
+        server.shutdown().await?;
+    }
+    Ok(())
+}
+
+async fn rate(length: Duration, work: impl Future<Output = anyhow::Result<u64>>) -> anyhow::Result<f64> {
+    let started = Instant::now();
+    let cycles = work.await?;
+    Ok(cycles as f64 / started.elapsed().max(length).as_secs_f64())
+}
+
+fn per_cycle(before: Option<u64>, after: Option<u64>, cycles: u64) -> Option<f64> {
+    Some((after? - before?) as f64 / cycles.max(1) as f64)
+}
+
+/// The middle one; of none, not a number.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

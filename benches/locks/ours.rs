@@ -1,0 +1,58 @@
+//! The workloads with our locks.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::try_join_all;
+use lockkeeper::Lockkeeper;
+
+pub(crate) struct Locks {
+    keeper: Lockkeeper,
+}
+
+impl Locks {
+    pub(crate) async fn connect(servers: &str) -> anyhow::Result<Self> {
+        Ok(Locks { keeper: Lockkeeper::connect(servers).await? })
+    }
+
+    /// Each of `workers` takes and frees a lock of its own; a release is not waited for before the next acquire is sent.
+    pub(crate) async fn cycles(&self, workers: usize, length: Duration) -> anyhow::Result<u64> {
+        let until = Instant::now() + length;
+        let tasks = (0..workers).map(|worker| {
+            let mutex = self.keeper.mutex(&format!("/bench/own-{worker}"));
+            tokio::spawn(async move {
+                let mut cycles = 0;
+                while Instant::now() < until {
+                    drop(mutex.acquire().await?);
+                    cycles += 1;
+                }
+                Ok::<u64, lockkeeper::Error>(cycles)
+            })
+        });
+        sum(try_join_all(tasks).await?)
+    }
+
+    /// All of `workers` want one lock.
+    pub(crate) async fn contended(&self, workers: usize, length: Duration) -> anyhow::Result<u64> {
+        let until = Instant::now() + length;
+        let tasks = (0..workers).map(|_| {
+            let mutex = self.keeper.mutex("/bench/shared");
+            tokio::spawn(async move {
+                let mut cycles = 0;
+                while Instant::now() < until {
+                    drop(mutex.acquire().await?);
+                    cycles += 1;
+                }
+                Ok::<u64, lockkeeper::Error>(cycles)
+            })
+        });
+        sum(try_join_all(tasks).await?)
+    }
+
+    pub(crate) async fn close(&self) {
+        self.keeper.close().await;
+    }
+}
+
+fn sum(counts: Vec<Result<u64, lockkeeper::Error>>) -> anyhow::Result<u64> {
+    Ok(counts.into_iter().sum::<Result<u64, _>>()?)
+}

@@ -1,2 +1,0 @@
-//! TODO
-fn main() {}
