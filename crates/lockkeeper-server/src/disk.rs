@@ -43,9 +43,10 @@ impl Disk {
     pub(crate) async fn commit(&mut self, batch: Batch) -> Result<Batch, ServerError> {
         let sent = self.batches.as_ref().is_some_and(|batches| batches.send(batch).is_ok());
         if !sent {
-            return Err(ServerError::Stopped);
+            return Err(ServerError::Bug);
         }
-        let (batch, result) = self.results.recv().await.ok_or(ServerError::Stopped)?;
+        // The thread ends only after an error it has told, or by a panic.
+        let (batch, result) = self.results.recv().await.ok_or(ServerError::Bug)?;
         result.map(|()| batch)
     }
 }

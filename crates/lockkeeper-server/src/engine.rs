@@ -25,6 +25,10 @@ use crate::store::Batch;
 use crate::wire::jute::Malformed;
 use crate::wire::{self, Frame};
 
+/// An operation with a bug, to see what becomes of one.
+#[cfg(test)]
+pub(crate) const PANICS_IN_TESTS: i32 = 666;
+
 /// What the engine knows of a connection.
 #[derive(Debug)]
 struct Peer {
@@ -90,6 +94,8 @@ pub(crate) struct Engine {
     /// Told whenever a batch has become durable.
     pub(crate) settled: Rc<Notify>,
     stopped: bool,
+    /// A step has begun and not ended. Seen from outside a step, it means that the step panicked half-way.
+    stepping: bool,
 }
 
 impl Engine {
@@ -107,6 +113,7 @@ impl Engine {
             flush: Rc::default(),
             settled: Rc::default(),
             stopped: false,
+            stepping: false,
             machine,
             clock,
         };
@@ -134,6 +141,7 @@ impl Engine {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.counters.outstanding.fetch_sub(peer.outbox.held(), Relaxed);
         let session = self.machine.session_of(id);
+        self.stepping = true;
         self.machine.disconnected(id);
         if let Some(session) = session.filter(|_| !peer.trusted && peer.opened_session) {
             let now = self.clock.now();
@@ -160,6 +168,7 @@ impl Engine {
                 warn!("the system gives no random numbers; refusing a session");
                 return Err(Malformed);
             }
+            self.stepping = true;
             self.machine.connect(id, &request, password, now, &mut self.effects);
             if request.session != 0 {
                 // A resumed session may have a new timeout, which is not a transaction.
@@ -181,6 +190,9 @@ impl Engine {
                     return Ok(());
                 }
                 let xid = if request == Request::Ping { wire::PING_XID } else { xid };
+                self.stepping = true;
+                #[cfg(test)]
+                assert_ne!(opcode, PANICS_IN_TESTS);
                 self.machine.request(id, xid, request, now, &mut self.effects);
                 self.carry_out();
             }
@@ -229,6 +241,7 @@ impl Engine {
     pub(crate) fn tick(&mut self) {
         if !self.stopped {
             let now = self.clock.now();
+            self.stepping = true;
             self.machine.tick(now, &mut self.effects);
             self.carry_out();
         }
@@ -237,6 +250,7 @@ impl Engine {
     /// Ends a session at once.
     pub(crate) fn expire(&mut self, session: i64) -> bool {
         let now = self.clock.now();
+        self.stepping = true;
         let existed = self.machine.expire(session, now, &mut self.effects);
         self.carry_out();
         existed
@@ -245,6 +259,7 @@ impl Engine {
     /// Sets the number that the next child of a node gets.
     pub(crate) fn set_child_counter(&mut self, parent: &str, next: i32) -> bool {
         let now = self.clock.now();
+        self.stepping = true;
         let existed = self.machine.set_child_counter(parent, next, now, &mut self.effects);
         self.carry_out();
         existed
@@ -269,6 +284,7 @@ impl Engine {
             }
         }
         self.effects = effects;
+        self.stepping = false;
         if self.dirty.any {
             self.flush.notify_one();
         }
@@ -340,7 +356,8 @@ impl Engine {
 
     /// Takes what has changed, to be made durable; `spare` is an old batch whose buffers are used again.
     pub(crate) fn take_batch(&mut self, spare: &mut Batch) -> Option<Batch> {
-        if !std::mem::take(&mut self.dirty.any) {
+        // What a panic left half done must not reach the disk.
+        if self.stepping || !std::mem::take(&mut self.dirty.any) {
             return None;
         }
         let mut batch = std::mem::take(spare);
@@ -393,6 +410,11 @@ impl Engine {
         for peer in self.peers.values() {
             peer.outbox.abort.cancel();
         }
+    }
+
+    /// Whether nothing more is accepted.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
     }
 
     /// Whether all connections are gone.

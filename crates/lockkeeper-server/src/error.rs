@@ -96,6 +96,9 @@ pub enum ServerError {
         /// What it said.
         source: io::Error,
     },
+    /// The server met a bug of its own and stopped before it could do harm.
+    #[error("the server stopped because of a bug in it")]
+    Bug,
     /// The server has stopped, so it cannot do what was asked.
     #[error("the server has stopped")]
     Stopped,
@@ -139,6 +142,7 @@ impl ServerError {
                 "restore the directory from a backup, or start with an empty one: all locks are then free".to_owned()
             }
             Self::System { .. } => "raise this process's limits (ulimit -a)".to_owned(),
+            Self::Bug => "start it again, and report what it printed: nothing acknowledged is lost".to_owned(),
             Self::Stopped => "start it again".to_owned(),
         }
     }

@@ -43,7 +43,7 @@ pub enum OpCode {
 }
 
 impl OpCode {
-    /// Every operation, in the order of [`OpCode::slot`].
+    /// Every operation, in the order of their numbers.
     pub const ALL: [Self; 31] = [
         Self::CloseSession,
         Self::CreateSession,

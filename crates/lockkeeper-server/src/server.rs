@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 use tracing::{debug, info, warn};
 
 use crate::config::{Config, Storage};
@@ -235,22 +235,24 @@ fn run(
         }
     };
     let tasks = LocalSet::new();
-    let farewell = runtime.block_on(tasks.run_until(async {
+    let end = runtime.block_on(tasks.run_until(async {
         let (parts, started) = match Parts::open(config, store).await {
             Ok(opened) => opened,
             Err(error) => {
                 let _ = ready.send(Err(error));
-                return None;
+                return Ok(None);
             }
         };
         let unwanted = ready.send(Ok(started)).is_err();
-        if unwanted { None } else { parts.serve(config, commands, failed).await }
+        if unwanted { Ok(None) } else { parts.serve(config, commands).await }
     }));
-    // Closes the sockets and the store, so whoever asked for the stop may use the directory and the port again.
+    // Closes the sockets and the store, so that whoever is told of the end may use the directory and the port again.
     drop(tasks);
     drop(runtime);
-    if let Some(farewell) = farewell {
-        let _ = farewell.send(());
+    match end {
+        Ok(None) => {}
+        Ok(Some(farewell)) => drop(farewell.send(())),
+        Err(error) => drop(failed.send_replace(Some(Arc::new(error)))),
     }
 }
 
@@ -301,50 +303,45 @@ impl Parts {
         Ok((Self { listener, engine: Rc::new(RefCell::new(engine)), disk }, started))
     }
 
-    /// Serves until told to stop, and returns whom to tell, or until the disk fails.
+    /// Serves until told to stop, and returns whom to tell, or until it cannot go on.
     async fn serve(
         self,
         config: &Config,
         mut commands: mpsc::UnboundedReceiver<Command>,
-        failed: &Failed,
-    ) -> Option<oneshot::Sender<()>> {
+    ) -> Result<Option<oneshot::Sender<()>>, ServerError> {
         let Self { listener, engine, disk } = self;
-        let accepting = tokio::task::spawn_local(accept(Rc::clone(&engine), listener, config.max_frame));
-        let ticking = tokio::task::spawn_local(tick(Rc::clone(&engine), config.tick.min(config.container_check)));
+        let mut working = tokio::task::spawn_local({
+            let engine = Rc::clone(&engine);
+            let (tick_interval, max_frame) = (config.tick.min(config.container_check), config.max_frame);
+            async move {
+                let mut connections = JoinSet::new();
+                tokio::select! {
+                    () = tick(&engine, tick_interval) => {}
+                    () = accept(&engine, listener, max_frame, &mut connections) => {}
+                }
+            }
+        });
         let mut flushing = tokio::task::spawn_local(flush(Rc::clone(&engine), disk));
+        let fail = |error: ServerError| {
+            engine.borrow_mut().fail(&error);
+            Err(error)
+        };
         let farewell = tokio::select! {
             stop = obey(&engine, &mut commands) => stop,
-            result = &mut flushing => {
-                let error = match result {
-                    Ok(error) => error,
-                    Err(_) => ServerError::Stopped,
-                };
-                engine.borrow_mut().fail(&error);
-                failed.send_replace(Some(Arc::new(error)));
-                accepting.abort();
-                ticking.abort();
-                deserted(&engine).await;
-                return None;
-            }
+            result = &mut flushing => return fail(result.unwrap_or(ServerError::Bug)),
+            _ = &mut working => return fail(ServerError::Bug),
         };
-        accepting.abort();
-        ticking.abort();
         engine.borrow_mut().stop();
         tokio::select! {
             () = settled(&engine) => {}
-            result = &mut flushing => {
-                let error = result.unwrap_or(ServerError::Stopped);
-                engine.borrow_mut().fail(&error);
-                failed.send_replace(Some(Arc::new(error)));
-                return None;
-            }
+            result = &mut flushing => return fail(result.unwrap_or(ServerError::Bug)),
         }
         // A dropped server waits for nobody: its clients may live on the very thread that dropped it.
         if farewell.as_ref().is_some_and(|farewell| !farewell.is_closed()) {
             deserted(&engine).await;
         }
         info!(zxid = engine.borrow().machine.zxid(), "stopped");
-        farewell
+        Ok(farewell)
     }
 }
 
@@ -375,12 +372,21 @@ async fn listen(config: &Config) -> Result<TcpListener, ServerError> {
     })
 }
 
-async fn accept(engine: Rc<RefCell<Engine>>, listener: TcpListener, max_frame: usize) {
+/// Serves whoever comes; returns only if serving someone panicked.
+async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: usize, connections: &mut JoinSet<()>) {
     loop {
-        match listener.accept().await {
-            Ok((stream, address)) => {
-                drop(tokio::task::spawn_local(connection::serve(Rc::clone(&engine), stream, address, max_frame)));
+        let accepted = tokio::select! {
+            Some(ended) = connections.join_next() => match ended {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, address)) if !engine.borrow().is_stopped() => {
+                connections.spawn_local(connection::serve(Rc::clone(engine), stream, address, max_frame));
             }
+            Ok(_) => {}
             Err(error) => {
                 // Out of file descriptors, most likely: others will close theirs.
                 warn!(%error, "cannot accept a connection");
@@ -391,7 +397,7 @@ async fn accept(engine: Rc<RefCell<Engine>>, listener: TcpListener, max_frame: u
 }
 
 /// Ticks at multiples of the tick, where the deadlines are.
-async fn tick(engine: Rc<RefCell<Engine>>, interval: Duration) {
+async fn tick(engine: &RefCell<Engine>, interval: Duration) {
     let mut distrusted = false;
     loop {
         let now = engine.borrow().clock.now().monotonic;

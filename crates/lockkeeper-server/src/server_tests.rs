@@ -125,3 +125,26 @@ fn a_shutdown_waits_for_the_disk() {
     assert_eq!(writer.answer().error, 0);
     stopping.join().unwrap().unwrap();
 }
+
+/// Half a step must neither be seen nor stored: the server stops, and says so.
+#[test]
+fn a_bug_in_a_step_stops_the_server() {
+    let (server, open) = gated();
+    let mut client = connected(&server, &open);
+    let mut unlucky = connected(&server, &open);
+    unlucky.send(crate::engine::PANICS_IN_TESTS, bytes());
+    unlucky.expect_end();
+    client.expect_end();
+    assert!(matches!(*wait(server.stopped()), ServerError::Bug));
+    assert_eq!(server.stats().commits, 2, "the two sessions and nothing after");
+}
+
+#[test]
+fn a_dropped_server_frees_its_port() {
+    let server = wait(Server::ephemeral()).unwrap();
+    let addr = server.addr();
+    let mut client = Client::connect(addr);
+    drop(server);
+    client.expect_end();
+    drop(wait(Server::start(Config::default().with_listen(addr))).unwrap());
+}

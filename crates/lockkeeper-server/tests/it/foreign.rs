@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_server::{OpCode, Server};
+use lockkeeper_server::{Config, OpCode, Secret, Server};
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, LockPrefix};
 
 const OPEN: Acls<'static> = Acls::anyone_all();
@@ -89,4 +89,47 @@ async fn a_foreign_lock_recipe_hands_over() {
     }
     drop(held);
     waiting.await.unwrap().unwrap();
+}
+
+/// Case 15: the client comes back with its session, its ephemeral nodes and its watches, and is told what it missed.
+#[tokio::test]
+async fn a_foreign_client_keeps_its_session_over_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = || Config::default().with_directory(directory.path()).with_tick(Duration::from_millis(500));
+    let server = Server::start(config()).await.unwrap();
+    let addr = server.addr();
+    let client = client(&server).await;
+    client.create("/e", b"", &CreateMode::Ephemeral.with_acls(OPEN)).await.unwrap();
+    let session = client.session_id();
+    let (_, watcher) = client.check_and_watch_stat("/later").await.unwrap();
+    server.shutdown().await.unwrap();
+    let server = Server::start(config().with_listen(addr)).await.unwrap();
+    let stat = loop {
+        match client.check_stat("/e").await {
+            Ok(stat) => break stat.unwrap(),
+            Err(Error::ConnectionLoss) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(stat.ephemeral_owner, session.0);
+    client.create("/later", b"", &CreateMode::Persistent.with_acls(OPEN)).await.unwrap();
+    assert_eq!(watcher.changed().await.event_type, EventType::NodeCreated);
+    server.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_foreign_client_presents_the_secret_as_auth() {
+    let config = Config::default().with_secret(Secret::new(*b"open sesame"));
+    let server = Server::start(config).await.unwrap();
+    let connect = async |secret: &[u8]| {
+        Client::connector().with_auth(Secret::SCHEME, secret).connect(&server.connect_string()).await
+    };
+    let client = connect(b"open sesame").await.unwrap();
+    client.create("/a", b"", &CreateMode::Persistent.with_acls(OPEN)).await.unwrap();
+    let refused = match connect(b"guess").await {
+        Ok(client) => client.check_stat("/a").await.map(|_| ()),
+        Err(error) => Err(error),
+    };
+    assert_eq!(refused, Err(Error::AuthFailed));
+    assert_eq!(client.list_children("/").await.unwrap(), ["a", "zookeeper"]);
 }
