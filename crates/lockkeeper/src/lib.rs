@@ -1,6 +1,54 @@
-//! Distributed locks that say how long they may be trusted.
+//! Distributed locks that leave nothing behind and say how long they may be trusted.
 //!
-//! TODO: doc
+//! A [`Lockkeeper`] is connected to a ZooKeeper ensemble, or to an embedded server where one machine is enough. It hands out
+//! locks; a lock that is held is a [`Guard`]. Dropping the guard releases it, awaiting [`Guard::release`] confirms that.
+//!
+//! ```
+//! use std::time::Duration;
+//! use lockkeeper::{Error, Lockkeeper};
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! // An embedded server in this directory; on a fleet: Lockkeeper::connect("zk1:2181,zk2:2181,zk3:2181").
+//! let dir = tempfile::tempdir()?;
+//! let keeper = Lockkeeper::embedded(dir.path()).await?;
+//!
+//! let nightly = keeper.mutex("/locks/nightly");
+//! let guard = nightly.acquire().timeout(Duration::from_secs(5)).message("nightly index").await?;
+//! assert!(guard.is_held());
+//!
+//! // Somebody else is refused, and told who has it.
+//! match nightly.try_acquire().await {
+//!     Err(Error::Held { holder: Some(holder), .. }) => assert_eq!(holder.message.as_deref(), Some("nightly index")),
+//!     other => panic!("two holders: {other:?}"),
+//! }
+//!
+//! // The token goes to the protected resource, which refuses smaller ones: a holder that was paused too long cannot
+//! // undo what its successor did. Tokens grow from grant to grant.
+//! let token = guard.token();
+//! guard.release().await?;
+//! let next = nightly.acquire().await?;
+//! assert!(next.token() > token);
+//!
+//! // Who holds it, who waits?
+//! let info = keeper.admin().show("/locks/nightly").await?;
+//! assert_eq!((info.holders.len(), info.waiters.len()), (1, 0));
+//! keeper.close().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # When to use something else
+//!
+//! Inside one process a mutex of the standard library or of tokio is a thousand times cheaper. If overlapping work would only
+//! be wasted, not wrong, almost any lock will do. If it would be wrong, no lock alone is enough: see [`Guard::token`].
+//!
+//! # What runs where
+//!
+//! Each [`Lockkeeper`] has one thread for its input and output. No code of yours runs there, and no future of this crate
+//! needs a particular runtime: awaiting one only listens for what that thread will say. [`blocking`] is therefore the same
+//! library on a thread that waits.
+
 #![warn(missing_docs)]
 
 mod acquire;
@@ -29,3 +77,8 @@ pub use guard::{Guard, HoldState};
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{Dialect, FencingToken, LockPath, Loss, Owner, PathError, SessionId};
 pub use mutex::Mutex;
+
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
