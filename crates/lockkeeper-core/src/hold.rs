@@ -37,6 +37,8 @@ impl std::fmt::Display for Loss {
     }
 }
 
+impl std::error::Error for Loss {}
+
 /// What is known of a session's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkState {
