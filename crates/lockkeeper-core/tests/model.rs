@@ -26,7 +26,7 @@ use stateright::{Checker, HasDiscoveries, Model, Path};
 use world::{Action, Budget, Cut, Life, Mistake, Server, State, World};
 
 const NO_FAULT: Budget =
-    Budget { cuts: 0, crashes: 0, overs: 0, returns: 0, cancels: 0, reaps: 0, evictions: 0, words: 0 };
+    Budget { cuts: 0, crashes: 0, breaches: 0, closes: 0, returns: 0, cancels: 0, reaps: 0, evictions: 0, words: 0 };
 
 /// The worlds in which every claim must hold. Four contenders wherever the number of faults leaves it finite in seconds.
 fn worlds() -> Vec<World> {
@@ -58,16 +58,42 @@ fn worlds() -> Vec<World> {
             ..World::new("three contenders, two connections lost", 3)
         },
         World {
-            budget: Budget { cuts: 1, crashes: 1, overs: 1, cancels: 1, ..NO_FAULT },
-            lag: 1,
-            witnesses: with(&[LostCreateAdopted, DeleteRepeated, GrantAfterTheHoldersCrash, WaiterLeft]),
+            budget: Budget { cuts: 1, crashes: 1, breaches: 1, cancels: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: [
+                OneWaitsWhileAnotherHolds,
+                LostCreateAdopted,
+                DeleteRepeated,
+                GrantAfterTheHoldersCrash,
+                WaiterLeft,
+                BackInTime,
+            ]
+            .into(),
             ..World::new("three contenders, one of each fault", 3)
         },
         World {
-            budget: Budget { cuts: 1, overs: 1, returns: 1, ..NO_FAULT },
+            budget: Budget { cuts: 1, cancels: 1, ..NO_FAULT },
             lag: 1,
-            witnesses: with(&[OldNodeBesideTheReturned, LostCreateAdopted]),
-            ..World::new("a session is over and its client back with the same attempt", 3)
+            witnesses: with(&[LostCreateAdopted, DeleteRepeated, WaiterLeft, LaterListing]),
+            ..World::new("three contenders, a connection lost, a wait given up", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, closes: 1, returns: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: [OneWaitsWhileAnotherHolds, OldNodeBesideTheReturned, LostCreateAdopted].into(),
+            ..World::new("a client is back with a new session and the same attempt", 3)
+        },
+        World {
+            budget: Budget { cuts: 2, closes: 1, returns: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: [OneWaitsWhileAnotherHolds, OldNodeBesideTheReturned, LostCreateAdopted].into(),
+            ..World::new("the same, two connections lost, a follower behind", 2)
+        },
+        World {
+            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: with(&[BackInTime, ExpiredMeanwhile]),
+            ..World::new("three contenders, a break that outlasts the session's trust", 3)
         },
         World {
             discipline: Discipline::SharedExclusive,
@@ -236,7 +262,7 @@ fn seeded_mistake_deleting_by_name_is_found() {
 fn seeded_mistake_adopting_a_node_of_another_session_is_found() {
     let world = || World {
         mistake: Some(Mistake::AdoptForeign),
-        budget: Budget { cuts: 2, overs: 1, returns: 1, ..NO_FAULT },
+        budget: Budget { cuts: 2, closes: 1, returns: 1, ..NO_FAULT },
         lag: 0,
         witnesses: vec![OldNodeBesideTheReturned],
         ..World::new("adoption without a look at the session", 2)

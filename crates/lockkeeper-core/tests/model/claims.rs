@@ -184,6 +184,8 @@ pub(crate) enum Witness {
     ReadersTogether,
     Evicted,
     WrittenNodeReleased,
+    BackInTime,
+    ExpiredMeanwhile,
 }
 
 use Witness::*;
@@ -192,7 +194,8 @@ type Look = fn(&World, &State) -> bool;
 
 const LOOKS: [Look; Witness::COUNT] = [
     look::<0>, look::<1>, look::<2>, look::<3>, look::<4>, look::<5>, look::<6>, look::<7>, look::<8>, look::<9>,
-    look::<10>, look::<11>, look::<12>, look::<13>, look::<14>, look::<15>, look::<16>, look::<17>,
+    look::<10>, look::<11>, look::<12>, look::<13>, look::<14>, look::<15>, look::<16>, look::<17>, look::<18>,
+    look::<19>,
 ];
 
 /// Looks for a witness until it was seen once; the checker keeps the path to that state.
@@ -202,7 +205,7 @@ fn look<const WITNESS: usize>(world: &World, state: &State) -> bool {
 }
 
 impl Witness {
-    pub(crate) const COUNT: usize = 18;
+    pub(crate) const COUNT: usize = 20;
 
     const ALL: [Witness; Witness::COUNT] = [
         OneWaitsWhileAnotherHolds,
@@ -223,6 +226,8 @@ impl Witness {
         ReadersTogether,
         Evicted,
         WrittenNodeReleased,
+        BackInTime,
+        ExpiredMeanwhile,
     ];
 
     pub(crate) const fn says(self) -> &'static str {
@@ -244,6 +249,8 @@ impl Witness {
             WrapCrossed => "a holder's number is the largest, the next waiter's the smallest",
             ReadersTogether => "two readers hold while a writer waits",
             Evicted => "one whose node was deleted is told so while another holds",
+            BackInTime => "a waiter is overdue, comes back, and is granted the lock",
+            ExpiredMeanwhile => "one whose session expired unheard is told so while another holds",
             WrittenNodeReleased => "a node that somebody wrote to is released by its owner",
         }
     }
@@ -285,6 +292,8 @@ impl Witness {
             }
             ReadersTogether => state.holders(world).len() == 2 && clients().any(|c| c.watches[0].is_some()),
             Evicted => held() && clients().any(|c| c.life == Life::Ended(End::Evicted)),
+            BackInTime => clients().any(|c| c.says_it_holds() && c.was_overdue),
+            ExpiredMeanwhile => held() && clients().any(|c| c.was_overdue && c.life == Life::Ended(End::SessionOver)),
             WrittenNodeReleased => clients().any(|c| c.word_seen && c.life == Life::Ended(End::Left)),
         }
     }

@@ -59,7 +59,17 @@ impl Step<'_> {
                 self.stop(i, Life::Crashed { holding });
             }
             Action::ClockRunsOut(i) => {
-                budget.overs -= 1;
+                budget.breaches -= 1;
+                let client = self.client(i);
+                client.overdue = true;
+                client.was_overdue = true;
+                if client.says_it_holds() {
+                    client.left = true;
+                    self.tell(i, Event::Leave);
+                }
+            }
+            Action::Close(i) => {
+                budget.closes -= 1;
                 self.tell(i, Event::SessionOver);
             }
             Action::Return(i, server) => {
@@ -110,6 +120,7 @@ impl Step<'_> {
         client.life = life;
         client.machine = None;
         client.server = None;
+        client.overdue = false;
         client.ahead = 0;
         client.flight = Flight::None;
         client.watches = [None; 2];
@@ -469,7 +480,12 @@ impl Step<'_> {
 
     /// The session goes on at `server`, and its watches with it: what changed meanwhile fires at once.
     fn reconnect(&mut self, i: u8, server: Server) {
+        let session = self.client(i).session;
+        if self.state.is_expired(session) {
+            return self.tell(i, Event::SessionOver);
+        }
         self.client(i).server = Some(server);
+        self.client(i).overdue = false;
         for slot in 0..2 {
             let Some(watch) = self.client(i).watches[slot] else { continue };
             let gone = match self.state.tree(server).get(watch.target) {

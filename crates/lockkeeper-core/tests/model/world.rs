@@ -48,8 +48,10 @@ pub(crate) struct Budget {
     pub(crate) cuts: u8,
     /// Clients stopped for good, their sessions left to expire.
     pub(crate) crashes: u8,
-    /// Sessions that their client's own clock gives up.
-    pub(crate) overs: u8,
+    /// Breaks that outlast what the client's own clock allows: its hold is lost, its session may expire or come back.
+    pub(crate) breaches: u8,
+    /// Sessions that their client gives up, of which the server learns only by expiry.
+    pub(crate) closes: u8,
     /// Clients with a session over that come back with a new one and, on purpose, the same attempt.
     pub(crate) returns: u8,
     /// Waits ended by their caller: timeout, cancel, a dropped future.
@@ -206,6 +208,8 @@ pub(crate) struct Client {
     pub(crate) machine: Option<Machine>,
     pub(crate) session: u8,
     pub(crate) server: Option<Server>,
+    /// No server was reached for so long that the session may expire.
+    pub(crate) overdue: bool,
     /// How many changes the follower must still apply before it shows no less than this session saw.
     pub(crate) ahead: usize,
     pub(crate) flight: Flight,
@@ -223,6 +227,7 @@ pub(crate) struct Client {
     pub(crate) delete_repeated: bool,
     pub(crate) returned: bool,
     pub(crate) word_seen: bool,
+    pub(crate) was_overdue: bool,
 }
 
 impl Client {
@@ -306,8 +311,9 @@ pub(crate) enum Action {
     Leave(u8),
     Cut(u8, Cut),
     Crash(u8),
-    /// A disconnected client's clock says that its session may be over.
+    /// A disconnected client's clock says that its session may be over: what it holds, it holds no more.
     ClockRunsOut(u8),
+    Close(u8),
     Return(u8, Server),
     Reap,
     Evict(Name),
@@ -346,6 +352,7 @@ impl World {
             machine: None,
             session: i as u8,
             server: None,
+            overdue: false,
             ahead: 0,
             flight: Flight::None,
             watches: [None; 2],
@@ -358,6 +365,7 @@ impl World {
             delete_repeated: false,
             returned: false,
             word_seen: false,
+            was_overdue: false,
         };
         let tree = if self.parent { Tree::new(self.first) } else { Tree { counter: None, nodes: Vec::new() } };
         State {
@@ -426,7 +434,7 @@ impl World {
         if client.returned && !state.is_expired(i) {
             actions.push(Action::Expire(i));
         }
-        if dead && !state.is_expired(client.session) {
+        if (dead || client.overdue) && !state.is_expired(client.session) {
             actions.push(Action::Expire(client.session));
         }
         if !client.is_live() {
@@ -468,8 +476,11 @@ impl World {
         if budget.crashes > 0 {
             actions.push(Action::Crash(i));
         }
+        if budget.closes > 0 {
+            actions.push(Action::Close(i));
+        }
         if client.server.is_none() {
-            if budget.overs > 0 {
+            if budget.breaches > 0 && !client.overdue {
                 actions.push(Action::ClockRunsOut(i));
             }
         } else if budget.cuts > 0 {
