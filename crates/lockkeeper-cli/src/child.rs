@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use lockkeeper::{Guard, Loss};
+use lockkeeper::{Guard, Lockkeeper, Loss};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
@@ -20,10 +20,14 @@ use crate::launcher;
 use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::terminal::Terminal;
+use crate::watchdog::{Dismissed, Watchdog};
 
 /// How long to wait between looks at a group whose first process has ended. The others are not our children, so nobody
 /// tells us of their end.
 const SURVIVORS: Duration = Duration::from_millis(10);
+
+/// How long to wait after a question that could not be answered.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A command that runs.
 #[derive(Debug)]
@@ -33,6 +37,7 @@ pub(crate) struct Job {
     changed: unix::Signal,
     continued: unix::Signal,
     terminal: Option<Terminal>,
+    watchdog: Option<Watchdog>,
 }
 
 /// How it went.
@@ -42,6 +47,7 @@ pub(crate) struct Outcome {
     pub status: u8,
     /// Why the lock was lost meanwhile, if it was.
     pub loss: Option<Loss>,
+    _watchdog: Option<Dismissed>,
 }
 
 impl Job {
@@ -61,12 +67,15 @@ impl Job {
             .spawn()
             .map_err(|error| Failure::system("cannot start a process", error))?;
         let pid = Pid::from_child(&child);
-        Ok(Job { pid, changed, continued, terminal })
+        // Where no process is to be had for it, the kernel's death signal is what is left.
+        let watchdog = Watchdog::over(pid).ok();
+        Ok(Job { pid, changed, continued, terminal, watchdog })
     }
 
     /// Follows the command to its end, passing signals on, and stops it when the lock is lost.
     pub(crate) async fn attend(
         mut self,
+        keeper: &Lockkeeper,
         guard: &Guard,
         signals: &mut Signals,
         grace: Duration,
@@ -96,7 +105,7 @@ impl Job {
                         break status;
                     }
                     if let Some(signal) = change.stopping_signal() {
-                        self.stopped(signal, guard).await;
+                        self.stopped(signal, keeper, guard).await;
                     }
                 }
                 signal = signals.next() => self.pass_on(signal),
@@ -111,7 +120,7 @@ impl Job {
         if let Some(deadline) = kill_at {
             self.outlast(deadline).await;
         }
-        Ok(Outcome { status, loss })
+        Ok(Outcome { status, loss, _watchdog: self.watchdog.map(Watchdog::dismiss) })
     }
 
     /// Asks the whole group to end.
@@ -148,7 +157,7 @@ impl Job {
     }
 
     /// The command was stopped: by Ctrl-Z, by its wish for the terminal, or by someone's `kill -STOP`.
-    async fn stopped(&mut self, signal: i32, guard: &Guard) {
+    async fn stopped(&mut self, signal: i32, keeper: &Lockkeeper, guard: &Guard) {
         let Some(terminal) = &self.terminal else {
             // No terminal, no job control: whoever stopped it will let it go on.
             return;
@@ -163,8 +172,7 @@ impl Job {
             // The shell sees us stop and prompts; `fg` and `bg` let us go on. The session may expire meanwhile.
             _ = kill_process(getpid(), Signal::STOP);
             self.continued.recv().await;
-            // Whether the lock is still ours is known here before the command moves again.
-            if !guard.is_held() {
+            if !still_held(keeper, guard).await {
                 return;
             }
         }
@@ -172,6 +180,25 @@ impl Job {
             terminal.give(self.pid);
         }
         self.signal(Signal::CONT);
+    }
+}
+
+/// Asks the server, before the command moves again after a stop, whether the lock is still ours; `false` is a loss that the
+/// guard reports too.
+///
+/// This process was stopped as well. It cannot know how long, nor what its connection has missed, without asking.
+async fn still_held(keeper: &Lockkeeper, guard: &Guard) -> bool {
+    let (node, admin) = (guard.node(), keeper.admin());
+    loop {
+        tokio::select! {
+            biased;
+            _ = guard.lost() => return false,
+            shown = admin.show(guard.path()) => match shown {
+                Ok(lock) if lock.holders.iter().any(|holder| node.ends_with(&holder.node)) => return guard.is_held(),
+                // No server, or one that shows somebody else: the guard hears of it.
+                _ => sleep(ASK_AGAIN).await,
+            },
+        }
     }
 }
 

@@ -75,7 +75,8 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// Lets go of everything that belongs to the command that started it. Nothing else runs in this process yet.
-fn detach() -> Result<(), Failure> {
+pub(crate) fn detach() -> Result<(), Failure> {
+    name();
     // It fails for the leader of a group only, which whoever starts us takes care that we are not.
     _ = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(|error| Failure::system("cannot leave the directory", error))?;
@@ -87,6 +88,13 @@ fn detach() -> Result<(), Failure> {
         _ = nix::unistd::close(descriptor);
     }
     Ok(())
+}
+
+/// `ps` shows the program's name, not that of the link by which it was started.
+fn name() {
+    #[cfg(target_os = "linux")]
+    // It cannot fail for a valid string.
+    let _ = rustix::thread::set_name(c"lockkeeper");
 }
 
 async fn serve(home: &Home) -> Result<(), Failure> {

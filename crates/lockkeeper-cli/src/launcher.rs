@@ -19,18 +19,22 @@ use crate::terminal::Terminal;
 /// The word that starts it.
 pub(crate) const WORD: &str = "__exec";
 
-/// This very program: what runs, also when its file was replaced meanwhile.
-pub(crate) fn this_program() -> OsString {
-    if Path::new("/proc/self/exe").exists() {
-        return "/proc/self/exe".into();
-    }
-    std::env::current_exe().map_or_else(|_| "lockkeeper".into(), Into::into)
+/// This very program, also when its file was replaced meanwhile, in the part that `word` starts.
+pub(crate) fn this_program(word: &str) -> Command {
+    let running = Path::new("/proc/self/exe");
+    let mut program = match std::env::current_exe() {
+        _ if running.exists() => Command::new(running),
+        Ok(file) => Command::new(file),
+        Err(_) => Command::new("lockkeeper"),
+    };
+    program.arg0("lockkeeper").arg(word);
+    program
 }
 
 /// A command that becomes `command` in the new process.
 pub(crate) fn command(command: &[OsString], foreground: bool) -> Command {
-    let mut launcher = Command::new(this_program());
-    launcher.arg(WORD).arg(getpid().as_raw_nonzero().to_string()).arg(if foreground { "fg" } else { "bg" });
+    let mut launcher = this_program(WORD);
+    launcher.arg(getpid().as_raw_nonzero().to_string()).arg(if foreground { "fg" } else { "bg" });
     launcher.args(command);
     // A group of its own: it is signalled as a whole, and not by the keys that are meant for us.
     launcher.process_group(0);

@@ -6,7 +6,7 @@
 use std::fs::{DirBuilder, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home};
@@ -109,8 +109,8 @@ fn start(home: &Home) -> Result<(), Failure> {
     let failed = |error| Failure::system("cannot start this user's server", error);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     // Nothing of ours but this pipe: with our standard output it would keep `lockkeeper run x -- true | cat` waiting.
-    let mut server = Command::new(this_program());
-    server.arg(daemon::WORD).arg(home.dir()).stdin(Stdio::null());
+    let mut server = this_program(daemon::WORD);
+    server.arg(home.dir()).stdin(Stdio::null());
     server.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     let mut child = server.spawn().map_err(failed)?;
     // It holds the pipe's other end.

@@ -15,6 +15,7 @@ mod settings;
 mod signals;
 mod terminal;
 mod waiting;
+mod watchdog;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     match words.next() {
         Some(word) if word == launcher::WORD => return launcher::exec(words),
         Some(word) if word == daemon::WORD => return daemon::main(words),
+        Some(word) if word == watchdog::WORD => return watchdog::main(words),
         _ => {}
     }
     let args = match args::parse() {

@@ -68,19 +68,21 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         }
     };
     // It notices a loss in time to end before anybody else can be let in, if it ends within a quarter of the timeout.
-    let grace = args.grace.min(settings.session_timeout / 4);
-    let ran = hold(&args.command, &guard, &mut signals, grace, *printer).await;
-    let released = release(guard, *printer, settings.session_timeout).await;
+    let grace = args.grace.min(guard.session_timeout() / 4);
+    let keeper = line.keeper.as_ref().expect("it granted the lock");
+    let ran = hold(&args.command, keeper, &guard, &mut signals, grace, *printer).await;
+    let released = release(guard, *printer).await;
     line.leave(LEAVING).await;
-    let Outcome { status, loss } = ran?;
-    match (loss, released) {
-        (None, true) => Ok(status),
+    let outcome = ran?;
+    match (outcome.loss, released) {
+        (None, true) => Ok(outcome.status),
         _ => Ok(Code::Lost as u8),
     }
 }
 
 async fn hold(
     command: &[OsString],
+    keeper: &Lockkeeper,
     guard: &Guard,
     signals: &mut Signals,
     grace: Duration,
@@ -88,12 +90,12 @@ async fn hold(
 ) -> Result<Outcome, Failure> {
     let job = Job::start(command, guard)?;
     signals.add(RUNNING)?;
-    job.attend(guard, signals, grace, printer).await
+    job.attend(keeper, guard, signals, grace, printer).await
 }
 
 /// Lets go of the lock; `false` if it was not ours any more, so that the command may have run beside another.
-async fn release(guard: Guard, printer: Printer, session_timeout: Duration) -> bool {
-    let path = guard.path().to_owned();
+async fn release(guard: Guard, printer: Printer) -> bool {
+    let (path, session_timeout) = (guard.path().to_owned(), guard.session_timeout());
     match timeout(RELEASING, guard.release()).await {
         Ok(Ok(())) => true,
         Ok(Err(ReleaseError::NotHeld { loss })) => {
