@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use bytes::BytesMut;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::codec::Decoder;
 use tracing::{debug, warn};
 
@@ -62,24 +63,31 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     let writer = tokio::task::spawn_local(send_all(Rc::clone(&engine), Rc::clone(&outbox), write));
     let stopped = tokio::select! {
         () = outbox.abort.cancelled() => Ok(()),
-        () = farewell(&outbox) => Ok(()),
+        () = outbox.closing.cancelled() => Ok(()),
         stopped = receive_all(&engine, id, &outbox, &mut read, buffer, max_frame) => stopped,
     };
     if let Err(error) = stopped {
         warn!(client = %address, %error, "closing a connection");
+    } else if outbox.closing.is_cancelled() {
+        farewell(&outbox, &mut read).await;
     }
     engine.borrow_mut().disconnected(id);
     writer.abort();
 }
 
-/// Resolves when a closing connection has had its time to send what was queued and the client its time to read it.
-async fn farewell(outbox: &Outbox) {
-    outbox.closing.cancelled().await;
-    while outbox.held() > 0 {
+/// Gives a closing connection its time to send what is queued, and the client its time to read it.
+async fn farewell(outbox: &Outbox, read: &mut OwnedReadHalf) {
+    while outbox.held() > 0 && !outbox.abort.is_cancelled() {
         // The disk takes as long as it takes.
         sleep(FAREWELL / 10).await;
     }
-    sleep(FAREWELL).await;
+    let client_is_gone = async {
+        let mut ignored = BytesMut::new();
+        while !matches!(receive(read, &mut ignored).await, Ok(0) | Err(_)) {
+            ignored.clear();
+        }
+    };
+    let _ = timeout(FAREWELL, client_is_gone).await;
 }
 
 /// Reads what there is, at least one byte unless the client has closed.
@@ -108,9 +116,8 @@ async fn receive_all(
     max_frame: usize,
 ) -> io::Result<()> {
     let mut framing = crate::wire::framing(max_frame);
-    let greeting = sleep(GREETING);
-    tokio::pin!(greeting);
-    let mut greeted = false;
+    // Boxed to be gone once the client has greeted: there may be ten thousand of these.
+    let mut greeting = Some(Box::pin(sleep(GREETING)));
     loop {
         while let Some(frame) = framing.decode(&mut buffer)? {
             while outbox.backlog() > MAX_BACKLOG && !outbox.is_closing() {
@@ -118,14 +125,14 @@ async fn receive_all(
             }
             let taken = engine.borrow_mut().frame(id, &frame);
             taken.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a frame that is not of the protocol"))?;
-            greeted = true;
+            greeting = None;
         }
         if buffer.is_empty() {
             buffer = BytesMut::new();
         }
         let received = tokio::select! {
             received = receive(read, &mut buffer) => received,
-            () = &mut greeting, if !greeted => return Err(io::ErrorKind::TimedOut.into()),
+            () = until(greeting.as_mut()) => return Err(io::ErrorKind::TimedOut.into()),
         };
         match received {
             Ok(0) => return Ok(()),
@@ -133,6 +140,14 @@ async fn receive_all(
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Resolves with the timer, or never without one.
+async fn until(timer: Option<&mut Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
     }
 }
 

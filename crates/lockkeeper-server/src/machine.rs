@@ -19,6 +19,7 @@ pub use crate::tree::{Applied, Node, Tree, TreeEvent};
 pub use crate::txn::{Owner, Txn, TxnOp};
 pub use crate::watches::Watches;
 
+use crate::opcode::OpCode;
 use crate::prepare;
 use crate::request::{
     ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Request, Response, SetWatches, WatchKind, WriteOp,
@@ -287,7 +288,13 @@ impl Machine {
                 self.end_session(session, now, out);
                 Ok(Response::Done)
             }
-            Request::Refused { error, .. } => Err(error),
+            Request::Refused { opcode, error } => {
+                // As in ZooKeeper, a write has its number before it is looked at.
+                if error != ErrorCode::Unimplemented && OpCode::from_i32(opcode).is_some_and(OpCode::is_write) {
+                    self.commit(session, TxnOp::Failed(error), now, out);
+                }
+                Err(error)
+            }
             // Everything else is a read, and was answered above.
             _ => Err(ErrorCode::Unimplemented),
         };

@@ -88,6 +88,21 @@ impl OpCode {
         self as i32
     }
 
+    /// Whether it may change the tree, and so takes part in the order of transactions.
+    pub fn is_write(self) -> bool {
+        matches!(
+            self,
+            Self::Create
+                | Self::Create2
+                | Self::CreateContainer
+                | Self::CreateTtl
+                | Self::Delete
+                | Self::SetData
+                | Self::SetAcl
+                | Self::Multi
+        )
+    }
+
     /// Its index in [`OpCode::ALL`].
     pub(crate) fn slot(self) -> usize {
         Self::ALL.binary_search(&self).expect("ALL lists every variant in order, see the test")

@@ -144,10 +144,11 @@ fn owner(mode: CreateMode, ttl_ms: i64, opcode: OpCode, session: i64) -> Result<
     if mode.is_ttl() {
         return if (1..=MAX_TTL_MS).contains(&ttl_ms) { Ok(Owner::Ttl(ttl_ms)) } else { Err(ErrorCode::BadArguments) };
     }
-    if ttl_ms >= 0 || (opcode == OpCode::CreateContainer && mode != CreateMode::Container) {
+    if ttl_ms >= 0 {
         return Err(ErrorCode::BadArguments);
     }
     Ok(match mode {
+        _ if opcode == OpCode::CreateContainer => Owner::Container,
         CreateMode::Container => Owner::Container,
         mode if mode.is_ephemeral() => Owner::Session(session),
         _ => Owner::None,

@@ -143,7 +143,7 @@ impl Tree {
         let mut tree = Self::empty(&open);
         tree.insert_loaded(Arc::from("/"), Node::primordial(&open));
         tree.insert_loaded(Arc::from("/zookeeper"), Node::primordial(&open));
-        tree.insert_loaded(Arc::from("/zookeeper/config"), Node::primordial(&read));
+        tree.insert_loaded(Arc::from("/zookeeper/config"), Node { aversion: -1, ..Node::primordial(&read) });
         tree.insert_loaded(Arc::from("/zookeeper/quota"), Node::primordial(&open));
         tree.link_children();
         tree

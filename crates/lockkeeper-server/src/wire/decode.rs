@@ -98,8 +98,11 @@ fn body(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Request, Malformed> {
         }),
         OpCode::CheckWatches | OpCode::RemoveWatches => {
             let path = reader.text()?;
-            match WatchKind::from_i32(reader.i32()?) {
-                None => refused(ErrorCode::Unimplemented),
+            let number = reader.i32()?;
+            match WatchKind::from_i32(number) {
+                // Persistent and persistent recursive watches exist, but not here.
+                None if matches!(number, 4 | 5) => refused(ErrorCode::Unimplemented),
+                None => refused(ErrorCode::MarshallingError),
                 Some(kind) if opcode == OpCode::CheckWatches => Request::CheckWatches { path, kind },
                 Some(kind) => Request::RemoveWatches { path, kind },
             }
@@ -168,7 +171,11 @@ fn write_ops(reader: &mut Reader<'_>) -> Result<Vec<WriteOp>, Malformed> {
     while let Some(opcode) = multi_header(reader)? {
         ops.push(match opcode {
             OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => {
-                WriteOp::Create(create(opcode, reader)?.ok_or(Malformed)?)
+                let mut create = create(opcode, reader)?.ok_or(Malformed)?;
+                if create.mode == CreateMode::Container {
+                    create.opcode = OpCode::CreateContainer;
+                }
+                WriteOp::Create(create)
             }
             OpCode::Delete => WriteOp::Delete(versioned_path(reader)?),
             OpCode::SetData => WriteOp::SetData(set_data(reader)?),

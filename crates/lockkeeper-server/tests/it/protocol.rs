@@ -73,6 +73,12 @@ fn the_zxid_grows_by_one_with_every_transaction_also_a_failed_one() {
     drop(Client::connect(server.addr()));
     client.exists("/", false);
     assert_eq!(client.last_zxid, start + 4, "a session's beginning is a transaction");
+    assert_eq!(client.create("/f", 7), Err(-8));
+    assert_eq!(client.call(CREATE, bytes().int(5)).error, -5);
+    assert_eq!(client.last_zxid, start + 6, "a write has its number before it is looked at");
+    assert_eq!(client.call(GET_DATA, bytes()).error, -5);
+    assert_eq!(client.call(4711, bytes()).error, -6);
+    assert_eq!(client.last_zxid, start + 6);
 }
 
 #[test]
