@@ -81,7 +81,7 @@ fn worlds() -> Vec<World> {
             budget: Budget { cuts: 1, closes: 1, returns: 1, ..NO_FAULT },
             lag: 0,
             witnesses: [OneWaitsWhileAnotherHolds, OldNodeBesideTheReturned, LostCreateAdopted].into(),
-            ..World::new("a client is back with a new session and the same attempt", 3)
+            ..World::new("three contenders, one back with a new session and the same attempt", 3)
         },
         World {
             budget: Budget { cuts: 2, closes: 1, returns: 1, ..NO_FAULT },
@@ -94,6 +94,12 @@ fn worlds() -> Vec<World> {
             lag: 1,
             witnesses: with(&[BackInTime, ExpiredMeanwhile]),
             ..World::new("three contenders, a break that outlasts the session's trust", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: [OneWaitsWhileAnotherHolds, QueueAtRest, BackInTime, ExpiredMeanwhile].into(),
+            ..World::new("four contenders, a break that outlasts the session's trust", 4)
         },
         World {
             discipline: Discipline::SharedExclusive,
@@ -130,14 +136,14 @@ fn worlds() -> Vec<World> {
             parent: false,
             lag: 0,
             witnesses: vec![NumbersStartAgain, LostCreateAdopted, SecondGrant, Handover, QueueAtRest, AllGone],
-            ..World::new("no parent at first, a connection lost, a parent reaped", 3)
+            ..World::new("three contenders, no parent at first, a connection lost, a parent reaped", 3)
         },
         World {
             budget: Budget { evictions: 1, ..NO_FAULT },
             linger: true,
             lag: 1,
             witnesses: with(&[Evicted]),
-            ..World::new("an operator deletes a node", 3)
+            ..World::new("three contenders, an operator deletes a node", 3)
         },
         World {
             budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
