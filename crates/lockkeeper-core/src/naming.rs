@@ -49,22 +49,36 @@ impl FromStr for AttemptId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let bytes = text.as_bytes();
-        let shaped = bytes.len() == AttemptId::LEN
-            && bytes.iter().enumerate().all(|(i, b)| match i {
-                8 | 13 | 18 | 23 => *b == b'-',
-                _ => b.is_ascii_hexdigit(),
-            });
-        if !shaped {
-            return Err(ParseIdError(text.chars().take(60).collect()));
-        }
-        let digits = bytes.iter().filter(|b| **b != b'-');
-        Ok(AttemptId(digits.fold(0, |bits, b| bits << 4 | u128::from((*b as char).to_digit(16).unwrap_or(0)))))
+        Self::read(text.as_bytes()).ok_or_else(|| ParseIdError(text.chars().take(60).collect()))
     }
 }
 
 impl AttemptId {
     const LEN: usize = 36;
+
+    /// One pass and no allocation: a long queue's listing has thousands of these.
+    fn read(text: &[u8]) -> Option<Self> {
+        if text.len() != Self::LEN {
+            return None;
+        }
+        let mut bits = 0u128;
+        for (i, byte) in text.iter().enumerate() {
+            if let 8 | 13 | 18 | 23 = i {
+                if *byte != b'-' {
+                    return None;
+                }
+                continue;
+            }
+            let digit = match byte {
+                b'0'..=b'9' => byte - b'0',
+                b'a'..=b'f' => byte - b'a' + 10,
+                b'A'..=b'F' => byte - b'A' + 10,
+                _ => return None,
+            };
+            bits = bits << 4 | u128::from(digit);
+        }
+        Some(AttemptId(bits))
+    }
 }
 
 /// What a contender asks for.
@@ -142,7 +156,7 @@ impl Dialect {
         let (id, marker) = match (self, prefix.strip_prefix(PROTECTION)) {
             (Dialect::Curator, Some(rest)) => {
                 let (id, rest) = rest.split_at_checked(AttemptId::LEN)?;
-                (Some(id.parse().ok()?), rest.strip_prefix('-')?)
+                (Some(AttemptId::read(id.as_bytes())?), rest.strip_prefix('-')?)
             }
             _ => (None, prefix),
         };
