@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::driver::{Attempt, drive};
+use crate::ensemble::Ensemble;
 use crate::guard::Guard;
 use crate::keeper::{Lockkeeper, wall_clock_ms};
 use crate::session::Session;
@@ -90,7 +91,7 @@ impl Acquire {
                 let path = path.to_string();
                 let keeper = self.keeper.clone();
                 match keeper.ready_session() {
-                    Some(session) => self.contend(session, path, started, caller),
+                    Some(ready) => self.contend(ready, path, started, caller),
                     None => keeper.spawn(self.open_and_contend(path, started, caller)),
                 }
             }
@@ -106,9 +107,9 @@ impl Acquire {
                 None => std::future::pending().await,
             }
         };
-        let deadline = async {
-            match self.timeout {
-                Some(timeout) => tokio::time::sleep_until(started + timeout).await,
+        let timed_out = async {
+            match self.deadline(started) {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
                 None => std::future::pending().await,
             }
         };
@@ -117,31 +118,37 @@ impl Acquire {
             () = caller.closed() => return,
             () = cancelled => Err(Error::Cancelled { path: path.clone() }),
             session = self.keeper.session(self.timeout) => session,
-            () = deadline => {
+            () = timed_out => {
                 let waited = self.timeout.unwrap_or_default();
                 Err(Error::Timeout { path: path.clone(), waited, holder: None, ahead: None })
             }
         };
         match session {
-            Ok(session) => self.contend(session, path, started, caller),
+            Ok(ready) => self.contend(ready, path, started, caller),
             Err(error) => _ = caller.send(Err(error)),
         }
+    }
+
+    /// When the timeout ends. A timeout beyond the clock's end is none.
+    fn deadline(&self, started: Instant) -> Option<Instant> {
+        self.timeout.and_then(|timeout| started.checked_add(timeout))
     }
 
     /// Gives the attempt to a session, whose thread runs it from here on.
     fn contend(
         self,
-        session: Arc<Session>,
+        (session, ensemble): (Arc<Session>, Arc<dyn Ensemble>),
         path: String,
         started: Instant,
         caller: oneshot::Sender<Result<Guard, Error>>,
     ) {
+        let deadline = self.deadline(started);
         let Acquire { keeper, kind, once, timeout, message, cancel } = self;
         // A new id for every attempt: it lives and dies with this session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms()).to_bytes();
         let contender = Contender::new(kind.discipline, kind.dialect, kind.mode, id, session.id());
-        let attempt = Attempt { path, contender, payload, once, started, timeout, cancel, caller };
+        let attempt = Attempt { path, ensemble, contender, payload, once, timeout, started, deadline, cancel, caller };
         let runner = session.clone();
         runner.spawn(drive(attempt, session));
     }

@@ -131,7 +131,7 @@ impl Admin {
         .await
     }
 
-    /// The locks at and below `root` that somebody holds or waits for, by path.
+    /// The locks at and below `root`, which may be `/`, that somebody holds or waits for, by path.
     ///
     /// Walks the tree: one listing a node, and the reads of [`Admin::show`]. A root that does not exist has no locks.
     /// Dropping the future leaves nothing behind.
@@ -139,10 +139,10 @@ impl Admin {
     /// # Errors
     /// A refusal by the server, or no server.
     pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
-        let root = LockPath::parse(root)?;
+        let root = if root == "/" { root.to_owned() } else { LockPath::parse(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let mut found = Vec::new();
-            let mut level = vec![root.to_string()];
+            let mut level = vec![root];
             for _ in 0..MAX_DEPTH {
                 let listings = stream::iter(std::mem::take(&mut level))
                     .map(|path| {
@@ -159,7 +159,8 @@ impl Admin {
                         Err(fault) => return Err(refused(&path, fault)),
                         Ok(names) => {
                             let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
-                            level.extend(info.unknown.iter().map(|name| format!("{path}/{name}")));
+                            let above = path.trim_end_matches('/');
+                            level.extend(info.unknown.iter().map(|name| format!("{above}/{name}")));
                             if !info.holders.is_empty() || !info.waiters.is_empty() {
                                 found.push(info);
                             }
@@ -191,8 +192,8 @@ impl Admin {
         let keeper = self.keeper.clone();
         self.keeper
             .run(async move {
-                let session = keeper.session(None).await?;
-                question(session.ensemble()?).await
+                let (_session, ensemble) = keeper.session(None).await?;
+                question(ensemble).await
             })
             .await
     }

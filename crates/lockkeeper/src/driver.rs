@@ -34,12 +34,16 @@ const LINGER: Duration = Duration::from_millis(100);
 /// How an attempt is to be made.
 pub(crate) struct Attempt {
     pub(crate) path: String,
+    /// Taken while the session was usable: were it over by now, the first operation says how it ended.
+    pub(crate) ensemble: Arc<dyn Ensemble>,
     pub(crate) contender: Contender,
     pub(crate) payload: Vec<u8>,
     /// Leave at once if not first.
     pub(crate) once: bool,
-    pub(crate) started: Instant,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) started: Instant,
+    /// When the timeout ends; without one, never.
+    pub(crate) deadline: Option<Instant>,
     pub(crate) cancel: Option<CancellationToken>,
     /// Whoever waits for the outcome.
     pub(crate) caller: oneshot::Sender<Result<Guard, Error>>,
@@ -93,8 +97,9 @@ struct Driver {
     contender: Contender,
     payload: Vec<u8>,
     once: bool,
-    started: Instant,
     timeout: Option<Duration>,
+    started: Instant,
+    deadline: Option<Instant>,
     cancel: Option<CancellationToken>,
     caller: Caller,
     /// The last refusal, for the caller.
@@ -107,14 +112,7 @@ struct Driver {
 
 /// Runs one attempt to its end.
 pub(crate) async fn drive(attempt: Attempt, session: Arc<Session>) {
-    let Attempt { path, contender, payload, once, started, timeout, cancel, caller } = attempt;
-    let ensemble = match session.ensemble() {
-        Ok(ensemble) => ensemble,
-        Err(error) => {
-            _ = caller.send(Err(error));
-            return;
-        }
-    };
+    let Attempt { path, ensemble, contender, payload, once, timeout, started, deadline, cancel, caller } = attempt;
     let driver = Driver {
         path,
         session,
@@ -122,8 +120,9 @@ pub(crate) async fn drive(attempt: Attempt, session: Arc<Session>) {
         contender,
         payload,
         once,
-        started,
         timeout,
+        started,
+        deadline,
         cancel,
         caller: Caller::Waiting(caller),
         refusal: None,
@@ -169,7 +168,7 @@ impl Driver {
                 outcome = optional(&mut flight) => Wake::Outcome(outcome),
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
                 seen = optional(&mut look) => Wake::Looked(seen),
-                wake = caller_stirs(&mut self.caller, self.started, self.timeout, self.cancel.as_ref()) => wake,
+                wake = caller_stirs(&mut self.caller, self.deadline, self.cancel.as_ref()) => wake,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
             };
             match wake {
@@ -487,17 +486,12 @@ async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
 }
 
 /// What the other end does next.
-async fn caller_stirs(
-    caller: &mut Caller,
-    started: Instant,
-    timeout: Option<Duration>,
-    cancel: Option<&CancellationToken>,
-) -> Wake {
+async fn caller_stirs(caller: &mut Caller, deadline: Option<Instant>, cancel: Option<&CancellationToken>) -> Wake {
     match caller {
         Caller::Waiting(outcome) | Caller::Refusing { caller: outcome, .. } => {
             let deadline = async {
-                match timeout {
-                    Some(timeout) => tokio::time::sleep_until(started + timeout).await,
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
             };

@@ -227,14 +227,14 @@ pub(crate) struct Embedded {
 impl Network for Embedded {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
         async move {
-            let deadline = Instant::now() + patience;
-            let (endpoint, hosted) = self.join_or_host(deadline).await?;
+            let started = Instant::now();
+            let (endpoint, hosted) = self.join_or_host(patience).await?;
             let network = ZooKeeper {
                 servers: endpoint.address.to_string().parse()?,
                 session_timeout: self.session_timeout,
                 secret: Some(endpoint.secret),
             };
-            let mut opened = network.open(deadline.saturating_duration_since(Instant::now())).await?;
+            let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;
             // The server outlives the sessions with it: they close through it.
             opened.anchor = hosted.map(|hosted| hosted as _);
             Ok(opened)
@@ -244,10 +244,11 @@ impl Network for Embedded {
 }
 
 impl Embedded {
-    async fn join_or_host(&self, deadline: Instant) -> Result<(Endpoint, Option<Arc<Hosted>>), Error> {
+    async fn join_or_host(&self, patience: Duration) -> Result<(Endpoint, Option<Arc<Hosted>>), Error> {
         if let Some(hosted) = self.hosted.lock().expect("held for a clone only").clone() {
             return Ok((hosted.endpoint().clone(), Some(hosted)));
         }
+        let started = Instant::now();
         loop {
             if let Some(endpoint) = self.home.find()? {
                 return Ok((endpoint, None));
@@ -258,7 +259,7 @@ impl Embedded {
                     *self.hosted.lock().expect("held for a clone only") = Some(hosted.clone());
                     return Ok((hosted.endpoint().clone(), Some(hosted)));
                 }
-                Err(Error::Server(ServerError::InUse { .. })) if Instant::now() < deadline => {
+                Err(Error::Server(ServerError::InUse { .. })) if started.elapsed() < patience => {
                     tokio::time::sleep(STARTING).await;
                 }
                 Err(error) => return Err(error),

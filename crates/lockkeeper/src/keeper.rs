@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::Admin;
 use crate::clock::Clock;
-use crate::ensemble::Network;
+use crate::ensemble::{Ensemble, Network};
 use crate::session::{Io, Session};
 use crate::zookeeper::ZooKeeper;
 use crate::{Error, identity};
@@ -251,28 +251,32 @@ impl Lockkeeper {
         &self.inner.owner
     }
 
-    /// The session of now, if there is one that can be used at once.
-    pub(crate) fn ready_session(&self) -> Option<Arc<Session>> {
-        let session = self.inner.session.lock().expect("held for a look only").clone();
-        session.filter(|session| session.is_usable())
+    /// The session of now with its operations, if there is one that can be used at once.
+    ///
+    /// Both together: should the session end the next moment, its operations still say how, and no later look is needed.
+    pub(crate) fn ready_session(&self) -> Option<(Arc<Session>, Arc<dyn Ensemble>)> {
+        let session = self.inner.session.lock().expect("held for a look only").clone()?;
+        let ensemble = session.ensemble()?;
+        Some((session, ensemble))
     }
 
     /// The session of now: the last one, or a new one if that is over. Tries for at most `timeout`, or the connect timeout
     /// where that is less.
-    pub(crate) async fn session(&self, timeout: Option<Duration>) -> Result<Arc<Session>, Error> {
+    pub(crate) async fn session(&self, timeout: Option<Duration>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
         let inner = &self.inner;
         let patience = timeout.map_or(inner.connect_timeout, |timeout| timeout.min(inner.connect_timeout));
         let opening = async {
             let _one_at_a_time = inner.opening.lock().await;
-            if let Some(session) = self.ready_session() {
-                return Ok(session);
+            if let Some(ready) = self.ready_session() {
+                return Ok(ready);
             }
             let opened = inner.network.open(patience).await?;
+            let ensemble = opened.ensemble.clone();
             let session = Session::start(inner.io.clone(), inner.clock, opened);
             // The one before is over; dropped outside the lock, for its end is not instant.
             let before = inner.session.lock().expect("held for a look only").replace(session.clone());
             drop(before);
-            Ok(session)
+            Ok((session, ensemble))
         };
         tokio::select! {
             biased;

@@ -145,9 +145,9 @@ impl Session {
         self.timeout
     }
 
-    /// Its operations, while it is not closed.
-    pub(crate) fn ensemble(&self) -> Result<Arc<dyn Ensemble>, Error> {
-        self.ensemble.upgrade().ok_or(Error::Closed)
+    /// Its operations, while it is neither closing nor over.
+    pub(crate) fn ensemble(&self) -> Option<Arc<dyn Ensemble>> {
+        self.ensemble.upgrade().filter(|_| self.is_usable())
     }
 
     pub(crate) fn link(&self) -> watch::Receiver<Link> {
@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// Whether a new contender can be given to it.
-    pub(crate) fn is_usable(&self) -> bool {
+    fn is_usable(&self) -> bool {
         !self.closing.is_cancelled() && !matches!(self.link.borrow().state, LinkState::Over(_))
     }
 

@@ -18,6 +18,9 @@ use crate::Error;
 use crate::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Watcher};
 use crate::servers::Servers;
 
+/// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
+const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
+
 /// What `mode` and ACL a node is made with. Open to anyone, as the recipes' nodes are: whoever may contend may also break.
 fn options(kind: Kind) -> zk::CreateOptions<'static> {
     let mode = match kind {
@@ -66,7 +69,8 @@ impl Network for ZooKeeper {
 
 impl ZooKeeper {
     async fn connect(&self) -> Result<zk::Client, zk::Error> {
-        let mut connector = zk::Client::connector().with_session_timeout(self.session_timeout).with_fail_eagerly();
+        let timeout = self.session_timeout.min(LONGEST_SESSION);
+        let mut connector = zk::Client::connector().with_session_timeout(timeout).with_fail_eagerly();
         if let Some(secret) = &self.secret {
             connector = connector.with_auth("lockkeeper", secret.as_bytes());
         }
@@ -109,8 +113,13 @@ struct Client {
 }
 
 impl Client {
+    /// The path as the server knows it.
     fn full(&self, path: &str) -> String {
-        format!("{}{path}", self.chroot)
+        match (self.chroot.as_str(), path) {
+            ("", path) => path.to_owned(),
+            (chroot, "/") => chroot.to_owned(),
+            (chroot, path) => format!("{chroot}{path}"),
+        }
     }
 
     /// Runs `operation` on the client and the full path, from the reply's first poll on.
@@ -132,8 +141,15 @@ impl Ensemble for Client {
 
     fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)> {
         let name = path.rsplit('/').next().unwrap_or(path).to_owned();
+        let chroot = (path.rfind('/') == Some(0) && !self.chroot.is_empty()).then(|| self.chroot.clone());
         self.reply(path, move |client, path| async move {
-            let (stat, sequence) = client.create(&path, &data, &options(kind)).await?;
+            let mut created = client.create(&path, &data, &options(kind)).await;
+            // Right below the chroot only the chroot itself can be missing. It stays: an operator named it.
+            if let (Err(zk::Error::NoNode), Some(chroot)) = (&created, chroot) {
+                client.mkdir(&chroot, &options(Kind::Persistent)).await?;
+                created = client.create(&path, &data, &options(kind)).await;
+            }
+            let (stat, sequence) = created?;
             let name = match kind {
                 Kind::EphemeralSequential => format!("{name}{sequence}"),
                 Kind::Container | Kind::Persistent => name,
