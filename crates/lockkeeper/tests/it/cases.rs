@@ -1,0 +1,1 @@
+//! Public failures of other lock systems, each kept out of ours by a test that carries its number.

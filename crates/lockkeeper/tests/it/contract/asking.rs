@@ -1,0 +1,123 @@
+//! What those who ask about locks are told.
+
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::{Error, Lockkeeper, Owner};
+
+use crate::support::{STEADY, World, on_every_server};
+
+on_every_server!(
+    case_55_holder_and_waiters_are_shown_with_owner_and_message,
+    listing_finds_locks_at_every_depth,
+    following_tells_each_change,
+    a_lock_that_is_not_there_is_said_so,
+    strange_nodes_are_shown_and_counted_as_nobody,
+);
+
+/// "Who holds it?" has an answer: who, where, why, since when, in what order.
+async fn case_55_holder_and_waiters_are_shown_with_owner_and_message(world: &World) {
+    let owner = Owner { user: "build".into(), host: "ci-7".into(), pid: 4711, program: Some("job.sh".into()) };
+    let builder = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone());
+    let keeper = builder.connect(&world.servers()).await.unwrap();
+    world.care_for(&keeper);
+    let asked = SystemTime::now();
+    let guard = world.mutex(&keeper).acquire().message("nightly index").await.unwrap();
+    let first = world.stand_in_line(&keeper).await;
+    let second = world.stand_in_line(&world.keeper().await).await;
+
+    let seen = world.keeper().await.admin().show(&world.lock()).await.unwrap();
+    assert_eq!((seen.path.as_str(), seen.holders.len(), seen.waiters.len()), (world.lock().as_str(), 1, 2));
+    let holder = &seen.holders[0];
+    assert_eq!((holder.owner.as_ref(), holder.message.as_deref()), (Some(&owner), Some("nightly index")));
+    assert_eq!((holder.token, holder.mode), (guard.token(), "exclusive"));
+    assert_eq!(format!("{}/{}", world.lock(), holder.node), guard.node());
+    assert_eq!(holder.to_string(), "build@ci-7 (pid 4711): nightly index");
+    // The server's clock is this machine's.
+    let since = holder.since.duration_since(asked).unwrap_or_default();
+    assert!(holder.since + Duration::from_secs(1) > asked && since < Duration::from_secs(60), "{since:?}");
+    let queue = world.queue().await;
+    assert_eq!(queue, [&holder.node, &seen.waiters[0].node, &seen.waiters[1].node].map(String::clone));
+    assert!(seen.waiters[0].token < seen.waiters[1].token);
+    assert_eq!(seen.waiters[1].owner.as_ref().unwrap().pid, std::process::id());
+    assert_eq!(seen.waiters[0].session, holder.session);
+    assert_ne!(seen.waiters[1].session, holder.session);
+
+    guard.release().await.unwrap();
+    let guard = first.granted().await;
+    let seen = keeper.admin().show(&world.lock()).await.unwrap();
+    assert_eq!((seen.holders[0].token, seen.waiters.len()), (guard.token(), 1));
+    drop(guard);
+    drop(second.granted().await);
+}
+
+/// Also a lock below another lock; free ones are left out.
+async fn listing_finds_locks_at_every_depth(world: &World) {
+    let keeper = world.keeper().await;
+    let root = world.path("deep");
+    assert_eq!(keeper.admin().list(&root).await.unwrap(), [], "a root that is not there has no locks");
+    let mut guards = Vec::new();
+    for name in ["", "/a", "/a/b/c", "/z"] {
+        guards.push(world.kind.mutex(&keeper, &format!("{root}{name}")).acquire().await.unwrap());
+    }
+    world.kind.mutex(&keeper, &format!("{root}/free")).acquire().await.unwrap().release().await.unwrap();
+    let found = keeper.admin().list(&root).await.unwrap();
+    let paths: Vec<_> = found.iter().map(|lock| lock.path.strip_prefix(&root).unwrap()).collect();
+    assert_eq!(paths, ["", "/a", "/a/b/c", "/z"]);
+    for (lock, guard) in found.iter().zip(&guards) {
+        assert_eq!((lock.holders.len(), lock.holders[0].token), (1, guard.token()));
+    }
+    let found = keeper.admin().list("/").await.unwrap();
+    assert!(guards.iter().all(|guard| found.iter().any(|lock| lock.path == guard.path())));
+    drop(guards);
+}
+
+/// From the first look on, each coming and going is told, whoever it was.
+async fn following_tells_each_change(world: &World) {
+    let (keeper, looker) = (world.keeper().await, world.keeper().await);
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let mut follow = looker.admin().follow(&world.lock());
+    let seen = follow.next().await.unwrap();
+    assert_eq!((seen.holders[0].token, seen.waiters.len()), (guard.token(), 0));
+    // A call dropped before its answer loses nothing.
+    assert!(futures_util::poll!(Box::pin(follow.next()).as_mut()).is_pending());
+    let waiter = world.stand_in_line(&keeper).await;
+    let seen = loop {
+        let seen = follow.next().await.unwrap();
+        if !seen.waiters.is_empty() {
+            break seen;
+        }
+    };
+    assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 1));
+    let next = seen.waiters[0].token;
+    guard.release().await.unwrap();
+    let seen = follow.next().await.unwrap();
+    assert_eq!((seen.holders[0].token, seen.waiters.len()), (next, 0));
+    waiter.granted().await.release().await.unwrap();
+    let seen = follow.next().await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiters.len()), (0, 0));
+}
+
+/// A mistyped path is no free lock.
+async fn a_lock_that_is_not_there_is_said_so(world: &World) {
+    let keeper = world.keeper().await;
+    let path = world.path("nowhere");
+    match keeper.admin().show(&path).await {
+        Err(Error::NoSuchLock { path: named }) => assert_eq!(named, path),
+        other => panic!("{other:?}"),
+    }
+    world.kind.mutex(&keeper, &path).acquire().await.unwrap().release().await.unwrap();
+    let seen = keeper.admin().show(&path).await.unwrap();
+    assert!(seen.holders.is_empty() && seen.waiters.is_empty());
+}
+
+/// Children that no contender made are named, and owners that say nothing of themselves do no harm.
+async fn strange_nodes_are_shown_and_counted_as_nobody(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    world.make(&format!("{}/config", world.lock())).await;
+    world.make(&format!("{}/lock-0000000999", world.lock())).await;
+    let seen = keeper.admin().show(&world.lock()).await.unwrap();
+    assert_eq!((seen.holders[0].token, seen.unknown.as_slice()), (guard.token(), &["config".to_owned()][..]));
+    assert_eq!((seen.waiters[0].owner.as_ref(), seen.waiters[0].described.as_str()), (None, "an unnamed owner"));
+    world.remove(&format!("{}/lock-0000000999", world.lock())).await;
+}

@@ -1,0 +1,137 @@
+//! Where the library may be called from, and with what.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use lockkeeper::{Error, Guard, Lockkeeper, Loss};
+use lockkeeper_testkit::proxy::OpCode;
+
+use crate::support::{PATIENCE, STEADY, World, on_every_server};
+
+on_every_server!(
+    programs_without_async_lock_too,
+    case_51_a_guard_is_tied_to_no_task_and_no_thread,
+    case_25_a_user_who_blocks_his_runtime_loses_nothing,
+    bad_paths_never_reach_the_network,
+    a_missing_chroot_is_made_and_hidden,
+    case_47_a_wait_may_be_as_long_as_a_duration_can_say,
+);
+
+/// Everything on a thread that never saw a runtime.
+async fn programs_without_async_lock_too(world: &World) {
+    let (servers, path, kind) = (world.servers(), world.lock(), world.kind);
+    let program = thread::spawn(move || {
+        let builder = Lockkeeper::builder().session_timeout(STEADY).program("plain");
+        let keeper = builder.connect_blocking(&servers).unwrap();
+        let mutex = kind.mutex(&keeper, &path);
+        let guard = mutex.acquire().message("by hand").wait().unwrap();
+        assert!(matches!(mutex.try_acquire().wait(), Err(Error::Held { .. })));
+        let short = Duration::from_millis(50);
+        assert!(matches!(mutex.acquire().timeout(short).wait(), Err(Error::Timeout { .. })));
+        guard.release_blocking().unwrap();
+        // Dropped where no runtime is.
+        drop(mutex.acquire().wait().unwrap());
+        let guard = mutex.acquire().timeout(PATIENCE).wait().unwrap();
+        let closer = keeper.clone();
+        let closing = thread::spawn(move || closer.close_blocking());
+        assert_eq!(guard.lost_blocking(), Loss::Closed);
+        closing.join().unwrap();
+        drop(guard);
+    });
+    tokio::task::spawn_blocking(|| program.join().unwrap()).await.unwrap();
+    assert_eq!(world.queue().await, [""; 0]);
+}
+
+/// Acquired in one task, used in another, released on a thread of no runtime.
+async fn case_51_a_guard_is_tied_to_no_task_and_no_thread(world: &World) {
+    let keeper = world.keeper().await;
+    let mutex = world.mutex(&keeper);
+    let guard: Guard = tokio::spawn(mutex.acquire().into_future()).await.unwrap().unwrap();
+    let guard = tokio::spawn(async move {
+        assert!(guard.is_held());
+        guard
+    });
+    let guard = guard.await.unwrap();
+    let released = tokio::task::spawn_blocking(move || thread::spawn(|| guard.release_blocking()).join().unwrap());
+    released.await.unwrap().unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    tokio::task::spawn_blocking(move || thread::spawn(|| drop(guard)).join().unwrap()).await.unwrap();
+    mutex.acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+}
+
+/// The session lives on a thread of its own: while the user's only thread does not run at all, heartbeats go on for more
+/// than two session timeouts, and other locks of the same session work (cases 25 and 49).
+async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let timeout = Duration::from_secs(1);
+    let keeper = world.keeper_through(&proxy, timeout).await;
+    let (mutex, aside) = (world.mutex(&keeper), world.kind.mutex(&keeper, &world.path("aside")));
+    let (wake, asleep) = mpsc::channel::<()>();
+    let user = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let guard = mutex.acquire().await.unwrap();
+            // A callback, too, that never comes back.
+            let lost = guard.lost_token();
+            tokio::spawn(async move { lost.cancelled().await });
+            asleep.recv().unwrap();
+            assert!(guard.is_held());
+            guard.release().await.unwrap();
+        });
+    });
+    world.queued(1).await;
+    // One ping each 3/20 of the timeout in which nothing else was sent.
+    let before = proxy.counts();
+    proxy.wait_until(|counts| counts.since(&before).answered.of(OpCode::Ping) > 14).await;
+    aside.acquire().await.unwrap().release().await.unwrap();
+    let other = world.keeper().await;
+    assert!(matches!(world.mutex(&other).try_acquire().await, Err(Error::Held { .. })));
+    wake.send(()).unwrap();
+    tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
+}
+
+/// A mistake is told before anything is sent.
+async fn bad_paths_never_reach_the_network(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let before = proxy.counts();
+    let long = format!("/{}", "x".repeat(5_000));
+    for path in ["", "/", "nightly", "/a//b", "/a/", "//", "/a/./b", "/a/../b", "/a\0b", "/a\u{1}b", &long] {
+        let mutex = world.kind.mutex(&keeper, path);
+        assert!(matches!(mutex.acquire().await, Err(Error::InvalidPath(_))), "{path:?}");
+        assert!(matches!(mutex.try_acquire().timeout(PATIENCE).await, Err(Error::InvalidPath(_))), "{path:?}");
+        let error = keeper.admin().show(path).await.unwrap_err();
+        assert!(matches!(error, Error::InvalidPath(_)), "{path:?}");
+        let text = error.to_string();
+        assert!(!text.contains(['\n', '\0', '\u{1}']) && text.len() < 300, "{text:?}");
+        assert!(keeper.admin().follow(path).next().await.is_err());
+    }
+    let sent = proxy.counts().since(&before).requested;
+    assert_eq!(sent.total(), 0, "{sent:?}");
+}
+
+/// The connect string's chroot is made with all above it, and no path the user sees carries it.
+async fn a_missing_chroot_is_made_and_hidden(world: &World) {
+    let chroot = world.path("some/where");
+    let keeper = world.connect(&format!("{}{chroot}", world.servers()), STEADY).await;
+    let guard = world.kind.mutex(&keeper, "/locks/nightly").acquire().await.unwrap();
+    assert!(guard.node().starts_with("/locks/nightly/"));
+    assert!(world.exists(&format!("{chroot}{}", guard.node())).await);
+    let seen = keeper.admin().list("/").await.unwrap();
+    assert_eq!((seen.len(), seen[0].path.as_str()), (1, "/locks/nightly"));
+    guard.release().await.unwrap();
+    assert_eq!(world.children(&format!("{chroot}/locks/nightly")).await, [""; 0]);
+}
+
+/// "For ever" is said as the longest duration; it must not overflow a clock.
+async fn case_47_a_wait_may_be_as_long_as_a_duration_can_say(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.mutex(&keeper).acquire().timeout(Duration::MAX).await.unwrap();
+    let waiting = tokio::spawn(world.mutex(&keeper).acquire().timeout(Duration::MAX).into_future());
+    world.queued(2).await;
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    let builder = Lockkeeper::builder().session_timeout(Duration::MAX).connect_timeout(Duration::MAX);
+    builder.connect(&world.servers()).await.unwrap().close().await;
+}

@@ -1,0 +1,387 @@
+//! Worlds for the tests: a lock kind, a server, and somebody who looks from outside.
+//!
+//! A claim is written once and runs for every kind of lock on every kind of server ([`on_every_server`]). Plain `cargo test`
+//! has the embedded server; real ones are asked for by the environment (`docs/development.md`). Whatever a claim does, the
+//! world checks afterwards that no node, watch or session is left.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use lockkeeper::{Dialect, Error, Guard, Lockkeeper};
+use lockkeeper_server::{Config, Server as EmbeddedServer};
+use lockkeeper_testkit::apache::{Apache, Options};
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use zookeeper_client as zk;
+
+/// How long something that must come is waited for: far beyond what a working test needs on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a whole claim may take before it counts as hanging.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A session long enough that no busy machine loses it by accident.
+pub(crate) const STEADY: Duration = Duration::from_secs(20);
+
+/// The requests that an attempt consists of.
+pub(crate) const REQUESTS: &[OpCode] = &[
+    OpCode::Create,
+    OpCode::Create2,
+    OpCode::CreateContainer,
+    OpCode::GetChildren,
+    OpCode::GetChildren2,
+    OpCode::GetData,
+    OpCode::Sync,
+    OpCode::Delete,
+];
+
+/// A kind of exclusive lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The library's own names, which carry the attempt's id.
+    Native,
+    /// The recipe document's names, which carry nothing.
+    Recipe,
+}
+
+impl Kind {
+    pub(crate) fn mutex(self, keeper: &Lockkeeper, path: &str) -> lockkeeper::Mutex {
+        keeper.mutex(path).dialect(match self {
+            Kind::Native => Dialect::Curator,
+            Kind::Recipe => Dialect::Recipe,
+        })
+    }
+}
+
+/// Where a claim is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// The server of this repository, one for each claim.
+    Embedded,
+    /// One server of Apache ZooKeeper.
+    Apache,
+    /// Three of them.
+    Ensemble,
+}
+
+/// Whether the environment asks for it.
+pub(crate) fn asked_for(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value == "1")
+}
+
+/// A server that a claim can use.
+enum Server {
+    Embedded(EmbeddedServer),
+    /// Started by this process, shared by the claims that run at the same time.
+    Started(Arc<Apache>),
+    /// Started by somebody else.
+    Running(String),
+}
+
+impl Site {
+    /// The server of this site, if there is to be one.
+    async fn server(self) -> Option<Server> {
+        let running = std::env::var("LOCKKEEPER_TEST_ZOOKEEPER").ok().filter(|servers| !servers.is_empty());
+        let ensemble = asked_for("LOCKKEEPER_TEST_ENSEMBLE");
+        match (self, running) {
+            (Site::Embedded, _) => Some(Server::Embedded(embedded_server().await)),
+            (Site::Apache, Some(servers)) if !ensemble => Some(Server::Running(servers)),
+            (Site::Ensemble, Some(servers)) if ensemble => Some(Server::Running(servers)),
+            (Site::Apache, None) if asked_for("LOCKKEEPER_TEST_APACHE") => Some(Server::Started(shared(1))),
+            (Site::Ensemble, None) if ensemble => Some(Server::Started(shared(3))),
+            _ => None,
+        }
+    }
+}
+
+/// Ticks so short that a test can wait for an expiry, sessions as long as a test wants.
+pub(crate) fn config() -> Config {
+    let tick = Duration::from_millis(100);
+    Config::default().with_tick(tick).with_session_timeouts(tick * 2..=Duration::from_secs(60))
+}
+
+async fn embedded_server() -> EmbeddedServer {
+    EmbeddedServer::start(config()).await.unwrap()
+}
+
+/// Servers of Apache for all claims that run now; gone with the last of them, for nothing runs at a process's end.
+fn shared(size: usize) -> Arc<Apache> {
+    static SHARED: Mutex<[Weak<Apache>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = &mut shared[usize::from(size > 1)];
+    slot.upgrade().unwrap_or_else(|| {
+        let apache = Arc::new(Apache::ensemble(size, Options::default()).unwrap());
+        *slot = Arc::downgrade(&apache);
+        apache
+    })
+}
+
+/// Runs a claim for one kind of lock on one kind of server.
+pub(crate) fn run(kind: Kind, site: Site, claim: impl AsyncFnOnce(&World)) {
+    block_on(async {
+        let Some(server) = site.server().await else {
+            return eprintln!("not run: needs Apache ZooKeeper, see docs/development.md");
+        };
+        let world = World::new(kind, server).await;
+        claim(&world).await;
+        world.end().await;
+    });
+}
+
+/// Runs a test on a runtime like a program's.
+pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(LIMIT, test).await.expect("the test hangs") })
+}
+
+/// Makes tests of claims: `<claim>::<kind>::<server>`.
+macro_rules! on_every_server {
+    ($($claim:ident),+ $(,)?) => { $(
+        mod $claim {
+            mod native {
+                $crate::support::on_every_server!(@ $claim Native);
+            }
+            mod recipe {
+                $crate::support::on_every_server!(@ $claim Recipe);
+            }
+        }
+    )+ };
+    (@ $claim:ident $kind:ident) => {
+        use $crate::support::{Kind, Site, run};
+        #[test]
+        fn embedded() {
+            run(Kind::$kind, Site::Embedded, super::super::$claim);
+        }
+        #[test]
+        fn apache() {
+            run(Kind::$kind, Site::Apache, super::super::$claim);
+        }
+        #[test]
+        fn ensemble() {
+            run(Kind::$kind, Site::Ensemble, super::super::$claim);
+        }
+    };
+}
+pub(crate) use on_every_server;
+
+/// The same for claims that need the hooks of the embedded server.
+macro_rules! on_the_embedded_server {
+    ($($claim:ident),+ $(,)?) => { $(
+        mod $claim {
+            use $crate::support::{Kind, Site, run};
+            #[test]
+            fn native() {
+                run(Kind::Native, Site::Embedded, super::$claim);
+            }
+            #[test]
+            fn recipe() {
+                run(Kind::Recipe, Site::Embedded, super::$claim);
+            }
+        }
+    )+ };
+}
+pub(crate) use on_the_embedded_server;
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// What a claim has to do with.
+pub(crate) struct World {
+    pub(crate) kind: Kind,
+    server: Server,
+    /// A plain client, in a session of its own that no fault touches.
+    pub(crate) observer: zk::Client,
+    /// Above all paths of this claim; the server may be shared.
+    root: String,
+    /// Kept to the end: the end of a session would hide what an attempt left behind.
+    keepers: Mutex<Vec<Lockkeeper>>,
+    /// Kept for the sessions behind them, which close through them.
+    proxies: Mutex<Vec<Arc<Proxy>>>,
+}
+
+impl World {
+    async fn new(kind: Kind, server: Server) -> World {
+        let servers = server.connect_string();
+        let connector = zk::Client::connector().with_session_timeout(STEADY);
+        let observer = connector.connect(&servers).await.unwrap();
+        let root = format!("/it-{}", uuid::Uuid::new_v4());
+        let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+        observer.create(&root, b"", &options).await.unwrap();
+        World { kind, server, observer, root, keepers: Mutex::default(), proxies: Mutex::default() }
+    }
+
+    /// The server's own view, where it is ours.
+    pub(crate) fn embedded(&self) -> &EmbeddedServer {
+        match &self.server {
+            Server::Embedded(server) => server,
+            _ => panic!("only for claims on the embedded server"),
+        }
+    }
+
+    /// The lock that most claims are about.
+    pub(crate) fn lock(&self) -> String {
+        self.path("lock")
+    }
+
+    /// A path of this claim's own.
+    pub(crate) fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.root)
+    }
+
+    /// The lock of [`World::lock`] in this kind, for a handle.
+    pub(crate) fn mutex(&self, keeper: &Lockkeeper) -> lockkeeper::Mutex {
+        self.kind.mutex(keeper, &self.lock())
+    }
+
+    /// The servers, without a chroot.
+    pub(crate) fn servers(&self) -> String {
+        self.server.connect_string()
+    }
+
+    /// A handle with a session of its own.
+    pub(crate) async fn keeper(&self) -> Lockkeeper {
+        self.connect(&self.servers(), STEADY).await
+    }
+
+    /// A proxy before the server, or before one of several.
+    pub(crate) async fn proxy(&self) -> Arc<Proxy> {
+        let servers = self.servers();
+        let first: SocketAddr = servers.split(',').next().unwrap().parse().unwrap();
+        let proxy = Arc::new(Proxy::start(first).await);
+        self.proxies.lock().unwrap().push(proxy.clone());
+        proxy
+    }
+
+    /// A handle whose session goes through a proxy.
+    pub(crate) async fn keeper_through(&self, proxy: &Proxy, session_timeout: Duration) -> Lockkeeper {
+        self.connect(&proxy.connect_string(), session_timeout).await
+    }
+
+    /// A handle for these servers, in this world's care.
+    pub(crate) async fn connect(&self, servers: &str, session_timeout: Duration) -> Lockkeeper {
+        let builder = Lockkeeper::builder().session_timeout(session_timeout).connect_timeout(PATIENCE);
+        let keeper = builder.connect(servers).await.unwrap();
+        self.care_for(&keeper);
+        keeper
+    }
+
+    /// Keeps a handle's session until the end of the claim.
+    pub(crate) fn care_for(&self, keeper: &Lockkeeper) {
+        self.keepers.lock().unwrap().push(keeper.clone());
+    }
+
+    /// The names below a path in the order of their numbers; none where there is no node.
+    pub(crate) async fn children(&self, path: &str) -> Vec<String> {
+        // What others have written shows only behind a sync.
+        self.observer.sync(path).await.unwrap();
+        let mut names = match self.observer.list_children(path).await {
+            Ok(names) => names,
+            Err(zk::Error::NoNode) => Vec::new(),
+            Err(error) => panic!("{path}: {error}"),
+        };
+        names.sort_by_key(|name| name.get(name.len().saturating_sub(10)..).unwrap_or_default().to_owned());
+        names
+    }
+
+    /// Those who stand in the queue of [`World::lock`].
+    pub(crate) async fn queue(&self) -> Vec<String> {
+        self.children(&self.lock()).await
+    }
+
+    /// Waits until that many stand in the queue of [`World::lock`].
+    pub(crate) async fn queued(&self, count: usize) {
+        eventually(&format!("{count} in the queue"), async || self.queue().await.len() == count).await;
+    }
+
+    pub(crate) async fn exists(&self, path: &str) -> bool {
+        self.observer.sync(path).await.unwrap();
+        self.observer.check_stat(path).await.unwrap().is_some()
+    }
+
+    /// Deletes a node, as an operator would.
+    pub(crate) async fn remove(&self, path: &str) {
+        self.observer.sync(path).await.unwrap();
+        self.observer.delete(path, None).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
+    /// Makes a node that stays.
+    pub(crate) async fn make(&self, path: &str) {
+        let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+        self.observer.create(path, b"", &options).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
+    /// Asks for [`World::lock`] and returns when the request stands in the queue, so that it is behind whoever stands there.
+    pub(crate) async fn stand_in_line(&self, keeper: &Lockkeeper) -> Waiter {
+        let ahead = self.queue().await.len();
+        let waiter = tokio::spawn(self.mutex(keeper).acquire().into_future());
+        self.queued(ahead + 1).await;
+        Waiter(waiter)
+    }
+
+    /// Nothing is left: no contender's node, no watch of a waiter, no session.
+    async fn end(self) {
+        self.proxies.lock().unwrap().iter().for_each(|proxy| proxy.heal());
+        let mut left = vec![self.root.clone()];
+        while let Some(path) = left.pop() {
+            eventually(&format!("no contender at {path}"), async || {
+                let names = self.children(&path).await;
+                !names.iter().any(|name| is_contender(name))
+            })
+            .await;
+            left.extend(self.children(&path).await.iter().map(|name| format!("{path}/{name}")));
+        }
+        let keepers = std::mem::take(&mut *self.keepers.lock().unwrap());
+        for keeper in keepers {
+            keeper.close().await;
+        }
+        if let Server::Embedded(server) = &self.server {
+            eventually("no session and no watch but the observer's", async || {
+                let stats = server.stats();
+                stats.sessions <= 1 && stats.watches == 0
+            })
+            .await;
+        }
+    }
+}
+
+fn is_contender(name: &str) -> bool {
+    [Dialect::Curator, Dialect::Recipe].iter().any(|dialect| dialect.parse(name).is_some())
+}
+
+impl Server {
+    fn connect_string(&self) -> String {
+        match self {
+            Server::Embedded(server) => server.connect_string(),
+            Server::Started(apache) => apache.connect_string(),
+            Server::Running(servers) => servers.clone(),
+        }
+    }
+}
+
+/// A call that waits in a task of its own.
+pub(crate) struct Waiter(JoinHandle<Result<Guard, Error>>);
+
+impl Waiter {
+    /// How it ends.
+    pub(crate) async fn outcome(self) -> Result<Guard, Error> {
+        tokio::time::timeout(PATIENCE, self.0).await.expect("the waiter waits for ever").expect("the waiter panicked")
+    }
+
+    /// The lock, which it must get.
+    pub(crate) async fn granted(self) -> Guard {
+        self.outcome().await.unwrap_or_else(|error| panic!("not granted: {error}"))
+    }
+
+    /// Whether it has neither got the lock nor given up.
+    pub(crate) fn waits(&self) -> bool {
+        !self.0.is_finished()
+    }
+}
