@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lockkeeper::{Builder, Error, Guard, LockPath, Lockkeeper, ReleaseError};
+use lockkeeper::{Builder, Error, Guard, LockPath, Lockkeeper, Loss, ReleaseError};
 use tokio::time::{Instant, timeout};
 
 use crate::args::RunArgs;
@@ -71,12 +71,23 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     let grace = args.grace.min(guard.session_timeout() / 4);
     let keeper = line.keeper.as_ref().expect("it granted the lock");
     let ran = hold(&args.command, keeper, &guard, &mut signals, grace, *printer).await;
-    let released = release(guard, *printer).await;
+    let released = release(guard).await;
     line.leave(LEAVING).await;
     let outcome = ran?;
-    match (outcome.loss, released) {
-        (None, true) => Ok(outcome.status),
-        _ => Ok(Code::Lost as u8),
+    if outcome.loss.is_some() {
+        // Said when it happened.
+        return Ok(Code::Lost as u8);
+    }
+    match released {
+        Ok(None) => Ok(outcome.status),
+        Ok(Some(problem)) => {
+            printer.note(&problem);
+            Ok(outcome.status)
+        }
+        Err(loss) => {
+            printer.note(&format!("lock {} was lost before the command ended: {loss}", line.path));
+            Ok(Code::Lost as u8)
+        }
     }
 }
 
@@ -93,24 +104,19 @@ async fn hold(
     job.attend(keeper, guard, signals, grace, printer).await
 }
 
-/// Lets go of the lock; `false` if it was not ours any more, so that the command may have run beside another.
-async fn release(guard: Guard, printer: Printer) -> bool {
+/// Lets go of the lock; says what there is to say about it.
+///
+/// # Errors
+/// The loss, if it was not ours any more, so that the command may have run beside another.
+async fn release(guard: Guard) -> Result<Option<String>, Loss> {
     let (path, session_timeout) = (guard.path().to_owned(), guard.session_timeout());
     match timeout(RELEASING, guard.release()).await {
-        Ok(Ok(())) => true,
-        Ok(Err(ReleaseError::NotHeld { loss })) => {
-            printer.note(&format!("lock {path} was lost before the command ended: {loss}"));
-            false
-        }
-        Ok(Err(error)) => {
-            printer.note(&format!("lock {path}: {error}"));
-            true
-        }
+        Ok(Ok(())) => Ok(None),
+        Ok(Err(ReleaseError::NotHeld { loss })) => Err(loss),
+        Ok(Err(error)) => Ok(Some(format!("lock {path}: {error}"))),
         Err(_) => {
             let timeout = humantime::format_duration(session_timeout);
-            printer
-                .note(&format!("releasing {path} was not confirmed; it is free when the session ends, in {timeout}"));
-            true
+            Ok(Some(format!("releasing {path} was not confirmed; it is free when the session ends, in {timeout}")))
         }
     }
 }

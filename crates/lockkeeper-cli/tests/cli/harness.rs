@@ -1,0 +1,229 @@
+//! A state directory for one test, the commands run on it, and waiting for conditions.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The limit for what should happen soon, far above what it takes: only a test that fails gets there.
+const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
+
+/// A user with a state directory and nothing else. Its server ends with it.
+pub(crate) struct Home {
+    dir: TempDir,
+    servers: Option<String>,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Home { dir: tempfile::tempdir().unwrap(), servers: None }
+    }
+
+    /// One that uses these servers.
+    pub(crate) fn with_servers(servers: &str) -> Self {
+        let mut home = Home::new();
+        home.servers = Some(servers.to_owned());
+        home
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(args);
+        self.prepare(&mut command);
+        command
+    }
+
+    /// Gives a command this home's surroundings.
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
+            command.env_remove(name);
+        }
+        command.env("LOCKKEEPER_STATE_DIR", self.state()).current_dir(self.dir.path());
+        if let Some(servers) = &self.servers {
+            command.env("LOCKKEEPER_SERVERS", servers);
+        }
+    }
+
+    /// Runs a command to its end, with nothing on its standard input.
+    pub(crate) fn output(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// `lockkeeper run NAME ARGS -- sh -c SCRIPT`, with pipes for its streams.
+    pub(crate) fn spawn(&self, name: &str, args: &[&str], script: &str) -> Running {
+        let command = [&["run", name], args, &["--", "sh", "-c", script]].concat();
+        Running::start(&mut self.command(&command))
+    }
+
+    /// What `show --json` says of a lock.
+    pub(crate) fn show(&self, name: &str) -> Value {
+        let output = self.output(&["show", name, "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// How many hold the lock and how many wait for it.
+    pub(crate) fn count(&self, name: &str) -> (usize, usize) {
+        let output = self.output(&["show", name, "--json"]);
+        let Ok(lock) = serde_json::from_slice::<Value>(&output.stdout) else {
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            return (0, 0);
+        };
+        let count = |kind: &str| lock[kind].as_array().unwrap().len();
+        (count("holders"), count("waiters"))
+    }
+
+    /// The pid of this user's server, if one runs.
+    pub(crate) fn server(&self) -> Option<Pid> {
+        let text = std::fs::read(self.state().join("endpoint")).ok()?;
+        let endpoint: Value = serde_json::from_slice(&text).ok()?;
+        Pid::from_raw(i32::try_from(endpoint["pid"].as_i64()?).ok()?)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Some(pid) = self.server() {
+            // It is no child of ours any more, so its end shows in that it cannot be signalled.
+            _ = kill_process(pid, Signal::KILL);
+            _ = kill_process(pid, Signal::CONT);
+        }
+    }
+}
+
+/// A command that runs, with pipes for its streams. Killed if the test ends first.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) stdout: BufReader<ChildStdout>,
+    pub(crate) stderr: BufReader<ChildStderr>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        Running { child, stdout: BufReader::new(stdout), stderr: BufReader::new(stderr) }
+    }
+
+    /// The next line of its standard output.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// The next line of its standard output, as a pid.
+    pub(crate) fn pid_line(&mut self) -> Pid {
+        let line = self.line();
+        Pid::from_raw(line.parse().unwrap_or_else(|_| panic!("{line:?} is no pid"))).unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Ends its standard input.
+    pub(crate) fn close_stdin(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the command ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// Waits for its end, and says what it has left to say on standard error.
+    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
+        let status = self.wait();
+        let mut text = String::new();
+        self.stderr.read_to_string(&mut text).unwrap();
+        (status.code(), text)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// A server on a free port that a test can stop and kill.
+pub(crate) struct Served {
+    pub(crate) running: Running,
+    pub(crate) address: String,
+}
+
+impl Served {
+    pub(crate) fn start(home: &Home) -> Self {
+        let mut running = Running::start(&mut home.command(&["serve", "--memory", "--listen", "127.0.0.1:0"]));
+        let address = running.line();
+        Served { running, address }
+    }
+}
+
+/// Whether a process is there; a zombie is not.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    if test_kill_process(pid).is_err() {
+        return false;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // The state follows the command in parentheses, which may contain anything.
+    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}
+
+/// Waits until a process has become this program, so that nothing of the shell before is left in it.
+pub(crate) fn until_it_is(pid: Pid, program: &str) {
+    let name = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    until(program, || std::fs::read_to_string(&name).is_ok_and(|name| name.trim_end() == program));
+}
+
+/// Waits for a condition.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < SOON, "not within {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// One of our failures: its exit status and its one line. Asserts that it reads as one.
+pub(crate) fn failure(output: &Output) -> (Option<i32>, String) {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(!text.contains("panicked"), "{text}");
+    let mut lines = text.lines();
+    let line = lines.next().unwrap_or_default();
+    let line = line.strip_prefix("lockkeeper: ").unwrap_or_else(|| panic!("{text:?} is no line of ours")).to_owned();
+    for more in lines {
+        assert!(more.starts_with("  hint: "), "{text}");
+    }
+    (output.status.code(), line)
+}
+
+pub(crate) fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}

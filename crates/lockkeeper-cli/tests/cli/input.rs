@@ -1,0 +1,133 @@
+//! Bad input: one clear line, an exit status of its own, nothing left behind.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use crate::harness::{Home, Served, failure};
+
+#[test]
+fn every_mistake_on_the_command_line_is_one_line_and_64() {
+    let home = Home::new();
+    let long = "x".repeat(2000);
+    let cases: [(&[&str], &str); 22] = [
+        (&[], "what to do is missing"),
+        (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
+        (&["run"], "required arguments were not provided: <NAME>"),
+        (&["run", "a"], "required arguments were not provided"),
+        (&["run", "a", "--"], "required"),
+        (&["run", "a", "ls"], "unexpected argument 'ls'"),
+        (&["run", "a", "--bogus", "--", "true"], "unexpected argument '--bogus'"),
+        (&["run", "a", "--wait", "5", "--", "true"], "time unit needed"),
+        (&["run", "a", "--wait", "soon", "--", "true"], "invalid value 'soon'"),
+        (&["run", "a", "--wait", "-1s", "--", "true"], "unexpected argument '-1'"),
+        (&["run", "a", "--try", "--wait", "1s", "--", "true"], "cannot be used with"),
+        (&["run", "a", "--conflict-exit-code", "300", "--", "true"], "300"),
+        (&["run", "a", "--session-timeout", "1ms", "--", "true"], "session timeout of 1ms is out of range"),
+        (&["run", "", "--", "touch", "ran"], "must not be empty"),
+        (&["run", "/", "--", "touch", "ran"], "is the root of all nodes"),
+        (&["run", "a//b", "--", "touch", "ran"], "empty component"),
+        (&["run", "a/", "--", "touch", "ran"], "empty component"),
+        (&["run", "../a", "--", "touch", "ran"], "relative component"),
+        (&["run", "a\x1b[2Jb", "--", "touch", "ran"], "\\u{1b}"),
+        (&["run", "/zookeeper/a", "--", "touch", "ran"], "belongs to the server"),
+        (&["run", &long, "--", "touch", "ran"], "longer than"),
+        (&["list", "a//b"], "empty component"),
+    ];
+    for (args, say) in cases {
+        let output = home.output(args);
+        let (code, line) = failure(&output);
+        assert_eq!(code, Some(64), "{args:?}: {line}");
+        assert!(line.contains(say), "{args:?}: {line}");
+        assert!(output.stdout.is_empty());
+    }
+    assert!(!home.file("ran").exists());
+    // Found out before anything was made or asked.
+    assert!(!home.state().exists());
+}
+
+#[test]
+fn bad_servers_are_named_before_anything_is_sent() {
+    let home = Home::new();
+    for (servers, say) in [
+        ("zk1:http", "\"http\""),
+        ("zk 1", "no valid host name"),
+        ("zk1,,zk2", "is not a server"),
+        ("::1", "without brackets"),
+        ("zk1:2181//x", "empty component"),
+    ] {
+        let (code, line) = failure(&home.output(&["run", "a", "--servers", servers, "--", "touch", "ran"]));
+        assert_eq!(code, Some(64), "{servers}: {line}");
+        assert!(line.contains(say), "{servers}: {line}");
+    }
+    assert!(!home.file("ran").exists());
+}
+
+#[test]
+fn servers_that_are_none_are_told_apart() {
+    // Says something else, closes at once, is not there.
+    let web = TcpListener::bind("127.0.0.1:0").unwrap();
+    let web_address = web.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut connection in web.incoming().flatten() {
+            _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            _ = connection.shutdown(std::net::Shutdown::Write);
+            _ = connection.read_to_end(&mut Vec::new());
+        }
+    });
+    let shut = TcpListener::bind("127.0.0.1:0").unwrap();
+    let shut_address = shut.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut connection in shut.incoming().flatten() {
+            // Whatever was sent is taken first, or the close would be a reset.
+            _ = connection.shutdown(std::net::Shutdown::Write);
+            _ = connection.read_to_end(&mut Vec::new());
+        }
+    });
+    let home = Home::new();
+    for (servers, say) in [
+        (web_address.as_str(), "answers, but not as ZooKeeper does"),
+        (&shut_address, "without an answer"),
+        ("127.0.0.1:1", "refuses connections"),
+    ] {
+        let args = ["run", "a", "--servers", servers, "--wait", "1s", "--", "touch", "ran"];
+        let (code, line) = failure(&home.output(&args));
+        assert_eq!(code, Some(69), "{servers}: {line}");
+        assert!(line.contains(say), "{servers}: {line}");
+    }
+    assert!(!home.file("ran").exists());
+}
+
+#[test]
+fn serve_refuses_what_it_cannot_do() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let file = home.file("file");
+    std::fs::write(&file, "x").unwrap();
+    let foreign = home.file("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("notes"), "x").unwrap();
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--listen", &served.address, "--memory"], 73, "is in use"),
+        (&["--listen", "0.0.0.0:0", "--memory"], 73, "is reachable from other machines"),
+        (&["--listen", "nowhere", "--memory"], 64, "invalid value 'nowhere'"),
+        (&["--listen", "127.0.0.1:0", "--data", file.to_str().unwrap()], 73, "is not a directory"),
+        (&["--listen", "127.0.0.1:0", "--data", foreign.to_str().unwrap()], 73, "not a data directory's"),
+        (&["--memory", "--data", "/tmp/x"], 64, "cannot be used with"),
+    ];
+    for (args, expected, say) in cases {
+        let (code, line) = failure(&home.output(&[&["serve"], args].concat()));
+        assert_eq!(code, Some(expected), "{args:?}: {line}");
+        assert!(line.contains(say), "{args:?}: {line}");
+    }
+}
+
+#[test]
+fn help_says_what_a_lock_cannot_do() {
+    let home = Home::new();
+    let output = home.output(&["run", "--help"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for say in ["Exit status:", "76  the lock was lost", "paused", "LOCKKEEPER_TOKEN grows", "daemon"] {
+        assert!(text.contains(say), "{say:?} is missing in {text}");
+    }
+}

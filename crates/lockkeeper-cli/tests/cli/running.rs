@@ -1,0 +1,172 @@
+//! The command under the lock: what it gets, and what its end looks like from outside.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::harness::{Home, Running, failure, is_alive, until};
+
+#[test]
+fn case_47_exit_status_is_the_commands() {
+    let home = Home::new();
+    for status in [0, 1, 3, 75, 255] {
+        let output = home.output(&["run", "a", "--", "sh", "-c", &format!("exit {status}")]);
+        assert_eq!(output.status.code(), Some(status));
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+    for signal in [1, 2, 9, 15] {
+        let output = home.output(&["run", "a", "--", "sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(output.status.code(), Some(128 + signal));
+    }
+}
+
+#[test]
+fn case_47_waits_of_hours_are_accepted() {
+    let home = Home::new();
+    let output = home.output(&["run", "a", "--wait", "3h", "--", "true"]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn commands_that_cannot_run_have_the_shells_exit_codes_and_leave_no_node() {
+    let home = Home::new();
+    let output = home.output(&["run", "a", "--", "no-such-command-anywhere"]);
+    assert_eq!(failure(&output), (Some(127), "no-such-command-anywhere: command not found".to_owned()));
+    let output = home.output(&["run", "a", "--", "/etc/passwd"]);
+    assert_eq!(failure(&output), (Some(126), "/etc/passwd: permission denied".to_owned()));
+    assert_eq!(home.count("a"), (0, 0));
+}
+
+#[test]
+fn standard_streams_pass_through_untouched() {
+    let home = Home::new();
+    let mut running = home.spawn("a", &[], "cat; echo to-stderr >&2");
+    let input: Vec<u8> = (0..=255).cycle().take(300_000).collect();
+    let mut stdin = running.child.stdin.take().unwrap();
+    let sent = input.clone();
+    let writer = std::thread::spawn(move || stdin.write_all(&sent).unwrap());
+    let mut output = Vec::new();
+    std::io::Read::read_to_end(&mut running.stdout, &mut output).unwrap();
+    writer.join().unwrap();
+    assert!(output == input, "{} bytes came back", output.len());
+    assert_eq!(running.end(), (Some(0), "to-stderr\n".to_owned()));
+}
+
+#[test]
+fn arguments_keep_their_bytes() {
+    let home = Home::new();
+    let odd = std::ffi::OsStr::from_bytes(b"not \xff utf-8\n");
+    let mut command = home.command(&["run", "a", "--", "printf", "%s|", "two words", "", "--try", "*", "$HOME"]);
+    let output = command.arg(odd).output().unwrap();
+    assert_eq!(output.stdout, b"two words||--try|*|$HOME|not \xff utf-8\n|");
+}
+
+#[test]
+fn the_hold_is_told_in_the_environment() {
+    let home = Home::new();
+    let script = "echo $LOCKKEEPER_TOKEN; echo $LOCKKEEPER_PATH; echo $LOCKKEEPER_NODE; cat";
+    let mut first = home.spawn("deep/er", &[], script);
+    let (token, path, node) = (first.line(), first.line(), first.line());
+    assert_eq!(path, "/locks/deep/er");
+    let holder = &home.show("deep/er")["holders"][0];
+    assert_eq!(holder["token"].to_string(), token);
+    assert_eq!(holder["node"], node);
+    first.close_stdin();
+    first.wait();
+    // A later hold has a greater token.
+    let mut second = home.spawn("deep/er", &[], script);
+    let (earlier, later): (i64, i64) = (token.parse().unwrap(), second.line().parse().unwrap());
+    assert!(later > earlier, "{later} after {earlier}");
+    second.close_stdin();
+    second.wait();
+}
+
+#[test]
+fn an_absolute_name_is_the_path_itself() {
+    let home = Home::new();
+    let output = home.output(&["run", "/app/x", "--", "sh", "-c", "echo $LOCKKEEPER_PATH"]);
+    assert_eq!(output.stdout, b"/app/x\n");
+}
+
+#[test]
+fn the_command_is_a_child_in_a_group_of_its_own_with_signals_at_their_defaults() {
+    let home = Home::new();
+    let script = "cut -d' ' -f 1,4,5 /proc/self/stat; grep -E 'SigBlk|SigIgn' /proc/self/status; cat";
+    let mut running = home.spawn("a", &[], &format!("exec sh -c \"{script}\""));
+    let line = running.line();
+    let fields: Vec<i32> = line.split(' ').map(|field| field.parse().unwrap()).collect();
+    // `cut` is the shell's child, and the shell leads the group.
+    assert_eq!(fields[1], fields[2], "parent and group of {fields:?}");
+    assert_ne!(fields[2], running.pid().as_raw_nonzero().get());
+    let ours = std::process::Command::new("grep").args(["-E", "SigBlk|SigIgn", "/proc/self/status"]).output().unwrap();
+    assert_eq!(format!("{}\n{}\n", running.line(), running.line()), String::from_utf8(ours.stdout).unwrap());
+    running.close_stdin();
+    assert!(running.wait().success());
+}
+
+#[test]
+fn a_signal_ignored_at_the_start_stays_ignored() {
+    let home = Home::new();
+    let mut command = std::process::Command::new("sh");
+    let script = format!("trap '' HUP; exec {} run a -- sh -c 'echo up; read end; echo $end'", crate::harness::BINARY);
+    home.prepare(command.args(["-c", &script]));
+    let mut running = Running::start(&mut command);
+    assert_eq!(running.line(), "up");
+    running.signal(Signal::HUP);
+    running.child.stdin.take().unwrap().write_all(b"survived\n").unwrap();
+    assert_eq!(running.line(), "survived");
+    assert!(running.wait().success());
+}
+
+#[test]
+fn a_pipe_behind_the_first_command_ends_with_it() {
+    // The server it starts must not keep the pipe open, nor a descriptor that the shell gave along.
+    let home = Home::new();
+    let mut command = std::process::Command::new("sh");
+    let script = format!("exec 7>&1; {} run a -- echo done 7>&1 | cat", crate::harness::BINARY);
+    home.prepare(command.args(["-c", &script]));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.stdout, b"done\n");
+    assert!(home.server().is_some_and(is_alive));
+}
+
+#[test]
+fn what_the_command_leaves_in_the_background_stays() {
+    let home = Home::new();
+    let mut running = home.spawn("a", &[], "sleep 1000 >/dev/null 2>&1 & echo $!");
+    let left = running.pid_line();
+    assert!(running.wait().success());
+    assert!(is_alive(left));
+    assert_eq!(home.count("a"), (0, 0));
+    rustix::process::kill_process(left, Signal::KILL).unwrap();
+}
+
+#[test]
+fn killing_lockkeeper_kills_the_whole_group() {
+    let home = Home::new();
+    let mut running = home.spawn("a", &[], "echo $$; sh -c 'echo $$; exec sleep 1000'; true");
+    let (command, grandchild) = (running.pid_line(), running.pid_line());
+    running.signal(Signal::KILL);
+    running.wait();
+    until("the group is gone", || !is_alive(command) && !is_alive(grandchild));
+}
+
+#[test]
+fn json_notes_are_lines_on_standard_error() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--message", "the first"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let output = home.output(&["run", "a", "--json", "--wait", "400ms", "--", "true"]);
+    assert_eq!(output.status.code(), Some(75));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let events: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(events[0]["event"], "waiting", "{text}");
+    assert_eq!(events[0]["ahead"], 1);
+    assert_eq!(events[0]["lock"]["holders"][0]["message"], "the first");
+    assert_eq!(events[1]["event"], "error");
+    assert_eq!(events[1]["exit_code"], 75);
+    holder.close_stdin();
+    holder.wait();
+}

@@ -1,0 +1,174 @@
+//! `list`, `show` and `serve` as people and programs read them.
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::harness::{Home, Running, Served, failure, until};
+
+#[test]
+fn case_55_case_56_show_names_who_holds_and_who_waits() {
+    let home = Home::new();
+    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo $LOCKKEEPER_TOKEN; cat");
+    let token = holder.line();
+    let mut waiter = home.spawn("nightly", &["-m", "me too"], "true");
+    until("it waits", || home.count("nightly") == (1, 1));
+    let lock = home.show("nightly");
+    assert_eq!(lock["path"], "/locks/nightly");
+    let first = &lock["holders"][0];
+    assert_eq!(first["pid"], holder.pid().as_raw_nonzero().get());
+    assert_eq!(first["message"], "nightly index");
+    assert_eq!(first["token"].to_string(), token);
+    assert!(first["program"].as_str().unwrap().starts_with("sh -c echo"), "{first}");
+    assert!(first["session"].as_str().unwrap().starts_with("0x"), "{first}");
+    for field in ["user", "host", "since", "node"] {
+        assert!(first[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {first}");
+    }
+    let since = first["since_ms"].as_u64().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    assert!(now - since < 600_000, "{since}");
+    assert_eq!(lock["waiters"][0]["pid"], waiter.pid().as_raw_nonzero().get());
+    assert_eq!(lock["waiters"][0]["message"], "me too");
+    // The same for people.
+    let text = String::from_utf8(home.output(&["show", "nightly"]).stdout).unwrap();
+    for say in [format!("(pid {})", holder.pid().as_raw_nonzero()), "nightly index".into(), "waits 1.".into(), token] {
+        assert!(text.contains(&say), "{say:?} is missing in {text}");
+    }
+    let text = String::from_utf8(home.output(&["list"]).stdout).unwrap();
+    assert!(text.starts_with("/locks/nightly  held by ") && text.ends_with(", 1 waiting\n"), "{text}");
+    holder.close_stdin();
+    assert!(holder.wait().success() && waiter.wait().success());
+}
+
+#[test]
+fn list_finds_nested_locks_below_its_prefix() {
+    let home = Home::new();
+    let mut holders: Vec<Running> = ["a", "team/b", "/app/c"]
+        .iter()
+        .map(|name| {
+            let mut holder = home.spawn(name, &[], "echo up; cat");
+            assert_eq!(holder.line(), "up");
+            holder
+        })
+        .collect();
+    let paths = |args: &[&str]| {
+        let output = home.output(&[&["list", "--json"], args].concat());
+        let listing: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let paths: Vec<_> = listing["locks"].as_array().unwrap().iter().map(|lock| lock["path"].to_string()).collect();
+        paths.join(" ")
+    };
+    assert_eq!(paths(&[]), "\"/locks/a\" \"/locks/team/b\"");
+    assert_eq!(paths(&["team"]), "\"/locks/team/b\"");
+    assert_eq!(paths(&["team/"]), "\"/locks/team/b\"");
+    assert_eq!(paths(&["/app"]), "\"/app/c\"");
+    assert_eq!(paths(&["nothing"]), "");
+    for holder in &mut holders {
+        holder.close_stdin();
+        assert!(holder.wait().success());
+    }
+}
+
+#[test]
+fn a_free_lock_is_shown_and_an_unknown_one_is_a_failure() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let output = home.output(&["show", "a"]);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"/locks/a\n  free\n".as_slice()));
+    let (code, line) = failure(&home.output(&["show", "b"]));
+    assert_eq!((code, line.as_str()), (Some(1), "there is no lock at /locks/b"));
+    let output = home.output(&["list"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("nobody holds a lock"));
+    assert_eq!(home.output(&["list", "--json"]).stdout, b"{\"locks\":[]}\n");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    for args in [["list", "--json"], ["show", "a"], ["list", "/locks"], ["run", "--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = home.command(&args).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""), "{args:?}");
+    }
+    holder.close_stdin();
+    holder.wait();
+}
+
+#[test]
+fn text_of_others_is_shown_without_its_control_characters() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["-m", "evil\x1b]0;title\x07\u{9b}2J\u{202e}"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    for args in [["show", "a"].as_slice(), &["list"], &["show", "a", "--json"], &["list", "--json"]] {
+        let output = home.output(args);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let active = text.chars().find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
+        assert_eq!(active, None, "{text:?}");
+        assert!(text.contains("evil"), "{text:?}");
+    }
+    let (_, line) = failure(&home.output(&["run", "a", "--try", "--", "true"]));
+    assert!(!line.contains('\x1b') && line.contains("evil"), "{line:?}");
+    holder.close_stdin();
+    holder.wait();
+}
+
+#[test]
+fn serve_says_where_and_what_it_is_and_stops_cleanly() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let machine = Home::new();
+        let data = machine.file("data");
+        let args = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+        let mut serving = Running::start(&mut machine.command(&args));
+        let home = Home::with_servers(&serving.line());
+        assert!(home.output(&["run", "a", "--", "true"]).status.success());
+        serving.signal(signal);
+        let (code, text) = serving.end();
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("not an ensemble") && text.contains(data.to_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn serve_keeps_its_data_and_first_zxid_lifts_tokens() {
+    let machine = Home::new();
+    let data = machine.file("data");
+    let args = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap(), "--first-zxid", "5000000000"];
+    let mut last = 5_000_000_000;
+    for _ in 0..2 {
+        let mut serving = Running::start(&mut machine.command(&args));
+        let home = Home::with_servers(&serving.line());
+        let output = home.output(&["run", "a", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
+        let token: i64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        serving.signal(Signal::TERM);
+        assert!(serving.wait().success());
+    }
+}
+
+#[test]
+fn another_users_secret_is_needed() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let endpoint: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(home.state().join("endpoint")).unwrap()).unwrap();
+    let address = endpoint["address"].as_str().unwrap();
+    let stranger = Home::with_servers(address);
+    let (code, line) = failure(&stranger.output(&["run", "a", "--wait", "2s", "--", "touch", "ran"]));
+    assert!(matches!(code, Some(69 | 77)), "{code:?} {line}");
+    assert!(!stranger.file("ran").exists());
+}
+
+#[test]
+fn a_chroot_is_part_of_the_connect_string() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&format!("{}/app", served.address));
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let root = Home::with_servers(&served.address);
+    assert_eq!(root.count("/app/locks/a"), (0, 0));
+    assert!(root.output(&["show", "/app/locks/a"]).status.success());
+}

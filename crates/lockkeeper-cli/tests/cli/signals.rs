@@ -1,0 +1,118 @@
+//! Case 46: signals in every phase leave no orphan and no held lock, and the right exit status.
+
+use rustix::process::Signal;
+
+use crate::harness::{Home, Served, is_alive, until, until_it_is};
+
+const ALL: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+
+#[test]
+fn case_46_a_signal_while_waiting_leaves_the_queue() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    for signal in ALL {
+        let mut waiter = home.spawn("a", &[], "touch ran");
+        until("it waits", || home.count("a") == (1, 1));
+        waiter.signal(signal);
+        assert_eq!(waiter.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");
+        // Its end is later than the confirmed delete: no need to wait for anything.
+        assert_eq!(home.count("a"), (1, 0), "{signal:?}");
+    }
+    assert!(!home.file("ran").exists());
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+#[test]
+fn case_46_a_signal_while_running_ends_the_whole_group_and_frees_the_lock() {
+    let home = Home::new();
+    for signal in ALL {
+        let mut running = home.spawn("a", &[], "echo $$; sh -c 'echo $$; exec sleep 1000'; true");
+        let (command, grandchild) = (running.pid_line(), running.pid_line());
+        until_it_is(grandchild, "sleep");
+        running.signal(signal);
+        assert_eq!(running.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");
+        assert!(!is_alive(command), "{signal:?}");
+        until("the grandchild is gone", || !is_alive(grandchild));
+        assert_eq!(home.count("a"), (0, 0), "{signal:?}");
+    }
+}
+
+#[test]
+fn case_46_a_command_that_handles_a_signal_decides_how_it_ends() {
+    let home = Home::new();
+    for signal in ALL {
+        let number = signal.as_raw();
+        let script = format!("trap 'echo caught; exit 7' {number}; echo up; while :; do sleep 0.01; done");
+        let mut running = home.spawn("a", &[], &script);
+        assert_eq!(running.line(), "up");
+        running.signal(signal);
+        assert_eq!(running.line(), "caught");
+        assert_eq!(running.wait().code(), Some(7), "{signal:?}");
+        assert_eq!(home.count("a"), (0, 0));
+    }
+}
+
+#[test]
+fn case_46_a_second_signal_reaches_the_command_too() {
+    let home = Home::new();
+    let script = "trap 'echo caught; n=x$n' TERM; echo up; while [ \"$n\" != xx ]; do sleep 0.01; done; exit 5";
+    let mut running = home.spawn("a", &[], script);
+    assert_eq!(running.line(), "up");
+    running.signal(Signal::TERM);
+    assert_eq!(running.line(), "caught");
+    assert_eq!(home.count("a"), (1, 0), "the command runs on, so the lock is held");
+    running.signal(Signal::TERM);
+    assert_eq!(running.line(), "caught");
+    assert_eq!(running.wait().code(), Some(5));
+    assert_eq!(home.count("a"), (0, 0));
+}
+
+#[test]
+fn case_46_a_signal_while_releasing_changes_nothing() {
+    let machine = Home::new();
+    for signal in ALL {
+        let served = Served::start(&machine);
+        let home = Home::with_servers(&served.address);
+        let mut running = home.spawn("a", &["--session-timeout", "30s"], "echo $$; read end; exit 7");
+        let command = running.pid_line();
+        // The delete goes out and is not answered until the server goes on.
+        served.running.signal(Signal::STOP);
+        running.close_stdin();
+        until("the command has been reaped", || rustix::process::test_kill_process(command).is_err());
+        running.signal(signal);
+        served.running.signal(Signal::CONT);
+        assert_eq!(running.wait().code(), Some(7), "{signal:?}");
+        assert_eq!(home.count("a"), (0, 0), "{signal:?}");
+    }
+}
+
+#[test]
+fn case_46_a_release_that_nobody_confirms_is_bounded_and_said() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut running = home.spawn("a", &["--session-timeout", "40s"], "echo up; read end; exit 7");
+    assert_eq!(running.line(), "up");
+    served.running.signal(Signal::STOP);
+    running.close_stdin();
+    let (code, text) = running.end();
+    assert_eq!(code, Some(7));
+    assert!(text.contains("was not confirmed; it is free when the session ends"), "{text}");
+    served.running.signal(Signal::CONT);
+}
+
+#[test]
+fn case_46_a_signal_while_the_server_is_sought_ends_the_search() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let home = Home::with_servers(&listener.local_addr().unwrap().to_string());
+    for signal in ALL {
+        let mut running = home.spawn("a", &[], "touch ran");
+        // It has connected, so it has long been able to catch signals.
+        let (_connection, _) = listener.accept().unwrap();
+        running.signal(signal);
+        assert_eq!(running.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");
+    }
+    assert!(!home.file("ran").exists());
+}

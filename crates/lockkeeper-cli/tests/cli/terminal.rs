@@ -1,0 +1,210 @@
+//! A real terminal: the live line, the keys, and a shell with job control around it.
+
+use std::io::{Read, Write};
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use pty_process::blocking::{Command, Pty};
+
+use crate::harness::{BINARY, Home, is_alive, until};
+
+/// Ctrl-C and Ctrl-Z, as a terminal sends them.
+const INTERRUPT: &[u8] = b"\x03";
+const SUSPEND: &[u8] = b"\x1a";
+
+/// A program on a terminal of its own, which is its controlling terminal.
+struct Screen {
+    child: Child,
+    keys: Pty,
+    shown: Receiver<Vec<u8>>,
+    text: String,
+}
+
+impl Screen {
+    fn start(home: &Home, program: &str, args: &[&str]) -> Self {
+        let (pty, pts) = pty_process::blocking::open().unwrap();
+        pty.resize(pty_process::Size::new(24, 200)).unwrap();
+        let mut command = Command::new(program).args(args).current_dir(home.file(""));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
+            command = command.env_remove(name);
+        }
+        command = command.env("LOCKKEEPER_STATE_DIR", home.state()).env("TERM", "xterm").env("PS1", "ready> ");
+        let child = command.env("lockkeeper", BINARY).spawn(pts).unwrap();
+        let (sender, shown) = channel();
+        let keys = pty;
+        let mut screen = std::fs::File::from(std::os::fd::AsFd::as_fd(&keys).try_clone_to_owned().unwrap());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // The other side closed is an error on a terminal.
+            while let Ok(count @ 1..) = screen.read(&mut buffer) {
+                if sender.send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Screen { child, keys, shown, text: String::new() }
+    }
+
+    fn press(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).unwrap();
+    }
+
+    /// Waits until the screen has shown this since the last call; returns what came up to it.
+    fn expect(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(at) = self.text.find(text) {
+                let rest = self.text.split_off(at + text.len());
+                return std::mem::replace(&mut self.text, rest);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.shown.recv_timeout(left) {
+                Ok(bytes) => self.text.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("no {text:?} on the screen, but {:?}", self.text),
+            }
+        }
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the program ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+#[test]
+fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
+    let home = Home::new();
+    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut screen = Screen::start(&home, BINARY, &["run", "nightly", "--", "echo", "granted"]);
+    screen.expect("waiting for /locks/nightly: held by ");
+    screen.expect("(nightly index)");
+    // It lives: the seconds pass, and one more in line shows.
+    screen.expect("; 1s");
+    screen.expect("; 2s");
+    holder.close_stdin();
+    let between = screen.expect("granted");
+    assert!(between.contains("\x1b[2K") || between.contains("\x1b[K") || between.contains("\r"), "{between:?}");
+    assert_eq!(screen.end().code(), Some(0));
+    assert!(holder.wait().success());
+}
+
+#[test]
+fn case_46_ctrl_c_while_waiting_leaves_the_queue() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut screen = Screen::start(&home, BINARY, &["run", "a", "--", "touch", "ran"]);
+    screen.expect("held by");
+    screen.press(INTERRUPT);
+    assert_eq!(screen.end().code(), Some(130));
+    assert_eq!(home.count("a"), (1, 0));
+    assert!(!home.file("ran").exists());
+    holder.close_stdin();
+    holder.wait();
+}
+
+#[test]
+fn case_46_ctrl_c_while_running_reaches_the_command() {
+    let home = Home::new();
+    let mut screen = Screen::start(&home, BINARY, &["run", "a", "--", "cat"]);
+    screen.press(b"typed\n");
+    screen.expect("typed\r\n");
+    screen.expect("typed\r\n");
+    screen.press(INTERRUPT);
+    assert_eq!(screen.end().code(), Some(130));
+    assert_eq!(home.count("a"), (0, 0));
+}
+
+#[test]
+fn an_interactive_command_has_the_terminal() {
+    let home = Home::new();
+    let script = "read -p 'who? ' name </dev/tty; echo hello $name";
+    let mut screen = Screen::start(&home, BINARY, &["run", "a", "--", "bash", "-c", script]);
+    screen.expect("who? ");
+    screen.press(b"me\n");
+    screen.expect("hello me");
+    assert_eq!(screen.end().code(), Some(0));
+}
+
+#[test]
+fn behind_a_pipe_the_command_gets_the_terminal_when_it_asks() {
+    let home = Home::new();
+    // Standard output is no terminal, so the terminal is not given away unasked.
+    let script = "$lockkeeper run a -- sh -c 'read name </dev/tty; echo hello $name' | cat";
+    let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
+    screen.expect("ready> ");
+    screen.press(format!("{script}\n").as_bytes());
+    screen.expect("cat\r\n");
+    until("it holds", || home.count("a") == (1, 0));
+    screen.press(b"me\n");
+    screen.expect("hello me");
+    screen.expect("ready> ");
+    screen.press(b"exit\n");
+    assert!(screen.end().success());
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_continues_it_under_the_lock() {
+    let home = Home::new();
+    let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
+    screen.expect("ready> ");
+    screen.press(b"$lockkeeper run a -- sh -c 'echo pid=$$; read x; echo got=$x; read y; echo end=$y'\n");
+    screen.expect("\rpid=");
+    let pid: i32 = screen.expect("\r\n").trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    screen.press(b"one\n");
+    screen.expect("got=one");
+    screen.press(SUSPEND);
+    screen.expect("Stopped");
+    screen.expect("ready> ");
+    assert!(is_alive(pid));
+    screen.press(b"fg\n");
+    screen.expect("fg\r\n");
+    screen.press(b"two\n");
+    screen.expect("end=two");
+    screen.expect("ready> ");
+    screen.press(b"echo status=$?\n");
+    screen.expect("\rstatus=0");
+    assert_eq!(home.count("a"), (0, 0));
+    screen.press(b"exit\n");
+    assert!(screen.end().success());
+}
+
+#[test]
+fn a_job_stopped_past_its_session_does_not_go_on() {
+    let home = Home::new();
+    let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
+    screen.expect("ready> ");
+    let run = "$lockkeeper run a --session-timeout 1s -- sh -c 'echo up; read x; touch ran'\n";
+    screen.press(run.as_bytes());
+    screen.expect("\rup");
+    screen.press(SUSPEND);
+    screen.expect("ready> ");
+    // Its session ends, and somebody else has the lock.
+    let mut other = home.spawn("a", &[], "echo in; cat");
+    assert_eq!(other.line(), "in");
+    screen.press(b"fg\n");
+    screen.expect("is lost");
+    screen.expect("ready> ");
+    screen.press(b"echo status=$?\n");
+    screen.expect("\rstatus=76");
+    assert!(!home.file("ran").exists());
+    assert_eq!(home.count("a"), (1, 0));
+    other.close_stdin();
+    assert!(other.wait().success());
+    screen.press(b"exit\n");
+    screen.end();
+}

@@ -1,0 +1,114 @@
+//! Standing in line: what is said, when it ends, and that nothing is left.
+
+use std::io::BufRead;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Home, failure, until};
+
+#[test]
+fn two_terminals_the_second_waits_and_says_for_whom() {
+    let home = Home::new();
+    let mut first = home.spawn("nightly", &["--message", "nightly index"], "echo up; read end; echo first >> order");
+    assert_eq!(first.line(), "up");
+    let mut second = home.spawn("nightly", &[], "echo second >> order");
+    let mut line = String::new();
+    second.stderr.read_line(&mut line).unwrap();
+    let holder = format!("(pid {})", first.pid().as_raw_nonzero());
+    assert!(line.starts_with("lockkeeper: waiting for /locks/nightly: held by "), "{line}");
+    assert!(line.contains(&holder) && line.contains(" since ") && line.contains("(nightly index)"), "{line}");
+    first.close_stdin();
+    assert!(first.wait().success());
+    assert_eq!(second.end(), (Some(0), String::new()));
+    assert_eq!(crate::harness::text(&home.file("order")), "first\nsecond\n");
+}
+
+#[test]
+fn first_come_first_served() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let mut waiters = Vec::new();
+    for at in 1..=4 {
+        waiters.push(home.spawn("a", &[], &format!("echo {at} >> order")));
+        until("it waits", || home.count("a") == (1, at));
+    }
+    first.close_stdin();
+    for waiter in &mut waiters {
+        assert!(waiter.wait().success());
+    }
+    assert_eq!(crate::harness::text(&home.file("order")), "1\n2\n3\n4\n");
+}
+
+#[test]
+fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &["--session-timeout", "2s"], "echo up; exec sleep 1000");
+    assert_eq!(first.line(), "up");
+    let mut second = home.spawn("a", &[], "echo in");
+    until("it waits", || home.count("a") == (1, 1));
+    let killed = Instant::now();
+    first.signal(Signal::KILL);
+    assert_eq!(second.line(), "in");
+    // The timeout and a tick, and what a busy machine adds.
+    assert!(killed.elapsed() < Duration::from_secs(2 + 5), "{:?}", killed.elapsed());
+    assert!(second.wait().success());
+}
+
+#[test]
+fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let taken = |args: &[&str]| failure(&home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat()));
+    let (code, line) = taken(&["--try"]);
+    assert_eq!(code, Some(75));
+    assert!(line.starts_with("/locks/a is taken: held by "), "{line}");
+    assert_eq!(taken(&["--wait", "0s"]).0, Some(75));
+    assert_eq!(taken(&["--try", "--conflict-exit-code", "9"]).0, Some(9));
+    assert!(!home.file("ran").exists());
+    assert_eq!(home.count("a"), (1, 0));
+    holder.close_stdin();
+    holder.wait();
+    // Free, a try takes it; also one that may wait for nothing.
+    assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
+    assert!(home.output(&["run", "a", "--wait", "0s", "--", "true"]).status.success());
+}
+
+#[test]
+fn case_09_a_wait_that_is_over_leaves_no_node_and_the_next_proceeds() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut patient = home.spawn("a", &[], "echo in");
+    until("it waits", || home.count("a") == (1, 1));
+    let mut hasty = home.spawn("a", &["--wait", "500ms"], "touch ran");
+    let (code, text) = hasty.end();
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("lockkeeper: waited "), "{text}");
+    assert_eq!(home.count("a"), (1, 1));
+    holder.close_stdin();
+    assert_eq!(patient.line(), "in");
+    assert!(patient.wait().success() && holder.wait().success());
+    assert!(!home.file("ran").exists());
+}
+
+#[test]
+fn case_27_the_wait_bounds_a_server_that_swallows_everything() {
+    // It accepts connections and never answers.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let home = Home::with_servers(&listener.local_addr().unwrap().to_string());
+    let started = Instant::now();
+    let (code, line) = failure(&home.output(&["run", "a", "--wait", "1s", "--", "true"]));
+    let took = started.elapsed();
+    assert_eq!(code, Some(69), "{line}");
+    assert!(took > Duration::from_millis(700) && took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn an_uncontended_run_says_nothing() {
+    let home = Home::new();
+    let output = home.output(&["run", "a", "--", "sleep", "0.5"]);
+    assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
+}
