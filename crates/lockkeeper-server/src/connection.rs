@@ -62,13 +62,12 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     let (id, outbox) = engine.borrow_mut().accept(address);
     let writer = tokio::task::spawn_local(send_all(Rc::clone(&engine), Rc::clone(&outbox), write));
     let stopped = tokio::select! {
-        () = outbox.abort.cancelled() => Ok(()),
-        () = outbox.closing.cancelled() => Ok(()),
+        () = outbox.ended.notified() => Ok(()),
         stopped = receive_all(&engine, id, &outbox, &mut read, buffer, max_frame) => stopped,
     };
     if let Err(error) = stopped {
         warn!(client = %address, %error, "closing a connection");
-    } else if outbox.closing.is_cancelled() {
+    } else if outbox.is_closing() {
         farewell(&outbox, &mut read).await;
     }
     engine.borrow_mut().disconnected(id);
@@ -77,9 +76,12 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
 
 /// Gives a closing connection its time to send what is queued, and the client its time to read it.
 async fn farewell(outbox: &Outbox, read: &mut OwnedReadHalf) {
-    while outbox.held() > 0 && !outbox.abort.is_cancelled() {
+    while outbox.held() > 0 && !outbox.is_aborted() {
         // The disk takes as long as it takes.
         sleep(FAREWELL / 10).await;
+    }
+    if outbox.is_aborted() {
+        return;
     }
     let client_is_gone = async {
         let mut ignored = BytesMut::new();
@@ -169,5 +171,5 @@ async fn send_all(engine: Rc<RefCell<Engine>>, outbox: Rc<Outbox>, mut write: Ow
             outbox.wake.notified().await;
         }
     }
-    outbox.abort.cancel();
+    outbox.abort();
 }

@@ -127,7 +127,7 @@ impl Engine {
         let id = ConnectionId(self.next_connection);
         let outbox = Rc::<Outbox>::default();
         if self.stopped {
-            outbox.abort.cancel();
+            outbox.abort();
         }
         let trusted = self.secret.is_none();
         let peer = Peer { address, outbox: Rc::clone(&outbox), greeted: false, trusted, opened_session: false };
@@ -295,7 +295,7 @@ impl Engine {
         let Some(peer) = self.peers.get(&connection) else { return };
         debug!(client = %peer.address, ?reason, "closing a connection");
         match reason {
-            CloseReason::Replaced => peer.outbox.abort.cancel(),
+            CloseReason::Replaced => peer.outbox.abort(),
             _ => peer.outbox.close(),
         }
     }
@@ -408,7 +408,7 @@ impl Engine {
         tracing::error!(%error, hint = error.hint(), "the server stops: it cannot keep its promise any more");
         self.stopped = true;
         for peer in self.peers.values() {
-            peer.outbox.abort.cancel();
+            peer.outbox.abort();
         }
     }
 

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 /// Bytes up to `end` may go once `zxid` is durable.
 #[derive(Debug)]
@@ -33,18 +32,28 @@ impl Queue {
     }
 }
 
+/// How far a connection is from its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    #[default]
+    Not,
+    /// Nothing more is accepted, in either direction; what is queued is still sent.
+    AfterTheLast,
+    /// Whatever is queued is lost.
+    Now,
+}
+
 /// The sending side of a connection, between the engine and the task that writes.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
-    /// Nothing more is accepted, in either direction; what is queued is still sent.
-    pub(crate) closing: CancellationToken,
+    ending: Cell<Ending>,
+    /// The connection has begun to end; heard by its one reader.
+    pub(crate) ended: Notify,
     /// Something may be sent, or the connection is to be closed.
     pub(crate) wake: Notify,
     /// Something has been sent.
     pub(crate) room: Notify,
-    /// The connection is to end now, whatever is queued.
-    pub(crate) abort: CancellationToken,
     pub(crate) sent: Cell<u64>,
     pub(crate) received: Cell<u64>,
 }
@@ -52,7 +61,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Queues a frame that may go once `zxid` is durable; true if that is not yet so.
     pub(crate) fn push(&self, zxid: i64, durable: i64, encode: impl FnOnce(&mut BytesMut)) -> bool {
-        if self.closing.is_cancelled() {
+        if self.is_closing() {
             return false;
         }
         let queue = &mut *self.queue.borrow_mut();
@@ -117,18 +126,35 @@ impl Outbox {
 
     /// Ends the connection after what is queued now.
     pub(crate) fn close(&self) {
-        self.closing.cancel();
-        self.wake.notify_one();
+        self.end(Ending::AfterTheLast);
     }
 
-    /// Whether nothing more is accepted, in either direction.
+    /// Ends the connection at once.
+    pub(crate) fn abort(&self) {
+        self.end(Ending::Now);
+    }
+
+    fn end(&self, ending: Ending) {
+        if self.ending.get() < ending {
+            self.ending.set(ending);
+            self.ended.notify_one();
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether nothing more is accepted.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.is_cancelled() || self.abort.is_cancelled()
+        self.ending.get() != Ending::Not
+    }
+
+    /// Whether it ends at once.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.ending.get() == Ending::Now
     }
 
     /// Whether the last byte has been taken after a close.
     pub(crate) fn is_done(&self) -> bool {
-        self.closing.is_cancelled() && self.queue.borrow().bytes.is_empty()
+        self.is_closing() && self.queue.borrow().bytes.is_empty()
     }
 }
 
