@@ -72,8 +72,10 @@ enum Flight {
 
 /// The state machine of one attempt.
 ///
-/// Its own node is watched only once [`Event::Lingered`] says that it is worth a request: a hold of a few milliseconds pays
-/// nothing for the chance that an operator deletes its node meanwhile.
+/// A waiter watches its own node beside the one before it. An operator may delete it, and then the going of the node before
+/// proves nothing any more; as the server tells of the two in order, a waiter that is told of its blocker's going and not
+/// of its own still stands. Whoever never waited watches its node only once [`Event::Lingered`] says that it is worth a
+/// request: an uncontended hold of a few milliseconds pays nothing for that chance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     discipline: Discipline,
@@ -96,8 +98,12 @@ pub struct Contender {
     blocker: Option<Blocker>,
     place: Option<Place>,
     granted: bool,
+    /// The grant follows from the blocker's going alone; no listing has shown the own node first.
+    inferred: bool,
     handed_over: bool,
 
+    /// It stood behind someone once.
+    waited: bool,
     lingered: bool,
     own_watched: bool,
     /// The unprotected own node was just seen to be ours, with this version of its data.
@@ -135,7 +141,9 @@ impl Contender {
             blocker: None,
             place: None,
             granted: false,
+            inferred: false,
             handed_over: false,
+            waited: false,
             lingered: false,
             own_watched: false,
             verified: None,
@@ -286,7 +294,7 @@ impl Contender {
             Own::Doubtful => unreachable!("settled before"),
             Own::Node { name, czxid } => (name, *czxid),
         };
-        if self.granted && !self.handed_over {
+        if self.granted && !self.handed_over && (self.own_watched || !self.inferred) {
             self.handed_over = true;
             let token = FencingToken::from_zxid(own.1);
             return Some(Command::Grant(Grant { name: own.0.clone(), token }));
@@ -299,7 +307,7 @@ impl Contender {
             self.flight = Some(Flight::Watch(name.clone()));
             return Some(Command::Watch { name: name.clone(), kind: WatchKind::Blocker });
         }
-        if self.lingered && !self.own_watched {
+        if (self.lingered || self.waited) && !self.own_watched {
             let name = own.0.clone();
             self.flight = Some(Flight::Watch(name.clone()));
             return Some(Command::Watch { name, kind: WatchKind::Own });
@@ -400,6 +408,7 @@ impl Contender {
         match decide(&self.discipline, &queue, own) {
             Verdict::Granted => self.granted = true,
             Verdict::Blocked(Watch::Deleted { name, grants }) => {
+                self.waited = true;
                 self.blocker = Some(Blocker { name: name.to_owned(), grants, watched: false });
             }
             Verdict::Missing => self.evicted(),
@@ -511,7 +520,7 @@ impl Contender {
             self.evicted();
         } else if let Some(blocker) = self.blocker.take_if(|b| b.name == name) {
             if blocker.grants {
-                self.granted = true;
+                (self.granted, self.inferred) = (true, true);
             } else {
                 self.listing_due = true;
             }
@@ -550,5 +559,53 @@ impl Contender {
     /// Leave; the first reason is the one to tell.
     fn leave_because(&mut self, why: Leaving) {
         _ = self.leaving.get_or_insert(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: AttemptId = AttemptId::new(1);
+
+    /// A contender whose node is the second in line.
+    fn second() -> (Contender, String) {
+        let mut contender = Contender::new(Discipline::Exclusive, Dialect::Curator, Mode::Exclusive, ID, SessionId(1));
+        let Some(Command::Enter { prefix }) = contender.next_command() else {
+            panic!("it enters first");
+        };
+        let own = format!("{prefix}0000000001");
+        let listing = ["lock-0000000000".to_owned(), own.clone()];
+        contender.handle(Event::Entered { created: Ok((&own, Zxid(7))), listed: Ok(&listing) });
+        (contender, own)
+    }
+
+    fn watch(name: &str, kind: WatchKind) -> Option<Command> {
+        Some(Command::Watch { name: name.to_owned(), kind })
+    }
+
+    /// An operator deletes a waiter's node, then the holder leaves: the waiter must not take that for its turn.
+    #[test]
+    fn case_42_a_deleted_waiter_is_not_granted_by_its_blockers_going() {
+        let (mut waiter, own) = second();
+        assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
+        waiter.handle(Event::Watched(Err(Failure::NoNode)));
+        assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own), "does my node still stand?");
+        waiter.handle(Event::Watched(Err(Failure::NoNode)));
+        assert_eq!(waiter.next_command(), Some(Command::End(End::Evicted)));
+    }
+
+    #[test]
+    fn a_waiter_is_granted_by_its_blockers_going_without_another_listing() {
+        let (mut waiter, own) = second();
+        assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
+        waiter.handle(Event::Watched(Ok(())));
+        assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+        waiter.handle(Event::Watched(Ok(())));
+        assert_eq!(waiter.next_command(), None, "it waits");
+        waiter.handle(Event::Gone("lock-0000000000"));
+        let token = FencingToken::from_zxid(Zxid(7));
+        assert_eq!(waiter.next_command(), Some(Command::Grant(Grant { name: own, token })));
+        assert!(waiter.holds());
     }
 }

@@ -29,7 +29,7 @@ pub enum Event<'a> {
     Gone(&'a str),
     /// A watched node has new data; the watch is spent.
     Changed(&'a str),
-    /// The node is old enough to be worth a watch of its own ([`Contender`](crate::Contender) says what for).
+    /// The node is old enough to be worth a watch of its own also if it never waited.
     Lingered,
     /// The caller no longer wants to wait or to hold.
     Leave,
