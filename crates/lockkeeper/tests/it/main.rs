@@ -4,5 +4,6 @@
 
 mod cases;
 mod contract;
+mod counts;
 mod simulation;
 mod support;

@@ -1,0 +1,191 @@
+//! Connections that break at the worst moment.
+
+use std::time::Duration;
+
+use lockkeeper::{Error, Loss, ReleaseError};
+use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
+
+use crate::support::{PATIENCE, REQUESTS, STEADY, World, eventually, on_every_server, on_the_embedded_server};
+
+on_every_server!(
+    case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost,
+    case_08_a_lost_create_leaves_one_node_and_acquires,
+    case_11_a_release_waits_out_a_lost_delete,
+    case_12_a_flapping_connection_leaves_no_node,
+    case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed,
+);
+
+on_the_embedded_server!(case_11_a_release_ends_with_the_session);
+
+/// The try is refused as ever, and its node goes when the connection is back.
+async fn case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
+    for effect in [false, true] {
+        let deletes = proxy.on(OpCode::Delete);
+        let lost = if effect { deletes.cut_before_reply() } else { deletes.cut_before_request() };
+        let refused = world.mutex(&keeper).try_acquire().await;
+        assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+        lost.fired().await;
+        world.queued(1).await;
+    }
+    assert!(world.exists(&guard.node()).await);
+    guard.release().await.unwrap();
+}
+
+/// The reply to the create is lost, after it took effect and before: one node of ours is there and it holds; where the node
+/// had been made, it is found, not made again.
+async fn case_08_a_lost_create_leaves_one_node_and_acquires(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    // The parent is there, so the next create is the contender's.
+    world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
+    for effect in [true, false] {
+        for contended in [false, true] {
+            let holder = match contended {
+                true => Some(world.mutex(&world.keeper().await).acquire().await.unwrap()),
+                false => None,
+            };
+            let before = proxy.counts();
+            let creates = proxy.on_any(OpCode::CREATES).path(world.lock());
+            let lost = if effect { creates.cut_before_reply() } else { creates.cut_before_request() };
+            let asked = tokio::spawn(world.mutex(&keeper).acquire().into_future());
+            lost.fired().await;
+            if let Some(holder) = holder {
+                world.queued(2).await;
+                assert!(!asked.is_finished());
+                holder.release().await.unwrap();
+            }
+            let guard = asked.await.unwrap().unwrap();
+            assert!(guard.is_held());
+            assert_eq!(world.queue().await, [guard.node().rsplit('/').next().unwrap()], "a ghost");
+            let made = proxy.counts().since(&before).forwarded.of_any(OpCode::CREATES);
+            assert_eq!(made, 1, "effect {effect}, contended {contended}");
+            guard.release().await.unwrap();
+            assert_eq!(world.queue().await, [""; 0]);
+        }
+    }
+}
+
+/// The node is forgotten when the server has confirmed that it is gone, and not before: a release during a break is pending,
+/// then confirmed, whether the delete had taken effect or not.
+async fn case_11_a_release_waits_out_a_lost_delete(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    for effect in [false, true] {
+        let guard = world.mutex(&keeper).acquire().await.unwrap();
+        let node = guard.node();
+        let deletes = proxy.on(OpCode::Delete);
+        let hold = if effect { deletes.hold_reply() } else { deletes.hold_request() };
+        let releasing = tokio::spawn(guard.release());
+        hold.caught().await;
+        let refused = proxy.counts().refused;
+        proxy.refuse();
+        proxy.cut(Cut::Reset);
+        drop(hold);
+        proxy.wait_until(|counts| counts.refused > refused).await;
+        assert!(!releasing.is_finished(), "released without a server");
+        assert_eq!(world.exists(&node).await, !effect);
+        proxy.heal();
+        releasing.await.unwrap().unwrap();
+        assert!(!world.exists(&node).await);
+    }
+    // The same for a guard that is dropped: nobody listens, it is done all the same.
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let lost = proxy.on(OpCode::Delete).cut_before_request();
+    drop(guard);
+    lost.fired().await;
+    world.mutex(&world.keeper().await).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+}
+
+/// If no server comes back, the release ends when the session has: that frees the lock too, and the caller is told the
+/// difference.
+async fn case_11_a_release_ends_with_the_session(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(1)).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    proxy.black_hole();
+    match guard.release().await {
+        Err(ReleaseError::NotHeld { loss: Loss::SessionExpired | Loss::Unreachable }) => {}
+        other => panic!("{other:?}"),
+    }
+    world.queued(0).await;
+}
+
+/// Cuts the connection again and again: at the first request, the first reply, the second request, ..
+async fn flap(proxy: &Proxy) {
+    for nth in (1..=7).cycle() {
+        let request = proxy.on_any(REQUESTS).nth(nth).cut_before_request();
+        request.fired().await;
+        let reply = proxy.on_any(REQUESTS).nth(nth).cut_before_reply();
+        reply.fired().await;
+    }
+}
+
+/// Acquired and released in all ways while the connection is cut at every few requests: everybody gets in, nothing is left.
+async fn case_12_a_flapping_connection_leaves_no_node(world: &World) {
+    const ROUNDS: usize = 24;
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let mut tasks = Vec::new();
+    for task in 0..3 {
+        let mutex = world.mutex(&keeper);
+        tasks.push(tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                match (task + round) % 4 {
+                    0 => drop(mutex.acquire().await.unwrap()),
+                    1 => match mutex.try_acquire().await {
+                        Ok(guard) => guard.release().await.unwrap(),
+                        Err(error) => assert!(matches!(error, Error::Held { .. }), "{error}"),
+                    },
+                    2 => match mutex.acquire().timeout(Duration::from_millis(20)).await {
+                        Ok(guard) => drop(guard),
+                        Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
+                    },
+                    _ => mutex.acquire().await.unwrap().release().await.unwrap(),
+                }
+            }
+        }));
+    }
+    let work = async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        () = flap(&proxy) => unreachable!("it goes on for ever"),
+    }
+    assert!(proxy.counts().accepted > 20, "the connection hardly flapped: {:?}", proxy.counts());
+    proxy.heal();
+    world.queued(0).await;
+}
+
+/// The watch is set again on reconnect and tells of what happened meanwhile: granted, and with no new listing.
+async fn case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let holder = world.keeper().await;
+    for watched in [true, false] {
+        let guard = world.mutex(&holder).acquire().await.unwrap();
+        let before = proxy.counts();
+        // Away before it could watch, or after.
+        let unwatched = (!watched).then(|| proxy.on(OpCode::GetData).hold_request());
+        let waiter = world.stand_in_line(&keeper).await;
+        match &unwatched {
+            Some(hold) => hold.caught().await,
+            None => _ = proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) > 0).await,
+        }
+        proxy.refuse();
+        proxy.cut(Cut::Reset);
+        guard.release().await.unwrap();
+        world.queued(1).await;
+        assert!(waiter.waits());
+        proxy.heal();
+        waiter.granted().await.release().await.unwrap();
+        let lists = proxy.counts().since(&before).requested.of_any(OpCode::LISTS);
+        assert_eq!(lists, 1, "watched {watched}");
+    }
+    eventually("no one", async || world.queue().await.is_empty()).await;
+}

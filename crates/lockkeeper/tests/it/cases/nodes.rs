@@ -1,0 +1,172 @@
+//! Nodes that others delete, make again, or count on from an unlucky number.
+
+use lockkeeper::{Error, Loss};
+use lockkeeper_testkit::proxy::OpCode;
+
+use crate::support::{STEADY, World, on_every_server, on_the_embedded_server};
+
+on_every_server!(
+    case_19_a_parent_deleted_at_any_step_is_made_again,
+    case_19_own_node_and_parent_deleted_is_an_eviction,
+    case_20_a_stale_release_spares_a_node_of_the_same_number,
+    case_23_a_predecessor_gone_between_list_and_watch_grants_at_once,
+);
+
+on_the_embedded_server!(case_18_order_is_right_across_the_counters_wrap, case_22_waits_that_timed_out_leave_no_watches,);
+
+/// Reapers of empty lock parents are allowed; callers never see `NoNode`.
+async fn case_19_a_parent_deleted_at_any_step_is_made_again(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let (above, lock) = (world.path("above"), world.path("above/lock"));
+    let mutex = world.kind.mutex(&keeper, &lock);
+    // Between two uses, alone and with what is above it.
+    for _ in 0..3 {
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        world.remove(&lock).await;
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        world.remove(&lock).await;
+        world.remove(&above).await;
+    }
+    // Between the making of the parent and the create, several times over.
+    for times in 1..=3 {
+        let mut asked = Box::pin(mutex.acquire().into_future());
+        for _ in 0..times {
+            let made = proxy.on(OpCode::CreateContainer).path(&lock).nth(1).cut_after_reply();
+            tokio::select! {
+                () = made.fired() => {}
+                early = &mut asked => panic!("{early:?}"),
+            }
+            // The parent may or may not be there by now; what matters is that it vanishes under the contender.
+            _ = world.observer.delete(&lock, None).await;
+        }
+        proxy.heal();
+        asked.await.unwrap().release().await.unwrap();
+        _ = world.observer.delete(&lock, None).await;
+    }
+    // Just before the create arrives.
+    mutex.acquire().await.unwrap().release().await.unwrap();
+    let create = proxy.on_any(&[OpCode::Create, OpCode::Create2]).path(&lock).hold_request();
+    let asked = tokio::spawn(mutex.acquire().into_future());
+    create.caught().await;
+    world.remove(&lock).await;
+    create.release();
+    asked.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Somebody clears the whole lock while an attempt is between its create and its listing: evicted, not confused.
+async fn case_19_own_node_and_parent_deleted_is_an_eviction(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let mutex = world.mutex(&keeper);
+    mutex.acquire().await.unwrap().release().await.unwrap();
+    let list = proxy.on_any(OpCode::LISTS).path(world.lock()).hold_request();
+    let asked = tokio::spawn(mutex.acquire().into_future());
+    list.caught().await;
+    world.queued(1).await;
+    let node = world.queue().await.remove(0);
+    world.remove(&format!("{}/{node}", world.lock())).await;
+    world.remove(&world.lock()).await;
+    list.release();
+    match asked.await.unwrap() {
+        Err(Error::Evicted { path, .. }) => assert_eq!(path, world.lock()),
+        other => panic!("{other:?}"),
+    }
+    mutex.acquire().await.unwrap().release().await.unwrap();
+}
+
+/// The lock is cleared under a holder who does not notice, its parent made again: the next holder's node has the same number,
+/// in the recipe's dialect the same name. The old holder's release leaves it alone.
+async fn case_20_a_stale_release_spares_a_node_of_the_same_number(world: &World) {
+    let proxy = world.proxy().await;
+    let (stale, fresh) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let old = world.mutex(&stale).acquire().await.unwrap();
+    // The watch on its own node is late: it comes to stand on the other's, or on none.
+    let watch = proxy.on(OpCode::GetData).hold_request();
+    watch.caught().await;
+    world.remove(&old.node()).await;
+    world.remove(&world.lock()).await;
+    let new = world.mutex(&fresh).acquire().await.unwrap();
+    let number = |node: &str| node[node.len() - 10..].to_owned();
+    assert_eq!(number(&old.node()), number(&new.node()), "the numbers start again");
+    assert!(old.token() < new.token());
+    let before = proxy.counts();
+    watch.release();
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 1).await;
+    drop(old);
+    // Its driver has come to its end when the session has no more to do; closing waits for that.
+    stale.close().await;
+    assert!(world.exists(&new.node()).await, "a foreign node was deleted");
+    assert!(new.is_held());
+    new.release().await.unwrap();
+}
+
+/// The watch is a read: the missing node is noticed by it, and proves the grant without another listing.
+async fn case_23_a_predecessor_gone_between_list_and_watch_grants_at_once(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
+    let before = proxy.counts();
+    let watch = proxy.on(OpCode::GetData).hold_request();
+    let waiter = world.stand_in_line(&keeper).await;
+    watch.caught().await;
+    guard.release().await.unwrap();
+    assert!(waiter.waits());
+    watch.release();
+    let guard = waiter.granted().await;
+    let sent = proxy.counts().since(&before).requested;
+    assert_eq!(sent.of_any(OpCode::LISTS), 1, "{sent:?}");
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// The server's counter is signed and wraps: twenty cycles with a queue across 2^31, granted in the order of coming.
+async fn case_18_order_is_right_across_the_counters_wrap(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    world.mutex(&one).acquire().await.unwrap().release().await.unwrap();
+    assert!(world.embedded().set_child_counter(&world.lock(), 2_147_483_640).await.unwrap());
+    let mut holder = world.mutex(&one).acquire().await.unwrap();
+    assert!(holder.node().ends_with("-2147483640"), "{}", holder.node());
+    let mut line = std::collections::VecDeque::new();
+    for place in 0..4 {
+        line.push_back(world.stand_in_line(if place % 2 == 0 { &one } else { &other }).await);
+    }
+    for cycle in 0..20 {
+        line.push_back(world.stand_in_line(if cycle % 2 == 0 { &one } else { &other }).await);
+        assert!(matches!(world.mutex(&other).try_acquire().await, Err(Error::Held { ahead: Some(6), .. })));
+        world.queued(6).await;
+        let token = holder.token();
+        holder.release().await.unwrap();
+        holder = line.pop_front().unwrap().granted().await;
+        assert!(token < holder.token());
+        assert!(
+            line.iter().all(|waiter| waiter.waits()),
+            "cycle {cycle}: granted out of turn: {:?}",
+            world.queue().await
+        );
+    }
+    assert!(holder.node().contains("--21474836"), "never crossed: {}", holder.node());
+    holder.release().await.unwrap();
+    for waiter in line {
+        waiter.granted().await.release().await.unwrap();
+    }
+}
+
+/// However many give up, what they watched is not piled up at the server.
+async fn case_22_waits_that_timed_out_leave_no_watches(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    for _ in 0..10 {
+        let waits = (0..20).map(|_| world.mutex(&keeper).acquire().timeout(std::time::Duration::from_millis(50)));
+        for waited in futures_util::future::join_all(waits.map(IntoFuture::into_future)).await {
+            assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
+        }
+    }
+    world.queued(1).await;
+    // The holder's node may be watched, by the holder and by a waiter: for one session that is one watch.
+    let watches = world.embedded().stats().watches;
+    assert!(watches <= 1, "{watches} watches");
+    assert!(guard.is_held());
+    world.remove(&guard.node()).await;
+    assert_eq!(guard.lost().await, Loss::Removed);
+}

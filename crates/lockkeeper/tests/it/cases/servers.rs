@@ -1,0 +1,115 @@
+//! Servers that stop and come back.
+
+use std::time::Duration;
+
+use lockkeeper::{HoldState, Lockkeeper};
+use lockkeeper_server::{OpCode, Server};
+use lockkeeper_testkit::apache::{Apache, Options};
+
+use crate::support::{Kind, PATIENCE, STEADY, asked_for, block_on, config, eventually};
+
+/// Two handles, a guard of the one and a waiter of the other.
+async fn contention(servers: &str, kind: Kind) -> [Lockkeeper; 2] {
+    let connect = || Lockkeeper::builder().session_timeout(STEADY).connect_timeout(PATIENCE).connect(servers);
+    let keepers = [connect().await.unwrap(), connect().await.unwrap()];
+    kind.mutex(&keepers[0], "/locks/nightly").acquire().await.unwrap().release().await.unwrap();
+    keepers
+}
+
+/// The waiter goes on when the server is back: its watch is set again, it asks for nothing else, and it is granted when the
+/// holder lets go; the holder held all the time.
+fn case_15(kind: Kind) {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let durable = || config().with_directory(dir.path());
+        let server = Server::start(durable()).await.unwrap();
+        let address = server.addr();
+        let keepers = contention(&server.connect_string(), kind).await;
+        let [one, other] = &keepers;
+        let guard = kind.mutex(one, "/locks/nightly").acquire().await.unwrap();
+        let waiter = tokio::spawn(kind.mutex(other, "/locks/nightly").acquire().into_future());
+        // Both watch what they watch for long: the waiter the holder and itself, the holder itself.
+        eventually("three watches", async || server.stats().watches == 3).await;
+        server.shutdown().await.unwrap();
+        eventually("suspected", async || guard.state() == HoldState::Suspected).await;
+
+        let server = Server::start(durable().with_listen(address)).await.unwrap();
+        eventually("held again", async || guard.state() == HoldState::Held).await;
+        eventually("three watches again", async || server.stats().watches == 3).await;
+        assert!(!waiter.is_finished());
+        guard.release().await.unwrap();
+        let guard = tokio::time::timeout(PATIENCE, waiter).await.expect("it waits for ever").unwrap().unwrap();
+        let asked: Vec<_> = server.stats().requests.into_iter().filter(|(op, _)| *op != OpCode::Ping).collect();
+        let reads = u64::from(kind == Kind::Recipe);
+        let asked_for = |op| asked.iter().find(|(asked, _)| *asked == op).map_or(0, |(_, count)| *count);
+        assert_eq!(asked_for(OpCode::GetChildren) + asked_for(OpCode::GetChildren2), 0, "{asked:?}");
+        assert_eq!((asked_for(OpCode::Delete), asked_for(OpCode::GetData)), (1, reads), "{asked:?}");
+        guard.release().await.unwrap();
+        for keeper in keepers {
+            keeper.close().await;
+        }
+    });
+}
+
+#[test]
+fn case_15_a_waiter_goes_on_when_the_server_is_back_native() {
+    case_15(Kind::Native);
+}
+
+#[test]
+fn case_15_a_waiter_goes_on_when_the_server_is_back_recipe() {
+    case_15(Kind::Recipe);
+}
+
+/// The same with Apache's server, killed.
+#[test]
+fn case_15_a_waiter_goes_on_when_apaches_server_is_back() {
+    if !asked_for("LOCKKEEPER_TEST_APACHE") {
+        return eprintln!("not run: needs Apache ZooKeeper, see docs/development.md");
+    }
+    block_on(async {
+        let apache = tokio::task::spawn_blocking(|| Apache::single(Options::default()).unwrap()).await.unwrap();
+        let apache = std::sync::Arc::new(apache);
+        let keepers = contention(&apache.connect_string(), Kind::Native).await;
+        let [one, other] = &keepers;
+        let guard = one.mutex("/locks/nightly").acquire().await.unwrap();
+        let waiter = tokio::spawn(other.mutex("/locks/nightly").acquire().into_future());
+        let watcher = one.admin();
+        eventually("a waiter", async || watcher.show("/locks/nightly").await.is_ok_and(|l| l.waiters.len() == 1)).await;
+        let restarted = apache.clone();
+        tokio::task::spawn_blocking(move || restarted.restart(0).unwrap()).await.unwrap();
+        eventually("held again", async || guard.state() == HoldState::Held).await;
+        guard.release().await.unwrap();
+        let guard = tokio::time::timeout(PATIENCE, waiter).await.expect("it waits for ever").unwrap().unwrap();
+        guard.release().await.unwrap();
+        for keeper in keepers {
+            keeper.close().await;
+        }
+    });
+}
+
+/// Case 14: a restarted server gives every session its full timeout again, so a holder that was away for as long as that
+/// keeps its lock if it comes back in time, and one that does not is out after one timeout more.
+#[test]
+fn case_14_a_restart_gives_each_session_its_full_timeout() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let durable = || config().with_directory(dir.path());
+        let server = Server::start(durable()).await.unwrap();
+        let (address, timeout) = (server.addr(), Duration::from_secs(1));
+        let proxy = lockkeeper_testkit::proxy::Proxy::start(address).await;
+        let silent = Lockkeeper::builder().session_timeout(timeout).connect(&proxy.connect_string()).await.unwrap();
+        let guard = silent.mutex("/locks/nightly").acquire().await.unwrap();
+        proxy.black_hole();
+        server.shutdown().await.unwrap();
+        guard.lost().await;
+        let server = Server::start(durable().with_listen(address)).await.unwrap();
+        let back = std::time::Instant::now();
+        assert_eq!(server.stats().sessions, 1, "its session is still there");
+        let next = Lockkeeper::builder().session_timeout(STEADY).connect(&server.connect_string()).await.unwrap();
+        let guard = next.mutex("/locks/nightly").acquire().await.unwrap();
+        assert!(back.elapsed() >= timeout.mul_f64(0.9), "let in after {:?}", back.elapsed());
+        guard.release().await.unwrap();
+        next.close().await;
+    });
+}
