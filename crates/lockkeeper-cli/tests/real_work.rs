@@ -1,0 +1,199 @@
+//! Real work: eight processes, 250 rounds each, one plain file, and wrappers killed with `kill -9` at random moments.
+//!
+//! Each round is one `lockkeeper run counter -- STEP`, and STEP reads the file, counts one up, adds its own name and the token
+//! of its hold, and puts the file back. Nothing but the lock keeps two steps apart. The file tells afterwards whether it did:
+//! every step that finished must be in it once, in the order of the tokens.
+//!
+//! On this user's embedded server always; with `LOCKKEEPER_TEST_ZOOKEEPER` on those servers as well, and with
+//! `LOCKKEEPER_TEST_ENSEMBLE=1` on an ensemble of three whose leader is killed twice meanwhile. `LOCKKEEPER_TEST_SEED` repeats a
+//! run's choices.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper_testkit::apache::{Apache, Options};
+use rustix::process::{Pid, Signal, kill_process};
+
+const WORKERS: usize = 8;
+const ROUNDS: usize = 250;
+
+/// How many wrappers of each worker are killed. Each stalls the line until its session has expired.
+const KILLS: usize = 3;
+
+/// Within this time of its start, a wrapper that is to be killed connects, waits in line, or holds the lock.
+const KILL_WITHIN: Duration = Duration::from_millis(250);
+
+const SESSION_TIMEOUT: &str = "3s";
+
+/// One step: a read, a modification and a write with as much time between them as two processes take to start.
+///
+/// The line in `done` comes after the write is complete, so a step that is killed has a line in the state or none in `done`.
+const STEP: &str = r#"
+awk -v "line=$LOCKKEEPER_TOKEN $ID" 'NR == 1 { print $1 + 1; next } { print } END { print line }' state > "new.$$" &&
+mv "new.$$" state && echo "$ID" >> "done.$WORKER"
+"#;
+
+#[test]
+fn no_update_is_lost_on_this_users_server() {
+    real_work(None, |_| ());
+}
+
+#[test]
+fn no_update_is_lost_on_given_servers() {
+    match std::env::var("LOCKKEEPER_TEST_ZOOKEEPER") {
+        Ok(servers) => real_work(Some(&servers), |_| ()),
+        Err(_) => println!("not run: LOCKKEEPER_TEST_ZOOKEEPER is not set"),
+    }
+}
+
+#[test]
+fn no_update_is_lost_while_an_ensembles_leader_is_killed() {
+    if std::env::var("LOCKKEEPER_TEST_ENSEMBLE").as_deref() != Ok("1") {
+        return println!("not run: LOCKKEEPER_TEST_ENSEMBLE is not 1");
+    }
+    let apache = Apache::ensemble(3, Options::default()).unwrap();
+    real_work(Some(&apache.connect_string()), |rounds: &AtomicUsize| {
+        for part in [1, 2] {
+            while rounds.load(Ordering::Relaxed) < part * WORKERS * ROUNDS / 3 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let leader = apache.leader().unwrap();
+            apache.kill(leader);
+            // The others elect; what was the leader comes back as a follower.
+            apache.leader().unwrap();
+            apache.restart(leader).unwrap();
+        }
+    });
+}
+
+/// Does the work on `servers`, or on this user's, while `disturb` follows how many rounds are done.
+fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let _server = Server(dir);
+    let seed = std::env::var("LOCKKEEPER_TEST_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    println!("LOCKKEEPER_TEST_SEED={seed}");
+    std::fs::write(dir.join("state"), "0\n").unwrap();
+    // On servers that others use too, a lock of this run alone.
+    let lock = format!("real-work/{seed:x}");
+    let place = Place { dir, servers };
+    let tally = Tally::default();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let (lock, tally) = (&lock, &tally);
+            scope.spawn(move || work(place, lock, worker, seed, tally));
+        }
+        scope.spawn(|| disturb(&tally.rounds));
+    });
+    let (killed, lost) = (tally.killed.into_inner(), tally.lost.into_inner());
+    println!("{} rounds in {:?}: {killed} wrappers killed, {lost} holds lost", WORKERS * ROUNDS, started.elapsed());
+
+    let state = std::fs::read_to_string(dir.join("state")).unwrap();
+    let mut lines = state.lines();
+    let count: usize = lines.next().unwrap().parse().unwrap();
+    let steps: Vec<(i64, &str)> =
+        lines.map(|line| line.split_once(' ').unwrap()).map(|(token, id)| (token.parse().unwrap(), id)).collect();
+    assert_eq!(count, steps.len(), "the number counts the steps");
+    let recorded: HashSet<&str> = steps.iter().map(|(_, id)| *id).collect();
+    assert_eq!(recorded.len(), steps.len(), "no step is there twice");
+    for worker in 0..WORKERS {
+        for id in std::fs::read_to_string(dir.join(format!("done.{worker}"))).unwrap().lines() {
+            assert!(recorded.contains(id), "the update of step {id} is lost (seed {seed})");
+        }
+    }
+    assert!(steps.is_sorted_by(|a, b| a.0 < b.0), "tokens grow from step to step (seed {seed})");
+    let least = WORKERS * ROUNDS - killed - lost;
+    assert!(count >= least, "only rounds that were killed or lost their hold are missing: {count} of {least}");
+
+    // Nodes of killed wrappers go with their sessions.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = place.lockkeeper(&["show", &lock, "--json"]).output().unwrap();
+        let free = match serde_json::from_slice::<serde_json::Value>(&output.stdout) {
+            Ok(lock) => {
+                lock["holders"].as_array().unwrap().is_empty() && lock["waiters"].as_array().unwrap().is_empty()
+            }
+            // The lock's own node is gone as well.
+            Err(_) => output.status.code() == Some(1),
+        };
+        if free {
+            break;
+        }
+        assert!(Instant::now() < deadline, "nodes are left: {output:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// How the rounds went.
+#[derive(Default)]
+struct Tally {
+    rounds: AtomicUsize,
+    killed: AtomicUsize,
+    lost: AtomicUsize,
+}
+
+/// The rounds of one worker.
+fn work(place: Place<'_>, lock: &str, worker: usize, seed: u64, tally: &Tally) {
+    let mut random = fastrand::Rng::with_seed(seed ^ worker as u64);
+    let doomed: HashSet<usize> = random.choose_multiple(0..ROUNDS, KILLS).into_iter().collect();
+    let count = |counter: &AtomicUsize| _ = counter.fetch_add(1, Ordering::Relaxed);
+    for round in 0..ROUNDS {
+        let id = format!("{worker}:{round}");
+        let mut command =
+            place.lockkeeper(&["run", lock, "--session-timeout", SESSION_TIMEOUT, "--", "sh", "-c", STEP]);
+        command.env("ID", &id).env("WORKER", worker.to_string()).stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        if doomed.contains(&round) {
+            // A moment is what is wanted here, not the end of a wait for something.
+            std::thread::sleep(random.u32(..KILL_WITHIN.as_millis() as u32) * Duration::from_millis(1));
+            // Not reaped yet, so the pid is still its own.
+            kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        }
+        let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+        match status.code() {
+            Some(0) => {}
+            None if doomed.contains(&round) => count(&tally.killed),
+            // "The lock was lost", and the step was stopped: allowed, as long as no update is.
+            Some(76) => count(&tally.lost),
+            _ => panic!("round {id} ended with {status} (seed {seed}): {}", String::from_utf8_lossy(&stderr)),
+        }
+        count(&tally.rounds);
+    }
+}
+
+/// Where the file is, and whose locks keep it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    dir: &'a Path,
+    servers: Option<&'a str>,
+}
+
+impl Place<'_> {
+    fn lockkeeper(self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+        command.args(args).current_dir(self.dir).env("LOCKKEEPER_STATE_DIR", self.dir.join("home"));
+        match self.servers {
+            Some(servers) => command.env("LOCKKEEPER_SERVERS", servers),
+            None => command.env_remove("LOCKKEEPER_SERVERS"),
+        };
+        command
+    }
+}
+
+/// Ends the server of a state directory with the test.
+struct Server<'a>(&'a Path);
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let text = std::fs::read(self.0.join("home/endpoint")).unwrap_or_default();
+        let endpoint = serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default();
+        let pid = endpoint["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
