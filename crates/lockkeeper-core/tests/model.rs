@@ -36,8 +36,17 @@ fn worlds() -> Vec<World> {
     vec![
         World {
             budget: Budget { cancels: 2, ..NO_FAULT },
-            lag: 1,
-            witnesses: with(&[WaiterLeft, LaterListing]),
+            lag: 0,
+            witnesses: [
+                OneWaitsWhileAnotherHolds,
+                SecondGrant,
+                Handover,
+                QueueAtRest,
+                AllGone,
+                WaiterLeft,
+                LaterListing,
+            ]
+            .into(),
             ..World::new("four contenders, two waits given up", 4)
         },
         World {
@@ -48,14 +57,21 @@ fn worlds() -> Vec<World> {
         },
         World {
             budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 1,
             witnesses: with(&[LostCreateAdopted, DeleteRepeated]),
-            ..World::new("four contenders, a connection lost, a follower two behind", 4)
+            ..World::new("four contenders, a connection lost", 4)
         },
         World {
             budget: Budget { cuts: 2, ..NO_FAULT },
             lag: 1,
             witnesses: with(&[LostCreateAdopted, DeleteRepeated]),
             ..World::new("three contenders, two connections lost", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 2,
+            witnesses: with(&[LostCreateAdopted, DeleteRepeated]),
+            ..World::new("three contenders, a connection lost, a follower two behind", 3)
         },
         World {
             budget: Budget { cuts: 1, crashes: 1, breaches: 1, cancels: 1, ..NO_FAULT },
@@ -105,8 +121,8 @@ fn worlds() -> Vec<World> {
             discipline: Discipline::SharedExclusive,
             modes: readers,
             budget: Budget { cancels: 1, ..NO_FAULT },
-            lag: 1,
-            witnesses: with(&[ReadersTogether, WaiterLeft]),
+            lag: 0,
+            witnesses: [ReadersTogether, SecondGrant, Handover, QueueAtRest, AllGone, WaiterLeft].into(),
             ..World::new("two readers and two writers, a wait given up", 4)
         },
         World {

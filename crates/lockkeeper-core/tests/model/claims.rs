@@ -11,6 +11,7 @@ use super::tree::Name;
 use super::world::{Action, Client, Life, Server, State, World};
 
 pub(crate) const EXCLUSION: &str = "at most one holds, or readers together";
+pub(crate) const NODE_STANDS: &str = "a grant's node is there on the server of the one who is granted";
 pub(crate) const TOKENS: &str = "tokens grow from grant to grant";
 pub(crate) const NOTHING_LEFT: &str = "who has left has left nothing behind";
 pub(crate) const NO_GHOST: &str = "at rest every node belongs to one who waits or holds";
@@ -40,6 +41,7 @@ impl Model for World {
     fn properties(&self) -> Vec<Property<World>> {
         let mut properties = vec![
             Property::always(EXCLUSION, exclusion),
+            Property::always(NODE_STANDS, |_, state: &State| !state.granted_to_none),
             Property::always(TOKENS, |_, state: &State| !state.token_went_back),
             Property::always(NOTHING_LEFT, nothing_left),
             Property::always(NO_GHOST, no_ghost),

@@ -182,6 +182,8 @@ impl Step<'_> {
 
     fn granted(&mut self, i: u8, token: Zxid) {
         let token = u8::try_from(token.0).expect("few nodes are made");
+        let server = self.client(i).server.unwrap_or(Server::Leader);
+        self.state.granted_to_none |= !self.state.tree(server).nodes.iter().any(|n| n.czxid == token);
         if self.world.budget.evictions > 0 && !self.state.leader.nodes.iter().any(|n| n.czxid == token) {
             // Its server does not know yet that an operator took the node. A later token fences it off, whenever it came.
             return;

@@ -268,6 +268,8 @@ pub(crate) struct State {
     pub(crate) newborn: Option<u8>,
     /// The largest token granted to anyone, and to a writer.
     pub(crate) tokens: (u8, u8),
+    /// The lock was granted to one whose server no longer shows its node.
+    pub(crate) granted_to_none: bool,
     /// Tokens went back.
     pub(crate) token_went_back: bool,
     /// Somebody deleted the node of another session.
@@ -378,6 +380,7 @@ impl World {
             budget: self.budget,
             newborn: None,
             tokens: (0, 0),
+            granted_to_none: false,
             token_went_back: false,
             deleted_foreign: false,
         }
