@@ -8,6 +8,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -166,7 +167,9 @@ impl Home {
                 .map_err(|error| failed("no randomness for")(std::io::Error::other(error.to_string())))?;
             let secret: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
             // Linked into place whole: of two that make it at the same time, one wins and both read the same.
-            let fresh = file.with_extension(format!("new-{}", std::process::id()));
+            // Each with a file of its own, also among the threads of one process.
+            static MADE: AtomicU32 = AtomicU32::new(0);
+            let fresh = file.with_extension(format!("new-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed)));
             write_private(&fresh, secret.as_bytes()).map_err(failed("cannot write"))?;
             let linked = std::fs::hard_link(&fresh, &file);
             _ = std::fs::remove_file(&fresh);
