@@ -5,5 +5,7 @@
 mod cases;
 mod contract;
 mod counts;
+mod embedded;
 mod simulation;
 mod support;
+mod work;

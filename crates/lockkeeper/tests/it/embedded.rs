@@ -1,0 +1,254 @@
+//! `Lockkeeper::embedded`: one directory, one machine, one server at a time, whoever hosts it.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use lockkeeper::embedded::Home;
+use lockkeeper::{Error, Guard, Lockkeeper, Mutex};
+use zookeeper_client as zk;
+
+use crate::support::{STEADY, block_on, eventually};
+
+/// The shortest session of an embedded server.
+const SHORT: Duration = Duration::from_secs(1);
+
+async fn embedded(dir: &Path, session_timeout: Duration) -> Lockkeeper {
+    Lockkeeper::builder().session_timeout(session_timeout).embedded(dir).await.unwrap()
+}
+
+/// Acquires through whatever befalls the server.
+async fn acquire_anew(mutex: &Mutex) -> Guard {
+    loop {
+        match mutex.acquire().await {
+            Ok(guard) => return guard,
+            Err(error) if error.is_retryable() => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// The first hosts, the second joins; they exclude each other. When the host ends, the other hosts, goes on where the data
+/// are, and tokens go on growing.
+#[test]
+fn the_second_joins_and_hosts_when_the_first_ends() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let first = embedded(dir.path(), STEADY).await;
+        let second = embedded(dir.path(), SHORT).await;
+        let home = Home::new(dir.path());
+        let endpoint = home.find().unwrap().expect("the first hosts");
+        assert_eq!(endpoint.pid, std::process::id());
+        let guard = first.mutex("/locks/nightly").acquire().await.unwrap();
+        assert!(matches!(second.mutex("/locks/nightly").try_acquire().await, Err(Error::Held { .. })));
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let held = second.mutex("/locks/held").acquire().await.unwrap();
+        first.close().await;
+        drop(first);
+        eventually("the first hosts no more", async || home.find().unwrap().is_none()).await;
+        held.lost().await;
+
+        let guard = acquire_anew(&second.mutex("/locks/nightly")).await;
+        assert!(token < guard.token(), "{token} is not before {}", guard.token());
+        assert_ne!(home.find().unwrap().expect("the second hosts"), endpoint);
+        // What the lost session held is free once the server has given that session up.
+        acquire_anew(&second.mutex("/locks/held")).await.release().await.unwrap();
+        guard.release().await.unwrap();
+        second.close().await;
+    });
+}
+
+/// Nothing acknowledged is lost by a stop: a third comes much later and finds it.
+#[test]
+fn tokens_grow_over_hosts() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let mut last = None;
+        for _ in 0..3 {
+            let keeper = embedded(dir.path(), STEADY).await;
+            let guard = keeper.mutex("/locks/nightly").acquire().await.unwrap();
+            assert!(last < Some(guard.token()));
+            last = Some(guard.token());
+            guard.release().await.unwrap();
+            keeper.close().await;
+        }
+    });
+}
+
+/// Loopback is open to all users of the machine, so the server demands what only its owner can read.
+#[test]
+fn without_the_secret_nothing_is_seen_or_done() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        let keeper = embedded(&home, STEADY).await;
+        let mode = |name: &str| std::fs::metadata(home.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(""), mode("secret"), mode("endpoint")), (0o700, 0o600, 0o600));
+        let endpoint = Home::new(&home).find().unwrap().unwrap();
+        assert!(endpoint.address.ip().is_loopback());
+        assert!(!format!("{endpoint:?}").contains(&endpoint.secret));
+        let guard = keeper.mutex("/locks/nightly").acquire().await.unwrap();
+
+        let servers = endpoint.address.to_string();
+        let stranger = Lockkeeper::builder().session_timeout(STEADY).connect(&servers).await;
+        if let Ok(stranger) = stranger {
+            assert!(stranger.mutex("/locks/other").acquire().await.is_err());
+            assert!(stranger.admin().list("/locks").await.is_err());
+        }
+        let guess = "0".repeat(endpoint.secret.len());
+        let error = Lockkeeper::builder().secret(guess).connect(&servers).await.unwrap_err();
+        assert!(matches!(error, Error::AuthFailed { .. }), "{error:?}");
+        // A plain client fares no better.
+        if let Ok(plain) = zk::Client::connector().with_fail_eagerly().connect(&servers).await {
+            plain.list_children("/").await.unwrap_err();
+        }
+        if let Ok(plain) = zk::Client::connector().with_fail_eagerly().connect(&servers).await {
+            plain.delete(&guard.node(), None).await.unwrap_err();
+        }
+        assert!(guard.is_held());
+        let friend = Lockkeeper::builder().secret(&endpoint.secret).connect(&servers).await.unwrap();
+        assert_eq!(friend.admin().list("/locks").await.unwrap().len(), 1);
+        friend.close().await;
+        guard.release().await.unwrap();
+        keeper.close().await;
+    });
+}
+
+/// A secret that others can read is none; the error says what to do.
+#[test]
+fn a_secret_that_others_can_read_is_refused() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        embedded(dir.path(), STEADY).await.close().await;
+        let secret = dir.path().join("secret");
+        for mode in [0o644, 0o640, 0o604, 0o666] {
+            std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = Lockkeeper::embedded(dir.path()).await.unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, Error::File { .. }), "{error:?}");
+            assert!(text.contains("chmod 600") && text.contains(&secret.display().to_string()), "{text}");
+        }
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        embedded(dir.path(), STEADY).await.close().await;
+    });
+}
+
+/// A file is no proof: what a killed host left, or garbage, leads nobody anywhere.
+#[test]
+fn a_stale_endpoint_is_ignored() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        embedded(dir.path(), STEADY).await.close().await;
+        let home = Home::new(dir.path());
+        // Somebody else listens there by now.
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: SocketAddr = other.local_addr().unwrap();
+        for text in [format!(r#"{{"address":"{address}","pid":1}}"#), String::new(), "{\"address\":".into(), "x".into()]
+        {
+            eventually("nobody hosts", async || home.find().unwrap().is_none()).await;
+            std::fs::write(dir.path().join("endpoint"), &text).unwrap();
+            assert_eq!(home.find().unwrap(), None, "{text}");
+            let keeper = embedded(dir.path(), STEADY).await;
+            assert_ne!(home.find().unwrap().unwrap().address, address);
+            keeper.mutex("/locks/a").acquire().await.unwrap().release().await.unwrap();
+            keeper.close().await;
+        }
+    });
+}
+
+/// However many come at once, they meet on one server.
+#[test]
+fn all_who_race_to_host_share_one_server() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let racers =
+            (0..8).map(|_| tokio::spawn(Lockkeeper::builder().session_timeout(STEADY).embedded(dir.path().to_owned())));
+        let mut keepers = Vec::new();
+        for racer in futures_util::future::join_all(racers).await {
+            keepers.push(racer.unwrap().unwrap());
+        }
+        let guard = keepers[0].mutex("/locks/nightly").acquire().await.unwrap();
+        for keeper in &keepers {
+            match keeper.mutex("/locks/nightly").try_acquire().await {
+                Err(Error::Held { holder: Some(holder), .. }) => assert_eq!(holder.token, guard.token()),
+                other => panic!("{other:?}"),
+            }
+        }
+        drop(guard);
+        // The host last: the others go through it.
+        let closing = keepers.iter().map(Lockkeeper::close);
+        futures_util::future::join_all(closing).await;
+    });
+}
+
+/// Where a child process of [`killed_hosts_lose_no_update_of_others`] works; set for children only.
+const CHILD: &str = "LOCKKEEPER_TEST_EMBEDDED_CHILD";
+
+/// Not a test of its own: the life of a child process, which raises the number in a file under the lock, round by round, and
+/// says so.
+#[test]
+fn child() {
+    let Some(dir) = std::env::var_os(CHILD).map(std::path::PathBuf::from) else { return };
+    block_on(async {
+        let keeper = embedded(&dir.join("home"), SHORT).await;
+        let mutex = keeper.mutex("/locks/number");
+        while !dir.join("stop").exists() {
+            let guard = acquire_anew(&mutex).await;
+            let file = dir.join("number");
+            let seen: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+            tokio::task::yield_now().await;
+            if guard.is_held() {
+                // Renamed into place: a kill leaves the old number or the new one.
+                let fresh = dir.join(format!("number.{}", std::process::id()));
+                std::fs::write(&fresh, (seen + 1).to_string()).unwrap();
+                std::fs::rename(&fresh, &file).unwrap();
+                let mut log = std::fs::File::options().append(true).create(true).open(dir.join("log")).unwrap();
+                std::io::Write::write_all(&mut log, b"x").unwrap();
+            }
+            _ = guard.release().await;
+        }
+        keeper.close().await;
+    });
+}
+
+/// Four processes work on one directory; whoever hosts is killed with SIGKILL, three times over, and a new one comes. Each kill
+/// may leave one update unlogged, none is lost.
+#[test]
+fn killed_hosts_lose_no_update_of_others() {
+    const KILLS: usize = 3;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("number"), "0").unwrap();
+    let spawn = || {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["embedded::child", "--exact", "--nocapture"]).env(CHILD, dir.path());
+        child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        child.spawn().unwrap()
+    };
+    let number = || std::fs::read_to_string(dir.path().join("number")).unwrap().parse::<u64>().unwrap();
+    let mut children: Vec<Child> = (0..4).map(|_| spawn()).collect();
+    let home = Home::new(dir.path().join("home"));
+    block_on(async {
+        for _ in 0..KILLS {
+            let before = number();
+            eventually("work goes on", async || number() >= before + 20).await;
+            eventually("somebody hosts", async || home.find().is_ok_and(|found| found.is_some())).await;
+            let host = home.find().unwrap().unwrap().pid;
+            let at = children.iter().position(|child| child.id() == host).expect("a child hosts");
+            let mut host = children.remove(at);
+            host.kill().unwrap();
+            host.wait().unwrap();
+            children.push(spawn());
+        }
+        let before = number();
+        eventually("work goes on", async || number() >= before + 20).await;
+        std::fs::write(dir.path().join("stop"), "").unwrap();
+    });
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let logged = std::fs::metadata(dir.path().join("log")).unwrap().len();
+    assert!((logged..=logged + KILLS as u64).contains(&number()), "{} updates, {logged} logged", number());
+}
