@@ -8,6 +8,8 @@
 //! `LOCKKEEPER_TEST_ENSEMBLE=1` on an ensemble of three whose leader is killed twice meanwhile. `LOCKKEEPER_TEST_SEED` repeats a
 //! run's choices.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

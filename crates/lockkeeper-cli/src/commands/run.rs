@@ -71,13 +71,15 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     let grace = args.grace.min(guard.session_timeout() / 4);
     let keeper = line.keeper.as_ref().expect("it granted the lock");
     let ran = hold(&args.command, keeper, &guard, &mut signals, grace, *printer).await;
+    if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
+        // Said when it happened. There is nothing to release; if a node is left, closing the session takes it along.
+        drop(guard);
+        line.leave(LEAVING).await;
+        return Ok(Code::Lost as u8);
+    }
     let released = release(guard).await;
     line.leave(LEAVING).await;
     let outcome = ran?;
-    if outcome.loss.is_some() {
-        // Said when it happened.
-        return Ok(Code::Lost as u8);
-    }
     match released {
         Ok(None) => Ok(outcome.status),
         Ok(Some(problem)) => {

@@ -1,8 +1,11 @@
 //! The lock lost under a command that runs.
 
+use std::io::BufRead;
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 
-use crate::harness::{Home, Served, is_alive, until};
+use crate::harness::{Home, Running, Served, is_alive, until};
 
 #[test]
 fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
@@ -25,14 +28,17 @@ fn case_45_a_stopped_server_stops_a_command_that_will_not_listen() {
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
     let script = "trap '' TERM; echo $$; sh -c 'echo $$; while :; do sleep 0.05; done'; true";
-    let mut running = home.spawn("a", &["--session-timeout", "2s", "--grace", "1h"], script);
+    let mut running = home.spawn("a", &["--session-timeout", "4s", "--grace", "500ms"], script);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
     // Silent, not closed: the loss is judged by our own clock.
+    let stopped = Instant::now();
     served.running.signal(Signal::STOP);
+    until("the group is gone", || !is_alive(command) && !is_alive(grandchild));
+    let took = stopped.elapsed();
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");
-    assert!(!is_alive(command));
-    until("the grandchild is gone", || !is_alive(grandchild));
+    // Nobody else can be let in before a whole timeout has passed since the server last heard of us.
+    assert!(took < Duration::from_secs(4), "{took:?}");
     served.running.signal(Signal::CONT);
 }
 
@@ -83,4 +89,25 @@ fn a_lost_place_in_line_is_taken_again() {
     let (code, text) = waiter.end();
     assert_eq!(code, Some(0));
     assert!(text.contains("the place in line for /locks/a is lost"), "{text}");
+}
+
+#[test]
+fn case_15_a_waiter_outlasts_a_server_that_comes_back() {
+    let machine = Home::new();
+    let mut served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["--session-timeout", "1s"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("a", &["--session-timeout", "1s"], "echo in");
+    let mut line = String::new();
+    waiter.stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting for /locks/a"), "{line}");
+    served.running.signal(Signal::KILL);
+    served.running.wait();
+    assert_eq!(holder.wait().code(), Some(76));
+    let again = ["serve", "--memory", "--listen", &served.address];
+    let mut served = Running::start(&mut machine.command(&again));
+    served.line();
+    assert_eq!(waiter.line(), "in");
+    assert!(waiter.wait().success());
 }

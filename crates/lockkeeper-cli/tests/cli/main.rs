@@ -1,5 +1,7 @@
 //! The command as its users meet it: the real binary, its own state directory for every test, real signals.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod harness;
 mod input;
 mod losing;

@@ -92,10 +92,17 @@ fn a_killed_server_is_replaced() {
     let home = Home::new();
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let killed = home.server().unwrap();
+    let address = |home: &Home| {
+        let text = std::fs::read(home.state().join("endpoint")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["address"].clone()
+    };
+    let former = address(&home);
     rustix::process::kill_process(killed, Signal::KILL).unwrap();
     until("it is gone", || !is_alive(killed));
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     assert_ne!(home.server(), Some(killed));
+    // Where sessions of the one before look for it.
+    assert_eq!(address(&home), former);
 }
 
 #[test]
@@ -107,9 +114,12 @@ fn looking_starts_no_server() {
     assert!(!home.state().exists());
 }
 
+/// A name, what is done to the state directory, and what is said of it.
+type Case<'a> = (&'a str, &'a dyn Fn(&Path), &'a str);
+
 #[test]
 fn a_state_directory_that_cannot_be_used_is_named() {
-    let cases: [(&str, &dyn Fn(&Path), &str); 4] = [
+    let cases: [Case<'_>; 4] = [
         ("a file", &|dir| std::fs::write(dir, "x").unwrap(), "/state"),
         ("another version", &|dir| data(dir, "format", "99\n"), "has format 99"),
         ("foreign files", &|dir| data(dir, "notes.txt", "x"), "holds files that are not a data directory's"),
@@ -130,6 +140,37 @@ fn a_state_directory_that_cannot_be_used_is_named() {
         assert!(line.contains(say), "{case}: {line}");
         assert!(!home.file("ran").exists() && home.server().is_none(), "{case}");
     }
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_made_is_named() {
+    let home = Home::new();
+    let output = home.output(&["run", "a", "--state-dir", "/proc/lockkeeper", "--", "touch", "ran"]);
+    let (code, line) = failure(&output);
+    assert_eq!(code, Some(73), "{line}");
+    assert!(line.contains("cannot make /proc/lockkeeper"), "{line}");
+    assert!(!home.file("ran").exists());
+}
+
+#[test]
+fn a_full_disk_is_named_and_no_server_stays() {
+    // A limit on the size of files looks to a program like a disk without room.
+    let home = Home::new();
+    let limited = |command: &str| {
+        let script = format!("trap '' XFSZ; ulimit -f 8; exec {} {command}", crate::harness::BINARY);
+        let mut shell = std::process::Command::new("sh");
+        home.prepare(shell.args(["-c", &script]));
+        failure(&shell.output().unwrap())
+    };
+    for command in ["run a -- touch ran", "serve --listen 127.0.0.1:0"] {
+        let (code, line) = limited(command);
+        assert_eq!(code, Some(73), "{command}: {line}");
+        assert!(line.contains("no space left for "), "{command}: {line}");
+    }
+    assert!(!home.file("ran").exists() && home.server().is_none());
+    // With room again, what is left does not stand in the way.
+    let output = home.output(&["run", "a", "--", "true"]);
+    assert!(output.status.success(), "{output:?}");
 }
 
 fn data(state: &Path, file: &str, text: &str) {
