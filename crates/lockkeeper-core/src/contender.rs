@@ -169,7 +169,8 @@ impl Contender {
         }
     }
 
-    /// Whether the lock is held as far as this machine knows; the session's clock may know better.
+    /// Whether the lock is held, or about to be handed over, as far as this machine knows; the session's clock may know
+    /// better.
     pub fn holds(&self) -> bool {
         self.granted && self.leaving.is_none() && !self.session_over && self.node().is_some()
     }
@@ -185,6 +186,7 @@ impl Contender {
             Event::Leave => _ = self.leaving.get_or_insert(Leaving::Asked),
             Event::SessionOver => self.session_over = true,
             Event::Lingered => self.lingered = true,
+            Event::Disconnected => self.disconnected(),
             Event::Gone(name) => self.gone(name),
             Event::Changed(name) => self.changed(name),
             Event::Entered { created, listed } => self.entered(created, listed),
@@ -406,7 +408,7 @@ impl Contender {
             .filter(|ahead| *ahead > 0)
             .map(|ahead| Place { ahead, first: queue.entries()[0].name.to_owned() });
         match decide(&self.discipline, &queue, own) {
-            Verdict::Granted => self.granted = true,
+            Verdict::Granted => (self.granted, self.inferred) = (true, false),
             Verdict::Blocked(Watch::Deleted { name, grants }) => {
                 self.waited = true;
                 self.blocker = Some(Blocker { name: name.to_owned(), grants, watched: false });
@@ -524,6 +526,16 @@ impl Contender {
             } else {
                 self.listing_due = true;
             }
+        }
+    }
+
+    /// Watches no longer tell in order: a listing must say who is first.
+    fn disconnected(&mut self) {
+        if let Some(blocker) = &mut self.blocker {
+            blocker.grants = false;
+        }
+        if self.inferred && !self.handed_over {
+            (self.granted, self.inferred, self.listing_due) = (false, false, true);
         }
     }
 

@@ -133,9 +133,10 @@ impl LockPath {
     }
 }
 
-/// What ZooKeeper's `PathUtils` lets through: no NUL, no C0 or C1 controls, no private use or non-characters.
+/// What ZooKeeper's `PathUtils` lets through: no NUL, no C0 or C1 controls, no private use; and, as it looks at UTF-16 units and
+/// refuses surrogates, nothing beyond the basic plane.
 fn storable(c: char) -> bool {
-    !matches!(c, '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}')
+    !matches!(c, '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{10ffff}')
 }
 
 impl fmt::Display for LockPath {
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn bad_paths_are_named_with_value_and_place() {
         let long = format!("/{}", "x".repeat(MAX_PATH_BYTES));
-        let cases: [(&str, &str); 10] = [
+        let cases: [(&str, &str); 11] = [
             ("", "must not be empty"),
             ("nightly", "must start with '/', as in \"/nightly\""),
             ("/", "root of all nodes"),
@@ -181,6 +182,7 @@ mod tests {
             ("/a/../b", "relative component \"..\""),
             ("/a/./b", "relative component \".\""),
             ("/a\0b", "at byte 2"),
+            ("/a😀", "at byte 2"),
             ("/zookeeper/quota", "belongs to the server"),
             (&long, "1025 bytes"),
         ];

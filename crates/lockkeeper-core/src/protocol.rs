@@ -31,6 +31,11 @@ pub enum Event<'a> {
     Changed(&'a str),
     /// The node is old enough to be worth a watch of its own also if it never waited.
     Lingered,
+    /// The connection was lost; the session may live.
+    ///
+    /// What happened meanwhile is told in no particular order once it is back (the server answers `setWatches` watch by
+    /// watch), so nothing may be concluded from the going of the blocker without a listing.
+    Disconnected,
     /// The caller no longer wants to wait or to hold.
     Leave,
     /// The session is over.

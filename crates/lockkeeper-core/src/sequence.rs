@@ -46,7 +46,8 @@ impl Sequence {
             _ => return None,
         };
         let (prefix, number) = name.split_at(start);
-        number.parse().ok().map(|count| (prefix, Sequence(count)))
+        // A server counts to zero, never to minus zero.
+        number.parse().ok().filter(|count| *count != 0 || digits == 10).map(|count| (prefix, Sequence(count)))
     }
 
     /// Whether the minus before ten final digits ends the prefix (`lock-0000000001`) instead of signing the number.
@@ -92,8 +93,17 @@ mod tests {
 
     #[test]
     fn what_is_no_suffix_is_refused() {
-        for name in ["", "-", "lock-", "lock-1", "lock-000000001x", "lock-00000000000", "lock-0000000000000000001", "é"]
-        {
+        for name in [
+            "",
+            "-",
+            "lock-",
+            "lock-1",
+            "lock-000000001x",
+            "lock-00000000000",
+            "lock-0000000000000000001",
+            "lock--000000000",
+            "é",
+        ] {
             assert_eq!(Sequence::split(name), None, "{name}");
         }
         // Ten digits that do not fit 32 bits were never printed by a server.

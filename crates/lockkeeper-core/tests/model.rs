@@ -162,6 +162,12 @@ fn worlds() -> Vec<World> {
             ..World::new("three contenders, an operator deletes a node", 3)
         },
         World {
+            budget: Budget { cuts: 1, evictions: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![Evicted, SecondGrant, Handover],
+            ..World::new("three contenders, an operator deletes a node, a connection lost", 3)
+        },
+        World {
             budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
             first: i32::MAX,
             lag: 0,

@@ -407,6 +407,8 @@ impl Driver {
             // Should the session live on after all, the node must go: nobody believes in this hold any more.
             self.contender.handle(Event::Leave);
         }
+        // Also when it is up again already: a break that came and went while nobody looked was one all the same.
+        self.contender.handle(Event::Disconnected);
         if let LinkState::Over(loss) = state {
             self.lose(loss);
             self.contender.handle(Event::SessionOver);

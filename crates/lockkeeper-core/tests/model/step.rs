@@ -453,6 +453,7 @@ impl Step<'_> {
         if let (Cut::Between, Flight::Created { node, .. }) = (cut, self.client(i).flight.clone()) {
             self.saw(i);
             self.client(i).server = None;
+            self.tell(i, Event::Disconnected);
             self.client(i).flight = Flight::None;
             let name = node.name.print(self.world.dialect);
             let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
@@ -460,6 +461,7 @@ impl Step<'_> {
             return;
         }
         self.client(i).server = None;
+        self.tell(i, Event::Disconnected);
         let flight = std::mem::replace(&mut self.client(i).flight, Flight::None);
         let lost = Err(Failure::ConnectionLoss);
         let request = match flight {
