@@ -17,6 +17,7 @@ use futures_util::future::BoxFuture;
 use lockkeeper_server::{Config, Secret, Server, ServerError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use crate::Error;
 use crate::ensemble::{Network, Opened};
@@ -224,6 +225,8 @@ impl Drop for Hosted {
 pub(crate) struct Embedded {
     pub(crate) home: Home,
     pub(crate) session_timeout: Duration,
+    /// As [`ZooKeeper`]'s.
+    pub(crate) tasks: TaskTracker,
     pub(crate) hosted: Mutex<Option<Arc<Hosted>>>,
 }
 
@@ -236,6 +239,7 @@ impl Network for Embedded {
                 servers: endpoint.address.to_string().parse()?,
                 session_timeout: self.session_timeout,
                 secret: Some(endpoint.secret),
+                tasks: self.tasks.clone(),
             };
             let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;
             // The server outlives the sessions with it: they close through it.

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network};
+use crate::servers::Servers;
 use crate::session::{Io, Session};
 use crate::zookeeper::ZooKeeper;
 use crate::{Error, identity};
@@ -101,8 +102,10 @@ impl Builder {
     /// # Errors
     /// As [`Lockkeeper::connect`].
     pub async fn connect(self, servers: &str) -> Result<Lockkeeper, Error> {
-        let network = self.network(servers)?;
-        self.start(Box::new(network), Io::thread()?, Clock::System).opened().await
+        let servers = servers.parse()?;
+        let io = Io::thread()?;
+        let network = self.network(servers, &io);
+        self.start(Box::new(network), io, Clock::System).opened().await
     }
 
     /// The same on this thread, for programs without async.
@@ -113,8 +116,9 @@ impl Builder {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
-        let network = self.network(servers)?;
+        let servers = servers.parse()?;
         let io = Io::thread()?;
+        let network = self.network(servers, &io);
         let keeper = self.start(Box::new(network), io.clone(), Clock::System);
         io.block_on(keeper.opened())
     }
@@ -126,9 +130,9 @@ impl Builder {
     #[cfg(feature = "embedded")]
     pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
         use crate::embedded::{Embedded, Home};
-        let (home, session_timeout) = (Home::new(dir), self.session_timeout);
-        let network = Embedded { home, session_timeout, hosted: Mutex::new(None) };
-        self.start(Box::new(network), Io::thread()?, Clock::System).opened().await
+        let (home, session_timeout, io) = (Home::new(dir), self.session_timeout, Io::thread()?);
+        let network = Embedded { home, session_timeout, tasks: io.tasks().clone(), hosted: Mutex::new(None) };
+        self.start(Box::new(network), io, Clock::System).opened().await
     }
 
     /// Connects through a network of the caller's own on the current runtime: for simulations.
@@ -138,9 +142,9 @@ impl Builder {
         self.start(network, io, Clock::Runtime(tokio::time::Instant::now()))
     }
 
-    fn network(&self, servers: &str) -> Result<ZooKeeper, Error> {
-        let servers = servers.parse()?;
-        Ok(ZooKeeper { servers, session_timeout: self.session_timeout, secret: self.secret.clone() })
+    fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
+        let (session_timeout, secret) = (self.session_timeout, self.secret.clone());
+        ZooKeeper { servers, session_timeout, secret, tasks: io.tasks().clone() }
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {

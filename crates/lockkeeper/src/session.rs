@@ -59,6 +59,11 @@ impl Io {
         self.handle.block_on(outcome)
     }
 
+    /// The tasks that the thread waits for before it ends.
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
     /// Runs a task that the thread waits for before it ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.handle);

@@ -11,7 +11,8 @@ use backon::{ExponentialBuilder, Retryable};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{Loss, SessionId, Zxid};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
 use crate::Error;
@@ -38,6 +39,8 @@ pub(crate) struct ZooKeeper {
     pub(crate) session_timeout: Duration,
     /// Proof for a server that serves one user only.
     pub(crate) secret: Option<String>,
+    /// What must come to its end, also when nobody waits for it any more.
+    pub(crate) tasks: TaskTracker,
 }
 
 impl Network for ZooKeeper {
@@ -68,14 +71,34 @@ impl Network for ZooKeeper {
 }
 
 impl ZooKeeper {
+    /// Tries every server once. Dropping the future leaves no session behind.
+    ///
+    /// In a task of its own: given up between the server's opening of the session and its answer, the session would stay
+    /// until it expires, and with short timeouts call after call would leave one.
     async fn connect(&self) -> Result<zk::Client, zk::Error> {
         let timeout = self.session_timeout.min(LONGEST_SESSION);
         let mut connector = zk::Client::connector().with_session_timeout(timeout).with_fail_eagerly();
         if let Some(secret) = &self.secret {
             connector = connector.with_auth("lockkeeper", secret.as_bytes());
         }
-        connector.connect(&self.servers.endpoints()).await
+        let endpoints = self.servers.endpoints();
+        let (sender, connected) = oneshot::channel();
+        self.tasks.spawn(async move {
+            if let Err(Ok(unwanted)) = sender.send(connector.connect(&endpoints).await) {
+                close(unwanted).await;
+            }
+        });
+        connected.await.unwrap_or(Err(zk::Error::ClientClosed))
     }
+}
+
+/// Closes a session and waits until the server knows, or it has expired.
+async fn close(client: zk::Client) {
+    let mut states = client.state_watcher();
+    drop(client);
+    while let zk::SessionState::Disconnected | zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly =
+        states.changed().await
+    {}
 }
 
 /// Wraps a connected client and forwards what its connection goes through.

@@ -8,7 +8,7 @@ use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{PATIENCE, REQUESTS, STEADY, World, eventually, on_every_server};
+use crate::support::{PATIENCE, REQUESTS, STEADY, World, eventually, on_every_server, on_the_embedded_server};
 
 on_every_server!(
     case_09_a_timeout_is_on_time_and_leaves_no_node,
@@ -20,6 +20,8 @@ on_every_server!(
     closing_ends_waits_and_holds_and_drains_all_nodes,
     a_guard_outlives_its_handle_and_its_session_ends_with_it,
 );
+
+on_the_embedded_server!(giving_up_while_connecting_leaves_no_session);
 
 /// The deadline bounds the whole wait, the error says where one stood, and the next in line does not wait for who left.
 async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
@@ -241,4 +243,38 @@ async fn a_guard_outlives_its_handle_and_its_session_ends_with_it(world: &World)
     let waiter = world.stand_in_line(&looker).await;
     drop(guard);
     waiter.granted().await.release().await.unwrap();
+}
+
+/// The server has opened the session, the answer is on its way, and nobody wants it any more: it is closed, not left to
+/// expire. The same for a call whose time is over, and then the next call is served.
+async fn giving_up_while_connecting_leaves_no_session(world: &World) {
+    let proxy = world.proxy().await;
+    let sessions = || world.embedded().stats().sessions;
+    let longer_than_patience = Duration::from_secs(60);
+    let builder = || Lockkeeper::builder().session_timeout(longer_than_patience);
+    let servers = proxy.connect_string();
+    let hold = proxy.on(OpCode::Connect).hold_reply();
+    let mut connecting = Box::pin(builder().connect(&servers));
+    tokio::select! {
+        () = hold.caught() => {}
+        connected = &mut connecting => panic!("{connected:?}"),
+    }
+    assert_eq!(sessions(), 2, "the observer's and the one just opened");
+    drop(connecting);
+    hold.release();
+    eventually("the session nobody wants is closed", async || sessions() == 1).await;
+
+    let keeper = builder().connect(&servers).await.unwrap();
+    world.care_for(&keeper);
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session.0;
+    assert!(world.embedded().expire_session(session).await);
+    assert_eq!(guard.lost().await, Loss::SessionExpired);
+    let hold = proxy.on(OpCode::Connect).hold_reply();
+    let impatient = world.mutex(&keeper).acquire().timeout(Duration::from_millis(100)).await;
+    assert!(impatient.is_err(), "{impatient:?}");
+    hold.caught().await;
+    hold.release();
+    world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
+    eventually("one session of the keeper's", async || sessions() == 2).await;
 }
