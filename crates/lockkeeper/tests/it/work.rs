@@ -106,20 +106,31 @@ struct Workforce {
     tasks: JoinSet<()>,
     enough: CancellationToken,
     file: Arc<File>,
+    /// Asked when the work does not go on.
+    looker: Lockkeeper,
+    lock: String,
 }
 
 impl Workforce {
-    fn at(mutexes: &[lockkeeper::Mutex], file: &Arc<File>) -> Workforce {
+    fn at(mutexes: &[lockkeeper::Mutex], file: &Arc<File>, looker: Lockkeeper, lock: &str) -> Workforce {
         let (enough, file) = (CancellationToken::new(), file.clone());
         let mutex = |task: usize| mutexes[task % mutexes.len()].clone();
         let tasks = (0..TASKS).map(|task| labour(task, mutex(task), file.clone(), enough.clone())).collect();
-        Workforce { tasks, enough, file }
+        Workforce { tasks, enough, file, looker, lock: lock.to_owned() }
     }
 
     /// Waits until so many more updates are made.
     async fn goes_on(&self, updates: u64) {
-        let before = self.file.updates();
-        eventually("work goes on", async || self.file.updates() >= before + updates).await;
+        let enough = self.file.updates() + updates;
+        let goes_on = eventually("work goes on", async || self.file.updates() >= enough);
+        tokio::pin!(goes_on);
+        let stuck = tokio::time::timeout(PATIENCE * 2 / 3, &mut goes_on).await.is_err();
+        if stuck {
+            // Whoever is to find out why wants to know who stands there.
+            let seen = self.looker.admin().show(&self.lock).await;
+            eprintln!("{} of {enough} updates; at the lock: {seen:#?}", self.file.updates());
+            goes_on.await;
+        }
     }
 
     /// Ends the work; what was counted is what the file says.
@@ -142,8 +153,9 @@ async fn sixty_four_tasks_and_a_partition_lose_no_update(world: &World) {
     for _ in 0..3 {
         mutexes.push(world.mutex(&world.keeper().await));
     }
+    let looker = world.keeper().await;
     let sessions = world.embedded().stats().sessions;
-    let work = Workforce::at(&mutexes, &file);
+    let work = Workforce::at(&mutexes, &file, looker, &world.lock());
     for _ in 0..2 {
         work.goes_on(150).await;
         proxy.black_hole();
@@ -165,7 +177,7 @@ async fn with_fencing_even_sessions_ended_by_force_lose_no_update(world: &World)
     for _ in 0..4 {
         mutexes.push(world.mutex(&world.keeper().await));
     }
-    let work = Workforce::at(&mutexes, &file);
+    let work = Workforce::at(&mutexes, &file, world.keeper().await, &world.lock());
     let observer = world.observer.session_id().0;
     for ended in 0..10 {
         work.goes_on(30).await;
@@ -194,7 +206,7 @@ fn sixty_four_tasks_lose_no_update_while_leaders_are_killed() {
             keepers.push(builder.connect(&apache.connect_string()).await.unwrap());
         }
         let mutexes: Vec<_> = keepers.iter().map(|keeper| keeper.mutex("/locks/work")).collect();
-        let work = Workforce::at(&mutexes, &file);
+        let work = Workforce::at(&mutexes, &file, keepers[0].clone(), "/locks/work");
         for _ in 0..2 {
             work.goes_on(100).await;
             let leader = blocking(&apache, |apache| {

@@ -162,7 +162,8 @@ async fn case_12_a_flapping_connection_leaves_no_node(world: &World) {
     world.queued(0).await;
 }
 
-/// The watch is set again on reconnect and tells of what happened meanwhile: granted, and with no new listing.
+/// The watch is set again on reconnect and tells of what happened meanwhile. What was missed is told in no order, so the
+/// waiter looks once more, and no more than once.
 async fn case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -185,7 +186,7 @@ async fn case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed(world: &
         proxy.heal();
         waiter.granted().await.release().await.unwrap();
         let lists = proxy.counts().since(&before).requested.of_any(OpCode::LISTS);
-        assert_eq!(lists, 1, "watched {watched}");
+        assert!(lists <= 2, "watched {watched}: {lists} listings");
     }
     eventually("no one", async || world.queue().await.is_empty()).await;
 }

@@ -16,7 +16,7 @@ async fn contention(servers: &str, kind: Kind) -> [Lockkeeper; 2] {
     keepers
 }
 
-/// The waiter goes on when the server is back: its watch is set again, it asks for nothing else, and it is granted when the
+/// The waiter goes on when the server is back: its watch is set again, it does not poll, and it is granted when the
 /// holder lets go; the holder held all the time.
 fn case_15(kind: Kind) {
     block_on(async {
@@ -42,7 +42,8 @@ fn case_15(kind: Kind) {
         let asked: Vec<_> = server.stats().requests.into_iter().filter(|(op, _)| *op != OpCode::Ping).collect();
         let reads = u64::from(kind == Kind::Recipe);
         let asked_for = |op| asked.iter().find(|(asked, _)| *asked == op).map_or(0, |(_, count)| *count);
-        assert_eq!(asked_for(OpCode::GetChildren) + asked_for(OpCode::GetChildren2), 0, "{asked:?}");
+        // One look: what is told after a break is told in no order.
+        assert!(asked_for(OpCode::GetChildren) + asked_for(OpCode::GetChildren2) <= 1, "{asked:?}");
         assert_eq!((asked_for(OpCode::Delete), asked_for(OpCode::GetData)), (1, reads), "{asked:?}");
         guard.release().await.unwrap();
         for keeper in keepers {
