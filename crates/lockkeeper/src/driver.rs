@@ -22,7 +22,7 @@ use crate::Error;
 use crate::admin::ContenderInfo;
 use crate::ensemble::{Ensemble, Fault, Fired, Kind, Reply, Watcher};
 use crate::error::ReleaseError;
-use crate::guard::{Guard, Hold};
+use crate::guard::{Guard, Hold, ReleaseRequest};
 use crate::session::Session;
 
 /// How old a node must be to be watched by its own maker.
@@ -48,9 +48,6 @@ pub(crate) struct Attempt {
     /// Whoever waits for the outcome.
     pub(crate) caller: oneshot::Sender<Result<Guard, Error>>,
 }
-
-/// What the guard tells its driver: where to confirm the release. Dropped unsent, it asks for the same without an answer.
-pub(crate) type ReleaseRequest = oneshot::Sender<Result<(), ReleaseError>>;
 
 /// The outcome of an operation in flight, as owned data.
 enum Outcome {
@@ -107,6 +104,8 @@ struct Driver {
     /// The node last known as the own one, for messages after it is gone.
     node: String,
     lingered: bool,
+    /// The node first in line that was last read, or is being read, for the caller's error; and what it told.
+    looked_for: Option<String>,
     looked_at: Option<ContenderInfo>,
 }
 
@@ -128,6 +127,7 @@ pub(crate) async fn drive(attempt: Attempt, session: Arc<Session>) {
         refusal: None,
         node: String::new(),
         lingered: false,
+        looked_for: None,
         looked_at: None,
     };
     driver.run().await;
@@ -145,8 +145,8 @@ impl Driver {
         tokio::pin!(linger);
         let mut ended = None;
         loop {
-            if look.is_none() && self.wants_a_look() {
-                look = self.look();
+            if let Some(name) = self.wants_a_look() {
+                look = Some(self.look(name));
                 self.stop_if_once();
             }
             while let Some(command) = self.contender.next_command() {
@@ -285,7 +285,9 @@ impl Driver {
                 self.contender.handle(Event::Inspected(seen));
             }
             Outcome::Watched(name, watched) => {
-                let watched = watched.map(|watcher| watches.push((name, watcher))).map_err(|f| self.failure(&f));
+                // The own node's first: if it and the blocker are both gone, it does not matter any more who was before.
+                let at = if self.contender.node() == Some(&name) { 0 } else { watches.len() };
+                let watched = watched.map(|watcher| watches.insert(at, (name, watcher))).map_err(|f| self.failure(&f));
                 self.contender.handle(Event::Watched(watched));
             }
             Outcome::Deleted(deleted) => {
@@ -415,16 +417,20 @@ impl Driver {
         }
     }
 
-    /// Whether to read who holds the lock: for the error of a try, or for that of a wait that is worth it.
-    fn wants_a_look(&self) -> bool {
-        let waiting = matches!(self.caller, Caller::Waiting(_)) && self.contender.place().is_some();
-        waiting && self.looked_at.is_none() && (self.once || self.lingered && self.timeout.is_some())
+    /// Whose node to read to tell who holds the lock, once for each that a listing shows: for the error of a try, or for that
+    /// of a wait that is worth it.
+    fn wants_a_look(&self) -> Option<String> {
+        let worth_it = self.once || self.lingered && self.timeout.is_some();
+        let waiting = matches!(self.caller, Caller::Waiting(_)) && worth_it;
+        let first = &self.contender.place().filter(|_| waiting)?.first;
+        (self.looked_for.as_ref() != Some(first)).then(|| first.clone())
     }
 
-    fn look(&self) -> Option<BoxFuture<'static, Option<ContenderInfo>>> {
-        let name = self.contender.place()?.first.clone();
+    fn look(&mut self, name: String) -> BoxFuture<'static, Option<ContenderInfo>> {
         let read = self.ensemble.read(&format!("{}/{name}", self.path));
-        Some(read.map(|node| node.ok().map(|node| ContenderInfo::read(name, &node))).boxed())
+        self.looked_for = Some(name.clone());
+        self.looked_at = None;
+        read.map(|node| node.ok().map(|node| ContenderInfo::read(name, &node))).boxed()
     }
 
     /// A try that was not first leaves at once; its caller hears who is.
@@ -473,7 +479,7 @@ async fn optional<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
     }
 }
 
-/// The first watch that fires, taken out.
+/// A watch that has fired, the foremost if several have, taken out.
 async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
     let (at, fired) = std::future::poll_fn(|cx| {
         for (at, (_, watcher)) in watches.iter_mut().enumerate() {
@@ -484,7 +490,7 @@ async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
         std::task::Poll::Pending
     })
     .await;
-    (watches.swap_remove(at).0, fired)
+    (watches.remove(at).0, fired)
 }
 
 /// What the other end does next.

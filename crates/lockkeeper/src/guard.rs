@@ -8,9 +8,11 @@ use lockkeeper_core::{FencingToken, Grant, Loss, Trust};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::driver::ReleaseRequest;
 use crate::error::ReleaseError;
 use crate::session::Session;
+
+/// What the guard tells its driver: where to confirm the release. Dropped unsent, it asks for the same without an answer.
+pub(crate) type ReleaseRequest = oneshot::Sender<Result<(), ReleaseError>>;
 
 /// What a guard and its driver share.
 pub(crate) struct Hold {

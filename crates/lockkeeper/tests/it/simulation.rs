@@ -58,7 +58,13 @@ fn simulate<T>(world: impl Future<Output = T>) -> T {
 }
 
 /// One contender's life: asks in all ways there are, works, lets go in all ways there are.
-async fn contend(sim: Sim, keeper: Lockkeeper, history: History, dialect: Dialect, until: Instant) -> Result<(), String> {
+async fn contend(
+    sim: Sim,
+    keeper: Lockkeeper,
+    history: History,
+    dialect: Dialect,
+    until: Instant,
+) -> Result<(), String> {
     let short = Duration::from_millis(1)..Duration::from_millis(300);
     while Instant::now() < until {
         tokio::time::sleep(sim.within(&short)).await;
@@ -240,4 +246,32 @@ fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {
             assert!(sim.children(LOCK).is_empty(), "seed {seed}");
         });
     }
+}
+
+/// N-21: a waiter sends nothing but heartbeats, also when the holder it once read about has left.
+#[test]
+fn an_idle_waiter_sends_nothing_but_pings() {
+    simulate(async {
+        let sim = Sim::new(1, Settings::default());
+        let keeper = Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT));
+        let mutex = keeper.mutex(LOCK);
+        let first = mutex.acquire().await.unwrap();
+        let second = tokio::spawn(mutex.acquire().into_future());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // Young enough to want to read who holds, and the holder leaves before it does.
+        let third = tokio::spawn(mutex.acquire().timeout(Duration::from_secs(3600)).into_future());
+        while sim.children(LOCK).len() < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        first.release().await.unwrap();
+        let second = second.await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = sim.requests();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let mut after = sim.requests();
+        after.insert("ping", before["ping"]);
+        assert_eq!(before, after);
+        second.release().await.unwrap();
+        third.await.unwrap().unwrap();
+    });
 }
