@@ -99,14 +99,15 @@ pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     Ok(path)
 }
 
-/// Where a listing starts.
-pub(crate) fn list_root(prefix: Option<&str>) -> Result<LockPath, Failure> {
-    match prefix {
-        None => lock_path(ROOT),
+/// Where a listing starts, which may be the root of all.
+pub(crate) fn list_root(prefix: Option<&str>) -> Result<String, Failure> {
+    let path = match prefix {
+        None => lock_path(ROOT)?,
+        Some("/") => return Ok("/".to_owned()),
         // A slash at the end is how people write a directory.
-        Some(prefix) if prefix.len() > 1 => lock_path(prefix.strip_suffix('/').unwrap_or(prefix)),
-        Some(prefix) => lock_path(prefix),
-    }
+        Some(prefix) => lock_path(prefix.strip_suffix('/').unwrap_or(prefix))?,
+    };
+    Ok(path.to_string())
 }
 
 #[cfg(test)]
@@ -122,5 +123,14 @@ mod tests {
         for bad in ["", "/", "a//b", "a/", "//a", "../a", "a\0b", "a\x1b[2J", "/zookeeper/x"] {
             assert_eq!(path(bad), Err(Code::Usage), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn listings_start_at_locks_a_directory_or_the_root() {
+        let root = |prefix| list_root(prefix).map_err(|failure| failure.code);
+        assert_eq!(root(None), Ok("/locks".to_owned()));
+        assert_eq!(root(Some("team/")), Ok("/locks/team".to_owned()));
+        assert_eq!(root(Some("/")), Ok("/".to_owned()));
+        assert_eq!(root(Some("")), Err(Code::Usage));
     }
 }

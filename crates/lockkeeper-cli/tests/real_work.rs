@@ -4,9 +4,8 @@
 //! of its hold, and puts the file back. Nothing but the lock keeps two steps apart. The file tells afterwards whether it did:
 //! every step that finished must be in it once, in the order of the tokens.
 //!
-//! On this user's embedded server always; with `LOCKKEEPER_TEST_ZOOKEEPER` on those servers as well, and with
-//! `LOCKKEEPER_TEST_ENSEMBLE=1` on an ensemble of three whose leader is killed twice meanwhile. `LOCKKEEPER_TEST_SEED` repeats a
-//! run's choices.
+//! On this user's embedded server always; with the feature `real-servers` also on an ensemble of three whose leader is killed
+//! twice meanwhile. `LOCKKEEPER_TEST_SEED` repeats a run's choices.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +15,6 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_testkit::apache::{Apache, Options};
 use rustix::process::{Pid, Signal, kill_process};
 
 const WORKERS: usize = 8;
@@ -43,19 +41,10 @@ fn no_update_is_lost_on_this_users_server() {
     real_work(None, |_| ());
 }
 
-#[test]
-fn no_update_is_lost_on_given_servers() {
-    match std::env::var("LOCKKEEPER_TEST_ZOOKEEPER") {
-        Ok(servers) => real_work(Some(&servers), |_| ()),
-        Err(_) => println!("not run: LOCKKEEPER_TEST_ZOOKEEPER is not set"),
-    }
-}
-
+#[cfg(feature = "real-servers")]
 #[test]
 fn no_update_is_lost_while_an_ensembles_leader_is_killed() {
-    if std::env::var("LOCKKEEPER_TEST_ENSEMBLE").as_deref() != Ok("1") {
-        return println!("not run: LOCKKEEPER_TEST_ENSEMBLE is not 1");
-    }
+    use lockkeeper_testkit::apache::{Apache, Options};
     let apache = Apache::ensemble(3, Options::default()).unwrap();
     real_work(Some(&apache.connect_string()), |rounds: &AtomicUsize| {
         for part in [1, 2] {

@@ -21,7 +21,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
     let root = list_root(args.prefix.as_deref())?;
     let settings = Settings::read(args.connect)?;
     let at = root.clone();
-    let locks = inquire(&settings, async move |admin| admin.list(at.as_str()).await).await?.unwrap_or_default();
+    let locks = inquire(&settings, async move |admin| admin.list(&at).await).await?.unwrap_or_default();
     if printer.is_json() {
         output::document(&Listing { locks: locks.iter().map(LockView::of).collect() })?;
         return Ok(0);
