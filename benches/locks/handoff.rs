@@ -161,7 +161,9 @@ async fn wait_there(client: &Client, path: &str) -> anyhow::Result<()> {
 /// Each node is made before the one before it goes, so a node not there is one already gone.
 async fn wait_gone(client: &Client, path: &str) -> anyhow::Result<()> {
     while let (Some(_), watcher) = client.check_and_watch_stat(path).await? {
-        watcher.changed().await;
+        if watcher.changed().await.event_type == zookeeper_client::EventType::NodeDeleted {
+            break;
+        }
     }
     Ok(())
 }
