@@ -14,12 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use xshell::{Shell, cmd};
 
-/// The connect string of the server or servers to test against, running already.
-const ENV_SERVERS: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
-/// Set to 1 when these are an ensemble, and tests may start ensembles of their own.
+/// The connect string of one server that runs, for the contract tests.
+const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
+/// The same of an ensemble of three.
 const ENV_ENSEMBLE: &str = "LOCKKEEPER_TEST_ENSEMBLE";
-/// Set to 1 when tests may start servers of their own.
-const ENV_APACHE: &str = "LOCKKEEPER_TEST_APACHE";
+/// Where the `lockkeeper` command finds its servers.
+const ENV_COMMAND: &str = "LOCKKEEPER_SERVERS";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -41,22 +41,16 @@ pub(crate) struct Start {
     tick: u64,
     #[command(flatten)]
     release: Release,
-    /// Runs this with the servers' addresses in LOCKKEEPER_TEST_ZOOKEEPER, then stops them and exits as it did.
+    /// Runs this with the servers' addresses in LOCKKEEPER_SERVERS, then stops them and exits as it did.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Tests {
-    /// Only against one server.
-    #[arg(long, conflicts_with = "ensemble")]
-    single: bool,
-    /// Only against an ensemble.
-    #[arg(long)]
-    ensemble: bool,
     #[command(flatten)]
     release: Release,
-    /// Arguments of the test program, such as a part of a test's name.
+    /// Arguments of the contract's test program, such as a part of a test's name; with them, only that program runs.
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }
@@ -90,23 +84,27 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Runs the contract tests, and the test tools' own, in one or two worlds.
+/// Runs what needs real servers: the contract, the command's real work, and the test tools' own tests.
 pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     let (distribution, home) = tests.release.get()?;
+    let home: Vec<(&str, OsString)> = home.map(|home| ("ZOOKEEPER_HOME", home.into())).into_iter().collect();
     let arguments = &tests.arguments;
-    for ensemble in [false, true] {
-        if ensemble && tests.single || !ensemble && tests.ensemble {
-            continue;
-        }
-        let apache = launch(ensemble, Options::default().distribution(distribution.clone()))?;
-        let mut environment: Vec<(&str, OsString)> =
-            vec![(ENV_SERVERS, apache.connect_string().into()), (ENV_APACHE, "1".into())];
-        environment.extend(ensemble.then(|| (ENV_ENSEMBLE, "1".into())));
-        environment.extend(home.clone().map(|home| ("ZOOKEEPER_HOME", home.into())));
-        cmd!(sh, "cargo test -p lockkeeper --test it -- {arguments...}").envs(environment.clone()).run()?;
-        if !ensemble && arguments.is_empty() {
-            cmd!(sh, "cargo test -p lockkeeper-testkit --lib -- apache").envs(environment).run()?;
-        }
+    {
+        let single = launch(false, Options::default().distribution(distribution.clone()))?;
+        let ensemble = launch(true, Options::default().distribution(distribution))?;
+        cmd!(sh, "cargo test -p lockkeeper --features real-servers --test it -- {arguments...}")
+            .env(ENV_SINGLE, single.connect_string())
+            .env(ENV_ENSEMBLE, ensemble.connect_string())
+            .envs(home.clone())
+            .run()?;
+    }
+    if arguments.is_empty() {
+        // These start servers of their own, for they kill them.
+        let work = "no_update_is_lost_while_an_ensembles_leader_is_killed";
+        cmd!(sh, "cargo test -p lockkeeper-cli --features real-servers --test real_work -- {work}")
+            .envs(home.clone())
+            .run()?;
+        cmd!(sh, "cargo test -p lockkeeper-testkit --features real-servers --lib -- apache").envs(home).run()?;
     }
     Ok(())
 }
@@ -143,10 +141,7 @@ fn start(options: &Start) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         };
         let mut command = tokio::process::Command::new(program);
-        command.args(arguments).env(ENV_SERVERS, apache.connect_string()).env(ENV_APACHE, "1");
-        if options.ensemble {
-            command.env(ENV_ENSEMBLE, "1");
-        }
+        command.args(arguments).env(ENV_COMMAND, apache.connect_string());
         if let Some(home) = home {
             command.env("ZOOKEEPER_HOME", home);
         }

@@ -1,16 +1,8 @@
-//! What needs no server runs always; what needs one, only with `LOCKKEEPER_TEST_APACHE=1`.
+//! What needs no server runs always; what needs one, only with the feature `real-servers`.
 
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-
-fn servers_are_wanted() -> bool {
-    let wanted = std::env::var_os("LOCKKEEPER_TEST_APACHE").is_some_and(|value| value == "1");
-    if !wanted {
-        eprintln!("not run: needs Apache ZooKeeper, see docs/development.md");
-    }
-    wanted
-}
 
 /// A distribution whose Java is a script.
 fn pretender(dir: &Path, script: &str) -> Distribution {
@@ -76,11 +68,9 @@ fn options_win_over_our_own_lines() {
     assert!(options.java_flags(Path::new("/x")).contains(&"-Da=b".to_owned()));
 }
 
+#[cfg(feature = "real-servers")]
 #[test]
 fn one_server_serves_and_comes_back_on_its_port() {
-    if !servers_are_wanted() {
-        return;
-    }
     let apache = Apache::single(Options::default()).unwrap();
     assert_eq!((apache.leader().unwrap(), apache.mode(0)), (0, Some(Mode::Standalone)));
     assert_eq!(apache.mntr(0).unwrap()["zk_server_state"], "standalone");
@@ -98,11 +88,9 @@ fn one_server_serves_and_comes_back_on_its_port() {
     assert!(!dir.exists());
 }
 
+#[cfg(feature = "real-servers")]
 #[test]
 fn an_ensemble_gets_a_new_leader_when_its_own_is_killed() {
-    if !servers_are_wanted() {
-        return;
-    }
     let apache = Apache::ensemble(3, Options::default()).unwrap();
     assert_eq!(apache.connect_string().split(',').count(), 3);
     let old = apache.leader().unwrap();
@@ -113,11 +101,9 @@ fn an_ensemble_gets_a_new_leader_when_its_own_is_killed() {
     assert_eq!(apache.mode(old), Some(Mode::Follower));
 }
 
+#[cfg(feature = "real-servers")]
 #[test]
 fn a_slow_disk_delays_a_write_until_it_is_let_go() {
-    if !servers_are_wanted() {
-        return;
-    }
     let apache = Apache::single(Options::default()).unwrap();
     let delay = Duration::from_millis(800);
     let slow = apache.slow_fsync(delay).unwrap();
@@ -129,6 +115,7 @@ fn a_slow_disk_delays_a_write_until_it_is_let_go() {
 }
 
 /// Opens a session with a hand-written ConnectRequest; how long the answer took.
+#[cfg(feature = "real-servers")]
 fn open_session(apache: &Apache) -> Duration {
     let mut request = vec![0, 0, 0, 44];
     request.extend([0; 12]);

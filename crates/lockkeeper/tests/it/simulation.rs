@@ -272,6 +272,6 @@ fn an_idle_waiter_sends_nothing_but_pings() {
         after.insert("ping", before["ping"]);
         assert_eq!(before, after);
         second.release().await.unwrap();
-        third.await.unwrap().unwrap();
+        third.await.unwrap().unwrap().release().await.unwrap();
     });
 }

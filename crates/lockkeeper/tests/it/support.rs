@@ -1,16 +1,15 @@
 //! Worlds for the tests: a lock kind, a server, and somebody who looks from outside.
 //!
 //! A claim is written once and runs for every kind of lock on every kind of server ([`on_every_server`]). Plain `cargo test`
-//! has the embedded server; real ones are asked for by the environment (`docs/development.md`). Whatever a claim does, the
+//! has the embedded server; the feature `real-servers` adds those of Apache (`docs/development.md`). Whatever a claim does, the
 //! world checks afterwards that no node, watch or session is left.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::{Dialect, Error, Guard, Lockkeeper};
 use lockkeeper_server::{Config, Server as EmbeddedServer};
-use lockkeeper_testkit::apache::{Apache, Options};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -61,37 +60,35 @@ pub(crate) enum Site {
     /// The server of this repository, one for each claim.
     Embedded,
     /// One server of Apache ZooKeeper.
+    #[cfg(feature = "real-servers")]
     Apache,
     /// Three of them.
+    #[cfg(feature = "real-servers")]
     Ensemble,
-}
-
-/// Whether the environment asks for it.
-pub(crate) fn asked_for(variable: &str) -> bool {
-    std::env::var_os(variable).is_some_and(|value| value == "1")
 }
 
 /// A server that a claim can use.
 enum Server {
     Embedded(EmbeddedServer),
-    /// Started by this process, shared by the claims that run at the same time.
-    Started(Arc<Apache>),
-    /// Started by somebody else.
-    Running(String),
+    /// Started by somebody else, found by this connect string.
+    #[cfg(feature = "real-servers")]
+    Apache(String),
 }
 
 impl Site {
-    /// The server of this site, if there is to be one.
-    async fn server(self) -> Option<Server> {
-        let running = std::env::var("LOCKKEEPER_TEST_ZOOKEEPER").ok().filter(|servers| !servers.is_empty());
-        let ensemble = asked_for("LOCKKEEPER_TEST_ENSEMBLE");
-        match (self, running) {
-            (Site::Embedded, _) => Some(Server::Embedded(embedded_server().await)),
-            (Site::Apache, Some(servers)) if !ensemble => Some(Server::Running(servers)),
-            (Site::Ensemble, Some(servers)) if ensemble => Some(Server::Running(servers)),
-            (Site::Apache, None) if asked_for("LOCKKEEPER_TEST_APACHE") => Some(Server::Started(shared(1))),
-            (Site::Ensemble, None) if ensemble => Some(Server::Started(shared(3))),
-            _ => None,
+    async fn server(self) -> Server {
+        #[cfg(feature = "real-servers")]
+        let given = |variable| {
+            Server::Apache(std::env::var(variable).unwrap_or_else(|_| {
+                panic!("{variable} is not set: run `cargo xtask zookeeper test`, which starts the servers")
+            }))
+        };
+        match self {
+            Site::Embedded => Server::Embedded(embedded_server().await),
+            #[cfg(feature = "real-servers")]
+            Site::Apache => given("LOCKKEEPER_TEST_ZOOKEEPER"),
+            #[cfg(feature = "real-servers")]
+            Site::Ensemble => given("LOCKKEEPER_TEST_ENSEMBLE"),
         }
     }
 }
@@ -106,25 +103,10 @@ async fn embedded_server() -> EmbeddedServer {
     EmbeddedServer::start(config()).await.unwrap()
 }
 
-/// Servers of Apache for all claims that run now; gone with the last of them, for nothing runs at a process's end.
-fn shared(size: usize) -> Arc<Apache> {
-    static SHARED: Mutex<[Weak<Apache>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    let slot = &mut shared[usize::from(size > 1)];
-    slot.upgrade().unwrap_or_else(|| {
-        let apache = Arc::new(Apache::ensemble(size, Options::default()).unwrap());
-        *slot = Arc::downgrade(&apache);
-        apache
-    })
-}
-
 /// Runs a claim for one kind of lock on one kind of server.
 pub(crate) fn run(kind: Kind, site: Site, claim: impl AsyncFnOnce(&World)) {
     block_on(async {
-        let Some(server) = site.server().await else {
-            return eprintln!("not run: needs Apache ZooKeeper, see docs/development.md");
-        };
-        let world = World::new(kind, server).await;
+        let world = World::new(kind, site.server().await).await;
         claim(&world).await;
         world.end().await;
     });
@@ -154,10 +136,12 @@ macro_rules! on_every_server {
         fn embedded() {
             run(Kind::$kind, Site::Embedded, super::super::$claim);
         }
+        #[cfg(feature = "real-servers")]
         #[test]
         fn apache() {
             run(Kind::$kind, Site::Apache, super::super::$claim);
         }
+        #[cfg(feature = "real-servers")]
         #[test]
         fn ensemble() {
             run(Kind::$kind, Site::Ensemble, super::super::$claim);
@@ -222,7 +206,8 @@ impl World {
     pub(crate) fn embedded(&self) -> &EmbeddedServer {
         match &self.server {
             Server::Embedded(server) => server,
-            _ => panic!("only for claims on the embedded server"),
+            #[cfg(feature = "real-servers")]
+            Server::Apache(_) => panic!("only for claims on the embedded server"),
         }
     }
 
@@ -342,12 +327,17 @@ impl World {
         for keeper in keepers {
             keeper.close().await;
         }
-        if let Server::Embedded(server) = &self.server {
-            eventually("no session and no watch but the observer's", async || {
-                let stats = server.stats();
-                stats.sessions <= 1 && stats.watches == 0
-            })
-            .await;
+        match &self.server {
+            Server::Embedded(server) => {
+                eventually("no session and no watch but the observer's", async || {
+                    let stats = server.stats();
+                    stats.sessions <= 1 && stats.watches == 0
+                })
+                .await;
+            }
+            // Shared with other claims: what is there may be theirs.
+            #[cfg(feature = "real-servers")]
+            Server::Apache(_) => {}
         }
     }
 }
@@ -360,8 +350,8 @@ impl Server {
     fn connect_string(&self) -> String {
         match self {
             Server::Embedded(server) => server.connect_string(),
-            Server::Started(apache) => apache.connect_string(),
-            Server::Running(servers) => servers.clone(),
+            #[cfg(feature = "real-servers")]
+            Server::Apache(servers) => servers.clone(),
         }
     }
 }

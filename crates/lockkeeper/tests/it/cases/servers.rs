@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use lockkeeper::{HoldState, Lockkeeper};
 use lockkeeper_server::{OpCode, Server};
-use lockkeeper_testkit::apache::{Apache, Options};
 
-use crate::support::{Kind, PATIENCE, STEADY, asked_for, block_on, config, eventually};
+use crate::support::{Kind, PATIENCE, STEADY, block_on, config, eventually};
 
 /// Two handles, a guard of the one and a waiter of the other.
 async fn contention(servers: &str, kind: Kind) -> [Lockkeeper; 2] {
@@ -63,11 +62,10 @@ fn case_15_a_waiter_goes_on_when_the_server_is_back_recipe() {
 }
 
 /// The same with Apache's server, killed.
+#[cfg(feature = "real-servers")]
 #[test]
 fn case_15_a_waiter_goes_on_when_apaches_server_is_back() {
-    if !asked_for("LOCKKEEPER_TEST_APACHE") {
-        return eprintln!("not run: needs Apache ZooKeeper, see docs/development.md");
-    }
+    use lockkeeper_testkit::apache::{Apache, Options};
     block_on(async {
         let apache = tokio::task::spawn_blocking(|| Apache::single(Options::default()).unwrap()).await.unwrap();
         let apache = std::sync::Arc::new(apache);
