@@ -14,7 +14,9 @@ pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
     let start = Instant::now();
     step("formatting", || Ok(cmd!(sh, "cargo fmt --all --check").run()?))?;
-    step("lints", || Ok(cmd!(sh, "cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings").run()?))?;
+    step("lints", || {
+        Ok(cmd!(sh, "cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings").run()?)
+    })?;
     step("documentation", || {
         Ok(cmd!(sh, "cargo doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings").run()?)
     })?;

@@ -195,7 +195,26 @@ fn standing(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::D
 
 /// A duration as people write it, without digits nobody needs.
 fn short(duration: Duration) -> humantime::FormattedDuration {
-    let fine = duration < Duration::from_secs(10);
     let millis = duration.as_millis() as u64;
-    humantime::format_duration(Duration::from_millis(if fine { millis } else { millis / 1000 * 1000 }))
+    let fine = match millis {
+        0..100 => 1,
+        100..1_000 => 10,
+        1_000..10_000 => 100,
+        _ => 1_000,
+    };
+    humantime::format_duration(Duration::from_millis((millis + fine / 2) / fine * fine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_told_without_digits_nobody_needs() {
+        let told = |millis| short(Duration::from_millis(millis)).to_string();
+        assert_eq!(told(7), "7ms");
+        assert_eq!(told(996), "1s");
+        assert_eq!(told(1_999), "2s");
+        assert_eq!(told(30_000), "30s");
+    }
 }
