@@ -153,7 +153,20 @@ impl Client {
         Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
     {
         let (client, path) = (self.client.clone(), self.full(path));
-        async move { operation(client, path).await.map_err(fault) }.boxed()
+        async move {
+            match operation(client, path).await {
+                Ok(reply) => Ok(reply),
+                Err(error) => {
+                    let fault = fault(&error);
+                    if fault == Fault::ConnectionLoss && connection_stands(&error) {
+                        tracing::debug!(%error, "the server is in trouble; trying again");
+                        tokio::time::sleep(TROUBLED).await;
+                    }
+                    Err(fault)
+                }
+            }
+        }
+        .boxed()
     }
 }
 
@@ -237,24 +250,56 @@ fn fired(watcher: zk::OneshotWatcher) -> Watcher {
 }
 
 /// What an error of the client means for the protocol.
-fn fault(error: zk::Error) -> Fault {
+fn fault(error: &zk::Error) -> Fault {
     match error {
         zk::Error::NoNode => Fault::NoNode,
         zk::Error::NodeExists => Fault::NodeExists,
         zk::Error::BadVersion => Fault::BadVersion,
         zk::Error::SessionExpired | zk::Error::ClientClosed | zk::Error::AuthFailed => Fault::SessionOver,
         zk::Error::Unimplemented => Fault::Unsupported,
-        // Certainly without effect, for the server looked at the request and said no.
+        // The server looked at the request and said no, and would say so again.
         zk::Error::NoAuth
         | zk::Error::InvalidAcl
         | zk::Error::NoChildrenForEphemerals
         | zk::Error::NotEmpty
         | zk::Error::QuotaExceeded
-        | zk::Error::NotReadOnly
-        | zk::Error::MarshallingError
-        | zk::Error::BadArguments(_)
-        | zk::Error::UnexpectedErrorCode(_) => Fault::Refused(error.to_string()),
-        // Whatever else went wrong on the way, the request may have got through: look again before trying again.
+        | zk::Error::BadArguments(_) => Fault::Refused(error.to_string()),
+        // Everything else says that something went wrong, not that the request is wrong: a server that loses its leader, or is
+        // shutting down, answers with a marshalling error, a moved session or a code of its own. Taken for a refusal, that
+        // would leave a node behind for good. So it may have happened, and is looked for again.
         _ => Fault::ConnectionLoss,
+    }
+}
+
+/// How long to wait before an operation is tried again on a connection that still stands, so that a server in trouble is not
+/// asked as fast as it answers.
+const TROUBLED: Duration = Duration::from_millis(50);
+
+/// Whether the connection still stands although the operation has failed with [`Fault::ConnectionLoss`].
+fn connection_stands(error: &zk::Error) -> bool {
+    !matches!(error, zk::Error::ConnectionLoss | zk::Error::Custom(_) | zk::Error::UnexpectedError(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A delete answered with one of these left its node at the head of the queue for as long as the session lived.
+    #[test]
+    fn trouble_of_a_server_is_no_refusal() {
+        for error in [
+            zk::Error::MarshallingError,
+            zk::Error::SessionMoved,
+            zk::Error::NotReadOnly,
+            zk::Error::Throttled,
+            zk::Error::UnexpectedErrorCode(-1),
+            zk::Error::RuntimeInconsistent,
+            zk::Error::Timeout,
+        ] {
+            assert_eq!(fault(&error), Fault::ConnectionLoss, "{error}");
+            assert!(connection_stands(&error), "{error}");
+        }
+        assert!(!connection_stands(&zk::Error::ConnectionLoss));
+        assert!(matches!(fault(&zk::Error::NoAuth), Fault::Refused(_)));
     }
 }
