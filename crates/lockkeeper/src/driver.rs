@@ -16,7 +16,7 @@ use lockkeeper_core::{
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, trace, warn};
 
 use crate::Error;
 use crate::admin::ContenderInfo;
@@ -150,6 +150,7 @@ impl Driver {
                 self.stop_if_once();
             }
             while let Some(command) = self.contender.next_command() {
+                trace!(path = %self.path, id = %self.contender.id(), ?command);
                 match command {
                     Command::Grant(grant) => self.hand_over(grant),
                     Command::End(end) => ended = Some(end),
@@ -176,11 +177,14 @@ impl Driver {
                     flight = None;
                     self.settle(outcome, &mut watches);
                 }
-                Wake::Fired(name, fired) => match fired {
-                    Fired::Gone => self.contender.handle(Event::Gone(&name)),
-                    Fired::Changed => self.contender.handle(Event::Changed(&name)),
-                    Fired::SessionOver => {}
-                },
+                Wake::Fired(name, fired) => {
+                    trace!(path = %self.path, id = %self.contender.id(), node = %name, ?fired);
+                    match fired {
+                        Fired::Gone => self.contender.handle(Event::Gone(&name)),
+                        Fired::Changed => self.contender.handle(Event::Changed(&name)),
+                        Fired::SessionOver => {}
+                    }
+                }
                 Wake::Looked(seen) => {
                     look = None;
                     self.looked_at = seen;
