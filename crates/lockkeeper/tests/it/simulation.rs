@@ -220,7 +220,7 @@ fn a_seed_replays_the_same_history() {
     assert_ne!(first.0, run(8).0);
 }
 
-/// DESIGN's slow-disk ghost: the connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to
+/// A slow disk's ghost: the connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to
 /// a server that has not applied the create yet. Without `sync` before the look-up the attempt would queue behind itself.
 #[test]
 fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {

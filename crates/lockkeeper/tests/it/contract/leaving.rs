@@ -69,7 +69,7 @@ enum Moment {
 }
 
 /// The caller goes while the n-th request, or its reply, is on its way or lost, for every n: nothing of the call stays, and
-/// the lock is free for others (DESIGN's first trap: `zookeeper-client`'s own lock leaves its node).
+/// the lock is free for others (`zookeeper-client`'s own lock leaves its node).
 async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;

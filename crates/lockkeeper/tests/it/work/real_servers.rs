@@ -45,7 +45,7 @@ fn sixty_four_tasks_lose_no_update_while_leaders_are_killed() {
     });
 }
 
-/// Cases 8 and 33, DESIGN's slow disk: each fsync takes 0.8 s and the connection is cut 20 ms after the create, so that the
+/// Cases 8 and 33 on a slow disk: each fsync takes 0.8 s and the connection is cut 20 ms after the create, so that the
 /// session goes to another server while its node is on its way. Every attempt finds its node, none makes a second.
 #[test]
 fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_20_runs_on_a_real_ensemble() {
