@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::driver::{Attempt, drive};
+use crate::driver::{Attempt, cancelled, drive, passed};
 use crate::ensemble::Ensemble;
 use crate::guard::Guard;
 use crate::keeper::{Lockkeeper, wall_clock_ms};
@@ -101,24 +101,12 @@ impl Acquire {
 
     /// Opens a session, then hands the attempt to it.
     async fn open_and_contend(self, path: String, started: Instant, mut caller: oneshot::Sender<Result<Guard, Error>>) {
-        let cancelled = async {
-            match &self.cancel {
-                Some(token) => token.cancelled().await,
-                None => std::future::pending().await,
-            }
-        };
-        let timed_out = async {
-            match self.deadline(started) {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
         let session = tokio::select! {
             biased;
             () = caller.closed() => return,
-            () = cancelled => Err(Error::Cancelled { path: path.clone() }),
+            () = cancelled(self.cancel.as_ref()) => Err(Error::Cancelled { path: path.clone() }),
             session = self.keeper.session(self.timeout) => session,
-            () = timed_out => {
+            () = passed(self.deadline(started)) => {
                 let waited = self.timeout.unwrap_or_default();
                 Err(Error::Timeout { path: path.clone(), waited, holder: None, ahead: None })
             }

@@ -333,13 +333,12 @@ impl Driver {
 
     /// The attempt is over: whoever still waits for something learns how.
     fn finish(self, end: End) {
+        let loss = session_loss(self.session.link().borrow().state);
         match self.caller {
             Caller::Waiting(caller) => {
                 let path = self.path;
                 let error = match end {
-                    End::SessionOver => {
-                        Error::SessionLost { path, loss: session_loss(self.session.link().borrow().state) }
-                    }
+                    End::SessionOver => Error::SessionLost { path, loss },
                     End::Evicted => Error::Evicted { path, node: self.node },
                     End::ParentVanishes => Error::ParentVanishes { path },
                     End::Refused | End::Stuck | End::Left => {
@@ -350,7 +349,7 @@ impl Driver {
             }
             Caller::Holding { hold, .. } => {
                 hold.lose(match end {
-                    End::SessionOver => session_loss(self.session.link().borrow().state),
+                    End::SessionOver => loss,
                     _ => Loss::Removed,
                 });
             }
@@ -358,10 +357,9 @@ impl Driver {
                 _ = caller.send(Err(Error::Held { path: self.path, holder: None, ahead: Some(ahead) }));
             }
             Caller::Releasing { hold, confirm } => {
-                let link = self.session.link().borrow().state;
                 _ = confirm.send(match (hold.loss(), end) {
-                    (Some(loss), _) => Err(ReleaseError::NotHeld { loss }),
-                    (None, End::SessionOver) => Err(ReleaseError::NotHeld { loss: session_loss(link) }),
+                    (Some(before), _) => Err(ReleaseError::NotHeld { loss: before }),
+                    (None, End::SessionOver) => Err(ReleaseError::NotHeld { loss }),
                     (None, End::Evicted) => Err(ReleaseError::NotHeld { loss: Loss::Removed }),
                     (None, End::Stuck) => Err(ReleaseError::Failed { reason: self.refusal.unwrap_or_default() }),
                     (None, End::Left | End::Refused | End::ParentVanishes) => Ok(()),
@@ -497,27 +495,31 @@ async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
     (watches.remove(at).0, fired)
 }
 
+/// When the deadline has passed; without one, never.
+pub(crate) async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// When the token is cancelled; without one, never.
+pub(crate) async fn cancelled(token: Option<&CancellationToken>) {
+    match token {
+        Some(token) => token.cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// What the other end does next.
 async fn caller_stirs(caller: &mut Caller, deadline: Option<Instant>, cancel: Option<&CancellationToken>) -> Wake {
     match caller {
         Caller::Waiting(outcome) | Caller::Refusing { caller: outcome, .. } => {
-            let deadline = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let cancelled = async {
-                match cancel {
-                    Some(token) => token.cancelled().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 () = outcome.closed() => Wake::CallerGone,
-                () = deadline => Wake::Deadline,
-                () = cancelled => Wake::Cancelled,
+                () = passed(deadline) => Wake::Deadline,
+                () = cancelled(cancel) => Wake::Cancelled,
             }
         }
         Caller::Holding { release, .. } => Wake::Release(release.await.ok()),

@@ -199,8 +199,7 @@ impl Lockkeeper {
     /// told. Returns when all that is confirmed or the session has ended.
     ///
     /// Dropping the last handle and guard does the same in the background; a process that exits meanwhile frees its locks
-    /// only by session expiry. Dropping the future before that leaves
-    /// the rest of it to the background.
+    /// only by session expiry. Dropping the future before that leaves the rest of it to the background.
     pub async fn close(&self) {
         let inner = self.inner.clone();
         let closed = self.run(async move {
