@@ -27,6 +27,11 @@ use crate::zookeeper::ZooKeeper;
 /// the crash of their process.
 const TICK: Duration = Duration::from_millis(500);
 
+/// The settings that every server of one machine has in common: its tick, and sessions from 1 s to 1 min.
+pub fn server_config() -> Config {
+    Config::default().with_tick(TICK).with_session_timeouts(TICK * 2..=TICK * 120)
+}
+
 /// How long a joiner waits between looks for a server that is just starting or stopping. There is no event to wait for:
 /// another process holds the store but has not said yet where it listens.
 const STARTING: Duration = Duration::from_millis(10);
@@ -122,11 +127,9 @@ impl Home {
     pub async fn host_at(&self, listen: SocketAddr) -> Result<Hosted, Error> {
         self.make_dir()?;
         let secret = self.secret()?;
-        let config = Config::default()
+        let config = server_config()
             .with_directory(self.dir.join("data"))
             .with_listen(listen)
-            .with_tick(TICK)
-            .with_session_timeouts(TICK * 2..=TICK * 120)
             .with_secret(Secret::new(secret.as_bytes()));
         let server = Server::start(config).await?;
         let endpoint = Endpoint { address: server.addr(), pid: std::process::id(), secret };
@@ -204,9 +207,7 @@ impl Hosted {
             None => Ok(()),
         }
     }
-}
 
-impl Hosted {
     /// Lets nobody find it any more. Before the store is let go, so that no successor's file is removed.
     fn hide(&self) {
         if self.server.is_some() {

@@ -1,17 +1,13 @@
 //! `lockkeeper serve`: the embedded server in the foreground, for any ZooKeeper client of the machine.
 
-use std::time::Duration;
-
-use lockkeeper_server::{Config, Server, Storage};
+use lockkeeper::embedded::server_config;
+use lockkeeper_server::{Server, Storage};
 
 use crate::args::ServeArgs;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::settings::state_dir;
 use crate::signals::{ENDING, Signals};
-
-/// Shorter than ZooKeeper's 2 s, for there is no network between: after a crash, locks are free sooner.
-const TICK: Duration = Duration::from_millis(500);
 
 /// Serves until told to stop; returns the exit status.
 pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -26,12 +22,10 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         Storage::Directory(dir) => format!("its data is in {}", dir.display()),
         _ => "its data is in memory only: a restart starts empty".to_owned(),
     };
-    let config = Config::default()
+    let config = server_config()
         .with_listen(args.listen)
         .allow_remote(args.allow_remote)
         .with_storage(storage)
-        .with_tick(TICK)
-        .with_session_timeouts(TICK * 2..=TICK * 120)
         .with_first_zxid(args.first_zxid);
     let server = Server::start(config).await?;
     // The one line of data: what to give to a client.
