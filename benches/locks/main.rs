@@ -47,6 +47,22 @@ struct Row {
     requests: Option<f64>,
 }
 
+impl Row {
+    /// Measures ours once, and the requests a cycle of it takes.
+    async fn ours(
+        &mut self,
+        count: &impl Fn() -> Option<u64>,
+        work: impl Future<Output = anyhow::Result<u64>>,
+    ) -> anyhow::Result<()> {
+        let before = count();
+        let started = Instant::now();
+        let cycles = work.await?;
+        self.requests = per_cycle(before, count(), cycles);
+        self.ours.push(cycles as f64 / started.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -88,25 +104,11 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     let ours = ours::Locks::connect(&servers).await?;
     for _ in 0..args.rounds {
         rows[0].raw.push(rate(length, raw.cycles(1, length)).await?);
-        let before = count();
-        let started = Instant::now();
-        let cycles = ours.cycles(1, length).await?;
-        rows[0].requests = per_cycle(before, count(), cycles);
-        rows[0].ours.push(cycles as f64 / started.elapsed().as_secs_f64());
-
+        rows[0].ours(&count, ours.cycles(1, length)).await?;
         rows[1].raw.push(rate(length, raw.cycles(CROWD, length)).await?);
-        let before = count();
-        let started = Instant::now();
-        let cycles = ours.cycles(CROWD, length).await?;
-        rows[1].requests = per_cycle(before, count(), cycles);
-        rows[1].ours.push(cycles as f64 / started.elapsed().as_secs_f64());
-
+        rows[1].ours(&count, ours.cycles(CROWD, length)).await?;
         rows[2].raw.push(rate(length, raw.ring(CROWD, length)).await?);
-        let before = count();
-        let started = Instant::now();
-        let cycles = ours.contended(CROWD, length).await?;
-        rows[2].requests = per_cycle(before, count(), cycles);
-        rows[2].ours.push(cycles as f64 / started.elapsed().as_secs_f64());
+        rows[2].ours(&count, ours.contended(CROWD, length)).await?;
     }
     println!("\n{:<36} {:>10} {:>10} {:>7} {:>14}", "cycles a second", "raw floor", "ours", "ratio", "requests/cycle");
     for row in &mut rows {

@@ -16,26 +16,18 @@ impl Locks {
 
     /// Each of `workers` takes and frees a lock of its own; a release is not waited for before the next acquire is sent.
     pub(crate) async fn cycles(&self, workers: usize, length: Duration) -> anyhow::Result<u64> {
-        let until = Instant::now() + length;
-        let tasks = (0..workers).map(|worker| {
-            let mutex = self.keeper.mutex(&format!("/bench/own-{worker}"));
-            tokio::spawn(async move {
-                let mut cycles = 0;
-                while Instant::now() < until {
-                    drop(mutex.acquire().await?);
-                    cycles += 1;
-                }
-                Ok::<u64, lockkeeper::Error>(cycles)
-            })
-        });
-        sum(try_join_all(tasks).await?)
+        self.work(workers, length, |worker| format!("/bench/own-{worker}")).await
     }
 
     /// All of `workers` want one lock.
     pub(crate) async fn contended(&self, workers: usize, length: Duration) -> anyhow::Result<u64> {
+        self.work(workers, length, |_| "/bench/shared".to_owned()).await
+    }
+
+    async fn work(&self, workers: usize, length: Duration, path: fn(usize) -> String) -> anyhow::Result<u64> {
         let until = Instant::now() + length;
-        let tasks = (0..workers).map(|_| {
-            let mutex = self.keeper.mutex("/bench/shared");
+        let tasks = (0..workers).map(|worker| {
+            let mutex = self.keeper.mutex(&path(worker));
             tokio::spawn(async move {
                 let mut cycles = 0;
                 while Instant::now() < until {
@@ -45,14 +37,10 @@ impl Locks {
                 Ok::<u64, lockkeeper::Error>(cycles)
             })
         });
-        sum(try_join_all(tasks).await?)
+        Ok(try_join_all(tasks).await?.into_iter().sum::<Result<u64, _>>()?)
     }
 
     pub(crate) async fn close(&self) {
         self.keeper.close().await;
     }
-}
-
-fn sum(counts: Vec<Result<u64, lockkeeper::Error>>) -> anyhow::Result<u64> {
-    Ok(counts.into_iter().sum::<Result<u64, _>>()?)
 }
