@@ -64,6 +64,8 @@ pub enum Fired {
 pub enum Kind {
     /// Gone with the session, and numbered by the server.
     EphemeralSequential,
+    /// Gone with the session.
+    Ephemeral,
     /// Removed by the server some time after its last child.
     Container,
     /// Stays.
@@ -77,12 +79,76 @@ pub struct Node {
     pub data: Vec<u8>,
     /// The transaction that made it.
     pub czxid: Zxid,
+    /// The transaction that last wrote its data.
+    pub mzxid: Zxid,
     /// When it was made, in milliseconds since 1970 by the leader's clock.
     pub ctime_ms: i64,
+    /// When its data was last written, likewise.
+    pub mtime_ms: i64,
     /// The version of its data.
     pub version: i32,
     /// The session it dies with; 0 if it stays.
     pub owner: SessionId,
+}
+
+/// A node that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The version of its data now.
+    pub version: i32,
+    /// The transaction that wrote it.
+    pub mzxid: Zxid,
+    /// When, in milliseconds since 1970 by the leader's clock.
+    pub mtime_ms: i64,
+}
+
+/// One step of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The node must be there, and its data have this version where one is given.
+    Check {
+        /// The node.
+        path: String,
+        /// Its version.
+        version: Option<i32>,
+    },
+    /// Create a node. Not a numbered one: its name would be known to nobody if the reply were lost.
+    Create {
+        /// The node.
+        path: String,
+        /// Its bytes.
+        data: Vec<u8>,
+        /// What to create.
+        kind: Kind,
+    },
+    /// Replace a node's data.
+    Write {
+        /// The node.
+        path: String,
+        /// The new bytes.
+        data: Vec<u8>,
+        /// The version it must have.
+        version: Option<i32>,
+    },
+    /// Delete a node.
+    Delete {
+        /// The node.
+        path: String,
+        /// The version it must have.
+        version: Option<i32>,
+    },
+}
+
+impl Step {
+    /// The node it is about.
+    pub fn path(&self) -> &str {
+        match self {
+            Step::Check { path, .. }
+            | Step::Create { path, .. }
+            | Step::Write { path, .. }
+            | Step::Delete { path, .. } => path,
+        }
+    }
 }
 
 /// One session's operations.
@@ -93,6 +159,11 @@ pub trait Ensemble: Send + Sync + 'static {
     fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)>;
     /// Deletes a node, if its data has this version where one is given.
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()>;
+    /// Replaces a node's data, if it has this version where one is given.
+    fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written>;
+    /// All of these steps or none, in one transaction: its zxid, where a step creates or writes. The fault is that of the step
+    /// that could not be done.
+    fn transact(&self, steps: Vec<Step>) -> Reply<Option<Zxid>>;
     /// Lists the names of a node's children.
     fn list(&self, path: &str) -> Reply<Vec<String>>;
     /// Lists them and watches for other ones.

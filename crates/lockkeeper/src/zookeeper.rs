@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
 use crate::Error;
-use crate::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Watcher};
+use crate::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Watcher, Written};
 use crate::servers::Servers;
 
 /// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
@@ -26,6 +26,7 @@ const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
 fn options(kind: Kind) -> zk::CreateOptions<'static> {
     let mode = match kind {
         Kind::EphemeralSequential => zk::CreateMode::EphemeralSequential,
+        Kind::Ephemeral => zk::CreateMode::Ephemeral,
         Kind::Container => zk::CreateMode::Container,
         Kind::Persistent => zk::CreateMode::Persistent,
     };
@@ -188,7 +189,7 @@ impl Ensemble for Client {
             let (stat, sequence) = created?;
             let name = match kind {
                 Kind::EphemeralSequential => format!("{name}{sequence}"),
-                Kind::Container | Kind::Persistent => name,
+                Kind::Ephemeral | Kind::Container | Kind::Persistent => name,
             };
             Ok((name, Zxid(stat.czxid)))
         })
@@ -196,6 +197,41 @@ impl Ensemble for Client {
 
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
         self.reply(path, move |client, path| async move { client.delete(&path, version).await })
+    }
+
+    fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written> {
+        self.reply(path, move |client, path| async move {
+            let stat = client.set_data(&path, &data, version).await?;
+            Ok(Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime })
+        })
+    }
+
+    fn transact(&self, steps: Vec<Step>) -> Reply<Option<Zxid>> {
+        let full: Vec<String> = steps.iter().map(|step| self.full(step.path())).collect();
+        self.reply("/", move |client, _| async move {
+            let mut writer = client.new_multi_writer();
+            for (step, path) in steps.iter().zip(&full) {
+                match step {
+                    Step::Check { version, .. } => writer.add_check_version(path, version.unwrap_or(-1)),
+                    Step::Create { data, kind, .. } => writer.add_create(path, data, &options(*kind)),
+                    Step::Write { data, version, .. } => writer.add_set_data(path, data, *version),
+                    Step::Delete { version, .. } => writer.add_delete(path, *version),
+                }?;
+            }
+            let mut zxid = None;
+            for (done, path) in writer.commit().await.map_err(zk::Error::from)?.into_iter().zip(&full) {
+                zxid = Some(Zxid(match done {
+                    // Some servers forget the stat of a create in a transaction (ZOOKEEPER-4026, ZOOKEEPER-4667).
+                    zk::MultiWriteResult::Create { stat, .. } if stat.is_invalid() => {
+                        client.get_data(path).await?.1.czxid
+                    }
+                    zk::MultiWriteResult::Create { stat, .. } => stat.czxid,
+                    zk::MultiWriteResult::SetData { stat } => stat.mzxid,
+                    _ => continue,
+                }));
+            }
+            Ok(zxid)
+        })
     }
 
     fn list(&self, path: &str) -> Reply<Vec<String>> {
@@ -232,7 +268,9 @@ fn node(data: Vec<u8>, stat: &zk::Stat) -> Node {
     Node {
         data,
         czxid: Zxid(stat.czxid),
+        mzxid: Zxid(stat.mzxid),
         ctime_ms: stat.ctime,
+        mtime_ms: stat.mtime,
         version: stat.version,
         owner: SessionId(stat.ephemeral_owner),
     }

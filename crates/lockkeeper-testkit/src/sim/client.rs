@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Watcher};
+use lockkeeper::ensemble::{
+    Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Watcher, Written,
+};
 use lockkeeper::{Loss, SessionId};
 use lockkeeper_core::Zxid;
 use lockkeeper_server::machine::{ConnectionId, Effect};
 use lockkeeper_server::request::{
-    ConnectRequest, Create, CreateMode, ErrorCode, EventKind, Request, Response, SetWatches, VersionedPath, WatchedPath,
+    ConnectRequest, Create, CreateMode, ErrorCode, EventKind, OpResult, Request, Response, SetData, SetWatches,
+    VersionedPath, WatchedPath, WriteOp,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -98,12 +101,7 @@ impl Ensemble for Client {
     }
 
     fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)> {
-        let mode = match kind {
-            Kind::EphemeralSequential => CreateMode::EphemeralSequential,
-            Kind::Container => CreateMode::Container,
-            Kind::Persistent => CreateMode::Persistent,
-        };
-        self.ask(Request::Create(Create::new(path, data, mode)), |answer| match answer.response {
+        self.ask(Request::Create(Create::new(path, data, mode(kind))), |answer| match answer.response {
             Response::Created { path, stat: Some(stat) } => {
                 Some((path.rsplit('/').next().unwrap_or_default().to_owned(), Zxid(stat.czxid)))
             }
@@ -114,6 +112,38 @@ impl Ensemble for Client {
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
         let delete = VersionedPath { path: path.to_owned(), version: version.unwrap_or(-1) };
         self.ask(Request::Delete(delete), |_| Some(()))
+    }
+
+    fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written> {
+        let write = SetData { path: path.to_owned(), data: Some(data.into()), version: version.unwrap_or(-1) };
+        self.ask(Request::SetData(write), |answer| match answer.response {
+            Response::Stat(stat) => {
+                Some(Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime })
+            }
+            _ => None,
+        })
+    }
+
+    fn transact(&self, steps: Vec<Step>) -> Reply<Option<Zxid>> {
+        let asked =
+            self.ask(Request::Multi(steps.into_iter().map(write_op).collect()), |answer| match answer.response {
+                Response::Multi(results) => Some(results),
+                _ => None,
+            });
+        async move {
+            let mut zxid = None;
+            for result in asked.await? {
+                match result {
+                    OpResult::Created { stat: Some(stat), .. } => zxid = Some(Zxid(stat.czxid)),
+                    OpResult::DataSet(stat) => zxid = Some(Zxid(stat.mzxid)),
+                    OpResult::Failed(ErrorCode::RuntimeInconsistency) => {}
+                    OpResult::Failed(error) => return Err(fault(error)),
+                    _ => {}
+                }
+            }
+            Ok(zxid)
+        }
+        .boxed()
     }
 
     fn list(&self, path: &str) -> Reply<Vec<String>> {
@@ -141,6 +171,35 @@ impl Ensemble for Client {
     }
 }
 
+fn mode(kind: Kind) -> CreateMode {
+    match kind {
+        Kind::EphemeralSequential => CreateMode::EphemeralSequential,
+        Kind::Ephemeral => CreateMode::Ephemeral,
+        Kind::Container => CreateMode::Container,
+        Kind::Persistent => CreateMode::Persistent,
+    }
+}
+
+fn write_op(step: Step) -> WriteOp {
+    match step {
+        Step::Check { path, version } => WriteOp::Check(VersionedPath { path, version: version.unwrap_or(-1) }),
+        Step::Create { path, data, kind } => WriteOp::Create(Create::new(path, data, mode(kind))),
+        Step::Write { path, data, version } => {
+            WriteOp::SetData(SetData { path, data: Some(data.into()), version: version.unwrap_or(-1) })
+        }
+        Step::Delete { path, version } => WriteOp::Delete(VersionedPath { path, version: version.unwrap_or(-1) }),
+    }
+}
+
+fn fault(error: ErrorCode) -> Fault {
+    match error {
+        ErrorCode::NoNode => Fault::NoNode,
+        ErrorCode::NodeExists => Fault::NodeExists,
+        ErrorCode::BadVersion => Fault::BadVersion,
+        error => Fault::Refused(format!("{error:?}")),
+    }
+}
+
 fn names(response: &Response) -> Option<Vec<String>> {
     match response {
         Response::Children { names, .. } => Some(names.iter().map(ToString::to_string).collect()),
@@ -153,7 +212,9 @@ fn node(response: Response) -> Option<Node> {
         Response::Data { data, stat } => Some(Node {
             data: data.map(|data| data.to_vec()).unwrap_or_default(),
             czxid: Zxid(stat.czxid),
+            mzxid: Zxid(stat.mzxid),
             ctime_ms: stat.ctime,
+            mtime_ms: stat.mtime,
             version: stat.version,
             owner: SessionId(stat.ephemeral_owner),
         }),
@@ -376,10 +437,7 @@ impl Session {
                 });
                 Ok(Answer { response, watch })
             }
-            Err(ErrorCode::NoNode) => Err(Fault::NoNode),
-            Err(ErrorCode::NodeExists) => Err(Fault::NodeExists),
-            Err(ErrorCode::BadVersion) => Err(Fault::BadVersion),
-            Err(error) => Err(Fault::Refused(format!("{error:?}"))),
+            Err(error) => Err(fault(error)),
         };
         _ = pending.answer.send(answer);
     }
