@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
 use xshell::cmd;
 
-use crate::zookeeper;
+use crate::{acceptance, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -16,6 +16,10 @@ pub(crate) fn run() -> Result<()> {
     step("formatting", || Ok(cmd!(sh, "cargo fmt --all --check").run()?))?;
     step("lints", || {
         Ok(cmd!(sh, "cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings").run()?)
+    })?;
+    step("acceptance", || {
+        cmd!(sh, "cargo test --quiet -p xtask").run()?;
+        acceptance::run(&crate::root(), &acceptance::Options { gaps: true })
     })?;
     step("documentation", || {
         Ok(cmd!(sh, "cargo doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings").run()?)

@@ -2,11 +2,12 @@
 //!
 //! Nothing here is part of the product. Run it as `cargo xtask <chore>`; `docs/development.md` says when.
 
+mod acceptance;
 mod ci;
 mod zookeeper;
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -26,6 +27,8 @@ struct Arguments {
 enum Chore {
     /// Checks everything that CI checks beside `cargo test`; stops at the first step that fails.
     Ci,
+    /// Prints which tests show which line of docs/acceptance; fails where a required line has none.
+    Acceptance(acceptance::Options),
     /// Runs Apache ZooKeeper on free loopback ports.
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
@@ -34,18 +37,24 @@ enum Chore {
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper or strace to be had, \
                           5 a server does not serve; with `zookeeper start -- CMD` that of CMD.";
 
-/// A shell in the repository's root, wherever the chore is run from.
-fn shell() -> anyhow::Result<Shell> {
-    let sh = Shell::new().context("entering the current directory")?;
+/// The repository's root, wherever the chore is run from.
+fn root() -> PathBuf {
     // As cargo tells it now, if it does: a binary built in one clone may be run in another.
     let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    sh.change_dir(Path::new(&own).join(".."));
+    Path::new(&own).join("..")
+}
+
+/// A shell in the repository's root.
+fn shell() -> anyhow::Result<Shell> {
+    let sh = Shell::new().context("entering the current directory")?;
+    sh.change_dir(root());
     Ok(sh)
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Ci => ci::run().map(|()| ExitCode::SUCCESS),
+        Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
     };
     done.unwrap_or_else(|error| {

@@ -17,7 +17,7 @@ async fn contention(servers: &str, kind: Kind) -> [Lockkeeper; 2] {
 
 /// The waiter goes on when the server is back: its watch is set again, it does not poll, and it is granted when the
 /// holder lets go; the holder held all the time.
-fn case_15(kind: Kind) {
+fn a_waiter_goes_on(kind: Kind) {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let durable = || config().with_directory(dir.path());
@@ -53,12 +53,12 @@ fn case_15(kind: Kind) {
 
 #[test]
 fn case_15_a_waiter_goes_on_when_the_server_is_back_native() {
-    case_15(Kind::Native);
+    a_waiter_goes_on(Kind::Native);
 }
 
 #[test]
 fn case_15_a_waiter_goes_on_when_the_server_is_back_recipe() {
-    case_15(Kind::Recipe);
+    a_waiter_goes_on(Kind::Recipe);
 }
 
 /// The same with Apache's server, killed.
