@@ -36,6 +36,7 @@ awk -v "line=$LOCKKEEPER_TOKEN $ID" 'NR == 1 { print $1 + 1; next } { print } EN
 mv "new.$$" state && echo "$ID" >> "done.$WORKER"
 "#;
 
+/// D-01: jobs that know of each other by the lock's name alone.
 #[test]
 fn no_update_is_lost_on_this_users_server() {
     real_work(None, |_| ());

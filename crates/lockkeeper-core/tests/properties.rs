@@ -99,7 +99,8 @@ fn without(names: &[String], gone: &str) -> Vec<String> {
 proptest! {
     #![proptest_config(config())]
 
-    /// Who holds is exactly who may; so exclusion and first come, first served are those of the rule.
+    /// N-25, N-27, N-29, N-30, T-15, T-19, T-22: who holds is exactly who may; so exclusion and
+    /// first come, first served are those of the rule.
     #[test]
     fn granted_is_who_the_rule_lets_hold(discipline in disciplines(), names in queue()) {
         let holders: Vec<bool> = names.iter().map(|me| judge(&discipline, &names, me) == Said::Granted).collect();
@@ -187,7 +188,7 @@ proptest! {
         }
     }
 
-    /// Curator's readers watch the first writer and wake for each; ours the nearest, and wake once.
+    /// T-16, T-21: Curator's readers watch the first writer and wake for each; ours the nearest, and wake once.
     #[test]
     fn a_reader_watches_the_nearest_older_writer(names in queue()) {
         for (i, me) in names.iter().enumerate().filter(|(_, name)| reads(name)) {

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Home, failure, until};
 
+/// D-01: a job that finds the lock taken says who has it, waits, and runs after it.
 #[test]
 fn two_terminals_the_second_waits_and_says_for_whom() {
     let home = Home::new();
@@ -41,6 +42,7 @@ fn first_come_first_served() {
     assert_eq!(crate::harness::text(&home.file("order")), "1\n2\n3\n4\n");
 }
 
+/// N-02, N-18, D-09, D-18: nobody cleans up; the node goes with the session, and nobody waits longer.
 #[test]
 fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
     let home = Home::new();
@@ -54,6 +56,20 @@ fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
     // The timeout and a tick, and what a busy machine adds.
     assert!(killed.elapsed() < Duration::from_secs(2 + 5), "{:?}", killed.elapsed());
     assert!(second.wait().success());
+}
+
+/// D-08: nobody cleans up after it, and whoever holds the lock goes on.
+#[test]
+fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let waiter = home.spawn("a", &["--session-timeout", "2s"], "touch ran");
+    until("it waits", || home.count("a") == (1, 1));
+    waiter.signal(Signal::KILL);
+    until("its place is gone", || home.count("a") == (1, 0));
+    holder.close_stdin();
+    assert!(holder.wait().success() && !home.file("ran").exists());
 }
 
 #[test]

@@ -15,8 +15,8 @@ on_the_embedded_server!(
     create_and_list_travel_in_one_flight,
     the_holders_going_grants_without_another_listing,
     a_removed_waiter_asks_for_nothing_more,
-    one_release_wakes_one_of_100_waiters,
-    one_release_wakes_one_of_1000_waiters,
+    of_a_hundred_waiters_one_is_woken,
+    of_a_thousand_waiters_one_is_woken,
 );
 
 /// What was asked between two moments, heartbeats left out.
@@ -25,7 +25,8 @@ fn asked(before: &Stats, after: &Stats) -> BTreeMap<Op, u64> {
     grown.filter(|(op, count)| *count > 0 && *op != Op::Ping).collect()
 }
 
-/// Over many cycles exactly; a cycle that the machine stretches beyond 100 ms may add one read, the watch on the own node.
+/// T-03, D-22: over many cycles exactly; a cycle that the machine stretches beyond 100 ms may add one read, the
+/// watch on the own node.
 async fn an_uncontended_cycle_costs_a_create_a_list_and_a_delete(world: &World) {
     const CYCLES: u64 = 200;
     let keeper = world.keeper().await;
@@ -120,11 +121,12 @@ async fn a_removed_waiter_asks_for_nothing_more(world: &World) {
     guard.release().await.unwrap();
 }
 
-async fn one_release_wakes_one_of_100_waiters(world: &World) {
+/// T-08, N-20: one is woken, the other 99 hear nothing.
+async fn of_a_hundred_waiters_one_is_woken(world: &World) {
     one_release_wakes_one(world, 100).await;
 }
 
-async fn one_release_wakes_one_of_1000_waiters(world: &World) {
+async fn of_a_thousand_waiters_one_is_woken(world: &World) {
     one_release_wakes_one(world, 1_000).await;
 }
 

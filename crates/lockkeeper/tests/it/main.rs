@@ -6,6 +6,7 @@ mod cases;
 mod contract;
 mod counts;
 mod embedded;
+mod recipes;
 mod simulation;
 mod support;
 mod work;

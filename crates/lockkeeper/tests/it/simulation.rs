@@ -248,7 +248,7 @@ fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {
     }
 }
 
-/// N-21: a waiter sends nothing but heartbeats, also when the holder it once read about has left.
+/// T-09, N-21: a waiter sends nothing but heartbeats, also when the holder it once read about has left.
 #[test]
 fn an_idle_waiter_sends_nothing_but_pings() {
     simulate(async {

@@ -101,7 +101,7 @@ async fn case_20_a_stale_release_spares_a_node_of_the_same_number(world: &World)
     new.release().await.unwrap();
 }
 
-/// The watch is a read: the missing node is noticed by it, and proves the grant without another listing.
+/// T-05, D-13: the watch is a read: the missing node is noticed by it, and proves the grant without another listing.
 async fn case_23_a_predecessor_gone_between_list_and_watch_grants_at_once(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -120,7 +120,7 @@ async fn case_23_a_predecessor_gone_between_list_and_watch_grants_at_once(world:
     guard.release().await.unwrap();
 }
 
-/// The server's counter is signed and wraps: twenty cycles with a queue across 2^31, granted in the order of coming.
+/// D-15: the server's counter is signed and wraps: twenty cycles with a queue across 2^31, granted in the order of coming.
 async fn case_18_order_is_right_across_the_counters_wrap(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     world.mutex(&one).acquire().await.unwrap().release().await.unwrap();

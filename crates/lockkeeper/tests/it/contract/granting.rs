@@ -21,8 +21,8 @@ on_every_server!(
     a_short_break_suspects_the_hold_and_gives_it_back,
 );
 
-/// Many tasks of several sessions, in all ways of asking and letting go: never two inside, and each grant's token is greater
-/// than all before it.
+/// T-12, N-03, N-06, D-03: many tasks of several sessions, in all ways of asking and letting go: never two
+/// inside, and each grant's token is greater than all before it.
 async fn one_holder_at_a_time_and_tokens_that_grow(world: &World) {
     const ROUNDS: usize = 6;
     const TASKS: usize = 4;
@@ -65,7 +65,7 @@ async fn one_holder_at_a_time_and_tokens_that_grow(world: &World) {
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 }
 
-/// The order of grants is the order in which the requests were stored, over all sessions.
+/// N-04: the order of grants is the order in which the requests were stored, over all sessions.
 async fn first_come_first_served(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let mut guard = world.mutex(&one).acquire().await.unwrap();
@@ -85,7 +85,7 @@ async fn first_come_first_served(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// Released, dropped, or moved away: each lets the next in.
+/// N-09, N-16, D-06, D-10, D-17: released, dropped, or moved away: each lets the next in.
 async fn a_waiter_gets_in_when_the_holder_lets_go(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.mutex(&one).acquire().await.unwrap();
@@ -131,7 +131,7 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     drop(waiter.granted().await);
 }
 
-/// Not reentrant: a second request by the same handle waits, and a try is refused.
+/// D-23: not reentrant: a second request by the same handle waits, and a try is refused.
 async fn a_handle_contends_with_itself(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
@@ -143,7 +143,7 @@ async fn a_handle_contends_with_itself(world: &World) {
     drop(waiter.granted().await);
 }
 
-/// Many locks of one session are held at once, also one below another.
+/// N-08, D-26: many locks of one session are held at once, also one below another.
 async fn locks_of_different_paths_do_not_know_each_other(world: &World) {
     let keeper = world.keeper().await;
     let mut guards = Vec::new();

@@ -151,7 +151,7 @@ async fn a_call_never_polled_leaves_no_node(world: &World) {
     world.queued(0).await;
 }
 
-/// The caller's token ends the wait, before it began too.
+/// N-15, D-21: the caller's token ends the wait, before it began too.
 async fn a_cancelled_wait_leaves_no_node(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
@@ -175,7 +175,7 @@ async fn a_cancelled_wait_leaves_no_node(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// When `release` returns, any client of any server sees the lock free.
+/// T-07, D-16: when `release` returns, any client of any server sees the lock free.
 async fn a_confirmed_release_means_that_the_node_is_gone(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;

@@ -73,7 +73,7 @@ async fn case_41_a_waiter_whose_session_ends_never_gets_the_lock(world: &World) 
     acquire_anew(&world.mutex(&keeper)).await.release().await.unwrap();
 }
 
-/// An operator may break a lock: its holder is told, whoever was next is let in.
+/// N-17: an operator may break a lock: its holder is told, whoever was next is let in.
 async fn a_deleted_node_ends_the_hold(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let mutex = world.mutex(&one);

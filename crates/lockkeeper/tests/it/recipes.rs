@@ -1,0 +1,255 @@
+//! The recipes, request by request: what an exclusive contender asks for, watches, and is woken by.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
+use tokio::time::Instant;
+use zookeeper_client as zk;
+
+use crate::support::{Kind, PATIENCE, STEADY, World, on_every_server};
+
+on_every_server!(
+    a_request_is_an_ephemeral_numbered_node_of_its_lock,
+    a_waiter_asks_for_its_node_the_list_and_the_node_before,
+    a_waiter_in_the_middle_that_leaves_passes_its_place_on,
+    a_wake_up_without_cause_grants_nothing,
+    changes_that_come_while_a_waiter_is_busy_are_kept_for_it,
+    names_below_one_base_path_are_locks_of_their_own,
+    a_fresh_path_needs_no_set_up,
+    a_release_lets_the_next_in_sooner_than_a_silent_end,
+    service_errors_are_of_one_type_and_keep_their_cause,
+);
+
+/// What a session asked for between two moments, with the names below the lock's path; heartbeats left out.
+fn asked(world: &World, proxy: &Proxy, since: usize) -> Vec<(OpCode, String)> {
+    let lock = world.lock();
+    let records = proxy.records().into_iter().skip(since);
+    let requests = records.filter_map(|record| match record.what {
+        What::Request { op, path: Some(path), .. } => Some((op, path)),
+        _ => None,
+    });
+    requests.map(|(op, path)| (op, path.strip_prefix(&lock).unwrap_or(&path).to_owned())).collect()
+}
+
+/// Waits until so many reads were answered: each sets the watch that its request asked for.
+async fn watches_set(proxy: &Proxy, reads: u64) {
+    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
+}
+
+/// T-01, N-01, N-10, D-07: the node is the lock's path, the dialect's name and ten digits, and the session's own; who comes later
+/// has a higher number.
+async fn a_request_is_an_ephemeral_numbered_node_of_its_lock(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let name = guard.node().strip_prefix(&format!("{}/", world.lock())).unwrap().to_owned();
+    let (prefix, number) = name.split_at(name.len() - 10);
+    assert!(number.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
+    match world.kind {
+        Kind::Recipe => assert_eq!(name, "lock-0000000000"),
+        Kind::Native => assert!(prefix.starts_with("_c_") && prefix.ends_with("-lock-"), "{name}"),
+    }
+    let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session;
+    world.observer.sync(&guard.node()).await.unwrap();
+    let stat = world.observer.check_stat(&guard.node()).await.unwrap().unwrap();
+    assert_eq!(stat.ephemeral_owner, session.0);
+    assert_ne!(session.0, 0);
+    let number: u32 = number.parse().unwrap();
+    guard.release().await.unwrap();
+    let later = world.mutex(&keeper).acquire().await.unwrap().node();
+    assert!(later[later.len() - 10..].parse::<u32>().unwrap() > number, "{later} after {name}");
+}
+
+/// T-02, T-04, T-06, N-04: the create, the list, the watch on the node before, and the one on the own node. No other's going
+/// and no other child wakes it; the going of the node before does.
+async fn a_waiter_asks_for_its_node_the_list_and_the_node_before(world: &World) {
+    let (others, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let first = world.mutex(&others).acquire().await.unwrap();
+    let second = world.stand_in_line(&others).await;
+    let since = proxy.records().len();
+    let third = world.stand_in_line(&keeper).await;
+    watches_set(&proxy, 2).await;
+    let queue = world.queue().await;
+    let asked = asked(world, &proxy, since);
+    let create = &queue[2][..queue[2].len() - 10];
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    assert_eq!((OpCode::CREATES.contains(&asked[0].0), &*asked[0].1), (true, &*format!("/{create}")), "{asked:?}");
+    assert_eq!((OpCode::LISTS.contains(&asked[1].0), &*asked[1].1), (true, ""), "{asked:?}");
+    assert_eq!(asked[2], (OpCode::GetData, format!("/{}", queue[1])));
+    assert_eq!(asked[3], (OpCode::GetData, format!("/{}", queue[2])));
+
+    // A child comes, a child goes, the holder goes: all of it is the second's business.
+    let before = proxy.counts();
+    let foreign = format!("{}/config", world.lock());
+    world.make(&foreign).await;
+    world.remove(&foreign).await;
+    first.release().await.unwrap();
+    let second = second.granted().await;
+    // Whatever its session had to be told came before the answer to this.
+    keeper.admin().show(&world.lock()).await.unwrap();
+    assert_eq!(proxy.counts().since(&before).watch_events, 0);
+    assert!(third.waits());
+    second.release().await.unwrap();
+    third.granted().await.release().await.unwrap();
+}
+
+/// T-11, T-06, N-12, N-13, D-11, D-12: whoever stood behind looks again, does not get the lock, and waits for the one before;
+/// by will and by the end of a session.
+async fn a_waiter_in_the_middle_that_leaves_passes_its_place_on(world: &World) {
+    let (holder, middle, proxy) = (world.keeper().await, world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&holder).acquire().await.unwrap();
+    let leaves = tokio::spawn(world.mutex(&holder).acquire().into_future());
+    world.queued(2).await;
+    let dies = world.stand_in_line(&middle).await;
+    let last = world.stand_in_line(&keeper).await;
+    watches_set(&proxy, 2).await;
+    let queue = world.queue().await;
+    let since = proxy.records().len();
+
+    middle.close().await;
+    assert!(matches!(dies.outcome().await, Err(Error::Closed)));
+    watches_set(&proxy, 3).await;
+    leaves.abort();
+    watches_set(&proxy, 4).await;
+    assert!(last.waits());
+    let looks = |name: &str| [(OpCode::GetChildren, String::new()), (OpCode::GetData, format!("/{name}"))];
+    assert_eq!(asked(world, &proxy, since), [looks(&queue[1]), looks(&queue[0])].concat());
+
+    guard.release().await.unwrap();
+    last.granted().await.release().await.unwrap();
+}
+
+/// N-14, N-13: somebody writes to the node before; the waiter is woken, is not let in, and is told of the next change too.
+async fn a_wake_up_without_cause_grants_nothing(world: &World) {
+    let (holder, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&holder).acquire().await.unwrap();
+    let waiter = world.stand_in_line(&keeper).await;
+    watches_set(&proxy, 2).await;
+    let before = proxy.counts();
+    for writes in 1..=3 {
+        let (data, _) = world.observer.get_data(&guard.node()).await.unwrap();
+        world.observer.set_data(&guard.node(), &data, None).await.unwrap();
+        watches_set(&proxy, 2 + writes).await;
+        assert_eq!(proxy.counts().since(&before).watch_events, writes);
+        assert!(waiter.waits() && guard.is_held());
+    }
+    guard.release().await.unwrap();
+    waiter.granted().await.release().await.unwrap();
+}
+
+/// D-13, D-14, N-12: all who stand before it go, one by one, while it can hear nothing; what it was not told is kept for it.
+async fn changes_that_come_while_a_waiter_is_busy_are_kept_for_it(world: &World) {
+    let (others, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&others).acquire().await.unwrap();
+    let mut middle = Vec::new();
+    for _ in 0..3 {
+        middle.push(world.stand_in_line(&others).await);
+    }
+    let last = world.stand_in_line(&keeper).await;
+    watches_set(&proxy, 2).await;
+    let busy = proxy.hold_watch_events();
+    guard.release().await.unwrap();
+    for waiter in middle {
+        waiter.granted().await.release().await.unwrap();
+    }
+    assert_eq!(world.queue().await.len(), 1);
+    assert!(last.waits());
+    busy.release();
+    last.granted().await.release().await.unwrap();
+}
+
+/// N-07, N-08, D-04: also where one name begins like another. What holds one lock does not stand in the other's way, for
+/// others and for the same handle.
+async fn names_below_one_base_path_are_locks_of_their_own(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let lock = |keeper: &Lockkeeper, name: &str| world.kind.mutex(keeper, &world.path(&format!("stores/{name}")));
+    let names = ["A", "B", "AB", "A-", "lock-"];
+    let mut guards = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        let (mine, yours) = if at % 2 == 0 { (&one, &other) } else { (&other, &one) };
+        guards.push(lock(mine, name).try_acquire().await.unwrap_or_else(|error| panic!("{name}: {error}")));
+        assert!(matches!(lock(yours, name).try_acquire().await, Err(Error::Held { .. })), "{name}");
+    }
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    for (guard, name) in guards.into_iter().zip(names) {
+        guard.release().await.unwrap();
+        drop(lock(&one, name).try_acquire().await.unwrap());
+    }
+}
+
+/// D-24: with defaults all through, nothing made before and nothing to prepare; every node on the way is made, and open to all.
+async fn a_fresh_path_needs_no_set_up(world: &World) {
+    let keeper = Lockkeeper::connect(&world.servers()).await.unwrap();
+    world.care_for(&keeper);
+    let path = world.path("never/used/before");
+    let guard = world.kind.mutex(&keeper, &path).acquire().await.unwrap();
+    world.observer.sync(&path).await.unwrap();
+    for node in [guard.node(), path, world.path("never")] {
+        let (acl, _) = world.observer.get_acl(&node).await.unwrap();
+        assert_eq!(acl, zk::Acls::anyone_all().iter().cloned().collect::<Vec<_>>(), "{node}");
+    }
+    guard.release().await.unwrap();
+}
+
+/// N-19, D-19: the times until the next holds, after a release and after an end without one.
+async fn a_release_lets_the_next_in_sooner_than_a_silent_end(world: &World) {
+    let timeout = Duration::from_secs(2);
+    let (proxy, next) = (world.proxy().await, world.keeper().await);
+    let mut after_release = Vec::new();
+    let holder = world.keeper().await;
+    for _ in 0..5 {
+        let guard = world.mutex(&holder).acquire().await.unwrap();
+        let waiter = world.stand_in_line(&next).await;
+        let released = Instant::now();
+        let releasing = tokio::spawn(guard.release());
+        let guard = waiter.granted().await;
+        after_release.push(released.elapsed());
+        releasing.await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+    let holder = world.keeper_through(&proxy, timeout).await;
+    let guard = world.mutex(&holder).acquire().await.unwrap();
+    let waiter = world.stand_in_line(&next).await;
+    let vanished = Instant::now();
+    proxy.black_hole();
+    let second = waiter.granted().await;
+    let after_silence = vanished.elapsed();
+    proxy.heal();
+    assert!(!guard.is_held());
+    second.release().await.unwrap();
+    let usual = *after_release.iter().min().unwrap();
+    println!("granted {usual:?} after a release, {after_silence:?} after a silent end (session timeout {timeout:?})");
+    assert!(usual * 2 < after_silence, "{after_release:?}, {after_silence:?}");
+}
+
+/// N-15, D-20: whatever goes wrong at the service is a [`lockkeeper::Error`] that says what came back; with the server's own
+/// words where it refused.
+async fn service_errors_are_of_one_type_and_keep_their_cause(world: &World) {
+    let keeper = world.keeper().await;
+    // A node that may have no children, so the request itself is refused.
+    let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
+    world.observer.create(&world.lock(), b"", &options).await.unwrap();
+    match world.mutex(&keeper).acquire().await {
+        Err(Error::Refused { path, reason }) => {
+            assert_eq!(path, world.lock());
+            assert!(reason.contains("ephemeral"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    world.remove(&world.lock()).await;
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    match Lockkeeper::builder().connect_timeout(Duration::from_millis(300)).connect(&nobody).await {
+        Err(Error::Unreachable { servers, detail, .. }) => {
+            assert_eq!(servers, nobody);
+            assert!(detail.contains("refuses connections"), "{detail}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Nothing of it stays: the lock works as soon as what was wrong is mended.
+    world.mutex(&keeper).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+}
