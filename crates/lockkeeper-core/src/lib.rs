@@ -5,12 +5,13 @@
 //! explores the code that runs in production, not a copy of it.
 //!
 //! Where to start reading: [`decide`] answers who blocks whom in a [`Queue`]; [`Contender`] is the protocol around that
-//! one question; [`Dialect`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
+//! one question; [`helix`] is the other protocol, one record for a lock; [`Dialect`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
 
 #![warn(missing_docs)]
 
 mod contender;
 mod discipline;
+pub mod helix;
 mod hold;
 mod naming;
 mod path;

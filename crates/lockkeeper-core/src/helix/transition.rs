@@ -1,0 +1,300 @@
+//! The record as it was read, what one client wants, and the server's time: what to write, or why not.
+//!
+//! One function for every step, asked again after each change. It keeps these promises, which the model checks: an owner is
+//! replaced only when its lease is over, when it has made room, or by the stored requestor when the wait is over; a request
+//! is dropped only by its maker, by a strictly higher one, or when its maker let its turn pass.
+
+use crate::helix::{Held, Record, Requested, ServerNow, Terms};
+
+/// The numbers that Helix's record leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rules {
+    /// How long after a lease's end it is taken at the earliest, in milliseconds: what the clocks of servers, and of clients
+    /// that judge by their own, may differ by.
+    pub skew_ms: i64,
+    /// How long a requestor whose turn has come, and that does not act, keeps others out, in milliseconds. It has a watch
+    /// and a timer, so only a dead or cut-off one lets this pass.
+    pub grace_ms: i64,
+}
+
+impl Default for Rules {
+    /// A second of skew, five of grace.
+    fn default() -> Self {
+        Rules { skew_ms: 1_000, grace_ms: 5_000 }
+    }
+}
+
+/// What was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The record; a missing node is a free lock.
+    pub record: &'a Record,
+    /// When it was last written, by the server's clock in milliseconds since 1970.
+    pub modified_ms: i64,
+}
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wish {
+    /// The lock; or, where priority allows, to be next. To be repeated after each change and at the end of each wait.
+    Acquire {
+        /// When the own waiting timeout ends, by the server's clock in milliseconds since 1970; `i64::MAX` is never.
+        give_up_ms: i64,
+    },
+    /// A new lease of a lock that is held.
+    Renew,
+    /// To be rid of it: the owner makes room, the requestor withdraws, anybody else has nothing to do.
+    Leave,
+    /// Helix's unlock: the owner makes room; a lock whose owner's lease is over is freed by anybody.
+    Unlock,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// What to write, if the record still is what was read; `None` if nothing.
+    pub record: Option<Record>,
+    /// What is so once that is written.
+    pub answer: Answer,
+}
+
+/// What is so for a client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// It owns the lock until then, by the server's clock in milliseconds since 1970.
+    Holds {
+        /// The end of the lease.
+        until_ms: i64,
+    },
+    /// It is the requestor, and waits for the owner no longer than until then.
+    Waits {
+        /// The end of the wait.
+        until_ms: i64,
+        /// What it is waiting for.
+        owner: Unfinished,
+    },
+    /// The wait is over, the owner has not made room, and force was not asked for. The request is withdrawn.
+    Unfinished(Unfinished),
+    /// It neither owns the lock nor asks for it.
+    Left {
+        /// Whose ended lease was swept away, where it was not the client's own.
+        expired: Option<String>,
+    },
+}
+
+/// An owner that has not made room yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unfinished {
+    /// The owner.
+    pub owner: String,
+    /// Its message.
+    pub message: Option<String>,
+    /// Its priority.
+    pub priority: i32,
+    /// How long it has had since it was first asked, in milliseconds.
+    pub elapsed_ms: i64,
+    /// How long it may take, in milliseconds.
+    pub allotted_ms: i64,
+}
+
+/// Why a wish is not to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody of the same or a higher priority owns the lock.
+    Held(Held),
+    /// Somebody of the same or a higher priority is next.
+    Requested(Requested),
+    /// The owner needs time for its cleanup, and there is none left to wait. Nothing was asked of it.
+    Unfinished(Unfinished),
+    /// The lock is not the client's.
+    NotOwner {
+        /// Whose it is.
+        owner: Option<String>,
+    },
+}
+
+/// Decides one step. Pure: the same facts give the same step.
+///
+/// # Errors
+/// A [`Refusal`]; the record stays as it is.
+pub fn transition(
+    seen: Seen<'_>,
+    me: &Terms,
+    wish: Wish,
+    now: ServerNow,
+    rules: &Rules,
+) -> Result<Transition, Refusal> {
+    let facts = Facts { record: seen.record, modified_ms: seen.modified_ms, me, now, rules };
+    match wish {
+        Wish::Acquire { give_up_ms } => facts.acquire(give_up_ms),
+        Wish::Renew => facts.renew(),
+        Wish::Leave => Ok(facts.leave()),
+        Wish::Unlock => facts.unlock(),
+    }
+}
+
+struct Facts<'a> {
+    record: &'a Record,
+    modified_ms: i64,
+    me: &'a Terms,
+    now: ServerNow,
+    rules: &'a Rules,
+}
+
+impl<'a> Facts<'a> {
+    fn acquire(&self, give_up_ms: i64) -> Result<Transition, Refusal> {
+        if self.owns() {
+            return self.renew();
+        }
+        let Some(owner) = self.live_owner() else {
+            return match self.rival() {
+                Some(rival) if rival.priority >= self.me.priority => Err(Refusal::Requested(rival.clone())),
+                _ => Ok(self.take()),
+            };
+        };
+        if self.me.priority <= owner.priority {
+            return Err(Refusal::Held(owner.clone()));
+        }
+        if let Some(rival) = self.rival()
+            && rival.priority >= self.me.priority
+        {
+            return Err(Refusal::Requested(rival.clone()));
+        }
+        self.preempt(owner, give_up_ms)
+    }
+
+    /// Asks the owner to make room, or, when it has had its time, does without.
+    fn preempt(&self, owner: &Held, give_up_ms: i64) -> Result<Transition, Refusal> {
+        let me = self.me;
+        // Counted from the first request: a chain of ever higher requestors cannot prolong the cleanup, nor cut it short.
+        let since_ms = self.request().map_or(self.now.latest_ms, |request| request.since_ms);
+        let cleanup_ms = owner.cleanup_ms.max(0);
+        let cleaned_ms = since_ms.saturating_add(cleanup_ms);
+        let until_ms = if me.wait_past_cleanup { give_up_ms } else { give_up_ms.min(cleaned_ms) };
+        let unfinished = Unfinished {
+            owner: owner.id.clone(),
+            message: owner.message.clone(),
+            priority: owner.priority,
+            elapsed_ms: self.now.earliest_ms.saturating_sub(since_ms).max(0),
+            allotted_ms: cleanup_ms,
+        };
+        let over = me.waiting_ms == Some(0) || self.now.earliest_ms >= until_ms;
+        let yields = cleanup_ms == 0 || me.forceful;
+        let mine = self.request().filter(|request| request.id == me.id);
+        if mine.is_some() && (over || cleanup_ms == 0) {
+            // The stored requestor's time has come.
+            return Ok(if yields {
+                self.take()
+            } else {
+                let record = Record { request: None, ..self.record.clone() };
+                Transition { record: Some(record), answer: Answer::Unfinished(unfinished) }
+            });
+        }
+        if over && !yields {
+            return Err(Refusal::Unfinished(unfinished));
+        }
+        let request = Requested {
+            id: me.id.clone(),
+            priority: me.priority,
+            waiting_ms: me.stored_waiting_ms(),
+            since_ms,
+            until_ms: Some(until_ms),
+        };
+        let record = (mine != Some(&request)).then(|| Record { request: Some(request), ..self.record.clone() });
+        Ok(Transition { record, answer: Answer::Waits { until_ms, owner: unfinished } })
+    }
+
+    fn renew(&self) -> Result<Transition, Refusal> {
+        let owner = self.record.owner.as_ref();
+        if !self.owns() {
+            return Err(Refusal::NotOwner { owner: owner.map(|owner| owner.id.clone()) });
+        }
+        let ended = owner.is_some_and(|owner| self.now.latest_ms >= owner.until_ms);
+        if let Some(rival) = self.rival().filter(|_| ended) {
+            // The lease's end is the requestor's turn, though it has not come to take it yet.
+            return Err(Refusal::Requested(rival.clone()));
+        }
+        let request = self.rival().cloned();
+        Ok(self.become_owner(request))
+    }
+
+    fn leave(&self) -> Transition {
+        let mut left = self.record.clone();
+        if self.owns() {
+            left = self.without_owner();
+        }
+        if left.request.as_ref().is_some_and(|request| request.id == self.me.id) {
+            left.request = None;
+        }
+        Transition { record: (left != *self.record).then_some(left), answer: Answer::Left { expired: None } }
+    }
+
+    fn unlock(&self) -> Result<Transition, Refusal> {
+        let Some(owner) = &self.record.owner else {
+            return Ok(Transition { record: None, answer: Answer::Left { expired: None } });
+        };
+        if !self.owns() && self.live_owner().is_some() {
+            return Err(Refusal::NotOwner { owner: Some(owner.id.clone()) });
+        }
+        let expired = (!self.owns()).then(|| owner.id.clone());
+        Ok(Transition { record: Some(self.without_owner()), answer: Answer::Left { expired } })
+    }
+
+    /// The record with the owner gone and the requestor, if it still counts, next.
+    fn without_owner(&self) -> Record {
+        Record { owner: None, request: self.request().cloned() }
+    }
+
+    fn take(&self) -> Transition {
+        self.become_owner(None)
+    }
+
+    fn become_owner(&self, request: Option<Requested>) -> Transition {
+        let me = self.me;
+        let until_ms = self.now.latest_ms.saturating_add(me.lease_ms);
+        let owner = Held {
+            id: me.id.clone(),
+            message: me.message.clone(),
+            until_ms,
+            priority: me.priority,
+            waiting_ms: me.stored_waiting_ms(),
+            cleanup_ms: me.cleanup_ms,
+        };
+        Transition { record: Some(Record { owner: Some(owner), request }), answer: Answer::Holds { until_ms } }
+    }
+
+    fn owns(&self) -> bool {
+        self.record.owner.as_ref().is_some_and(|owner| owner.id == self.me.id)
+    }
+
+    /// The owner, unless its lease is certainly over.
+    fn live_owner(&self) -> Option<&'a Held> {
+        self.record.owner.as_ref().filter(|owner| self.now.earliest_ms < self.lease_over_ms(owner))
+    }
+
+    fn lease_over_ms(&self, owner: &Held) -> i64 {
+        owner.until_ms.saturating_add(self.rules.skew_ms)
+    }
+
+    /// The request, unless its maker has let its turn pass.
+    fn request(&self) -> Option<&'a Requested> {
+        self.record.request.as_ref().filter(|request| {
+            let never = i64::MAX;
+            let turn_ms = match &self.record.owner {
+                None => self.modified_ms.min(request.until_ms.unwrap_or(never)),
+                Some(owner) if self.live_owner().is_none() => {
+                    self.lease_over_ms(owner).max(self.modified_ms).min(request.until_ms.unwrap_or(never))
+                }
+                Some(owner) => request.until_ms.unwrap_or_else(|| {
+                    request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0))
+                }),
+            };
+            self.now.earliest_ms < turn_ms.saturating_add(self.rules.grace_ms)
+        })
+    }
+
+    /// The request, if it counts and is another's.
+    fn rival(&self) -> Option<&'a Requested> {
+        self.request().filter(|request| request.id != self.me.id)
+    }
+}

@@ -1,0 +1,102 @@
+//! What a write to the record may do, said a second time and plainly, by somebody who knows the server's time exactly.
+
+use lockkeeper_core::helix::{Held, Record, Requested, Rules, Terms};
+
+/// A broken promise.
+pub(crate) type Foul = &'static str;
+
+pub(crate) const OWNER_REPLACED: Foul = "an owner was replaced before its time";
+pub(crate) const REQUEST_FORGOTTEN: Foul = "a request was forgotten";
+pub(crate) const COUNT_RESTARTED: Foul = "the time for the cleanup was counted anew";
+pub(crate) const FORGED: Foul = "somebody wrote for somebody else";
+
+/// How an owner came to be one no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// By its own will.
+    Left,
+    /// Its lease was over.
+    Expired,
+    /// The stored requestor's wait was over.
+    Forced,
+}
+
+/// Whether `who`, whose wait ends at `give_up_ms`, may turn `before`, written at `modified_ms`, into `after` when the server's
+/// clock shows `now_ms`.
+pub(crate) fn judge(
+    before: &Record,
+    modified_ms: i64,
+    after: &Record,
+    (who, give_up_ms): (&Terms, i64),
+    now_ms: i64,
+    rules: &Rules,
+) -> Result<Option<Departure>, Foul> {
+    let mut departure = None;
+    let (old, new) = (before.owner.as_ref(), after.owner.as_ref());
+    if let Some(old) = old.filter(|old| new.is_none_or(|new| new.id != old.id)) {
+        departure = Some(departed(old, before.request.as_ref(), (who, give_up_ms), now_ms)?);
+    }
+    if let Some(new) = new
+        && Some(new) != old
+        && new.id != who.id
+    {
+        return Err(FORGED);
+    }
+    if let Some(request) = &before.request {
+        let stale = now_ms >= turn_ms(before, modified_ms, request, rules).saturating_add(rules.grace_ms);
+        match &after.request {
+            Some(next) if next == request => {}
+            Some(next) if next.id != who.id => return Err(FORGED),
+            // Only somebody higher replaces it, and inherits its count.
+            Some(next) if next.id != request.id && !stale && next.priority <= request.priority => {
+                return Err(REQUEST_FORGOTTEN);
+            }
+            Some(next) if !stale && next.since_ms != request.since_ms => return Err(COUNT_RESTARTED),
+            Some(_) => {}
+            None if request.id == who.id || stale => {}
+            None if new.is_some_and(|new| new.id == who.id) && who.priority > request.priority => {}
+            None => return Err(REQUEST_FORGOTTEN),
+        }
+    } else if let Some(next) = &after.request
+        && (next.id != who.id || old.is_none_or(|old| old.priority >= next.priority))
+    {
+        return Err(FORGED);
+    }
+    Ok(departure)
+}
+
+fn departed(
+    old: &Held,
+    request: Option<&Requested>,
+    (who, give_up_ms): (&Terms, i64),
+    now_ms: i64,
+) -> Result<Departure, Foul> {
+    if who.id == old.id {
+        return Ok(Departure::Left);
+    }
+    if now_ms >= old.until_ms {
+        return Ok(Departure::Expired);
+    }
+    let Some(request) = request.filter(|request| request.id == who.id && who.priority > old.priority) else {
+        return Err(OWNER_REPLACED);
+    };
+    let cleaned = !who.wait_past_cleanup && now_ms >= request.since_ms.saturating_add(old.cleanup_ms.max(0));
+    let waited = who.waiting_ms == Some(0) || now_ms >= give_up_ms;
+    match old.cleanup_ms <= 0 || (who.forceful && (cleaned || waited)) {
+        true => Ok(Departure::Forced),
+        false => Err(OWNER_REPLACED),
+    }
+}
+
+/// When a requestor is to act at the latest.
+fn turn_ms(record: &Record, modified_ms: i64, request: &Requested, rules: &Rules) -> i64 {
+    let until = request.until_ms.unwrap_or(i64::MAX);
+    match &record.owner {
+        None => modified_ms.min(until),
+        Some(owner) => {
+            let over = owner.until_ms.saturating_add(rules.skew_ms).max(modified_ms);
+            let cleaned = request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0));
+            over.min(request.until_ms.unwrap_or(cleaned))
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! Three clients, one record, and all that can happen between them.
+
+use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerNow, Terms, Transition, Wish, transition};
+use stateright::{Model, Property};
+
+use crate::referee::{self, Departure, Foul, judge};
+
+pub(crate) const ONE_OWNER: &str = "who relies on the lock owns it";
+pub(crate) const BELIEVES: &str = "who was told so has written it";
+pub(crate) const GETS_IN: &str = "the highest gets in";
+pub(crate) const SETTLES: &str = "nobody waits for ever";
+
+/// What must be seen to happen, so that the claims are not about nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Witness {
+    /// A requestor replaced an owner whose time for the cleanup was over.
+    Forced,
+    /// A requestor was replaced by a higher one.
+    Displaced,
+    /// An owner made room and its requestor came in.
+    HandedOver,
+    /// A lease that was over was taken.
+    LeaseTaken,
+    /// A write whose reply was lost was found done.
+    Repeated,
+    /// A dead requestor's place was given to somebody else.
+    Swept,
+    /// A wait ended without the owner having made room.
+    Unfinished,
+}
+
+impl Witness {
+    const ALL: [Witness; 7] = [
+        Witness::Forced,
+        Witness::Displaced,
+        Witness::HandedOver,
+        Witness::LeaseTaken,
+        Witness::Repeated,
+        Witness::Swept,
+        Witness::Unfinished,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Witness::Forced => "seen: forced",
+            Witness::Displaced => "seen: displaced",
+            Witness::HandedOver => "seen: handed over",
+            Witness::LeaseTaken => "seen: an ended lease taken",
+            Witness::Repeated => "seen: a lost write found done",
+            Witness::Swept => "seen: a dead requestor swept away",
+            Witness::Unfinished => "seen: a cleanup not finished",
+        }
+    }
+}
+
+/// A seeded mistake in the carrying out of decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// A force counts as done, whatever became of its write.
+    ForceUnchecked,
+    /// So does the taking of a lock whose owner has made room, by its requestor.
+    CleanupUnchecked,
+    /// A request that is not lower than the own is not looked at.
+    RequestOverwritten,
+    /// The owner's unlock writes a free lock's record.
+    WipedByUnlock,
+    /// A new requestor's time starts with it.
+    CountRestarted,
+}
+
+impl Mistake {
+    pub(crate) fn needs_equals(self) -> bool {
+        self == Mistake::RequestOverwritten
+    }
+}
+
+/// How much may go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Budget {
+    pub losses: u8,
+    pub crashes: u8,
+    pub renewals: u8,
+    pub cancels: u8,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub name: &'static str,
+    pub clients: Vec<Terms>,
+    pub budget: Budget,
+    /// The client that must get in, if it lives.
+    pub gets_in: Option<usize>,
+    pub witnesses: Vec<Witness>,
+    pub mistake: Option<Mistake>,
+    /// How far a client's idea of the server's time may be off, each way.
+    pub blur_ms: i64,
+    pub rules: Rules,
+    /// Until when clients come.
+    pub ask_by_ms: i64,
+    /// Until when they may be slow.
+    pub end_ms: i64,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        World {
+            name: "",
+            clients: Vec::new(),
+            budget: Budget { losses: 0, crashes: 0, renewals: 0, cancels: 0 },
+            gets_in: Some(2),
+            witnesses: Vec::new(),
+            mistake: None,
+            blur_ms: 0,
+            rules: Rules { skew_ms: 1, grace_ms: 1 },
+            ask_by_ms: 2,
+            end_ms: 6,
+        }
+    }
+}
+
+/// What a client is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    /// It has not asked yet.
+    Idle,
+    /// It is about to read and decide.
+    Looking(Wish),
+    /// Its write is on the way; it takes effect if the record still is what was read.
+    Writing { wish: Wish, current: bool, record: Box<Record>, answer: Answer, again: bool },
+    /// It waits for a change of the record that it has seen, or for the end of its wait.
+    Waiting { wish: Wish, current: bool, until_ms: i64 },
+    /// It was told that it owns the lock.
+    Holding { until_ms: i64 },
+    /// It is done.
+    Done,
+    /// It was refused.
+    Refused,
+    /// It is dead.
+    Dead,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub phase: Phase,
+    /// Somebody else was let in by the rules while this one held the lock, and it has not noticed yet.
+    pub displaced: bool,
+    /// A reply of its was lost.
+    unsure: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub record: Record,
+    modified_ms: i64,
+    now_ms: i64,
+    clients: Vec<Client>,
+    budget: Budget,
+    foul: Option<Foul>,
+    false_belief: bool,
+    seen: Option<Witness>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    Tick,
+    Ask(usize),
+    /// Reads and decides.
+    Look(usize),
+    /// The write reaches the server, and its reply the client.
+    Write(usize),
+    /// The write reaches the server or not, and the client hears nothing.
+    Lose(usize, bool),
+    Renew(usize),
+    Unlock(usize),
+    Cancel(usize),
+    /// An owner sees that it is none any more.
+    Notice(usize),
+    Crash(usize),
+}
+
+impl World {
+    fn now(&self, state: &State) -> ServerNow {
+        ServerNow { earliest_ms: state.now_ms - self.blur_ms, latest_ms: state.now_ms + self.blur_ms }
+    }
+
+    /// Reads and decides, as a driver would.
+    fn look(&self, state: &mut State, at: usize) -> Option<()> {
+        let me = &self.clients[at];
+        let wish = match state.clients[at].phase {
+            Phase::Looking(wish) | Phase::Waiting { wish, .. } => wish,
+            _ => return None,
+        };
+        let mut read = state.record.clone();
+        if self.mistake == Some(Mistake::RequestOverwritten)
+            && read.owner.as_ref().is_some_and(|owner| owner.id != me.id)
+            && read.request.as_ref().is_some_and(|request| request.id != me.id)
+        {
+            read.request = None;
+        }
+        let seen = Seen { record: &read, modified_ms: state.modified_ms };
+        let now = self.now(state);
+        let unsure = state.clients[at].unsure;
+        state.clients[at].phase = match transition(seen, me, wish, now, &self.rules) {
+            Ok(Transition { record: Some(mut record), answer }) => {
+                if let (Some(Mistake::WipedByUnlock), Wish::Leave) = (self.mistake, wish) {
+                    record.request = None;
+                }
+                if self.mistake == Some(Mistake::CountRestarted)
+                    && let (Some(old), Some(new)) = (&state.record.request, &mut record.request)
+                    && old.id != new.id
+                {
+                    new.since_ms = now.latest_ms;
+                }
+                let again = unsure && read.owner.as_ref().is_some_and(|owner| owner.id == me.id);
+                Phase::Writing { wish, current: true, record: Box::new(record), answer, again }
+            }
+            Ok(Transition { record: None, answer }) => self.answered(wish, &answer),
+            Err(_) if matches!(wish, Wish::Renew) => Phase::Done,
+            Err(Refusal::Unfinished(_) | Refusal::Held(_) | Refusal::Requested(_) | Refusal::NotOwner { .. }) => {
+                Phase::Refused
+            }
+        };
+        Some(())
+    }
+
+    fn answered(&self, wish: Wish, answer: &Answer) -> Phase {
+        match *answer {
+            Answer::Holds { until_ms } => Phase::Holding { until_ms },
+            Answer::Waits { until_ms, .. } => Phase::Waiting { wish, current: true, until_ms },
+            Answer::Unfinished(_) => Phase::Refused,
+            Answer::Left { .. } => Phase::Done,
+        }
+    }
+
+    /// Lets a write arrive; `heard` is whether the client learns how it went.
+    fn arrive(&self, state: &mut State, at: usize, heard: bool) -> Option<()> {
+        let Phase::Writing { wish, current: done, record, answer, again } = state.clients[at].phase.clone() else {
+            return None;
+        };
+        if done {
+            self.apply(state, at, wish, *record);
+        }
+        let unchecked = match self.mistake {
+            Some(Mistake::ForceUnchecked) => state.record.owner.is_some(),
+            Some(Mistake::CleanupUnchecked) => true,
+            _ => false,
+        };
+        let holds = matches!(answer, Answer::Holds { .. });
+        state.clients[at].phase = match (heard, done) {
+            (false, _) => {
+                state.clients[at].unsure = true;
+                Phase::Looking(wish)
+            }
+            (true, true) => {
+                match answer {
+                    Answer::Unfinished(_) => state.seen = Some(Witness::Unfinished),
+                    Answer::Holds { .. } if again => state.seen = Some(Witness::Repeated),
+                    _ => {}
+                }
+                self.answered(wish, &answer)
+            }
+            (true, false) if holds && unchecked => {
+                state.false_belief = true;
+                self.answered(wish, &answer)
+            }
+            (true, false) => Phase::Looking(wish),
+        };
+        Some(())
+    }
+
+    fn apply(&self, state: &mut State, at: usize, wish: Wish, record: Record) {
+        let who = &self.clients[at];
+        let give_up_ms = if let Wish::Acquire { give_up_ms } = wish { give_up_ms } else { i64::MAX };
+        let before = std::mem::replace(&mut state.record, record);
+        let old = before.owner.as_ref().and_then(|owner| self.clients.iter().position(|terms| terms.id == owner.id));
+        match judge(&before, state.modified_ms, &state.record, (who, give_up_ms), state.now_ms, &self.rules) {
+            Err(foul) => state.foul = Some(foul),
+            Ok(departure) => {
+                if let Some(old) = old.filter(|_| departure.is_some()) {
+                    state.clients[old].displaced = true;
+                }
+                let request = before.request.as_ref();
+                let owned = state.record.owner.as_ref().is_some_and(|owner| owner.id == who.id);
+                let swept = request.is_some_and(|request| request.id != who.id && request.priority >= who.priority);
+                state.seen = match departure {
+                    Some(Departure::Forced) => Some(Witness::Forced),
+                    Some(Departure::Expired) if owned => Some(Witness::LeaseTaken),
+                    _ if swept && state.record.request.as_ref() != request => Some(Witness::Swept),
+                    None if owned && before.owner.is_none() && request.is_some_and(|request| request.id == who.id) => {
+                        Some(Witness::HandedOver)
+                    }
+                    None if request.is_some_and(|request| request.id != who.id)
+                        && state.record.request.as_ref().is_some_and(|request| request.id == who.id) =>
+                    {
+                        Some(Witness::Displaced)
+                    }
+                    _ => state.seen,
+                };
+            }
+        }
+        state.modified_ms = state.now_ms;
+        for client in &mut state.clients {
+            if let Phase::Writing { current, .. } | Phase::Waiting { current, .. } = &mut client.phase {
+                *current = false;
+            }
+        }
+    }
+
+    /// Whether a client would act on its lock at this moment.
+    fn relies(&self, state: &State, at: usize) -> bool {
+        let client = &state.clients[at];
+        let until_ms = match client.phase {
+            Phase::Holding { until_ms } => until_ms,
+            _ => return false,
+        };
+        self.now(state).latest_ms < until_ms && !client.displaced
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let client = Client { phase: Phase::Idle, displaced: false, unsure: false };
+        vec![State {
+            record: Record::default(),
+            modified_ms: 0,
+            now_ms: 0,
+            clients: vec![client; self.clients.len()],
+            budget: self.budget,
+            foul: None,
+            false_belief: false,
+            seen: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for (at, client) in state.clients.iter().enumerate() {
+            let alive = !matches!(client.phase, Phase::Done | Phase::Refused | Phase::Dead | Phase::Idle);
+            match &client.phase {
+                Phase::Idle if state.now_ms <= self.ask_by_ms => actions.push(Action::Ask(at)),
+                Phase::Looking(_) => actions.push(Action::Look(at)),
+                Phase::Writing { .. } => {
+                    actions.push(Action::Write(at));
+                    if state.budget.losses > 0 {
+                        actions.extend([Action::Lose(at, true), Action::Lose(at, false)]);
+                    }
+                }
+                Phase::Waiting { current, until_ms, .. } => {
+                    if !current || self.now(state).earliest_ms >= *until_ms {
+                        actions.push(Action::Look(at));
+                    } else if state.record.owner.as_ref().is_some_and(|owner| {
+                        self.now(state).earliest_ms >= owner.until_ms.saturating_add(self.rules.skew_ms)
+                    }) {
+                        // The end of the owner's lease is a deadline too.
+                        actions.push(Action::Look(at));
+                    }
+                    if state.budget.cancels > 0 {
+                        actions.push(Action::Cancel(at));
+                    }
+                }
+                Phase::Holding { .. } => {
+                    actions.push(Action::Unlock(at));
+                    if state.budget.renewals > 0 {
+                        actions.push(Action::Renew(at));
+                    }
+                    if client.displaced {
+                        actions.push(Action::Notice(at));
+                    }
+                }
+                Phase::Idle | Phase::Done | Phase::Refused | Phase::Dead => {}
+            }
+            if alive && state.budget.crashes > 0 {
+                actions.push(Action::Crash(at));
+            }
+        }
+        // Clients may be slow until then; afterwards time passes only where somebody waits for it.
+        let waits = state.clients.iter().any(|client| matches!(client.phase, Phase::Waiting { .. }));
+        if state.now_ms < self.end_ms
+            || (waits && actions.iter().all(|action| matches!(action, Action::Crash(_) | Action::Cancel(_))))
+        {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        state.seen = None;
+        let latest_ms = self.now(&state).latest_ms;
+        match action {
+            Action::Tick => state.now_ms += 1,
+            Action::Ask(at) => {
+                let give_up_ms = self.clients[at].waiting_ms.map_or(i64::MAX, |waiting| latest_ms + waiting);
+                state.clients[at].phase = Phase::Looking(Wish::Acquire { give_up_ms });
+            }
+            Action::Look(at) => self.look(&mut state, at)?,
+            Action::Write(at) => self.arrive(&mut state, at, true)?,
+            Action::Lose(at, arrives) => {
+                state.budget.losses -= 1;
+                if arrives {
+                    self.arrive(&mut state, at, false)?;
+                } else if let Phase::Writing { wish, .. } = state.clients[at].phase {
+                    state.clients[at].phase = Phase::Looking(wish);
+                }
+            }
+            Action::Renew(at) => {
+                state.budget.renewals -= 1;
+                state.clients[at].phase = Phase::Looking(Wish::Renew);
+            }
+            Action::Unlock(at) => state.clients[at].phase = Phase::Looking(Wish::Leave),
+            Action::Cancel(at) => {
+                state.budget.cancels -= 1;
+                state.clients[at].phase = Phase::Looking(Wish::Leave);
+            }
+            Action::Notice(at) => state.clients[at].phase = Phase::Done,
+            Action::Crash(at) => {
+                state.budget.crashes -= 1;
+                state.clients[at].phase = Phase::Dead;
+            }
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::<Self>::always(ONE_OWNER, |world, state| {
+                (0..state.clients.len())
+                    .filter(|&at| world.relies(state, at))
+                    .all(|at| state.record.owner.as_ref().is_some_and(|owner| owner.id == world.clients[at].id))
+            }),
+            Property::<Self>::always(BELIEVES, |_, state| !state.false_belief),
+            Property::<Self>::always(GETS_IN, |world, state| {
+                world.gets_in.is_none_or(|at| state.clients[at].phase != Phase::Refused)
+            }),
+            // Asked where nothing can happen any more, time included.
+            Property::<Self>::eventually(SETTLES, |_, state| {
+                let settled =
+                    |client: &Client| matches!(client.phase, Phase::Idle | Phase::Done | Phase::Refused | Phase::Dead);
+                state.clients.iter().all(settled)
+            }),
+            Property::<Self>::always(referee::OWNER_REPLACED, |_, state| state.foul != Some(referee::OWNER_REPLACED)),
+            Property::<Self>::always(referee::REQUEST_FORGOTTEN, |_, state| {
+                state.foul != Some(referee::REQUEST_FORGOTTEN)
+            }),
+            Property::<Self>::always(referee::COUNT_RESTARTED, |_, state| state.foul != Some(referee::COUNT_RESTARTED)),
+            Property::<Self>::always(referee::FORGED, |_, state| state.foul != Some(referee::FORGED)),
+        ];
+        properties.extend(Witness::ALL.into_iter().filter(|witness| self.witnesses.contains(witness)).map(|witness| {
+            let seen: fn(&World, &State) -> bool = match witness {
+                Witness::Forced => |_, state| state.seen == Some(Witness::Forced),
+                Witness::Displaced => |_, state| state.seen == Some(Witness::Displaced),
+                Witness::HandedOver => |_, state| state.seen == Some(Witness::HandedOver),
+                Witness::LeaseTaken => |_, state| state.seen == Some(Witness::LeaseTaken),
+                Witness::Repeated => |_, state| state.seen == Some(Witness::Repeated),
+                Witness::Swept => |_, state| state.seen == Some(Witness::Swept),
+                Witness::Unfinished => |_, state| state.seen == Some(Witness::Unfinished),
+            };
+            Property::<Self>::sometimes(witness.name(), seen)
+        }));
+        properties
+    }
+}

@@ -1,0 +1,154 @@
+//! Every interleaving of small worlds of Helix's lock: stateright explores the real `transition`.
+//!
+//! Three clients read, decide and write under compare-and-set; replies are lost, clients die, time passes, leases end. Every
+//! write that takes effect is judged by a referee that knows the time exactly, and every belief of a client is held against
+//! the record. That the claims can fail is shown by the seeded mistakes of the original: each changes how a decision is
+//! carried out, none changes `transition`.
+
+#[path = "helix/referee.rs"]
+mod referee;
+#[path = "helix/world.rs"]
+mod world;
+
+use std::time::Instant;
+
+use lockkeeper_core::helix::Terms;
+use stateright::{Checker, HasDiscoveries, Model};
+use world::{BELIEVES, Budget, GETS_IN, Mistake, ONE_OWNER, SETTLES, Witness, World};
+
+const NO_FAULT: Budget = Budget { losses: 0, crashes: 0, renewals: 0, cancels: 0 };
+
+fn low() -> Terms {
+    Terms { priority: 1, cleanup_ms: 2, ..Terms::new("a", 4) }
+}
+
+fn middle() -> Terms {
+    Terms { priority: 2, cleanup_ms: 1, waiting_ms: Some(2), ..Terms::new("b", 3) }
+}
+
+fn high() -> Terms {
+    Terms { priority: 3, waiting_ms: Some(3), forceful: true, ..Terms::new("c", 3) }
+}
+
+/// The worlds in which every claim must hold.
+fn worlds() -> Vec<World> {
+    let three = || vec![low(), middle(), high()];
+    let world = |name, end_ms, budget| World { name, end_ms, clients: three(), budget, ..World::default() };
+    vec![
+        World {
+            witnesses: vec![Witness::Forced, Witness::Displaced, Witness::HandedOver, Witness::LeaseTaken],
+            ..world("three priorities", 5, NO_FAULT)
+        },
+        World {
+            witnesses: vec![Witness::Forced, Witness::Displaced, Witness::LeaseTaken],
+            blur_ms: 1,
+            ..world("three priorities, nobody knows the time", 4, NO_FAULT)
+        },
+        World {
+            witnesses: vec![Witness::Forced, Witness::Repeated],
+            ..world("three priorities, a lost reply", 4, Budget { losses: 1, ..NO_FAULT })
+        },
+        World {
+            witnesses: vec![Witness::Forced, Witness::Swept],
+            ..world("three priorities, two crashes", 4, Budget { crashes: 2, ..NO_FAULT })
+        },
+        World {
+            witnesses: vec![Witness::Forced, Witness::Swept, Witness::Repeated],
+            ask_by_ms: 1,
+            ..world("three priorities, a crash and a lost reply", 2, Budget { losses: 1, crashes: 1, ..NO_FAULT })
+        },
+        World {
+            witnesses: vec![Witness::Forced, Witness::HandedOver],
+            ..world(
+                "three priorities, a renewal and a wait given up",
+                3,
+                Budget { renewals: 1, cancels: 1, ..NO_FAULT },
+            )
+        },
+        World {
+            clients: vec![low(), middle(), Terms { id: "c".into(), ..middle() }],
+            witnesses: vec![Witness::Unfinished],
+            gets_in: None,
+            ..world("two equals above one, none forceful", 3, Budget { renewals: 1, crashes: 1, ..NO_FAULT })
+        },
+        World {
+            clients: vec![low(), Terms { wait_past_cleanup: true, waiting_ms: None, ..middle() }, high()],
+            witnesses: vec![Witness::Displaced, Witness::LeaseTaken],
+            ..world("one waits past the cleanup", 3, Budget { crashes: 1, ..NO_FAULT })
+        },
+    ]
+}
+
+/// At every version of the record one owner, no request forgotten, the highest gets in, nobody waits for ever.
+#[test]
+fn every_claim_holds_in_every_world() {
+    let mut states = 0;
+    for world in worlds() {
+        let (name, witnesses, started) = (world.name, world.witnesses.clone(), Instant::now());
+        let checker = world.checker().threads(2).spawn_bfs().join();
+        states += checker.unique_state_count();
+        println!("{name}: {} states in {:.1?}", checker.unique_state_count(), started.elapsed());
+        for (claim, path) in checker.discoveries() {
+            if !witnesses.iter().any(|witness| witness.name() == claim) {
+                panic!("{name}: {claim}\n{path}");
+            }
+        }
+        for witness in witnesses {
+            assert!(checker.discovery(witness.name()).is_some(), "{name}: never seen: {}", witness.name());
+        }
+    }
+    println!("{states} states");
+    assert!(states >= 1_000_000, "only {states} states");
+}
+
+fn found(mistake: Mistake, claims: &[&'static str]) {
+    let world = World {
+        mistake: Some(mistake),
+        witnesses: Vec::new(),
+        ..worlds().swap_remove(if mistake.needs_equals() { 6 } else { 0 })
+    };
+    let wanted = HasDiscoveries::AnyOf(claims.iter().copied().collect());
+    let checker = world.checker().threads(2).finish_when(wanted).spawn_bfs().join();
+    assert!(claims.iter().any(|claim| checker.discovery(claim).is_some()), "{mistake:?} is not found");
+}
+
+/// B1: the write's result decides who holds.
+#[test]
+fn a_force_whose_write_failed_is_found() {
+    found(Mistake::ForceUnchecked, &[BELIEVES, ONE_OWNER]);
+}
+
+/// B2: also after a cleanup.
+#[test]
+fn a_hold_after_a_cleanup_that_somebody_else_took_is_found() {
+    found(Mistake::CleanupUnchecked, &[BELIEVES, ONE_OWNER]);
+}
+
+/// B3: a pending request yields to strictly higher ones only.
+#[test]
+fn an_equal_request_written_over_another_is_found() {
+    found(Mistake::RequestOverwritten, &[referee::REQUEST_FORGOTTEN]);
+}
+
+/// B7: the owner's writes keep the request.
+#[test]
+fn an_unlock_that_wipes_the_request_is_found() {
+    found(Mistake::WipedByUnlock, &[referee::REQUEST_FORGOTTEN]);
+}
+
+/// B11: the count begins with the first request.
+#[test]
+fn a_replacement_that_starts_the_count_again_is_found() {
+    found(Mistake::CountRestarted, &[referee::COUNT_RESTARTED]);
+}
+
+/// The claims by name, so that a typing error cannot leave one unasked.
+#[test]
+fn every_world_asks_every_claim() {
+    for world in worlds() {
+        let asked: Vec<_> = world.properties().into_iter().map(|property| property.name).collect();
+        for claim in [ONE_OWNER, BELIEVES, GETS_IN, SETTLES, referee::OWNER_REPLACED, referee::FORGED] {
+            assert!(asked.contains(&claim), "{claim}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Laws of Helix's lock: no record that `transition` writes, from whatever it was shown, is one the referee would not allow.
+
+#[path = "helix/referee.rs"]
+mod referee;
+
+use lockkeeper_core::helix::{
+    Answer, EMERGENCY, Held, NOBODY, Record, Refusal, Requested, Rules, Seen, ServerNow, Terms, Wish, transition,
+};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+const NOW: i64 = 1_000;
+const RULES: Rules = Rules { skew_ms: 20, grace_ms: 50 };
+
+fn id() -> impl Strategy<Value = String> {
+    select(&["a", "b", "c"][..]).prop_map(str::to_owned)
+}
+
+/// Few enough that equals meet, with the ends of the range among them.
+fn priority() -> impl Strategy<Value = i32> {
+    prop_oneof![0..4i32, Just(EMERGENCY), Just(EMERGENCY - 1)]
+}
+
+/// Before, around and after now, and never.
+fn end() -> impl Strategy<Value = i64> {
+    prop_oneof![Just(-1), 900..1_100i64, 950..1_010i64, Just(i64::MAX)]
+}
+
+fn held() -> impl Strategy<Value = Held> {
+    (id(), end(), priority(), select(&[-1, 0, 30, 200][..])).prop_map(|(id, until_ms, priority, cleanup_ms)| Held {
+        id,
+        message: None,
+        until_ms,
+        priority,
+        waiting_ms: 5,
+        cleanup_ms,
+    })
+}
+
+fn requested() -> impl Strategy<Value = Requested> {
+    (id(), priority(), select(&[0, 30, 200][..]), 850..1_001i64, proptest::option::of(end())).prop_map(
+        |(id, priority, waiting_ms, since_ms, until_ms)| Requested { id, priority, waiting_ms, since_ms, until_ms },
+    )
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    (proptest::option::of(held()), proptest::option::of(requested()))
+        .prop_map(|(owner, request)| Record { owner, request })
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let waiting = proptest::option::of(select(&[0, 30, 200][..]));
+    (id(), priority(), select(&[1, 100, i64::MAX][..]), waiting, any::<bool>(), any::<bool>()).prop_map(
+        |(id, priority, lease_ms, waiting_ms, forceful, wait_past_cleanup)| Terms {
+            priority,
+            waiting_ms,
+            forceful,
+            wait_past_cleanup,
+            cleanup_ms: 7,
+            ..Terms::new(id, lease_ms)
+        },
+    )
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    prop_oneof![
+        3 => end().prop_map(|give_up_ms| Wish::Acquire { give_up_ms }),
+        1 => Just(Wish::Renew),
+        1 => Just(Wish::Leave),
+        1 => Just(Wish::Unlock),
+    ]
+}
+
+fn now() -> impl Strategy<Value = ServerNow> {
+    (0..30i64, 0..30i64).prop_map(|(early, late)| ServerNow { earliest_ms: NOW - early, latest_ms: NOW + late })
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Also where the client is unsure of the time, and where the record is one that no client of ours would write.
+    ///
+    /// H-30, H-57, H-58, H-60, H-61: what the referee says of each.
+    /// B3, B7, B11, B13: none of them is a write that it allows.
+    #[test]
+    fn the_referee_allows_every_write(
+        record in record(), modified_ms in 850..1_001i64, me in terms(), wish in wish(), now in now(),
+    ) {
+        let seen = Seen { record: &record, modified_ms };
+        if let Ok(done) = transition(seen, &me, wish, now, &RULES)
+            && let Some(after) = &done.record
+        {
+            let give_up_ms = if let Wish::Acquire { give_up_ms } = wish { give_up_ms } else { i64::MAX };
+            let judged = referee::judge(&record, modified_ms, after, (&me, give_up_ms), NOW, &RULES);
+            prop_assert!(judged.is_ok(), "{judged:?}\n{after:?}\n{:?}", done.answer);
+        }
+    }
+
+    /// Asked again after its own write, as after a lost reply, a client is told the same and the lock is in nobody else's
+    /// hands.
+    ///
+    /// B14: a write whose reply was lost is simply decided again.
+    #[test]
+    fn a_step_done_twice_is_done_once(record in record(), me in terms(), wish in wish(), now in now()) {
+        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        let Ok(once) = transition(seen, &me, wish, now, &RULES) else { return Ok(()) };
+        let written = once.record.unwrap_or_else(|| record.clone());
+        let again = transition(Seen { record: &written, modified_ms: NOW }, &me, wish, now, &RULES);
+        let same = match (&once.answer, &again) {
+            (Answer::Holds { .. }, Ok(again)) => {
+                let owner = again.record.as_ref().and_then(|record| record.owner.as_ref());
+                matches!(again.answer, Answer::Holds { .. }) && owner.is_some_and(|owner| owner.id == me.id)
+            }
+            (Answer::Left { .. }, Ok(again)) => again.record.as_ref().is_none_or(|record| record.owner.is_none()),
+            // Its time may have come with the first step already.
+            (Answer::Waits { .. }, Ok(again)) => !matches!(again.answer, Answer::Left { .. }),
+            (Answer::Unfinished(_), Ok(again)) => !matches!(again.answer, Answer::Holds { .. }),
+            (Answer::Unfinished(_), Err(Refusal::Unfinished(_))) => true,
+            // A lease so short that it may be over already is not renewed before the requestor.
+            (Answer::Holds { until_ms }, Err(Refusal::Requested(_))) => *until_ms <= now.latest_ms,
+            (_, Err(_)) => false,
+        };
+        prop_assert!(same, "{:?}, then {:?}", once.answer, again);
+    }
+
+    /// H-03, H-30, H-58: whoever is not strictly higher changes nothing while the owner's lease runs.
+    #[test]
+    fn nobody_lower_or_equal_touches_a_running_lease(
+        mut owner in held(), mut me in terms(), now in now(), give_up_ms in end(),
+    ) {
+        me.id = "me".to_owned();
+        owner.until_ms = owner.until_ms.max(NOW + 1);
+        me.priority = me.priority.min(owner.priority);
+        let record = Record { owner: Some(owner.clone()), request: None };
+        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        prop_assert_eq!(transition(seen, &me, Wish::Acquire { give_up_ms }, now, &RULES), Err(Refusal::Held(owner)));
+        let unlocked = transition(seen, &me, Wish::Unlock, now, &RULES);
+        prop_assert_eq!(unlocked, Err(Refusal::NotOwner { owner: record.owner.map(|owner| owner.id) }));
+    }
+
+    /// H-66: for every record, not only Helix's.
+    #[test]
+    fn what_is_written_reads_back(record in record()) {
+        prop_assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
+    }
+
+    /// Any bytes are fine.
+    #[test]
+    fn reading_never_panics(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(record) = Record::from_bytes(&data) {
+            prop_assert!(data.is_empty() || record.owner.is_none_or(|owner| owner.id != NOBODY));
+        }
+    }
+}
+
+/// H-18: it is stored as never, and never ends.
+#[test]
+fn the_largest_lease_does_not_overflow() {
+    let me = Terms::new("a", i64::MAX);
+    let now = ServerNow { earliest_ms: NOW, latest_ms: NOW };
+    let free = Record::default();
+    let wish = Wish::Acquire { give_up_ms: i64::MAX };
+    let taken = transition(Seen { record: &free, modified_ms: 0 }, &me, wish, now, &RULES).unwrap();
+    assert_eq!(taken.answer, Answer::Holds { until_ms: i64::MAX });
+    let record = taken.record.unwrap();
+    assert_eq!(record.info().timeout, i64::MAX);
+    let late = ServerNow { earliest_ms: i64::MAX - 5, latest_ms: i64::MAX };
+    let other = Terms::new("b", 5);
+    let refused = transition(Seen { record: &record, modified_ms: NOW }, &other, wish, late, &RULES);
+    assert!(matches!(refused, Err(Refusal::Held(_))), "{refused:?}");
+}
