@@ -10,9 +10,22 @@
 //! What it rests on, and where that is said: one session's operations take effect in order and its reads never go back in
 //! time; a watch event comes before any read that shows the change; a create whose reply was lost may have happened
 //! (ZooKeeper, "Consistency Guarantees"); after `sync` on the same session nothing sent before it can still take effect.
+//!
+//! Here are the facts and what follows from them; how each is learned is told in the rooms below: [`queueing`] for listings,
+//! [`standing`] for the own nodes, [`doubt`] for what a lost reply leaves open, [`leaving`].
 
-use crate::protocol::{Command, End, Event, Failure, Grant, Inspection, Place, WatchKind};
-use crate::{AttemptId, Dialect, Discipline, FencingToken, Mode, Queue, SessionId, Verdict, Watch, Zxid, decide};
+mod doubt;
+mod leaving;
+mod queueing;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+use self::leaving::Leaving;
+use self::queueing::Blocker;
+use self::standing::{Alone, Barrier, Downgrade, Record};
+use crate::protocol::{Command, End, Event, Failure, Grant, Place, WatchKind};
+use crate::{AttemptId, Class, Dialect, Discipline, FencingToken, Mode, Sequence, SessionId, Zxid};
 
 /// How often a vanished parent is made again before the attempt gives up.
 ///
@@ -31,43 +44,38 @@ enum Own {
     Node { name: String, czxid: Zxid },
 }
 
-/// Why it leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Leaving {
-    /// The caller wants to.
-    Asked,
-    /// Somebody else deleted its node.
-    Evicted,
-    /// The server refuses what it needs.
-    Refused,
-    /// The parent cannot be kept.
-    ParentVanishes,
-}
-
-/// The node that keeps it from going on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Blocker {
-    name: String,
-    /// Its deletion proves the grant without another listing.
-    grants: bool,
-    watched: bool,
-}
-
 /// The command in flight, as far as its outcome is not in the event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Flight {
     Enter,
     MakeParent,
-    List,
+    StoreLimit,
+    List {
+        watch: bool,
+    },
+    /// A synced listing: which nodes are of this attempt?
     Recover,
+    /// A synced listing: which of the nodes and marks in doubt stand?
+    Settle,
     /// Is this node mine?
     Inspect(String),
+    /// Is the barrier mine, whose create's reply was lost?
+    InspectBarrier,
     /// Is the node I am about to delete still mine? (unprotected names only)
     Verify(String),
-    /// The same after a delete whose reply was lost: does the name stand, behind a sync?
-    Settle(String),
+    /// Is the barrier I am about to delete still mine?
+    VerifyBarrier,
     Watch(String),
-    Delete(String),
+    TakeBarrier,
+    Tell {
+        granted: bool,
+    },
+    Downgrade,
+    Delete {
+        name: String,
+        barrier: bool,
+    },
+    DeleteBarrier,
 }
 
 /// The state machine of one attempt.
@@ -81,6 +89,8 @@ pub struct Contender {
     discipline: Discipline,
     dialect: Dialect,
     mode: Mode,
+    /// Its node is a writer's, and it means to read beside those before it.
+    reads_early: bool,
     id: AttemptId,
     session: SessionId,
 
@@ -93,22 +103,35 @@ pub struct Contender {
     doubted: bool,
     parent_missing: bool,
     parents_made: u8,
+    /// The parent states no limit yet, in data of this version.
+    limit_unset: Option<i32>,
 
     listing_due: bool,
+    /// The next listing is to watch the children.
+    watch_children: bool,
     blocker: Option<Blocker>,
     place: Option<Place>,
+    /// The class to change to.
+    reclassify: Option<Class>,
+    barrier: Barrier,
     granted: bool,
     /// The grant follows from the blocker's going alone; no listing has shown the own node first.
     inferred: bool,
     handed_over: bool,
+    token: Option<FencingToken>,
+    /// An upgradeable reader's wish to be alone.
+    alone: Alone,
+    /// A writer's wish to read on in its place.
+    downgrade: Downgrade,
 
     /// It stood behind someone once.
     waited: bool,
     lingered: bool,
     own_watched: bool,
+    record: Record,
     /// The unprotected own node was just seen to be ours, with this version of its data.
     verified: Option<i32>,
-    /// The reply to a delete of an unprotected node was lost: what this server shows may be older than that delete.
+    /// The reply to a delete was lost: what this server shows may be older than that delete.
     delete_doubted: bool,
 
     leaving: Option<Leaving>,
@@ -129,6 +152,7 @@ impl Contender {
             discipline,
             dialect,
             mode,
+            reads_early: false,
             id,
             session,
             own: Own::None,
@@ -137,15 +161,23 @@ impl Contender {
             doubted: false,
             parent_missing: false,
             parents_made: 0,
+            limit_unset: None,
             listing_due: false,
+            watch_children: false,
             blocker: None,
             place: None,
+            reclassify: None,
+            barrier: Barrier::None,
             granted: false,
             inferred: false,
             handed_over: false,
+            token: None,
+            alone: Alone::Unasked,
+            downgrade: Downgrade::None,
             waited: false,
             lingered: false,
             own_watched: false,
+            record: Record::default(),
             verified: None,
             delete_doubted: false,
             leaving: None,
@@ -154,6 +186,12 @@ impl Contender {
             flight: None,
             ended: false,
         }
+    }
+
+    /// An attempt to read with the right to become a writer later ([`Ask::Upgrade`]): see
+    /// [`decide_as_reader`](crate::decide_as_reader). Panics as [`Contender::new`].
+    pub fn upgradeable(dialect: Dialect, id: AttemptId, session: SessionId) -> Self {
+        Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, dialect, Mode::Write, id, session) }
     }
 
     /// The attempt's id.
@@ -172,12 +210,29 @@ impl Contender {
     /// Whether the lock is held, or about to be handed over, as far as this machine knows; the session's clock may know
     /// better.
     pub fn holds(&self) -> bool {
-        self.granted && self.leaving.is_none() && !self.session_over && self.node().is_some()
+        let stands = self.node().is_some() || self.downgrade == Downgrade::Adopt;
+        self.granted && self.leaving.is_none() && !self.session_over && stands
+    }
+
+    /// Whether what it holds is for it alone, beside no reader.
+    pub fn is_alone(&self) -> bool {
+        self.holds() && self.mode != Mode::Read && !self.reads_early && !matches!(self.alone, Alone::Wanted)
     }
 
     /// Where it stood in the last listing, while it waits.
     pub fn place(&self) -> Option<&Place> {
-        self.place.as_ref().filter(|_| !self.granted)
+        self.place.as_ref().filter(|_| self.waits())
+    }
+
+    /// Whether the watch on this node is still of use; the driver may take others off. An empty name: that on the children.
+    pub fn watches(&self, name: &str) -> bool {
+        let own = self.node() == Some(name) || self.discipline.barrier() == Some(name);
+        own || self.blocker.as_ref().is_some_and(|blocker| blocker.watches(name))
+    }
+
+    /// For the lock, or for the readers before it to leave.
+    fn waits(&self) -> bool {
+        !self.granted || self.alone == Alone::Wanted
     }
 
     /// Takes in what happened.
@@ -189,11 +244,17 @@ impl Contender {
             Event::Disconnected => self.disconnected(),
             Event::Gone(name) => self.gone(name),
             Event::Changed(name) => self.changed(name),
+            Event::ChildrenChanged => self.children_changed(),
+            Event::Ask(ask) => self.asked_by_its_caller(ask),
             Event::Entered { created, listed } => self.entered(created, listed),
             Event::ParentMade(outcome) => self.parent_made(outcome),
+            Event::LimitStored(outcome) => self.limit_stored(outcome),
             Event::Listed(outcome) => self.listed(outcome),
             Event::Inspected(outcome) => self.inspected(outcome),
             Event::Watched(outcome) => self.watched(outcome),
+            Event::BarrierTaken(outcome) => self.barrier_taken(outcome),
+            Event::Told(outcome) => self.told(outcome),
+            Event::Downgraded(outcome) => self.downgraded(outcome),
             Event::Deleted(outcome) => self.deleted(outcome),
         }
     }
@@ -203,6 +264,7 @@ impl Contender {
         if self.ended || (self.flight.is_some() && !self.session_over) {
             return None;
         }
+        self.change_class();
         let command = if self.session_over {
             Some(Command::End(End::SessionOver))
         } else if self.stuck {
@@ -218,334 +280,121 @@ impl Contender {
         command
     }
 
-    /// First of all: which nodes are ours, and are there too many?
-    fn settle_doubt(&mut self) -> Option<Command> {
-        if let Some(name) = self.suspects.pop() {
-            self.flight = Some(Flight::Inspect(name.clone()));
-            return Some(Command::Inspect { name });
-        }
-        if let Some(name) = self.strays.last().cloned() {
-            return Some(self.delete(name));
-        }
-        if self.own == Own::Doubtful {
-            self.flight = Some(Flight::Recover);
-            return Some(Command::Recover);
-        }
-        None
-    }
-
-    /// Leaving: no node, or one to delete, or perhaps a second one to look for.
-    fn leave(&mut self, why: Leaving) -> Command {
-        match &self.own {
-            Own::Node { name, .. } => {
-                let name = name.clone();
-                self.delete(name)
-            }
-            _ if self.doubted => {
-                // The last look, behind a sync: whatever carries our id goes too.
-                self.doubted = false;
-                self.flight = Some(Flight::Recover);
-                Command::Recover
-            }
-            _ => Command::End(match why {
-                Leaving::Asked => End::Left,
-                Leaving::Evicted => End::Evicted,
-                Leaving::Refused => End::Refused,
-                Leaving::ParentVanishes => End::ParentVanishes,
-            }),
-        }
-    }
-
-    /// Deletes a node of ours. A name without an id may belong to someone else by now (the parent was removed, made again,
-    /// and counts from zero): look before each delete, and bind the delete to what was seen.
-    fn delete(&mut self, name: String) -> Command {
-        if self.dialect.protects() {
-            self.flight = Some(Flight::Delete(name.clone()));
-            return Command::Delete { name, version: None };
-        }
-        if self.delete_doubted {
-            // The node may be gone, the parent removed and made again, and the name someone else's, with the same version;
-            // and a server that lags would still show the node as ours. So no look before a sync.
-            self.flight = Some(Flight::Settle(name));
-            return Command::Recover;
-        }
-        match self.verified.take() {
-            Some(version) => {
-                self.flight = Some(Flight::Delete(name.clone()));
-                Command::Delete { name, version: Some(version) }
-            }
-            None => {
-                self.flight = Some(Flight::Verify(name.clone()));
-                Command::Inspect { name }
-            }
-        }
-    }
-
     /// On the way in, waiting, or holding.
     fn advance(&mut self) -> Option<Command> {
-        let own = match &self.own {
+        let (name, czxid) = match &self.own {
             Own::None if self.parent_missing => {
                 self.flight = Some(Flight::MakeParent);
-                return Some(Command::MakeParent);
+                let stays = self.discipline.barrier().is_some();
+                return Some(Command::MakeParent { stays, limit: self.discipline.permits() });
             }
             Own::None => {
                 self.flight = Some(Flight::Enter);
                 let prefix = self.dialect.prefix(self.mode, self.id).expect("checked when the contender was made");
-                return Some(Command::Enter { prefix });
+                return Some(Command::Enter { prefix, limit: self.discipline.permits().is_some() });
             }
             Own::Doubtful => unreachable!("settled before"),
-            Own::Node { name, czxid } => (name, *czxid),
+            Own::Node { name, czxid } => (name.clone(), *czxid),
         };
-        if self.granted && !self.handed_over && (self.own_watched || !self.inferred) {
-            self.handed_over = true;
-            let token = FencingToken::from_zxid(own.1);
-            return Some(Command::Grant(Grant { name: own.0.clone(), token }));
+        if self.own_watched || !self.inferred {
+            if self.granted && !self.handed_over {
+                self.handed_over = true;
+                // A barrier's is known from when it was taken. All others hold by their own node.
+                let token = *self.token.get_or_insert(FencingToken::from_zxid(czxid));
+                return Some(Command::Grant(Grant { name, token }));
+            }
+            if self.alone == Alone::Reached {
+                self.alone = Alone::Told;
+                return Some(Command::Upgraded);
+            }
         }
-        if !self.granted && self.listing_due {
-            self.flight = Some(Flight::List);
-            return Some(Command::List);
+        if self.handed_over
+            && let Some(command) = self.tell_caller()
+        {
+            return Some(command);
         }
-        if let Some(Blocker { name, watched: false, .. }) = &self.blocker {
-            self.flight = Some(Flight::Watch(name.clone()));
-            return Some(Command::Watch { name: name.clone(), kind: WatchKind::Blocker });
+        if let (Some(version), Some(permits)) = (self.limit_unset.take(), self.discipline.permits()) {
+            self.flight = Some(Flight::StoreLimit);
+            return Some(Command::StoreLimit { permits, version });
         }
-        if (self.lingered || self.waited) && !self.own_watched {
-            let name = own.0.clone();
-            self.flight = Some(Flight::Watch(name.clone()));
-            return Some(Command::Watch { name, kind: WatchKind::Own });
+        if self.waits() && self.listing_due {
+            let watch = std::mem::take(&mut self.watch_children);
+            self.flight = Some(Flight::List { watch });
+            return Some(Command::List { limit: self.discipline.permits().is_some(), watch });
+        }
+        if self.waits() && self.barrier == Barrier::Due {
+            self.flight = Some(Flight::TakeBarrier);
+            let barrier = self.discipline.barrier().expect("only its discipline says to take it").to_owned();
+            return Some(Command::TakeBarrier { own: name, barrier });
+        }
+        if let Some(blocker) = self.blocker.as_ref().and_then(Blocker::to_watch) {
+            return Some(self.watch(blocker.to_owned(), WatchKind::Blocker));
+        }
+        let announces = self.must_announce();
+        if (self.lingered || self.waited || announces) && !self.own_watched {
+            return Some(self.watch(name, WatchKind::Own));
+        }
+        if let (Barrier::Ours { watched: false, .. }, true, Some(barrier)) =
+            (&self.barrier, self.lingered, self.discipline.barrier())
+        {
+            return Some(self.watch(barrier.to_owned(), WatchKind::Own));
+        }
+        if let (true, Some(version)) = (announces, self.record.version) {
+            self.flight = Some(Flight::Tell { granted: self.granted });
+            return Some(Command::Tell { name, granted: self.granted, version });
+        }
+        if self.downgrade == Downgrade::Wanted && self.handed_over {
+            self.flight = Some(Flight::Downgrade);
+            return Some(Command::Downgrade { into: self.reader_name(&name), from: name });
         }
         None
     }
 
-    fn entered(&mut self, created: Result<(&str, Zxid), Failure>, listed: Result<&[String], Failure>) {
-        self.flight = None;
-        match created {
-            Ok((name, czxid)) => {
-                self.own = Own::Node { name: name.to_owned(), czxid };
-                self.listing_due = true;
-                if let Ok(names) = listed {
-                    self.judge(names);
-                } else if listed == Err(Failure::SessionOver) {
-                    self.session_over = true;
-                }
-            }
-            Err(Failure::NoNode) if self.parents_made < MAX_PARENTS_MADE => self.parent_missing = true,
-            Err(Failure::NoNode) => self.leave_because(Leaving::ParentVanishes),
-            Err(Failure::ConnectionLoss) => self.doubt(),
-            Err(Failure::SessionOver) => self.session_over = true,
-            Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
-        }
+    fn watch(&mut self, name: String, kind: WatchKind) -> Command {
+        self.flight = Some(Flight::Watch(name.clone()));
+        Command::Watch { name, kind }
     }
 
-    fn parent_made(&mut self, outcome: Result<(), Failure>) {
-        self.flight = None;
-        match outcome {
-            // Made, or something above it vanished meanwhile: the next create tells.
-            Ok(()) | Err(Failure::NoNode) => {
-                self.parent_missing = false;
-                self.parents_made += 1;
-            }
-            Err(Failure::ConnectionLoss) => {}
-            Err(Failure::SessionOver) => self.session_over = true,
-            Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
-        }
+    /// The name of the reader's node in the place of the writer's node `writer`.
+    fn reader_name(&self, writer: &str) -> String {
+        let prefix = self.dialect.prefix(Mode::Read, self.id).expect("a dialect that names writers names readers");
+        let (_, sequence) = Sequence::split(writer).expect("the server numbered it");
+        format!("{prefix}{sequence}")
     }
 
-    fn listed(&mut self, outcome: Result<&[String], Failure>) {
-        let flight = self.flight.take();
-        if let Some(Flight::Settle(name)) = flight {
-            return self.settled(&name, outcome);
-        }
-        let recovering = flight == Some(Flight::Recover);
-        match outcome {
-            Ok(names) if recovering => self.search(names),
-            Ok(names) => self.judge(names),
-            // No parent, no children: nothing of ours can be left.
-            Err(Failure::NoNode) if recovering => self.search(&[]),
-            Err(Failure::NoNode) => self.evicted(),
-            Err(Failure::ConnectionLoss) if recovering => self.doubted = true,
-            Err(Failure::ConnectionLoss) => {}
-            Err(Failure::SessionOver) => self.session_over = true,
-            Err(Failure::Refused | Failure::BadVersion) if recovering => self.stuck = true,
-            Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
-        }
-    }
-
-    /// A synced listing after a delete whose reply was lost.
-    fn settled(&mut self, name: &str, outcome: Result<&[String], Failure>) {
-        match outcome {
-            Ok(names) => {
-                self.delete_doubted = false;
-                if !names.iter().any(|listed| listed == name) {
-                    self.forget(name);
-                }
-            }
-            Err(Failure::NoNode) => {
-                self.delete_doubted = false;
-                self.forget(name);
-            }
-            Err(Failure::ConnectionLoss) => {}
-            Err(Failure::SessionOver) => self.session_over = true,
-            Err(Failure::Refused | Failure::BadVersion) => self.stuck = true,
-        }
-    }
-
-    /// Judges a listing that shows the own node, or its absence.
-    fn judge(&mut self, names: &[String]) {
-        let Own::Node { name: own, .. } = &self.own else {
-            return;
-        };
-        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), names);
-        if self.doubted {
-            // A second node of this attempt, from a create thought lost, would block us from the front for ever.
-            let second = |e: &&crate::Entry<'_>| e.id == Some(self.id) && e.name != own;
-            self.suspects = queue.entries().iter().rev().filter(second).map(|e| e.name.to_owned()).collect();
-        }
-        self.listing_due = false;
-        self.blocker = None;
-        self.place = queue
-            .position(own)
-            .filter(|ahead| *ahead > 0)
-            .map(|ahead| Place { ahead, first: queue.entries()[0].name.to_owned() });
-        match decide(&self.discipline, &queue, own) {
-            Verdict::Granted => (self.granted, self.inferred) = (true, false),
-            Verdict::Blocked(Watch::Deleted { name, grants }) => {
-                self.waited = true;
-                self.blocker = Some(Blocker { name: name.to_owned(), grants, watched: false });
-            }
-            Verdict::Missing => self.evicted(),
-            // The kinds that need these are decided (see `decide`) but have no contender yet; their faces do not exist.
-            Verdict::TakeBarrier
-            | Verdict::Blocked(Watch::GrantedOrDeleted(_) | Watch::Children | Watch::BarrierGone) => {
-                self.leave_because(Leaving::Refused);
-            }
-        }
-    }
-
-    /// Looks in a synced listing for nodes of this attempt.
-    fn search(&mut self, names: &[String]) {
-        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), names);
-        let mine = |e: &&crate::Entry<'_>| match e.id {
-            Some(id) => id == self.id,
-            // Only the data tells whose an unprotected node is.
-            None => !self.dialect.protects() && e.mode == self.mode,
-        };
-        self.suspects = queue.entries().iter().rev().filter(mine).map(|e| e.name.to_owned()).collect();
-        if self.own == Own::Doubtful {
-            // Decided unless an inspection finds it: nothing sent before the sync can still take effect.
-            self.own = Own::None;
-        }
-    }
-
-    fn inspected(&mut self, outcome: Result<Inspection, Failure>) {
-        let (name, verifying) = match self.flight.take() {
-            Some(Flight::Inspect(name)) => (name, false),
-            Some(Flight::Verify(name)) => (name, true),
-            _ => return,
-        };
-        match outcome {
-            Ok(seen) if verifying && self.is_ours(&name, &seen) => self.verified = Some(seen.version),
-            Ok(_) | Err(Failure::NoNode) if verifying => self.forget(&name),
-            Ok(seen) => self.identify(name, seen),
-            Err(Failure::ConnectionLoss) if verifying => {}
-            Err(Failure::ConnectionLoss) => self.suspects.push(name),
-            Err(Failure::SessionOver) => self.session_over = true,
-            Err(Failure::Refused | Failure::BadVersion) if verifying => self.stuck = true,
-            // Not there any more, or not for us to read: nobody makes a node that its own maker may not read.
-            Err(Failure::NoNode | Failure::Refused | Failure::BadVersion) => {}
-        }
-    }
-
-    /// A suspect was looked at: the first that is ours is adopted, any other of ours is a stray.
-    ///
-    /// Ours means: this attempt *and this session*. A node that another session made dies with that session, however much
-    /// it looks like ours (CURATOR-498, CURATOR-604).
-    fn identify(&mut self, name: String, seen: Inspection) {
-        if seen.owner != self.session || !(self.dialect.protects() || seen.id == Some(self.id)) {
-            return;
-        }
-        match &self.own {
-            Own::Node { name: own, .. } if *own == name => {}
-            Own::Node { .. } => self.strays.push(name),
-            Own::None | Own::Doubtful => {
-                self.own = Own::Node { name, czxid: seen.czxid };
-                self.listing_due = true;
-            }
-        }
-    }
-
-    /// Whether the node just seen under the name of one of ours is still that one.
-    fn is_ours(&self, name: &str, seen: &Inspection) -> bool {
-        let same = match &self.own {
-            Own::Node { name: own, czxid } if own == name => *czxid == seen.czxid,
-            _ => seen.id == Some(self.id),
-        };
-        same && seen.owner == self.session
-    }
-
-    fn watched(&mut self, outcome: Result<(), Failure>) {
-        let Some(Flight::Watch(name)) = self.flight.take() else {
-            return;
-        };
-        match outcome {
-            Ok(()) => {
-                if let Some(blocker) = self.blocker.as_mut().filter(|b| b.name == name) {
-                    blocker.watched = true;
-                } else {
-                    self.own_watched = true;
-                }
-            }
-            Err(Failure::NoNode) => self.gone(&name),
-            Err(Failure::ConnectionLoss) => {}
-            Err(Failure::SessionOver) => self.session_over = true,
-            Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
-        }
-    }
-
-    fn deleted(&mut self, outcome: Result<(), Failure>) {
-        let Some(Flight::Delete(name)) = self.flight.take() else {
-            return;
-        };
-        match outcome {
-            Ok(()) | Err(Failure::NoNode) => self.forget(&name),
-            Err(Failure::ConnectionLoss) => self.delete_doubted = !self.dialect.protects(),
-            Err(Failure::SessionOver) => self.session_over = true,
-            // Its data changed between the look and the delete (an asker's word): look again.
-            Err(Failure::BadVersion) => {}
-            Err(Failure::Refused) => self.stuck = true,
-        }
-    }
-
-    /// A watched node is gone.
-    fn gone(&mut self, name: &str) {
-        if self.node() == Some(name) {
-            self.evicted();
-        } else if let Some(blocker) = self.blocker.take_if(|b| b.name == name) {
-            if blocker.grants {
-                (self.granted, self.inferred) = (true, true);
-            } else {
-                self.listing_due = true;
-            }
+    /// The lock, or being alone, is reached.
+    fn let_in(&mut self, inferred: bool) {
+        self.inferred = inferred;
+        if self.granted {
+            self.alone = Alone::Reached;
+        } else {
+            self.granted = true;
         }
     }
 
     /// Watches no longer tell in order: a listing must say who is first.
     fn disconnected(&mut self) {
         if let Some(blocker) = &mut self.blocker {
-            blocker.grants = false;
+            blocker.distrust();
         }
-        if self.inferred && !self.handed_over {
+        if !self.inferred {
+            return;
+        }
+        if self.granted && !self.handed_over {
             (self.granted, self.inferred, self.listing_due) = (false, false, true);
+        } else if self.alone == Alone::Reached {
+            (self.alone, self.inferred, self.listing_due) = (Alone::Wanted, false, true);
         }
     }
 
-    /// A watched node has new data, which no exclusive contender cares for: only the watch must stand again.
-    fn changed(&mut self, name: &str) {
-        if self.node() == Some(name) {
-            self.own_watched = false;
-        } else if let Some(blocker) = self.blocker.as_mut().filter(|b| b.name == name) {
-            blocker.watched = false;
+    /// A failure that says the same whatever was asked for. `true`: it was one.
+    fn failed_for_good(&mut self, failure: Failure) -> bool {
+        match failure {
+            Failure::SessionOver => self.session_over = true,
+            Failure::Refused => self.leave_because(Leaving::Refused),
+            _ => return false,
         }
+        true
     }
 
     /// A node of ours is gone for good.
@@ -554,12 +403,6 @@ impl Contender {
         if self.node() == Some(name) {
             self.own = Own::None;
         }
-    }
-
-    /// The fate of a create is unknown.
-    fn doubt(&mut self) {
-        self.own = Own::Doubtful;
-        self.doubted = true;
     }
 
     /// Somebody else deleted the own node.
@@ -571,53 +414,5 @@ impl Contender {
     /// Leave; the first reason is the one to tell.
     fn leave_because(&mut self, why: Leaving) {
         _ = self.leaving.get_or_insert(why);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ID: AttemptId = AttemptId::new(1);
-
-    /// A contender whose node is the second in line.
-    fn second() -> (Contender, String) {
-        let mut contender = Contender::new(Discipline::Exclusive, Dialect::Curator, Mode::Exclusive, ID, SessionId(1));
-        let Some(Command::Enter { prefix }) = contender.next_command() else {
-            panic!("it enters first");
-        };
-        let own = format!("{prefix}0000000001");
-        let listing = ["lock-0000000000".to_owned(), own.clone()];
-        contender.handle(Event::Entered { created: Ok((&own, Zxid(7))), listed: Ok(&listing) });
-        (contender, own)
-    }
-
-    fn watch(name: &str, kind: WatchKind) -> Option<Command> {
-        Some(Command::Watch { name: name.to_owned(), kind })
-    }
-
-    /// An operator deletes a waiter's node, then the holder leaves: the waiter must not take that for its turn.
-    #[test]
-    fn case_42_a_deleted_waiter_is_not_granted_by_its_blockers_going() {
-        let (mut waiter, own) = second();
-        assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
-        waiter.handle(Event::Watched(Err(Failure::NoNode)));
-        assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own), "does my node still stand?");
-        waiter.handle(Event::Watched(Err(Failure::NoNode)));
-        assert_eq!(waiter.next_command(), Some(Command::End(End::Evicted)));
-    }
-
-    #[test]
-    fn a_waiter_is_granted_by_its_blockers_going_without_another_listing() {
-        let (mut waiter, own) = second();
-        assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
-        waiter.handle(Event::Watched(Ok(())));
-        assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
-        waiter.handle(Event::Watched(Ok(())));
-        assert_eq!(waiter.next_command(), None, "it waits");
-        waiter.handle(Event::Gone("lock-0000000000"));
-        let token = FencingToken::from_zxid(Zxid(7));
-        assert_eq!(waiter.next_command(), Some(Command::Grant(Grant { name: own, token })));
-        assert!(waiter.holds());
     }
 }

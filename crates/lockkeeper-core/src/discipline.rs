@@ -63,6 +63,14 @@ impl Discipline {
             _ => None,
         }
     }
+
+    /// How many permits there are, where they are counted.
+    pub fn permits(&self) -> Option<u32> {
+        match self {
+            Discipline::Permits { permits } => Some(*permits),
+            _ => None,
+        }
+    }
 }
 
 /// Judges the contender whose node is called `me` by one listing.
@@ -85,11 +93,27 @@ pub fn decide<'a>(discipline: &Discipline, queue: &Queue<'a>, me: &str) -> Verdi
     }
 }
 
+/// Judges the contender whose node is called `me` as one that only reads for now, whatever its node says.
+///
+/// So an upgradeable reader enters: its node is a writer's, which keeps everyone behind it waiting, and it reads beside the
+/// readers before it. To become a writer it need only wait for those ([`decide`]), and nobody waits for it meanwhile who
+/// holds anything: no deadlock. (The asymmetric update lock of Gray and Reuter, "Transaction Processing", 7.8.)
+pub fn decide_as_reader<'a>(queue: &Queue<'a>, me: &str) -> Verdict<'a> {
+    match queue.position(me) {
+        Some(position) => behind_the_nearest_writer(&queue.entries()[..position]),
+        None => Verdict::Missing,
+    }
+}
+
 /// Waits for the next older entry, whatever it is.
 fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
     match older.last() {
         None => Verdict::Granted,
-        Some(next) => Verdict::Blocked(Watch::Deleted { name: next.name, grants: older.len() == 1 }),
+        // A writer may have turned into a reader that still stands in the same place.
+        Some(next) => {
+            let grants = older.len() == 1 && next.mode != Mode::Write;
+            Verdict::Blocked(Watch::Deleted { name: next.name, grants })
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+mod class;
 mod contender;
 mod discipline;
 pub mod helix;
@@ -21,13 +22,14 @@ mod queue;
 mod sequence;
 mod token;
 
+pub use class::{Class, ClassError};
 pub use contender::Contender;
-pub use discipline::{Discipline, Verdict, Watch, decide};
+pub use discipline::{Discipline, Verdict, Watch, decide, decide_as_reader};
 pub use hold::{Link, LinkClock, LinkState, Loss, Trust};
 pub use naming::{AttemptId, Dialect, Mode, NodeName, ParseIdError};
 pub use path::{LockPath, PathError};
-pub use payload::{Owner, Payload, Testimony};
-pub use protocol::{Command, End, Event, Failure, Grant, Inspection, Place, WatchKind};
+pub use payload::{Owner, PathRecord, Payload, Revocation, Testimony};
+pub use protocol::{Ask, Command, End, Event, Failure, Grant, Inspection, Limit, Listing, Place, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
 pub use token::{FencingToken, SessionId, Zxid};

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::Sequence;
+use crate::{Class, Sequence};
 
 /// The id of one attempt to enter a queue, written into the node's name or data.
 ///
@@ -86,12 +86,15 @@ impl AttemptId {
 pub enum Mode {
     /// Nobody beside me.
     Exclusive,
+    /// Nobody beside me, among readers. Such a node may turn into a reader's in its place (a downgrade), so its going proves
+    /// less than that of an exclusive one.
+    Write,
     /// Other readers beside me, no writer.
     Read,
     /// This many of the path's permits.
     Permits(u32),
     /// Nobody beside me; a lower class goes first.
-    Class(u8),
+    Class(Class),
 }
 
 /// How the nodes of one path are named.
@@ -108,6 +111,10 @@ pub enum Dialect {
     /// Not protected: an attempt recognises its own node by the data only, and a name may be used again after the parent
     /// was recreated. So looking for an own node costs one read a candidate, and a release one read more.
     Recipe,
+    /// `<32 hex>__lock__0000000001`, `<32 hex>__rlock__…`: Kazoo's, where a writer's node is named like a lock's. Protected.
+    Kazoo,
+    /// `A-0000000001`, `B-…`: Contentserv's, any class before its number. Not protected.
+    Contentserv,
 }
 
 /// A child's name, read in a dialect.
@@ -123,17 +130,41 @@ pub struct NodeName {
 
 const PROTECTION: &str = "_c_";
 
+/// What the nodes of a semaphore say before their number of permits. No other maker has such names: to Curator and Kazoo
+/// they are unknown children.
+const PERMITS: &str = "permits-";
+
 impl Dialect {
-    /// Whether a name carries its attempt's id and is therefore never used twice.
-    pub const fn protects(self) -> bool {
-        matches!(self, Dialect::Curator)
+    /// Every dialect.
+    pub const ALL: [Dialect; 4] = [Dialect::Curator, Dialect::Recipe, Dialect::Kazoo, Dialect::Contentserv];
+
+    /// The dialect that a listing's names are in: the first that counts any of them.
+    pub fn of<S: AsRef<str>>(names: &[S]) -> Dialect {
+        let counts = |dialect: &Dialect| names.iter().any(|name| dialect.parse(name.as_ref()).is_some());
+        Self::ALL.into_iter().find(counts).unwrap_or_default()
     }
 
-    /// The markers of this dialect, each with what it asks for.
+    /// Whether a name carries its attempt's id and is therefore never used twice.
+    pub const fn protects(self) -> bool {
+        matches!(self, Dialect::Curator | Dialect::Kazoo)
+    }
+
+    /// The words that ask the holder of such a node to let go, where its makers know one.
+    pub const fn revocation_word(self) -> Option<&'static str> {
+        match self {
+            Dialect::Curator => Some("__REVOKE__"),
+            Dialect::Recipe => Some("unlock"),
+            Dialect::Kazoo | Dialect::Contentserv => None,
+        }
+    }
+
+    /// The markers of this dialect, each with what it asks for. Where two share a marker, names are read as the first.
     const fn markers(self) -> &'static [(&'static str, Mode)] {
         match self {
-            Dialect::Curator => &[("lock-", Mode::Exclusive), ("__WRIT__", Mode::Exclusive), ("__READ__", Mode::Read)],
-            Dialect::Recipe => &[("lock-", Mode::Exclusive), ("write-", Mode::Exclusive), ("read-", Mode::Read)],
+            Dialect::Curator => &[("lock-", Mode::Exclusive), ("__WRIT__", Mode::Write), ("__READ__", Mode::Read)],
+            Dialect::Recipe => &[("lock-", Mode::Exclusive), ("write-", Mode::Write), ("read-", Mode::Read)],
+            Dialect::Kazoo => &[("__lock__", Mode::Write), ("__rlock__", Mode::Read), ("__lock__", Mode::Exclusive)],
+            Dialect::Contentserv => &[],
         }
     }
 
@@ -141,10 +172,16 @@ impl Dialect {
     ///
     /// `None` if this dialect has no name for `mode`.
     pub fn prefix(self, mode: Mode, id: AttemptId) -> Option<String> {
+        match (self, mode) {
+            (Dialect::Contentserv, Mode::Class(class)) => return Some(format!("{class}-")),
+            (Dialect::Curator, Mode::Permits(permits)) => return Some(format!("{PROTECTION}{id}-{PERMITS}{permits}-")),
+            _ => {}
+        }
         let (marker, _) = self.markers().iter().find(|(_, m)| *m == mode)?;
         Some(match self {
             Dialect::Curator => format!("{PROTECTION}{id}-{marker}"),
-            Dialect::Recipe => (*marker).to_owned(),
+            Dialect::Kazoo => format!("{:032x}{marker}", id.0),
+            Dialect::Recipe | Dialect::Contentserv => (*marker).to_owned(),
         })
     }
 
@@ -158,10 +195,30 @@ impl Dialect {
                 let (id, rest) = rest.split_at_checked(AttemptId::LEN)?;
                 (Some(AttemptId::read(id.as_bytes())?), rest.strip_prefix('-')?)
             }
+            (Dialect::Kazoo, _) => {
+                let (id, rest) = prefix.split_at_checked(32)?;
+                // Kazoo prints lower case; a sign, which `from_str_radix` would take, it never does.
+                let hex = id.bytes().all(|byte| byte.is_ascii_hexdigit());
+                (Some(AttemptId(u128::from_str_radix(id, 16).ok().filter(|_| hex)?)), rest)
+            }
             _ => (None, prefix),
         };
-        let (_, mode) = self.markers().iter().find(|(m, _)| *m == marker)?;
-        Some(NodeName { id, mode: *mode, sequence })
+        let mode = match self {
+            Dialect::Contentserv => Mode::Class(Class::new(marker.strip_suffix('-')?).ok()?),
+            _ => match self.markers().iter().find(|(m, _)| *m == marker) {
+                Some((_, mode)) => *mode,
+                None if self == Dialect::Curator => Self::permits(marker)?,
+                None => return None,
+            },
+        };
+        Some(NodeName { id, mode, sequence })
+    }
+
+    /// `permits-3-`, as ours are named; exactly as printed, so that one name is read one way.
+    fn permits(marker: &str) -> Option<Mode> {
+        let digits = marker.strip_prefix(PERMITS)?.strip_suffix('-')?;
+        let permits = digits.parse().ok().filter(|permits| *permits > 0 && !digits.starts_with(['0', '+']))?;
+        Some(Mode::Permits(permits))
     }
 }
 
@@ -181,23 +238,44 @@ mod tests {
         }
     }
 
+    const MODES: [Mode; 7] = [
+        Mode::Exclusive,
+        Mode::Write,
+        Mode::Read,
+        Mode::Permits(1),
+        Mode::Permits(u32::MAX),
+        Mode::Class(Class::FOREGROUND),
+        Mode::Class(Class::BACKGROUND),
+    ];
+
     #[test]
     fn printed_names_read_back() {
-        for dialect in [Dialect::Curator, Dialect::Recipe] {
-            for mode in [Mode::Exclusive, Mode::Read] {
-                for count in [0, i32::MAX, i32::MIN, -5] {
-                    let sequence = Sequence::new(count);
-                    let name = format!("{}{sequence}", dialect.prefix(mode, ID).expect("both dialects name both"));
-                    let id = dialect.protects().then_some(ID);
-                    assert_eq!(dialect.parse(&name), Some(NodeName { id, mode, sequence }), "{name}");
-                }
+        for (dialect, mode) in Dialect::ALL.iter().flat_map(|dialect| MODES.map(|mode| (*dialect, mode))) {
+            let Some(prefix) = dialect.prefix(mode, ID) else { continue };
+            for count in [0, i32::MAX, i32::MIN, -5] {
+                let sequence = Sequence::new(count);
+                let name = format!("{prefix}{sequence}");
+                let id = dialect.protects().then_some(ID);
+                // Kazoo names both alike.
+                let mode = if (dialect, mode) == (Dialect::Kazoo, Mode::Exclusive) { Mode::Write } else { mode };
+                assert_eq!(dialect.parse(&name), Some(NodeName { id, mode, sequence }), "{name}");
             }
         }
     }
 
     #[test]
-    fn modes_without_a_name_have_none() {
-        assert_eq!(Dialect::Recipe.prefix(Mode::Class(0), ID), None);
-        assert_eq!(Dialect::Curator.prefix(Mode::Permits(2), ID), None);
+    fn each_dialect_names_what_its_makers_have() {
+        let named = |dialect: Dialect| MODES.map(|mode| dialect.prefix(mode, ID).is_some());
+        assert_eq!(named(Dialect::Curator), [true, true, true, true, true, false, false]);
+        assert_eq!(named(Dialect::Recipe), [true, true, true, false, false, false, false]);
+        assert_eq!(named(Dialect::Kazoo), [true, true, true, false, false, false, false]);
+        assert_eq!(named(Dialect::Contentserv), [false, false, false, false, false, true, true]);
+    }
+
+    #[test]
+    fn permits_are_read_only_as_they_are_printed() {
+        for bad in ["permits-0-", "permits-03-", "permits-+3-", "permits--", "permits-3", "permits-4294967296-"] {
+            assert_eq!(Dialect::Curator.parse(&format!("_c_{ID}-{bad}0000000001")), None, "{bad}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::AttemptId;
+use crate::{AttemptId, Limit};
 
 /// The words by which other makers ask a holder to let go.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
@@ -46,6 +46,97 @@ pub struct Payload {
     pub message: Option<String>,
     /// When it was written, in milliseconds since 1970 by the owner's clock. For people; never compared.
     pub since_ms: u64,
+    /// The attempt tells those behind it that it was granted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub granted: bool,
+    /// Somebody asks the owner to let go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revocation: Option<Revocation>,
+}
+
+/// A request to let go, and the answer to it.
+///
+/// Part of the owner's record, so that asking erases nothing. The answer "released" is the node's going.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Revocation {
+    /// The asker's name for this request, to recognise the answer by. Empty for a bare word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    /// Who asks; unknown for a bare word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Owner>,
+    /// Why, in the asker's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When, in milliseconds since 1970 by the asker's clock. For people; never compared.
+    #[serde(default)]
+    pub at_ms: u64,
+    /// The owner refuses, and says why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+impl Revocation {
+    /// A request. A reason over 4096 bytes is cut at a character.
+    pub fn new(id: AttemptId, by: Owner, reason: Option<&str>, at_ms: u64) -> Self {
+        Revocation { id: id.to_string(), by: Some(by), reason: reason.map(cut), at_ms, refused: None }
+    }
+
+    /// The owner's refusal of it.
+    pub fn refuse(&mut self, why: &str) {
+        self.refused = Some(cut(why));
+    }
+}
+
+/// `ops@desk-3 (pid 99): "deploying"`
+impl std::fmt::Display for Revocation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.by {
+            Some(by) => by.fmt(f)?,
+            None => f.write_str("someone unnamed")?,
+        }
+        match &self.reason {
+            Some(reason) => write!(f, ": {reason}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the node of a lock's path says, where it says anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathRecord {
+    /// The version of this format, now 1.
+    pub lockkeeper: u32,
+    /// How many permits there are.
+    pub permits: u32,
+}
+
+impl PathRecord {
+    /// The record of a semaphore's path.
+    pub const fn new(permits: u32) -> Self {
+        PathRecord { lockkeeper: Payload::VERSION, permits }
+    }
+
+    /// The bytes to store.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a struct of numbers always serialises")
+    }
+
+    /// What a path's bytes, of this version, say of its limit. Any bytes are fine.
+    pub fn limit(data: &[u8], version: i32) -> Limit {
+        match serde_json::from_slice::<PathRecord>(data) {
+            Ok(record) => Limit::Permits(record.permits),
+            Err(_) if data.is_empty() => Limit::Unset { version },
+            Err(_) => Limit::Foreign,
+        }
+    }
+}
+
+/// At most 4096 bytes of a text, cut at a character.
+fn cut(text: &str) -> String {
+    let end = (0..=MAX_MESSAGE_BYTES.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    text[..end].to_owned()
 }
 
 impl Payload {
@@ -54,11 +145,9 @@ impl Payload {
 
     /// A record. A message over 4096 bytes is cut at a character, so that no caller can make a node unlistable.
     pub fn new(id: AttemptId, owner: Owner, message: Option<&str>, since_ms: u64) -> Self {
-        let message = message.map(|text| {
-            let end = (0..=MAX_MESSAGE_BYTES.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
-            text[..end].to_owned()
-        });
-        Payload { lockkeeper: Self::VERSION, id: id.to_string(), owner, message, since_ms }
+        let message = message.map(cut);
+        let (granted, revocation) = (false, None);
+        Payload { lockkeeper: Self::VERSION, id: id.to_string(), owner, message, since_ms, granted, revocation }
     }
 
     /// The bytes to store.
@@ -104,6 +193,15 @@ impl Testimony {
     pub fn id(&self) -> Option<AttemptId> {
         match self {
             Testimony::Record(record) => record.id.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// The request to let go that stands unanswered.
+    pub fn revocation(&self) -> Option<Revocation> {
+        match self {
+            Testimony::Record(record) => record.revocation.clone().filter(|asked| asked.refused.is_none()),
+            Testimony::Revoked => Some(Revocation::default()),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 //! Each command has exactly one event that reports its outcome. All are data, so that a model checker, a simulator and the
 //! network can stand on the other side.
 
-use crate::{AttemptId, FencingToken, SessionId, Zxid};
+use crate::{AttemptId, Class, FencingToken, SessionId, Zxid};
 
 /// Something that happened: the outcome of the command in flight, a watch, or a wish of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,22 +13,34 @@ pub enum Event<'a> {
         /// The create's: the node's full name and the transaction that made it.
         created: Result<(&'a str, Zxid), Failure>,
         /// The listing's, which travelled behind it.
-        listed: Result<&'a [String], Failure>,
+        listed: Result<Listing<'a>, Failure>,
     },
     /// The outcome of [`Command::MakeParent`]; a parent that was there already is as good.
     ParentMade(Result<(), Failure>),
+    /// The outcome of [`Command::StoreLimit`].
+    LimitStored(Result<(), Failure>),
     /// The outcome of [`Command::List`] or [`Command::Recover`].
-    Listed(Result<&'a [String], Failure>),
+    Listed(Result<Listing<'a>, Failure>),
     /// The outcome of [`Command::Inspect`].
     Inspected(Result<Inspection, Failure>),
-    /// The outcome of [`Command::Watch`]: the watch stands, or the node is gone ([`Failure::NoNode`]) and none does.
-    Watched(Result<(), Failure>),
+    /// The outcome of [`Command::Watch`]: the watch stands and this was read, or the node is gone ([`Failure::NoNode`]) and no
+    /// watch stands.
+    Watched(Result<Inspection, Failure>),
+    /// The outcome of [`Command::TakeBarrier`]: the transaction that made it. [`Failure::NoNode`]: the own node is gone;
+    /// [`Failure::NodeExists`]: somebody else has the barrier.
+    BarrierTaken(Result<Zxid, Failure>),
+    /// The outcome of [`Command::Tell`]: the version of the own node's data now.
+    Told(Result<i32, Failure>),
+    /// The outcome of [`Command::Downgrade`]: the transaction that made the reader's node.
+    Downgraded(Result<Zxid, Failure>),
     /// The outcome of [`Command::Delete`].
     Deleted(Result<(), Failure>),
     /// A watched node was deleted.
     Gone(&'a str),
     /// A watched node has new data; the watch is spent.
     Changed(&'a str),
+    /// The parent has other children; the watch is spent.
+    ChildrenChanged,
     /// The node is old enough to be worth a watch of its own also if it never waited.
     Lingered,
     /// The connection was lost; the session may live.
@@ -36,10 +48,57 @@ pub enum Event<'a> {
     /// What happened meanwhile is told in no particular order once it is back (the server answers `setWatches` watch by
     /// watch), so nothing may be concluded from the going of the blocker without a listing.
     Disconnected,
+    /// The caller wants something of the contender.
+    Ask(Ask),
     /// The caller no longer wants to wait or to hold.
     Leave,
     /// The session is over.
     SessionOver,
+}
+
+/// What a caller may want of a contender beside leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ask {
+    /// The holder of a writer's place wants to go on as a reader, in the same place.
+    Downgrade,
+    /// A reader with a writer's node wants to be alone.
+    Upgrade,
+    /// It no longer wants that, and goes on reading.
+    StayReader,
+    /// The waiter wants to stand in another class. It loses its place: it enters there as the last.
+    Reclassify(Class),
+    /// The own node is to say something new about its owner.
+    Tell,
+}
+
+/// What one look at the parent showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Listing<'a> {
+    /// Its children's names.
+    pub names: &'a [String],
+    /// The limit that its data states, if asked for; read after the names.
+    pub limit: Option<Limit>,
+}
+
+impl<'a> Listing<'a> {
+    /// A listing of names alone.
+    pub fn of(names: &'a [String]) -> Self {
+        Listing { names, limit: None }
+    }
+}
+
+/// What the parent's data says of how many permits there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// This many.
+    Permits(u32),
+    /// Nothing yet; the data has this version.
+    Unset {
+        /// The version.
+        version: i32,
+    },
+    /// Something of another maker, which is not ours to replace.
+    Foreign,
 }
 
 /// Why an operation did not succeed, as far as the protocol cares.
@@ -47,6 +106,8 @@ pub enum Event<'a> {
 pub enum Failure {
     /// The node, or for a create and a listing its parent, is not there.
     NoNode,
+    /// The node to create is there; without effect.
+    NodeExists,
     /// The connection was lost before the reply: it may have taken effect.
     ConnectionLoss,
     /// The session is over.
@@ -68,6 +129,10 @@ pub struct Inspection {
     pub id: Option<AttemptId>,
     /// The version of its data.
     pub version: i32,
+    /// Its data says that it was granted.
+    pub granted: bool,
+    /// Its data asks its owner to let go.
+    pub asked: bool,
 }
 
 /// Something to do.
@@ -77,11 +142,30 @@ pub enum Command {
     Enter {
         /// The name to ask for.
         prefix: String,
+        /// Read the parent's data too, behind the listing and in the same flight.
+        limit: bool,
     },
     /// Make the parent and what is missing above it.
-    MakeParent,
+    MakeParent {
+        /// It is to stay when its last child goes.
+        stays: bool,
+        /// The limit it is to state.
+        limit: Option<u32>,
+    },
+    /// Write the limit into the parent, if its data has this version.
+    StoreLimit {
+        /// The limit.
+        permits: u32,
+        /// The version.
+        version: i32,
+    },
     /// List the parent.
-    List,
+    List {
+        /// Read the parent's data too, behind the listing and in the same flight.
+        limit: bool,
+        /// Watch for other children from this listing on.
+        watch: bool,
+    },
     /// Sync the parent, then list it, in one flight.
     ///
     /// Sync first: the create may be committed but not yet visible on the server this session moved to. Without it both
@@ -99,15 +183,50 @@ pub enum Command {
         /// What for.
         kind: WatchKind,
     },
+    /// Create the barrier, as an ephemeral node, if the own node still stands: in one transaction.
+    TakeBarrier {
+        /// The own node.
+        own: String,
+        /// The barrier.
+        barrier: String,
+    },
+    /// Write the owner's record into the own node anew, if its data has this version: what the record said, that it was
+    /// granted, and that it was asked to let go.
+    Tell {
+        /// The own node.
+        name: String,
+        /// Whether it was granted.
+        granted: bool,
+        /// The version.
+        version: i32,
+    },
+    /// Replace the own writer's node by a reader's with the same number: in one transaction.
+    Downgrade {
+        /// The writer's.
+        from: String,
+        /// The reader's.
+        into: String,
+    },
     /// Delete a child.
     Delete {
         /// The child.
         name: String,
         /// Only if its data has this version.
         version: Option<i32>,
+        /// And the barrier with it, in one transaction, if its data has this version.
+        barrier: Option<(String, i32)>,
     },
     /// Hand the lock to the caller.
     Grant(Grant),
+    /// Tell the caller that somebody asks for the lock. Once.
+    Revoke,
+    /// Tell the caller that it is alone now.
+    Upgraded,
+    /// Tell the caller that it reads now, with this node.
+    Reads {
+        /// The node.
+        name: String,
+    },
     /// The attempt is over.
     End(End),
 }
@@ -117,7 +236,7 @@ pub enum Command {
 pub enum WatchKind {
     /// The node whose going lets me on.
     Blocker,
-    /// My own node: someone may delete it.
+    /// My own node, or my barrier: someone may delete it, or write to it.
     Own,
 }
 
@@ -145,6 +264,10 @@ pub enum End {
     Stuck,
     /// The parent vanished each time it was made.
     ParentVanishes,
+    /// Somebody asked it to let go before it was granted.
+    Revoked,
+    /// The path states another limit than this attempt's, or, with `None`, something else.
+    LimitDiffers(Option<u32>),
 }
 
 /// Where a waiting contender stands.
@@ -152,6 +275,6 @@ pub enum End {
 pub struct Place {
     /// How many stood before it in the last listing.
     pub ahead: usize,
-    /// Who was first in that listing: the holder.
+    /// Who was first in that listing, or the holder's barrier where there is one: whose data names the holder.
     pub first: String,
 }

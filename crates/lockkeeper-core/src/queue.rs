@@ -72,7 +72,7 @@ impl<'a> Queue<'a> {
         }
         let origin = if len == 0 { 0 } else { numbers(first) };
         self.entries.sort_unstable_by_key(|e| {
-            let class = if let Mode::Class(class) = e.mode { class } else { 0 };
+            let class = if let Mode::Class(class) = e.mode { Some(class) } else { None };
             (class, e.sequence.get().wrapping_sub(origin).cast_unsigned(), e.name)
         });
     }

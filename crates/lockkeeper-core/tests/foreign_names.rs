@@ -3,10 +3,10 @@
 //! A path is shared with other clients by its names alone, so each name here is a promise: what counts is ordered by its
 //! number, and what is not of the path's dialect is never counted, whatever number it ends in.
 
-use lockkeeper_core::{AttemptId, Dialect, Mode, NodeName, Queue, Sequence};
+use lockkeeper_core::{AttemptId, Class, Dialect, Mode, NodeName, Queue, Sequence};
 
-use Dialect::{Curator, Recipe};
-use Mode::{Exclusive, Read};
+use Dialect::{Contentserv, Curator, Kazoo, Recipe};
+use Mode::{Exclusive, Read, Write};
 
 const ID: AttemptId = AttemptId::new(0x0a1b_2c3d_4e5f_4a6b_8c7d_9e0f_1a2b_3c4d);
 
@@ -24,14 +24,14 @@ fn curators_names_are_read() {
         ("lock-0000000001", read(None, Exclusive, 1)),
         // InterProcessReadWriteLock.
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__READ__0000000002", read(Some(ID), Read, 2)),
-        ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__WRIT__0000000003", read(Some(ID), Exclusive, 3)),
+        ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__WRIT__0000000003", read(Some(ID), Write, 3)),
         ("__READ__0000000002", read(None, Read, 2)),
-        ("__WRIT__0000000003", read(None, Exclusive, 3)),
+        ("__WRIT__0000000003", read(None, Write, 3)),
         // About and beyond the end of the counter.
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-2147483647", read(Some(ID), Exclusive, i32::MAX)),
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock--2147483648", read(Some(ID), Exclusive, i32::MIN)),
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__READ__-2147483648", read(Some(ID), Read, i32::MIN)),
-        ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__WRIT__-1000000000", read(Some(ID), Exclusive, -1_000_000_000)),
+        ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__WRIT__-1000000000", read(Some(ID), Write, -1_000_000_000)),
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock--000000042", read(Some(ID), Exclusive, -42)),
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__READ__-000000001", read(Some(ID), Read, -1)),
         ("lock--2147483647", read(None, Exclusive, -i32::MAX)),
@@ -45,15 +45,65 @@ fn curators_names_are_read() {
 fn the_recipes_names_are_read() {
     let recipes: [(&str, Option<NodeName>); 6] = [
         ("lock-0000000001", read(None, Exclusive, 1)),
-        ("write-0000000002", read(None, Exclusive, 2)),
+        ("write-0000000002", read(None, Write, 2)),
         ("read-0000000003", read(None, Read, 3)),
         ("read-2147483647", read(None, Read, i32::MAX)),
-        ("write--2147483648", read(None, Exclusive, i32::MIN)),
+        ("write--2147483648", read(None, Write, i32::MIN)),
         ("lock--000000007", read(None, Exclusive, -7)),
     ];
     for (name, expected) in recipes {
         assert_eq!(Recipe.parse(name), expected, "{name}");
     }
+}
+
+/// Kazoo's lock and its writer's lock are named alike, and its pattern takes a sign.
+#[test]
+fn kazoos_names_are_read() {
+    let kazoos: [(&str, Option<NodeName>); 8] = [
+        ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__0000000001", read(Some(ID), Write, 1)),
+        ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__rlock__0000000002", read(Some(ID), Read, 2)),
+        ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__-2147483648", read(Some(ID), Write, i32::MIN)),
+        ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__rlock__-000000007", read(Some(ID), Read, -7)),
+        ("+a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__0000000001", None),
+        ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4__lock__0000000001", None),
+        ("__lock__0000000001", None),
+        ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__wlock__0000000001", None),
+    ];
+    for (name, expected) in kazoos {
+        assert_eq!(Kazoo.parse(name), expected, "{name}");
+    }
+    assert_eq!(Kazoo.prefix(Exclusive, ID).as_deref(), Some("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__"));
+    assert_eq!(Kazoo.prefix(Read, ID).as_deref(), Some("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__rlock__"));
+}
+
+/// C-07, C-08, C-12: a class, a dash and ten digits; the holder's mark is no request.
+#[test]
+fn contentservs_names_are_read() {
+    let class = |letters| Mode::Class(Class::new(letters).expect("a class"));
+    let contentservs: [(&str, Option<NodeName>); 8] = [
+        ("A-0000000001", read(None, Mode::Class(Class::FOREGROUND), 1)),
+        ("B-0000000002", read(None, Mode::Class(Class::BACKGROUND), 2)),
+        ("FG-2147483647", read(None, class("FG"), i32::MAX)),
+        ("A--2147483648", read(None, class("A"), i32::MIN)),
+        ("privateLock", None),
+        ("-0000000001", None),
+        ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-0000000001", None),
+        ("A0000000001", None),
+    ];
+    for (name, expected) in contentservs {
+        assert_eq!(Contentserv.parse(name), expected, "{name}");
+    }
+    assert_eq!(Contentserv.prefix(Mode::Class(Class::BACKGROUND), ID).as_deref(), Some("B-"));
+}
+
+/// C-09: lowest letters first, then the lowest number, and the mark is told apart.
+#[test]
+fn contentservs_listing_is_ordered_by_class_first() {
+    let listed = ["B-0000000001", "privateLock", "A-0000000004", "C-0000000000", "A-0000000002", "LOCK"];
+    let queue = Queue::read_with_barrier(Contentserv, Some("privateLock"), &listed);
+    let order: Vec<_> = queue.entries().iter().map(|e| e.name).collect();
+    assert_eq!(order, ["A-0000000002", "A-0000000004", "B-0000000001", "C-0000000000"]);
+    assert_eq!((queue.has_barrier(), queue.unknown()), (true, &["LOCK"][..]));
 }
 
 /// Names that count in neither dialect. Case 26: such children must not disturb either.

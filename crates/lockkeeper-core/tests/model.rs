@@ -32,7 +32,7 @@ const NO_FAULT: Budget =
 fn worlds() -> Vec<World> {
     let usual = [OneWaitsWhileAnotherHolds, SecondGrant, Handover, QueueAtRest, AllGone, StaleView];
     let with = |more: &[Witness]| usual.iter().chain(more).copied().collect::<Vec<_>>();
-    let readers = vec![Mode::Read, Mode::Exclusive, Mode::Read, Mode::Exclusive];
+    let readers = vec![Mode::Read, Mode::Write, Mode::Read, Mode::Write];
     vec![
         World {
             budget: Budget { cancels: 2, ..NO_FAULT },

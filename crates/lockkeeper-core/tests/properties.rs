@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper_core::{
-    AttemptId, Contender, Dialect, Discipline, Event, Failure, Inspection, LinkClock, LockPath, Loss, Mode, Queue,
-    Sequence, SessionId, Testimony, Trust, Verdict, Watch, Zxid, decide,
+    AttemptId, Contender, Dialect, Discipline, Event, Failure, Inspection, LinkClock, Listing, LockPath, Loss, Mode,
+    Queue, Sequence, SessionId, Testimony, Trust, Verdict, Watch, Zxid, decide,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -436,9 +436,9 @@ proptest! {
 enum Told {
     Entered(Result<(usize, i64), Failure>, Result<Vec<usize>, Failure>),
     Listed(Result<Vec<usize>, Failure>),
-    Inspected(Result<(i64, i64, u128), Failure>),
+    Inspected(Result<Look, Failure>),
     ParentMade(Result<(), Failure>),
-    Watched(Result<(), Failure>),
+    Watched(Result<Look, Failure>),
     Deleted(Result<(), Failure>),
     Gone(usize),
     Changed(usize),
@@ -447,18 +447,30 @@ enum Told {
     SessionOver,
 }
 
+/// An owner, a czxid, an attempt, and whether its owner is asked to let go.
+type Look = (i64, i64, u128, bool);
+
+fn inspection((owner, czxid, id, asked): Look) -> Inspection {
+    let (owner, czxid, id) = (SessionId(owner), Zxid(czxid), Some(AttemptId::new(id)));
+    Inspection { owner, czxid, id, version: i32::from(asked), granted: false, asked }
+}
+
 fn told() -> impl Strategy<Value = Told> {
     let failures = [Failure::NoNode, Failure::ConnectionLoss, Failure::BadVersion, Failure::Refused];
     let failure = move || select(failures.to_vec());
     let unit = move || prop_oneof![Just(Ok(())), failure().prop_map(Err)];
     let listing = move || prop_oneof![3 => vec(0..8usize, 0..6).prop_map(Ok), 1 => failure().prop_map(Err)];
+    let look = move || {
+        let seen = (0..2i64, 0..9i64, 0..3u128, proptest::bool::weighted(0.2));
+        prop_oneof![3 => seen.prop_map(Ok), 1 => failure().prop_map(Err)]
+    };
     let created = prop_oneof![3 => (0..8usize, 0..9i64).prop_map(Ok), 1 => failure().prop_map(Err)];
     prop_oneof![
         6 => (created, listing()).prop_map(|(created, listed)| Told::Entered(created, listed)),
         6 => listing().prop_map(Told::Listed),
-        6 => prop_oneof![3 => (0..2i64, 0..9i64, 0..3u128).prop_map(Ok), 1 => failure().prop_map(Err)].prop_map(Told::Inspected),
+        6 => look().prop_map(Told::Inspected),
         2 => unit().prop_map(Told::ParentMade),
-        4 => unit().prop_map(Told::Watched),
+        4 => look().prop_map(Told::Watched),
         4 => unit().prop_map(Told::Deleted),
         4 => (0..8usize).prop_map(Told::Gone),
         2 => (0..8usize).prop_map(Told::Changed),
@@ -486,17 +498,15 @@ proptest! {
                 Told::Entered(created, listed) => {
                     let created = created.map(|(i, zxid)| (names[i].as_str(), Zxid(zxid)));
                     let listed = listed.as_ref().map(pick).map_err(|failure| *failure);
-                    contender.handle(Event::Entered { created, listed: listed.as_deref().map_err(|f| *f) });
+                    contender.handle(Event::Entered { created, listed: listed.as_deref().map(Listing::of).map_err(|f| *f) });
                 }
                 Told::Listed(listed) => {
                     let listed = listed.as_ref().map(pick).map_err(|failure| *failure);
-                    contender.handle(Event::Listed(listed.as_deref().map_err(|f| *f)));
+                    contender.handle(Event::Listed(listed.as_deref().map(Listing::of).map_err(|f| *f)));
                 }
-                Told::Inspected(seen) => contender.handle(Event::Inspected(seen.map(|(owner, czxid, id)| {
-                    Inspection { owner: SessionId(owner), czxid: Zxid(czxid), id: Some(AttemptId::new(id)), version: 0 }
-                }))),
+                Told::Inspected(seen) => contender.handle(Event::Inspected(seen.map(inspection))),
                 Told::ParentMade(outcome) => contender.handle(Event::ParentMade(*outcome)),
-                Told::Watched(outcome) => contender.handle(Event::Watched(*outcome)),
+                Told::Watched(seen) => contender.handle(Event::Watched(seen.map(inspection))),
                 Told::Deleted(outcome) => contender.handle(Event::Deleted(*outcome)),
                 Told::Gone(i) => contender.handle(Event::Gone(&names[*i])),
                 Told::Changed(i) => contender.handle(Event::Changed(&names[*i])),

@@ -1,12 +1,13 @@
 //! One call to acquire a lock: its options, and the future that listens for the outcome.
 
 use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{AttemptId, Contender, Dialect, Discipline, LockPath, Mode, PathError, Payload};
+use lockkeeper_core::{AttemptId, Class, Contender, Dialect, Discipline, LockPath, Mode, Payload};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -14,17 +15,46 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::driver::{Attempt, cancelled, drive, passed};
 use crate::ensemble::Ensemble;
-use crate::guard::Guard;
+use crate::guard::{FromHolding, Guard, Holding};
 use crate::keeper::{Lockkeeper, wall_clock_ms};
 use crate::session::Session;
 
-/// What a lock is: a path and the rule of its queue.
+/// What a lock is: a path and the rule of its queue, and how this process means to stand in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
-    pub(crate) path: Result<LockPath, PathError>,
+    pub(crate) path: LockPath,
     pub(crate) dialect: Dialect,
     pub(crate) discipline: Discipline,
     pub(crate) mode: Mode,
+    /// Read with a writer's node, to become one later.
+    pub(crate) upgradeable: bool,
+    /// Enter anew in this class after so long a wait.
+    pub(crate) ageing: Option<(Duration, Class)>,
+}
+
+impl Kind {
+    /// A lock for one holder at a time.
+    pub(crate) fn exclusive(path: LockPath) -> Self {
+        let (dialect, discipline, mode) = (Dialect::Curator, Discipline::Exclusive, Mode::Exclusive);
+        Kind { path, dialect, discipline, mode, upgradeable: false, ageing: None }
+    }
+
+    fn contender(&self, id: AttemptId, session: lockkeeper_core::SessionId) -> Contender {
+        if self.upgradeable {
+            Contender::upgradeable(self.dialect, id, session)
+        } else {
+            Contender::new(self.discipline.clone(), self.dialect, self.mode, id, session)
+        }
+    }
+
+    /// Whether the dialect has names for this kind; one that has not is said before anything is sent.
+    fn check(&self) -> Result<(), Error> {
+        if self.dialect.prefix(self.mode, AttemptId::new(0)).is_some() {
+            return Ok(());
+        }
+        let (path, reason) = (self.path.to_string(), format!("the dialect {:?} has no name for it", self.dialect));
+        Err(Error::Refused { path, reason })
+    }
 }
 
 /// A request for a lock, not yet made: await it, or give it options first.
@@ -37,18 +67,31 @@ pub(crate) struct Kind {
 /// listens, and deletes its node, or releases the lock if it had just been granted.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
-pub struct Acquire {
+pub struct Acquire<G = Guard> {
     keeper: Lockkeeper,
-    kind: Kind,
+    kind: Result<Kind, Error>,
     once: bool,
     timeout: Option<Duration>,
     message: Option<String>,
     cancel: Option<CancellationToken>,
+    guard: PhantomData<fn() -> G>,
 }
 
-impl Acquire {
-    pub(crate) fn new(keeper: Lockkeeper, kind: Kind, once: bool) -> Self {
-        Acquire { keeper, kind, once, timeout: None, message: None, cancel: None }
+impl<G> Acquire<G> {
+    /// A request for what `kind` says; where that is a mistake of the caller's, awaiting the request tells it.
+    pub(crate) fn new(keeper: Lockkeeper, kind: Result<Kind, Error>, once: bool) -> Self {
+        Acquire { keeper, kind, once, timeout: None, message: None, cancel: None, guard: PhantomData }
+    }
+
+    /// The lock's path, where it is one.
+    pub(crate) fn path(&self) -> Option<&LockPath> {
+        self.kind.as_ref().ok().map(|kind| &kind.path)
+    }
+
+    /// The same request for a guard of another kind.
+    pub(crate) fn into_kind<H>(self) -> Acquire<H> {
+        let Acquire { keeper, kind, once, timeout, message, cancel, guard: _ } = self;
+        Acquire { keeper, kind, once, timeout, message, cancel, guard: PhantomData }
     }
 
     /// Gives up after `timeout`, counted from the moment the request is awaited, with [`Error::Timeout`].
@@ -76,23 +119,26 @@ impl Acquire {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
-    pub fn wait(self) -> Result<Guard, Error> {
+    pub fn wait(self) -> Result<G, Error>
+    where
+        G: FromHolding,
+    {
         let io = self.keeper.io().clone();
         io.block_on(self.into_future())
     }
 
     /// Sends the request on its way; the receiver only listens.
-    fn start(self) -> oneshot::Receiver<Result<Guard, Error>> {
+    fn start(mut self) -> oneshot::Receiver<Result<Holding, Error>> {
         let (caller, outcome) = oneshot::channel();
         let started = Instant::now();
-        match &self.kind.path {
-            Err(error) => _ = caller.send(Err(error.clone().into())),
-            Ok(path) => {
-                let path = path.to_string();
+        let kind = std::mem::replace(&mut self.kind, Err(Error::Closed));
+        match kind.and_then(|kind| kind.check().map(|()| kind)) {
+            Err(error) => _ = caller.send(Err(error)),
+            Ok(kind) => {
                 let keeper = self.keeper.clone();
                 match keeper.ready_session() {
-                    Some(ready) => self.contend(ready, path, started, caller),
-                    None => keeper.spawn(self.open_and_contend(path, started, caller)),
+                    Some(ready) => self.contend(ready, kind, started, caller),
+                    None => keeper.spawn(self.open_and_contend(kind, started, caller)),
                 }
             }
         }
@@ -100,20 +146,31 @@ impl Acquire {
     }
 
     /// Opens a session, then hands the attempt to it.
-    async fn open_and_contend(self, path: String, started: Instant, mut caller: oneshot::Sender<Result<Guard, Error>>) {
-        let session = tokio::select! {
-            biased;
-            () = caller.closed() => return,
-            () = cancelled(self.cancel.as_ref()) => Err(Error::Cancelled { path: path.clone() }),
-            session = self.keeper.session(self.timeout) => session,
-            () = passed(self.deadline(started)) => {
-                let waited = self.timeout.unwrap_or_default();
-                Err(Error::Timeout { path: path.clone(), waited, holder: None, ahead: None })
+    fn open_and_contend(
+        self,
+        kind: Kind,
+        started: Instant,
+        mut caller: oneshot::Sender<Result<Holding, Error>>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let Acquire { keeper, once, timeout, message, cancel, .. } = self;
+        let request =
+            Acquire::<Guard> { kind: Err(Error::Closed), guard: PhantomData, keeper, once, timeout, message, cancel };
+        async move {
+            let path = kind.path.to_string();
+            let session = tokio::select! {
+                biased;
+                () = caller.closed() => return,
+                () = cancelled(request.cancel.as_ref()) => Err(Error::Cancelled { path }),
+                session = request.keeper.session(request.timeout) => session,
+                () = passed(request.deadline(started)) => {
+                    let waited = request.timeout.unwrap_or_default();
+                    Err(Error::Timeout { path, waited, holder: None, ahead: None })
+                }
+            };
+            match session {
+                Ok(ready) => request.contend(ready, kind, started, caller),
+                Err(error) => _ = caller.send(Err(error)),
             }
-        };
-        match session {
-            Ok(ready) => self.contend(ready, path, started, caller),
-            Err(error) => _ = caller.send(Err(error)),
         }
     }
 
@@ -126,28 +183,30 @@ impl Acquire {
     fn contend(
         self,
         (session, ensemble): (Arc<Session>, Arc<dyn Ensemble>),
-        path: String,
+        kind: Kind,
         started: Instant,
-        caller: oneshot::Sender<Result<Guard, Error>>,
+        caller: oneshot::Sender<Result<Holding, Error>>,
     ) {
         let deadline = self.deadline(started);
-        let Acquire { keeper, kind, once, timeout, message, cancel } = self;
+        let Acquire { keeper, once, timeout, message, cancel, .. } = self;
         // A new id for every attempt: it lives and dies with this session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
-        let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms()).to_bytes();
-        let contender = Contender::new(kind.discipline, kind.dialect, kind.mode, id, session.id());
-        let attempt = Attempt { path, ensemble, contender, payload, once, timeout, started, deadline, cancel, caller };
+        let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms());
+        let contender = kind.contender(id, session.id());
+        let ageing = kind.ageing.and_then(|(after, class)| Some((started.checked_add(after)?, class)));
+        let (path, permits) = (kind.path.to_string(), kind.discipline.permits());
+        let attempt = Attempt { path, ensemble, payload, permits, once, ageing, timeout, started, deadline, cancel };
         let runner = session.clone();
-        runner.spawn(drive(attempt, session));
+        runner.spawn(drive(attempt, contender, session, caller));
     }
 }
 
-impl IntoFuture for Acquire {
-    type Output = Result<Guard, Error>;
-    type IntoFuture = BoxFuture<'static, Result<Guard, Error>>;
+impl<G: FromHolding> IntoFuture for Acquire<G> {
+    type Output = Result<G, Error>;
+    type IntoFuture = BoxFuture<'static, Result<G, Error>>;
 
     fn into_future(self) -> Self::IntoFuture {
         // Started here, not at the first poll: requests are made in the order in which they are awaited or joined.
-        self.start().map(|outcome| outcome.unwrap_or(Err(Error::Closed))).boxed()
+        self.start().map(|outcome| outcome.unwrap_or(Err(Error::Closed)).map(G::from_holding)).boxed()
     }
 }

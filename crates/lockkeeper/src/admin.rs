@@ -10,13 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    Dialect, Discipline, FencingToken, LockPath, Mode, Owner, Queue, SessionId, Testimony, Verdict, decide,
+    AttemptId, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, SessionId,
+    Testimony, Verdict, decide,
 };
 use serde::{Serialize, Serializer};
 
 use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Node, Watcher};
 use crate::keeper::Lockkeeper;
+use crate::priority::BARRIER;
 
 /// How many reads travel together.
 const READS_IN_FLIGHT: usize = 64;
@@ -45,8 +47,10 @@ pub struct ContenderInfo {
     pub since: SystemTime,
     /// The session it lives and dies with.
     pub session: SessionId,
-    /// The token of its hold; for a waiter, the one it will have.
+    /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark.
     pub token: FencingToken,
+    #[serde(skip)]
+    id: Option<AttemptId>,
 }
 
 fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
@@ -57,7 +61,7 @@ impl ContenderInfo {
     pub(crate) fn read(node: String, seen: &Node) -> Self {
         let testimony = Testimony::read(&seen.data);
         let record = testimony.record();
-        let mode = [Dialect::Curator, Dialect::Recipe].iter().find_map(|dialect| dialect.parse(&node));
+        let mode = Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node));
         ContenderInfo {
             mode: mode.map_or("unknown", |name| mode_name(name.mode)),
             node,
@@ -67,6 +71,7 @@ impl ContenderInfo {
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
             token: FencingToken::from_zxid(seen.czxid),
+            id: testimony.id(),
         }
     }
 }
@@ -85,6 +90,7 @@ impl fmt::Display for ContenderInfo {
 const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
+        Mode::Write => "write",
         Mode::Read => "read",
         Mode::Permits(_) => "permits",
         Mode::Class(_) => "class",
@@ -255,7 +261,13 @@ async fn describe(
     names: Vec<String>,
     known: &mut HashMap<String, ContenderInfo>,
 ) -> LockInfo {
-    let queue = queue(&names);
+    let (queue, discipline) = queue(ensemble, path, &names).await;
+    // The mark has the token of a class's holder.
+    let barrier = match queue.has_barrier() {
+        true => ensemble.read(&format!("{path}/{BARRIER}")).await.ok(),
+        false => None,
+    };
+    let marked = barrier.as_ref().and_then(|node| Testimony::read(&node.data).id());
     let fresh = queue.entries().iter().map(|e| e.name).filter(|name| !known.contains_key(*name));
     let reads: Vec<_> = fresh
         .map(|name| {
@@ -276,11 +288,20 @@ async fn describe(
         unknown: queue.unknown().iter().map(|name| (*name).to_owned()).collect(),
     };
     for entry in queue.entries() {
-        let Some(contender) = known.get(entry.name).cloned() else {
+        let Some(mut contender) = known.get(entry.name).cloned() else {
             continue;
         };
-        // An exclusive lock is a shared one that nobody reads.
-        if decide(&Discipline::SharedExclusive, &queue, entry.name) == Verdict::Granted {
+        let holds = match &barrier {
+            Some(mark) => {
+                marked.is_some() && marked == contender.id
+                    || marked.is_none() && info.holders.is_empty() && mark.owner == contender.session
+            }
+            None => decide(&discipline, &queue, entry.name) == Verdict::Granted,
+        };
+        if holds {
+            if let Some(mark) = &barrier {
+                contender.token = FencingToken::from_zxid(mark.czxid);
+            }
             info.holders.push(contender);
         } else {
             info.waiters.push(contender);
@@ -289,10 +310,23 @@ async fn describe(
     info
 }
 
-/// Reads a listing in the dialect that its names are in.
-fn queue(names: &[String]) -> Queue<'_> {
-    let native = Queue::read(Dialect::Curator, names);
-    if native.entries().is_empty() { Queue::read(Dialect::Recipe, names) } else { native }
+/// Reads a listing in the dialect that its names are in, and finds the rule of the queue by them.
+async fn queue<'a>(ensemble: &dyn Ensemble, path: &str, names: &'a [String]) -> (Queue<'a>, Discipline) {
+    let dialect = Dialect::of(names);
+    let queue = Queue::read_with_barrier(dialect, (dialect == Dialect::Contentserv).then_some(BARRIER), names);
+    let discipline = match queue.entries().first().map(|entry| entry.mode) {
+        Some(Mode::Class(_)) => Discipline::Classes { barrier: BARRIER.to_owned() },
+        Some(Mode::Permits(_)) => {
+            let node = ensemble.read(path).await.ok();
+            match node.map(|node| PathRecord::limit(&node.data, node.version)) {
+                Some(Limit::Permits(permits)) => Discipline::Permits { permits },
+                _ => Discipline::Permits { permits: u32::MAX },
+            }
+        }
+        // An exclusive lock is a shared one that nobody reads.
+        _ => Discipline::SharedExclusive,
+    };
+    (queue, discipline)
 }
 
 fn refused(path: &str, fault: Fault) -> Error {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper_core::{Loss, PathError};
+use lockkeeper_core::{ClassError, Loss, PathError, Revocation};
 
 use crate::admin::ContenderInfo;
 
@@ -14,6 +14,45 @@ pub enum Error {
     /// The path cannot be a lock's. Nothing was sent.
     #[error(transparent)]
     InvalidPath(#[from] PathError),
+    /// The class cannot be one. Nothing was sent.
+    #[error(transparent)]
+    InvalidClass(#[from] ClassError),
+    /// The number of permits cannot be had. Nothing was sent.
+    #[error("{take} of {permits} permits of {path} cannot be taken: {problem}")]
+    InvalidPermits {
+        /// The semaphore.
+        path: String,
+        /// How many permits it has.
+        permits: u32,
+        /// How many were asked for.
+        take: u32,
+        /// What is wrong with that.
+        problem: &'static str,
+    },
+    /// The path has another number of permits than this process thinks, or is no semaphore's.
+    #[error("{}", permits_mismatch(path, *ours, *stated))]
+    PermitsMismatch {
+        /// The semaphore.
+        path: String,
+        /// How many this process thinks there are.
+        ours: u32,
+        /// How many the path states; `None` if its data is of another make.
+        stated: Option<u32>,
+    },
+    /// Somebody asked this attempt to withdraw before it was granted.
+    #[error("the wait for {path} was called off by {by}")]
+    Revoked {
+        /// The lock.
+        path: String,
+        /// Who, and why.
+        by: Box<Revocation>,
+    },
+    /// One call asks for the same lock twice.
+    #[error("{path} is asked for twice in one call, which would wait for itself")]
+    Duplicate {
+        /// The lock.
+        path: String,
+    },
     /// The connect string cannot be read. Nothing was sent.
     #[error("servers {servers:?}: {problem}")]
     InvalidServers {
@@ -141,6 +180,7 @@ impl Error {
                 | Error::SessionLost { .. }
                 | Error::ConnectionLost { .. }
                 | Error::Evicted { .. }
+                | Error::Revoked { .. }
         )
     }
 
@@ -154,6 +194,10 @@ impl Error {
                 Some(format!("see who holds it and who waits: lockkeeper show {path}"))
             }
             Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),
+            Error::PermitsMismatch { stated: Some(stated), .. } => {
+                Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
+            }
+            Error::PermitsMismatch { .. } => Some("use a path of its own for each semaphore".to_owned()),
             Error::Refused { .. } => Some("check the ACL of the lock's node and of those above it".to_owned()),
             #[cfg(feature = "embedded")]
             Error::Server(error) => Some(error.hint()),
@@ -178,6 +222,30 @@ pub enum ReleaseError {
         /// The server's words.
         reason: String,
     },
+}
+
+/// Why what is held could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// The deadline passed first. What was held is held still.
+    #[error("waited {} for the readers of {path} to leave", short(*waited))]
+    Timeout {
+        /// The lock.
+        path: String,
+        /// The deadline.
+        waited: Duration,
+    },
+    /// The lock was lost.
+    #[error("the lock is lost: {0}")]
+    Lost(Loss),
+}
+
+fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> String {
+    match stated {
+        Some(stated) => format!("{path} has {stated} permits, not {ours}"),
+        None => format!("{path} is no semaphore's path: its data is of another make"),
+    }
 }
 
 /// ", held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead".

@@ -1,42 +1,78 @@
-//! The guard: the value that stands for a hold, and what it knows of how long it may be trusted.
+//! Guards: the values that stand for a hold, and what they know of how long it may be trusted.
+//!
+//! What every hold can do is in [`Holding`]; a guard is a holding and what its kind of lock adds: a token, a way to change it.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, Grant, Loss, Trust};
-use tokio::sync::oneshot;
+use lockkeeper_core::{FencingToken, Grant, Loss, Revocation, Trust};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::ReleaseError;
+use crate::error::{ChangeError, ReleaseError};
 use crate::session::Session;
 
-/// What the guard tells its driver: where to confirm the release. Dropped unsent, it asks for the same without an answer.
-pub(crate) type ReleaseRequest = oneshot::Sender<Result<(), ReleaseError>>;
+/// What a guard tells its driver. All guards gone asks for the release, without an answer.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Release, and confirm it.
+    Release(oneshot::Sender<Result<(), ReleaseError>>),
+    /// Read on in the place of the writer.
+    Downgrade(oneshot::Sender<()>),
+    /// Be alone.
+    Upgrade(oneshot::Sender<()>),
+    /// Never mind being alone.
+    StayReader,
+    /// Refuse the request to let go, for this reason.
+    Refuse(String),
+}
 
 /// What a guard and its driver share.
 pub(crate) struct Hold {
     pub(crate) path: String,
-    pub(crate) node: String,
+    /// It changes with a downgrade.
+    node: Mutex<String>,
     pub(crate) token: FencingToken,
     session: Arc<Session>,
     /// How many of the session's deadlines had passed when it was granted.
     breaches: u32,
     loss: OnceLock<Loss>,
     lost: CancellationToken,
+    /// The request to let go that was seen last.
+    pub(crate) asked: watch::Sender<Option<Revocation>>,
 }
 
 impl Hold {
     pub(crate) fn new(path: String, grant: Grant, session: Arc<Session>, breaches: u32) -> Arc<Hold> {
         let Grant { name, token } = grant;
-        let (loss, lost) = (OnceLock::new(), CancellationToken::new());
-        Arc::new(Hold { path, node: name, token, session, breaches, loss, lost })
+        Arc::new(Hold {
+            path,
+            node: Mutex::new(name),
+            token,
+            session,
+            breaches,
+            loss: OnceLock::new(),
+            lost: CancellationToken::new(),
+            asked: watch::Sender::new(None),
+        })
+    }
+
+    /// The name of the node that stands for it.
+    pub(crate) fn node(&self) -> String {
+        self.node.lock().expect("held for a copy only").clone()
+    }
+
+    /// It stands in another node from now on.
+    pub(crate) fn moved_to(&self, node: String) {
+        *self.node.lock().expect("held for a copy only") = node;
     }
 
     /// Marks it lost. The first reason stays.
     pub(crate) fn lose(&self, loss: Loss) {
         if self.loss.set(loss).is_ok() {
-            tracing::warn!(path = %self.path, node = %self.node, token = %self.token, %loss, "lock lost");
+            tracing::warn!(path = %self.path, node = %self.node(), token = %self.token, %loss, "lock lost");
         }
         self.lost.cancel();
     }
@@ -66,7 +102,7 @@ pub enum HoldState {
     Lost(Loss),
 }
 
-/// A lock that is held. Dropping it releases the lock in the background.
+/// A hold of any kind of lock: what all guards can do. Dropping it releases the lock in the background.
 ///
 /// Owned and `Send`, tied to no task and no thread; not `Clone`, so that there is one value per hold. The lock itself
 /// cannot stop a process that is paused between looking at the guard and acting: hand [`Guard::token`] to the resource.
@@ -74,20 +110,14 @@ pub enum HoldState {
 /// Dropping never blocks and works outside any runtime. It asks the session to delete the node, which is tried until
 /// confirmed or until the session is over. If the process ends first, session expiry frees the lock.
 #[must_use = "the lock is released when the guard is dropped; bind it to a name"]
-pub struct Guard {
+pub struct Holding {
     hold: Arc<Hold>,
-    /// Taken by `release`.
-    request: Option<oneshot::Sender<ReleaseRequest>>,
+    requests: mpsc::UnboundedSender<Request>,
 }
 
-impl Guard {
-    pub(crate) fn new(hold: Arc<Hold>, request: oneshot::Sender<ReleaseRequest>) -> Self {
-        Guard { hold, request: Some(request) }
-    }
-
-    /// The number to give to the protected resource, greater than that of every earlier grant of this lock.
-    pub fn token(&self) -> FencingToken {
-        self.hold.token
+impl Holding {
+    pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<Request>) -> Self {
+        Holding { hold, requests }
     }
 
     /// The lock's path.
@@ -97,7 +127,7 @@ impl Guard {
 
     /// The full path of the node that stands for this hold.
     pub fn node(&self) -> String {
-        format!("{}/{}", self.hold.path, self.hold.node)
+        format!("{}/{}", self.hold.path, self.hold.node())
     }
 
     /// The timeout of the session that holds the lock, as agreed with the server.
@@ -153,10 +183,10 @@ impl Guard {
         }
     }
 
-    /// [`Guard::release`] on this thread, for programs without async.
+    /// [`Holding::release`] on this thread, for programs without async.
     ///
     /// # Errors
-    /// As [`Guard::release`].
+    /// As [`Holding::release`].
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
@@ -165,12 +195,39 @@ impl Guard {
         session.block_on(self.release())
     }
 
-    /// [`Guard::lost`] on this thread, for programs without async.
+    /// [`Holding::lost`] on this thread, for programs without async.
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn lost_blocking(&self) -> Loss {
         self.hold.session.block_on(self.lost())
+    }
+
+    /// Waits until somebody asks for the lock, and says who and why. Told within a second where the lock is older than 100 ms.
+    ///
+    /// Asking takes nothing by force: the lock stays held until this guard is released, or [`Holding::refuse_revocation`]
+    /// says that it will not be. Two requests in a row are one. Dropping the future leaves nothing behind; a request is
+    /// told to every call until it is answered.
+    ///
+    /// Never resolves if nobody asks; pending for ever once the lock is lost, so select it with [`Holding::lost`].
+    pub async fn revocation(&self) -> Revocation {
+        let mut asked = self.hold.asked.subscribe();
+        let seen = asked.wait_for(Option::is_some).await.ok().and_then(|asked| asked.clone());
+        seen.expect("the sender lives in this guard, and the value was seen")
+    }
+
+    /// The request to let go, if there was one. No round trip.
+    pub fn revocation_requested(&self) -> Option<Revocation> {
+        self.hold.asked.borrow().clone()
+    }
+
+    /// Tells whoever asked for the lock that it is not to be had, and why. One write, in the background.
+    ///
+    /// [`Holding::revocation`] waits for the next request then.
+    pub fn refuse_revocation(&self, why: &str) {
+        self.hold.asked.send_replace(None);
+        // Unheard: the driver has ended, because the hold has.
+        _ = self.requests.send(Request::Refuse(why.to_owned()));
     }
 
     /// Releases the lock and waits for the server to confirm it. One round trip.
@@ -180,23 +237,279 @@ impl Guard {
     ///
     /// # Errors
     /// [`ReleaseError::NotHeld`] if the lock was lost before; [`ReleaseError::Failed`] if a server refuses the delete.
-    pub async fn release(mut self) -> Result<(), ReleaseError> {
+    pub async fn release(self) -> Result<(), ReleaseError> {
         let (confirm, confirmed) = oneshot::channel();
-        if let Some(request) = self.request.take() {
-            // Unheard: the driver has ended, because the hold has.
-            _ = request.send(confirm);
-        }
+        // Unheard: the driver has ended, because the hold has.
+        _ = self.requests.send(Request::Release(confirm));
         let unheard = || ReleaseError::NotHeld { loss: self.hold.loss().unwrap_or(Loss::Closed) };
         confirmed.await.unwrap_or_else(|_| Err(unheard()))
     }
+
+    /// Asks the driver to change what is held, and waits until it has.
+    async fn change(
+        &self,
+        request: impl FnOnce(oneshot::Sender<()>) -> Request,
+        timeout: Option<Duration>,
+    ) -> Result<(), ChangeError> {
+        let (done, changed) = oneshot::channel();
+        _ = self.requests.send(request(done));
+        let wait = async { changed.await.map_err(|_| ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed))) };
+        let Some(timeout) = timeout else { return wait.await };
+        let deadline = std::pin::pin!(self.hold.session.after(timeout));
+        match futures_util::future::select(std::pin::pin!(wait), deadline).await {
+            futures_util::future::Either::Left((changed, _)) => changed,
+            futures_util::future::Either::Right(_) => {
+                _ = self.requests.send(Request::StayReader);
+                Err(ChangeError::Timeout { path: self.hold.path.clone(), waited: timeout })
+            }
+        }
+    }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
-            .field("node", &self.node())
-            .field("token", &self.token())
-            .field("state", &self.state())
-            .finish()
+        f.debug_struct("Holding").field("node", &self.node()).field("state", &self.state()).finish()
     }
+}
+
+/// A lock that is held, with its fencing token. What else it can do, and what dropping it does: [`Holding`].
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+pub struct Guard(Holding);
+
+impl Guard {
+    /// The number to give to the protected resource, greater than that of every earlier grant of this lock.
+    ///
+    /// A reader's is greater than those of the writers before it; readers that hold together are in no order.
+    pub fn token(&self) -> FencingToken {
+        self.0.hold.token
+    }
+
+    /// [`Holding::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.0.release().await
+    }
+
+    /// [`Holding::release_blocking`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        self.0.release_blocking()
+    }
+}
+
+/// A writer's hold of a shared lock.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+pub struct WriteGuard(Guard);
+
+impl WriteGuard {
+    /// Goes on as a reader, in the same place: nobody gets in between. One transaction. The token stays.
+    ///
+    /// Dropping the future releases the lock.
+    ///
+    /// # Errors
+    /// [`ChangeError::Lost`] if the lock is lost before that is done.
+    pub async fn downgrade(self) -> Result<Guard, ChangeError> {
+        self.0.0.change(Request::Downgrade, None).await?;
+        Ok(self.0)
+    }
+
+    /// [`WriteGuard::downgrade`] on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn downgrade_blocking(self) -> Result<Guard, ChangeError> {
+        let session = self.hold.session.clone();
+        session.block_on(self.downgrade())
+    }
+
+    /// [`Holding::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.0.release().await
+    }
+
+    /// [`Holding::release_blocking`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        self.0.release_blocking()
+    }
+}
+
+/// A reader's hold that may become a writer's: of all contenders there is one such at a time.
+///
+/// It reads beside the readers before it; whoever comes later waits behind it, readers too.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+pub struct UpgradeableGuard(Guard);
+
+impl UpgradeableGuard {
+    /// Waits, at most `timeout` where one is given, until the readers before it have left, and is the writer then.
+    ///
+    /// Cannot deadlock: nobody who waits for this hold has the lock. One listing, and one for each reader that leaves.
+    /// Dropping the future releases the lock.
+    ///
+    /// # Errors
+    /// The guard comes back, still a reader's, beside the reason: [`ChangeError::Timeout`], or [`ChangeError::Lost`].
+    pub async fn upgrade(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
+        match self.0.0.change(Request::Upgrade, timeout).await {
+            Ok(()) => Ok(WriteGuard(self.0)),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// [`UpgradeableGuard::upgrade`] on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn upgrade_blocking(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
+        let session = self.hold.session.clone();
+        session.block_on(self.upgrade(timeout))
+    }
+
+    /// Gives the right to become a writer up and goes on as a plain reader, in the same place. One transaction.
+    ///
+    /// Dropping the future releases the lock.
+    ///
+    /// # Errors
+    /// [`ChangeError::Lost`] if the lock is lost before that is done.
+    pub async fn downgrade(self) -> Result<Guard, ChangeError> {
+        WriteGuard(self.0).downgrade().await
+    }
+
+    /// [`Holding::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.0.release().await
+    }
+
+    /// [`Holding::release_blocking`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        self.0.release_blocking()
+    }
+}
+
+/// Permits of a semaphore. There is no token: permits are held beside others, so none of them is the newest.
+#[derive(Debug)]
+#[must_use = "the permits are given back when the guard is dropped; bind it to a name"]
+pub struct Permit(Holding);
+
+impl Permit {
+    /// [`Holding::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.0.release().await
+    }
+
+    /// [`Holding::release_blocking`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        self.0.release_blocking()
+    }
+}
+
+impl Deref for Guard {
+    type Target = Holding;
+
+    fn deref(&self) -> &Holding {
+        &self.0
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.0
+    }
+}
+
+impl Deref for UpgradeableGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.0
+    }
+}
+
+impl Deref for Permit {
+    type Target = Holding;
+
+    fn deref(&self) -> &Holding {
+        &self.0
+    }
+}
+
+/// A guard that a lock may hand out.
+#[doc(hidden)]
+pub trait FromHolding: sealed::Sealed + Send + 'static {
+    /// The guard of this hold.
+    fn from_holding(holding: Holding) -> Self;
+
+    /// The hold of this guard, whatever its kind.
+    fn into_holding(self) -> Holding;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// How each kind wraps a hold.
+macro_rules! guards {
+    ($($kind:ty: $wrap:expr, $unwrap:expr;)*) => {$(
+        impl sealed::Sealed for $kind {}
+        impl FromHolding for $kind {
+            fn from_holding(holding: Holding) -> Self {
+                $wrap(holding)
+            }
+
+            fn into_holding(self) -> Holding {
+                $unwrap(self)
+            }
+        }
+    )*};
+}
+
+guards! {
+    Holding: std::convert::identity, std::convert::identity;
+    Guard: Guard, |guard: Guard| guard.0;
+    WriteGuard: |holding| WriteGuard(Guard(holding)), |guard: WriteGuard| guard.0.0;
+    UpgradeableGuard: |holding| UpgradeableGuard(Guard(holding)), |guard: UpgradeableGuard| guard.0.0;
+    Permit: Permit, |permit: Permit| permit.0;
 }

@@ -190,6 +190,21 @@ impl Lockkeeper {
         crate::Mutex::new(self.clone(), LockPath::parse(path))
     }
 
+    /// The shared lock at `path`. Costs nothing; a bad path is reported by the acquire.
+    pub fn rwlock(&self, path: &str) -> crate::RwLock {
+        crate::RwLock::new(self.clone(), LockPath::parse(path))
+    }
+
+    /// The semaphore at `path`, which has `permits` permits. Costs nothing; a bad path or number is reported by the acquire.
+    pub fn semaphore(&self, path: &str, permits: u32) -> crate::Semaphore {
+        crate::Semaphore::new(self.clone(), LockPath::parse(path), permits)
+    }
+
+    /// The lock with classes at `path`. Costs nothing; a bad path is reported by the acquire.
+    pub fn priority_lock(&self, path: &str) -> crate::PriorityLock {
+        crate::PriorityLock::new(self.clone(), LockPath::parse(path))
+    }
+
     /// Questions about locks: who holds, who waits.
     pub fn admin(&self) -> Admin {
         Admin::new(self.clone())

@@ -60,6 +60,9 @@ mod guard;
 mod identity;
 mod keeper;
 mod mutex;
+mod priority;
+mod rwlock;
+mod semaphore;
 mod servers;
 mod session;
 mod zookeeper;
@@ -72,11 +75,16 @@ pub mod ensemble;
 
 pub use acquire::Acquire;
 pub use admin::{Admin, ContenderInfo, Follow, LockInfo};
-pub use error::{Error, ReleaseError};
-pub use guard::{Guard, HoldState};
+pub use error::{ChangeError, Error, ReleaseError};
+pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use keeper::{Builder, Lockkeeper};
-pub use lockkeeper_core::{Dialect, FencingToken, LockPath, Loss, Owner, PathError, SessionId};
+pub use lockkeeper_core::{
+    Class, ClassError, Dialect, FencingToken, LockPath, Loss, Owner, PathError, Revocation, SessionId,
+};
 pub use mutex::Mutex;
+pub use priority::PriorityLock;
+pub use rwlock::{Access, RwLock};
+pub use semaphore::Semaphore;
 
 /// The README's examples compile.
 #[cfg(doctest)]

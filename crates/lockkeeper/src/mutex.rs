@@ -1,7 +1,8 @@
 //! The exclusive lock.
 
-use lockkeeper_core::{Dialect, Discipline, LockPath, Mode, PathError};
+use lockkeeper_core::{Dialect, LockPath, PathError};
 
+use crate::Error;
 use crate::acquire::{Acquire, Kind};
 use crate::keeper::Lockkeeper;
 
@@ -12,28 +13,32 @@ use crate::keeper::Lockkeeper;
 #[derive(Clone, Debug)]
 pub struct Mutex {
     keeper: Lockkeeper,
-    kind: Kind,
+    path: Result<LockPath, PathError>,
+    dialect: Dialect,
 }
 
 impl Mutex {
     pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
-        let kind = Kind { path, dialect: Dialect::Curator, discipline: Discipline::Exclusive, mode: Mode::Exclusive };
-        Mutex { keeper, kind }
+        Mutex { keeper, path, dialect: Dialect::Curator }
     }
 
     /// Names the nodes of this path in another dialect. All who use a path must agree on it.
     pub fn dialect(mut self, dialect: Dialect) -> Self {
-        self.kind.dialect = dialect;
+        self.dialect = dialect;
         self
     }
 
     /// Asks for the lock and waits for it as long as it takes, or as the options say.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.keeper.clone(), self.kind.clone(), false)
+        Acquire::new(self.keeper.clone(), self.kind(), false)
     }
 
     /// Asks for the lock and gives up with [`Error::Held`](crate::Error::Held) if somebody else has it or is before.
     pub fn try_acquire(&self) -> Acquire {
-        Acquire::new(self.keeper.clone(), self.kind.clone(), true)
+        Acquire::new(self.keeper.clone(), self.kind(), true)
+    }
+
+    fn kind(&self) -> Result<Kind, Error> {
+        Ok(Kind { dialect: self.dialect, ..Kind::exclusive(self.path.clone()?) })
     }
 }

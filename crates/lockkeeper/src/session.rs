@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, Trust};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -134,6 +134,18 @@ impl Session {
     /// See [`Io::block_on`].
     pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
         self.io.block_on(outcome)
+    }
+
+    /// When this time has passed, whatever runtime asks. Dropping the future ends the timer.
+    pub(crate) fn after(&self, time: Duration) -> impl Future<Output = ()> + use<> {
+        let (mut asker, passed) = oneshot::channel::<()>();
+        self.io.handle.spawn(async move {
+            tokio::select! {
+                () = asker.closed() => {}
+                () = tokio::time::sleep(time) => drop(asker),
+            }
+        });
+        async move { _ = passed.await }
     }
 
     /// Runs a contender; the session does not close before it ends.

@@ -1,6 +1,6 @@
 //! What each action does: the commands carried out as a driver and two servers would, and the events they give.
 
-use lockkeeper_core::{Command, Contender, End, Event, Failure, Inspection, Mode, WatchKind, Zxid};
+use lockkeeper_core::{Command, Contender, End, Event, Failure, Inspection, Listing, Mode, WatchKind, Zxid};
 
 use super::tree::{Fired, Name, Node, Tree, Txn, attempt};
 use super::world::{
@@ -164,17 +164,18 @@ impl Step<'_> {
                     self.stop(i, Life::Ended(end));
                     return;
                 }
-                Command::Enter { prefix } => {
+                Command::Enter { prefix, limit: _ } => {
                     let mode = self.world.modes[usize::from(i)];
                     assert_eq!(dialect.prefix(mode, attempt(i)), Some(prefix));
                     Request::Enter
                 }
-                Command::MakeParent => Request::MakeParent,
-                Command::List => Request::List,
+                Command::MakeParent { .. } => Request::MakeParent,
+                Command::List { .. } => Request::List,
                 Command::Recover => Request::Recover,
                 Command::Inspect { name } => Request::Inspect(read(&name)),
                 Command::Watch { name, kind } => Request::Watch(read(&name), kind),
-                Command::Delete { name, version } => Request::Delete(read(&name), version),
+                Command::Delete { name, version, barrier: None } => Request::Delete(read(&name), version),
+                other => unreachable!("no world has a use for {other:?} yet"),
             };
             self.client(i).flight = Flight::Sent(request);
         }
@@ -293,7 +294,10 @@ impl Step<'_> {
         self.client(i).flight = Flight::None;
         let name = node.name.print(self.world.dialect);
         let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
-        self.tell(i, Event::Entered { created, listed: listed.as_deref().map_err(|failure| *failure) });
+        self.tell(
+            i,
+            Event::Entered { created, listed: listed.as_deref().map(Listing::of).map_err(|failure| *failure) },
+        );
     }
 
     /// The leader decides on a write of client `i`; its reply waits for the session's own server.
@@ -306,11 +310,7 @@ impl Step<'_> {
                     let protected = self.world.dialect.protects() && mistake != Some(Mistake::Unprotected);
                     self.state.created += 1;
                     let node = Node {
-                        name: Name {
-                            id: protected.then_some(i),
-                            read: self.world.modes[usize::from(i)] == Mode::Read,
-                            seq,
-                        },
+                        name: Name { id: protected.then_some(i), mode: self.world.modes[usize::from(i)], seq },
                         czxid: self.state.created,
                         owner,
                         data: (mistake != Some(Mistake::Unprotected)).then_some(i),
@@ -399,7 +399,7 @@ impl Step<'_> {
         match request {
             Request::List | Request::Recover => {
                 let names = self.view(i).list(dialect);
-                self.tell(i, Event::Listed(names.as_deref().ok_or(Failure::NoNode)));
+                self.tell(i, Event::Listed(names.as_deref().map(Listing::of).ok_or(Failure::NoNode)));
             }
             Request::Inspect(name) => {
                 let seen = self.inspect(i, name);
@@ -408,9 +408,10 @@ impl Step<'_> {
             Request::Watch(name, kind) => {
                 let target = self.watch_target(i, name, kind);
                 let czxid = self.view(i).get(target).map(|n| n.czxid);
+                let seen = self.inspect(i, target);
                 let slot = usize::from(kind == WatchKind::Own);
                 self.client(i).watches[slot] = czxid.map(|czxid| Watching { asked: name, target, czxid });
-                self.tell(i, Event::Watched(czxid.map(|_| ()).ok_or(Failure::NoNode)));
+                self.tell(i, Event::Watched(seen));
             }
             _ => unreachable!("only reads are read"),
         }
@@ -421,7 +422,7 @@ impl Step<'_> {
         if self.world.mistake == Some(Mistake::DeleteByName) && me.own() == Some(name) {
             // From memory: what it made is what must be there.
             let (owner, czxid) = (session(me.session), Zxid(i64::from(me.made)));
-            return Ok(Inspection { owner, czxid, id: Some(attempt(i)), version: 0 });
+            return Ok(Inspection { owner, czxid, id: Some(attempt(i)), version: 0, granted: false, asked: false });
         }
         let node = self.view(i).get(name).ok_or(Failure::NoNode)?;
         let owner = if self.world.mistake == Some(Mistake::AdoptForeign) { me.session } else { node.owner };
@@ -430,6 +431,8 @@ impl Step<'_> {
             czxid: Zxid(i64::from(node.czxid)),
             id: node.data.map(attempt),
             version: i32::from(node.version),
+            granted: false,
+            asked: false,
         })
     }
 
@@ -477,7 +480,7 @@ impl Step<'_> {
             Request::MakeParent => self.tell(i, Event::ParentMade(lost)),
             Request::List | Request::Recover => self.tell(i, Event::Listed(Err(Failure::ConnectionLoss))),
             Request::Inspect(_) => self.tell(i, Event::Inspected(Err(Failure::ConnectionLoss))),
-            Request::Watch(..) => self.tell(i, Event::Watched(lost)),
+            Request::Watch(..) => self.tell(i, Event::Watched(Err(Failure::ConnectionLoss))),
             Request::Delete(..) => self.tell(i, Event::Deleted(lost)),
         }
     }

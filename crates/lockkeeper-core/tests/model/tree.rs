@@ -16,8 +16,8 @@ pub(crate) fn attempt(client: u8) -> AttemptId {
 pub(crate) struct Name {
     /// The client whose attempt's id it carries; none in a dialect without.
     pub(crate) id: Option<u8>,
-    /// A reader's.
-    pub(crate) read: bool,
+    /// What it asks for.
+    pub(crate) mode: Mode,
     /// Its number.
     pub(crate) seq: i32,
 }
@@ -27,12 +27,12 @@ impl Name {
     pub(crate) fn read(dialect: Dialect, text: &str) -> Name {
         let name = dialect.parse(text).expect("a contender only says names that its dialect knows");
         let id = name.id.map(|id| (0..8).find(|i| attempt(*i) == id).expect("only clients of this world make nodes"));
-        Name { id, read: name.mode == Mode::Read, seq: name.sequence.get() }
+        Name { id, mode: name.mode, seq: name.sequence.get() }
     }
 
     /// As the server lists it.
     pub(crate) fn print(self, dialect: Dialect) -> String {
-        let mode = if self.read { Mode::Read } else { Mode::Exclusive };
+        let mode = self.mode;
         let prefix = match self.id {
             Some(client) => dialect.prefix(mode, attempt(client)),
             // Without its protection a Curator mutex is named as the recipe's lock is.

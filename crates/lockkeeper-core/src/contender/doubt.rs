@@ -1,0 +1,185 @@
+//! What a lost reply leaves open, and how it is settled: behind a `sync`, by looking at what stands.
+
+use super::standing::{Barrier, Downgrade};
+use super::{Contender, Flight, Own};
+use crate::protocol::{Command, Failure, Inspection};
+use crate::{Mode, Queue, Zxid};
+
+impl Contender {
+    /// First of all: which nodes are ours, and are there too many?
+    pub(super) fn settle_doubt(&mut self) -> Option<Command> {
+        if let Some(name) = self.suspects.pop() {
+            self.flight = Some(Flight::Inspect(name.clone()));
+            return Some(Command::Inspect { name });
+        }
+        if let Some(name) = self.strays.last().cloned() {
+            return Some(self.delete(name));
+        }
+        if self.own == Own::Doubtful {
+            self.flight = Some(Flight::Recover);
+            return Some(Command::Recover);
+        }
+        if self.barrier == Barrier::Suspect {
+            self.flight = Some(Flight::InspectBarrier);
+            return Some(Command::Inspect { name: self.discipline.barrier().expect("it took one").to_owned() });
+        }
+        if self.barrier == Barrier::Doubtful || self.downgrade == Downgrade::Doubtful {
+            return Some(self.settle());
+        }
+        None
+    }
+
+    /// Asks which of the nodes and marks in doubt stand.
+    ///
+    /// The node may be gone, the parent removed and made again, and the name someone else's; and a server that lags would still
+    /// show what is gone. So no look before a sync.
+    pub(super) fn settle(&mut self) -> Command {
+        self.flight = Some(Flight::Settle);
+        Command::Recover
+    }
+
+    /// The fate of a create is unknown.
+    pub(super) fn doubt(&mut self) {
+        self.own = Own::Doubtful;
+        self.doubted = true;
+    }
+
+    /// Looks in a synced listing for nodes of this attempt.
+    pub(super) fn search(&mut self, names: &[String]) {
+        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), names);
+        let mine = |e: &&crate::Entry<'_>| match e.id {
+            Some(id) => id == self.id,
+            // Only the data tells whose an unprotected node is.
+            None => !self.dialect.protects() && e.mode == self.mode,
+        };
+        self.suspects = queue.entries().iter().rev().filter(mine).map(|e| e.name.to_owned()).collect();
+        if self.own == Own::Doubtful {
+            // Decided unless an inspection finds it: nothing sent before the sync can still take effect.
+            self.own = Own::None;
+        }
+    }
+
+    /// A synced listing, `None` without a parent, says what became of everything whose fate was unknown.
+    pub(super) fn settled(&mut self, names: Option<&[String]>) {
+        let stands = |name: &str| names.is_some_and(|names| names.iter().any(|listed| listed == name));
+        if std::mem::take(&mut self.delete_doubted) {
+            self.strays.retain(|stray| stands(stray));
+            if self.node().is_some_and(|own| !stands(own)) {
+                self.own = Own::None;
+            }
+        }
+        match &self.barrier {
+            Barrier::Ours { .. } if !self.discipline.barrier().is_some_and(stands) => self.barrier = Barrier::None,
+            Barrier::Doubtful if self.discipline.barrier().is_some_and(stands) => self.barrier = Barrier::Suspect,
+            Barrier::Doubtful => (self.barrier, self.listing_due) = (Barrier::None, true),
+            _ => {}
+        }
+        if self.downgrade == Downgrade::Doubtful
+            && let Own::Node { name: writer, .. } = &self.own
+        {
+            let reader = self.reader_name(writer);
+            if stands(writer) {
+                self.downgrade = Downgrade::Wanted;
+            } else if stands(&reader) {
+                (self.own, self.downgrade, self.mode) = (Own::None, Downgrade::Adopt, Mode::Read);
+                self.suspects.push(reader);
+            } else {
+                self.evicted();
+            }
+        }
+    }
+
+    pub(super) fn inspected(&mut self, outcome: Result<Inspection, Failure>) {
+        match self.flight.take() {
+            Some(Flight::Inspect(name)) => self.identify(name, outcome),
+            Some(Flight::Verify(name)) => self.verify(&name, outcome),
+            Some(Flight::InspectBarrier) => self.identify_barrier(outcome),
+            Some(Flight::VerifyBarrier) => self.verify_barrier(outcome),
+            _ => {}
+        }
+    }
+
+    /// A suspect was looked at: the first that is ours is adopted, any other of ours is a stray.
+    ///
+    /// Ours means: this attempt *and this session*. A node that another session made dies with that session, however much
+    /// it looks like ours (CURATOR-498, CURATOR-604).
+    fn identify(&mut self, name: String, outcome: Result<Inspection, Failure>) {
+        let seen = match outcome {
+            Ok(seen) => seen,
+            Err(Failure::ConnectionLoss) => return self.suspects.push(name),
+            Err(Failure::SessionOver) => return self.session_over = true,
+            // Not there any more, or not for us to read: nobody makes a node that its own maker may not read.
+            Err(_) if self.downgrade == Downgrade::Adopt => return self.evicted(),
+            Err(_) => return,
+        };
+        if seen.owner != self.session || !(self.dialect.protects() || seen.id == Some(self.id)) {
+            return;
+        }
+        match &self.own {
+            Own::Node { name: own, .. } if *own == name => {}
+            Own::Node { .. } => self.strays.push(name),
+            Own::None | Own::Doubtful => {
+                self.own = Own::Node { name, czxid: seen.czxid };
+                self.listing_due = true;
+                self.own_watched = false;
+                if self.downgrade == Downgrade::Adopt {
+                    self.downgrade = Downgrade::Done;
+                }
+            }
+        }
+    }
+
+    /// The own node was looked at before its delete.
+    fn verify(&mut self, name: &str, outcome: Result<Inspection, Failure>) {
+        match outcome {
+            Ok(seen) if self.is_ours(name, &seen) => self.verified = Some(seen.version),
+            Ok(_) | Err(Failure::NoNode) => self.forget(name),
+            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.stuck = true,
+        }
+    }
+
+    /// Whether the node just seen under the name of one of ours is still that one.
+    fn is_ours(&self, name: &str, seen: &Inspection) -> bool {
+        let same = match &self.own {
+            Own::Node { name: own, czxid } if own == name => *czxid == seen.czxid,
+            _ => seen.id == Some(self.id),
+        };
+        same && seen.owner == self.session
+    }
+
+    /// Whose is the barrier that stands after the reply to our create was lost?
+    fn identify_barrier(&mut self, outcome: Result<Inspection, Failure>) {
+        match outcome {
+            Ok(seen) if seen.owner == self.session && seen.id == Some(self.id) => self.hold_barrier(seen.czxid),
+            Ok(_) | Err(Failure::NoNode) => (self.barrier, self.listing_due) = (Barrier::None, true),
+            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => {
+                self.barrier = Barrier::None;
+                self.leave_because(super::Leaving::Refused);
+            }
+        }
+    }
+
+    /// The barrier was looked at before its delete.
+    fn verify_barrier(&mut self, outcome: Result<Inspection, Failure>) {
+        let Barrier::Ours { czxid, verified, .. } = &mut self.barrier else { return };
+        match outcome {
+            Ok(seen) if seen.owner == self.session && seen.czxid == *czxid => *verified = Some(seen.version),
+            // Somebody took it away.
+            Ok(_) | Err(Failure::NoNode) => self.barrier = Barrier::None,
+            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.stuck = true,
+        }
+    }
+
+    /// The barrier is ours, by this transaction: that is the grant.
+    pub(super) fn hold_barrier(&mut self, czxid: Zxid) {
+        self.barrier = Barrier::Ours { czxid, watched: false, verified: None };
+        self.token = Some(crate::FencingToken::from_zxid(czxid));
+        (self.granted, self.inferred) = (true, false);
+    }
+}

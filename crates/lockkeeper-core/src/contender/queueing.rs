@@ -1,0 +1,235 @@
+//! Listings: entering the queue, and what a listing says of the own place in it.
+
+use super::standing::Barrier;
+use super::{Contender, Flight, Leaving, MAX_PARENTS_MADE, Own};
+use crate::protocol::{Failure, Inspection, Limit, Listing, Place};
+use crate::{Class, Mode, Queue, Verdict, Watch, Zxid, decide, decide_as_reader};
+
+/// What keeps it from going on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Blocker {
+    /// A node.
+    Node {
+        name: String,
+        /// Its deletion proves the grant without another listing.
+        grants: bool,
+        /// Its grant, too, lets me on.
+        or_granted: bool,
+        watched: bool,
+    },
+    /// Any child may be the next to go. The watch stands.
+    Children,
+}
+
+impl Blocker {
+    /// The node to watch, where no watch stands.
+    pub(super) fn to_watch(&self) -> Option<&str> {
+        match self {
+            Blocker::Node { name, watched: false, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether it is this node, or with an empty name the children.
+    pub(super) fn watches(&self, node: &str) -> bool {
+        match self {
+            Blocker::Node { name, .. } => name == node,
+            Blocker::Children => node.is_empty(),
+        }
+    }
+
+    /// Its going proves nothing any more.
+    pub(super) fn distrust(&mut self) {
+        if let Blocker::Node { grants, .. } = self {
+            *grants = false;
+        }
+    }
+}
+
+impl Contender {
+    pub(super) fn entered(&mut self, created: Result<(&str, Zxid), Failure>, listed: Result<Listing<'_>, Failure>) {
+        self.flight = None;
+        match created {
+            Ok((name, czxid)) => {
+                self.own = Own::Node { name: name.to_owned(), czxid };
+                self.listing_due = true;
+                if let Ok(listing) = listed {
+                    self.judge(listing, false);
+                } else if listed == Err(Failure::SessionOver) {
+                    self.session_over = true;
+                }
+            }
+            Err(Failure::NoNode) if self.parents_made < MAX_PARENTS_MADE => self.parent_missing = true,
+            Err(Failure::NoNode) => self.leave_because(Leaving::ParentVanishes),
+            Err(Failure::ConnectionLoss) => self.doubt(),
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.leave_because(Leaving::Refused),
+        }
+    }
+
+    pub(super) fn parent_made(&mut self, outcome: Result<(), Failure>) {
+        self.flight = None;
+        match outcome {
+            // Made, or something above it vanished meanwhile: the next create tells.
+            Ok(()) | Err(Failure::NoNode) => {
+                self.parent_missing = false;
+                self.parents_made += 1;
+            }
+            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.leave_because(Leaving::Refused),
+        }
+    }
+
+    /// Stored or not, the next listing reads it again: another may have been faster.
+    pub(super) fn limit_stored(&mut self, outcome: Result<(), Failure>) {
+        self.flight = None;
+        self.listing_due = true;
+        if let Err(failure) = outcome
+            && !self.failed_for_good(failure)
+            && failure == Failure::NoNode
+        {
+            self.evicted();
+        }
+    }
+
+    pub(super) fn listed(&mut self, outcome: Result<Listing<'_>, Failure>) {
+        let Some(flight) = self.flight.take() else { return };
+        let names = outcome.map(|listing| listing.names);
+        match (flight, names) {
+            (_, Err(Failure::SessionOver)) => self.session_over = true,
+            (Flight::Recover, Ok(names)) => self.search(names),
+            // No parent, no children: nothing of ours can be left.
+            (Flight::Recover, Err(Failure::NoNode)) => self.search(&[]),
+            (Flight::Recover, Err(Failure::ConnectionLoss)) => self.doubted = true,
+            (Flight::Settle, Ok(names)) => self.settled(Some(names)),
+            (Flight::Settle, Err(Failure::NoNode)) => self.settled(None),
+            (Flight::Settle, Err(Failure::ConnectionLoss)) => {}
+            (Flight::Recover | Flight::Settle, Err(_)) => self.stuck = true,
+            (Flight::List { watch }, Ok(_)) => {
+                if let Ok(listing) = outcome {
+                    self.judge(listing, watch);
+                }
+            }
+            (_, Err(Failure::NoNode)) => self.evicted(),
+            (Flight::List { watch }, Err(Failure::ConnectionLoss)) => self.watch_children = watch,
+            (_, Err(_)) => self.leave_because(Leaving::Refused),
+            (_, Ok(_)) => {}
+        }
+    }
+
+    /// Judges a listing that shows the own node, or its absence. `watching`: a watch on the children stands since.
+    fn judge(&mut self, listing: Listing<'_>, watching: bool) {
+        let Own::Node { name: own, .. } = &self.own else {
+            return;
+        };
+        if let Some(ours) = self.discipline.permits() {
+            match listing.limit {
+                Some(Limit::Permits(limit)) if limit == ours => {}
+                Some(Limit::Permits(limit)) => return self.leave_because(Leaving::LimitDiffers(Some(limit))),
+                Some(Limit::Foreign) => return self.leave_because(Leaving::LimitDiffers(None)),
+                Some(Limit::Unset { version }) => return self.limit_unset = Some(version),
+                None => return,
+            }
+        }
+        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), listing.names);
+        if self.doubted {
+            // A second node of this attempt, from a create thought lost, would block us from the front for ever.
+            let second = |e: &&crate::Entry<'_>| e.id == Some(self.id) && e.name != own;
+            self.suspects = queue.entries().iter().rev().filter(second).map(|e| e.name.to_owned()).collect();
+        }
+        self.listing_due = false;
+        let before = self.blocker.take();
+        self.place = None;
+        let verdict =
+            if self.reads_early { decide_as_reader(&queue, own) } else { decide(&self.discipline, &queue, own) };
+        match verdict {
+            Verdict::Granted => self.let_in(false),
+            Verdict::TakeBarrier => self.barrier = Barrier::Due,
+            Verdict::Missing => self.evicted(),
+            Verdict::Blocked(watch) => {
+                let first = match self.discipline.barrier().filter(|_| queue.has_barrier()) {
+                    Some(barrier) => barrier,
+                    None => queue.entries()[0].name,
+                };
+                // Who waits for nothing but the barrier has its owner before it.
+                let ahead = queue.position(own).unwrap_or(0).max(1);
+                self.place = Some(Place { ahead, first: first.to_owned() });
+                self.waited = true;
+                let block = |name: &str, grants, or_granted| Blocker::Node {
+                    name: name.to_owned(),
+                    grants,
+                    or_granted,
+                    // One that stands already is enough: a second would only read the node again.
+                    watched: matches!(&before, Some(Blocker::Node { name: n, watched: true, .. }) if n == name),
+                };
+                self.blocker = match watch {
+                    Watch::Deleted { name, grants } => Some(block(name, grants, false)),
+                    Watch::GrantedOrDeleted(name) => Some(block(name, false, true)),
+                    Watch::BarrierGone => self.discipline.barrier().map(|barrier| block(barrier, false, false)),
+                    Watch::Children if watching => Some(Blocker::Children),
+                    Watch::Children => {
+                        // List again with a watch, so that nothing can come between.
+                        (self.listing_due, self.watch_children) = (true, true);
+                        None
+                    }
+                };
+            }
+        }
+    }
+
+    /// The blocker was read, and its watch stands.
+    pub(super) fn blocker_watched(&mut self, seen: &Inspection) {
+        let Some(Blocker::Node { watched, or_granted, .. }) = &mut self.blocker else { return };
+        *watched = true;
+        // What it says of its grant may have been overwritten by an asker's word: only untouched data proves that it was not
+        // granted before the watch stood. Else a listing from behind the watch must show it.
+        if *or_granted && seen.version != 0 {
+            self.listing_due = true;
+        }
+    }
+
+    /// A watched node is gone that is none of our own.
+    pub(super) fn blocker_gone(&mut self, name: &str) {
+        match self.blocker.take_if(|blocker| blocker.watches(name)) {
+            Some(Blocker::Node { grants: true, .. }) => self.let_in(true),
+            Some(_) => self.listing_due = true,
+            None => {}
+        }
+    }
+
+    /// The blocker has new data: it was granted, or it was asked to let go.
+    pub(super) fn blocker_changed(&mut self, name: &str) {
+        if let Some(Blocker::Node { name: blocker, watched, or_granted, .. }) = &mut self.blocker
+            && blocker == name
+        {
+            *watched = false;
+            self.listing_due |= *or_granted;
+        }
+    }
+
+    pub(super) fn children_changed(&mut self) {
+        if self.blocker.take_if(|blocker| *blocker == Blocker::Children).is_some() {
+            self.listing_due = true;
+        }
+    }
+
+    /// Goes over to another class: the own node becomes a stray, and the next command after its end is to enter.
+    pub(super) fn change_class(&mut self) {
+        let may = !self.granted && self.leaving.is_none() && self.barrier == Barrier::None;
+        if let (true, Own::Node { name, .. }) = (may, &self.own)
+            && let Some(class) = self.reclassify.take()
+        {
+            self.strays.push(name.clone());
+            (self.own, self.mode) = (Own::None, Mode::Class(class));
+            (self.blocker, self.place, self.own_watched, self.listing_due) = (None, None, false, false);
+        }
+    }
+
+    /// Wants to stand in another class.
+    pub(super) fn wants_class(&mut self, class: Class) {
+        if matches!(self.mode, Mode::Class(now) if now != class) && !self.granted {
+            self.reclassify = Some(class);
+        }
+    }
+}

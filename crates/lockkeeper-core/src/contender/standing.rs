@@ -1,0 +1,239 @@
+//! The own nodes while they stand: what is written in them, by us and by others, and what becomes of the hold.
+
+use super::{Contender, Flight, Leaving, Own};
+use crate::protocol::{Ask, Command, Failure, Inspection};
+use crate::{Mode, Zxid};
+
+/// What is known of the barrier, where the discipline has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Barrier {
+    /// None of ours.
+    None,
+    /// To be taken.
+    Due,
+    /// The reply to its create was lost.
+    Doubtful,
+    /// The same, and one stands: whose?
+    Suspect,
+    /// Ours, made by this transaction.
+    Ours {
+        czxid: Zxid,
+        watched: bool,
+        /// It was just seen to be ours, with this version of its data.
+        verified: Option<i32>,
+    },
+}
+
+/// An upgradeable reader's way to be alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Alone {
+    Unasked,
+    Wanted,
+    Reached,
+    Told,
+}
+
+/// A writer's way to read on in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Downgrade {
+    None,
+    Wanted,
+    /// The reply was lost.
+    Doubtful,
+    /// It took effect, the reader's node is yet to be looked at.
+    Adopt,
+    /// The caller is to be told.
+    Done,
+}
+
+/// What the own node's data says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Record {
+    /// Its version, as last seen or written.
+    pub(super) version: Option<i32>,
+    /// It says that we were granted.
+    announced: bool,
+    /// It is to be written again for the owner's sake.
+    due: bool,
+    /// Somebody asks us to let go.
+    asked: bool,
+    /// The caller was told so.
+    asked_told: bool,
+}
+
+impl Contender {
+    pub(super) fn asked_by_its_caller(&mut self, ask: Ask) {
+        match ask {
+            Ask::Downgrade if self.granted && self.mode == Mode::Write => {
+                self.downgrade = Downgrade::Wanted;
+                self.stop_upgrade();
+            }
+            Ask::Upgrade if self.granted && self.reads_early => {
+                (self.reads_early, self.alone, self.listing_due) = (false, Alone::Wanted, true);
+            }
+            // Its caller missed the first answer.
+            Ask::Upgrade if self.alone == Alone::Told => self.alone = Alone::Reached,
+            Ask::StayReader if self.alone == Alone::Wanted => {
+                self.reads_early = true;
+                self.stop_upgrade();
+            }
+            Ask::Reclassify(class) => self.wants_class(class),
+            Ask::Tell => self.record.due = true,
+            Ask::Downgrade | Ask::Upgrade | Ask::StayReader => {}
+        }
+    }
+
+    fn stop_upgrade(&mut self) {
+        if self.alone == Alone::Wanted {
+            (self.alone, self.blocker, self.listing_due) = (Alone::Unasked, None, false);
+        }
+    }
+
+    /// What the holder's caller is to hear.
+    pub(super) fn tell_caller(&mut self) -> Option<Command> {
+        if self.record.asked && !self.record.asked_told {
+            self.record.asked_told = true;
+            return Some(Command::Revoke);
+        }
+        if let (Downgrade::Done, Some(name)) = (self.downgrade, self.node()) {
+            let name = name.to_owned();
+            self.downgrade = Downgrade::None;
+            return Some(Command::Reads { name });
+        }
+        None
+    }
+
+    /// Whether something must be written into the own node.
+    ///
+    /// Who waited for permits tells of its grant: the next in line watches it. Who never waited was seen to hold by everyone
+    /// behind it, for each of their listings shows no more before it than its own did.
+    pub(super) fn must_announce(&self) -> bool {
+        let counted = self.discipline.permits().is_some() && self.granted && self.waited;
+        self.record.due || counted && !self.record.announced
+    }
+
+    pub(super) fn watched(&mut self, outcome: Result<Inspection, Failure>) {
+        let Some(Flight::Watch(name)) = self.flight.take() else {
+            return;
+        };
+        match outcome {
+            Ok(seen) if self.node() == Some(&name) => self.own_read(&seen),
+            Ok(seen) => match &mut self.barrier {
+                Barrier::Ours { czxid, watched, .. } if self.discipline.barrier() == Some(&name) => {
+                    *watched = true;
+                    if *czxid != seen.czxid {
+                        self.gone(&name);
+                    }
+                }
+                _ => self.blocker_watched(&seen),
+            },
+            Err(Failure::NoNode) => {
+                if let Barrier::Ours { watched, .. } = &mut self.barrier {
+                    *watched = true;
+                }
+                self.gone(&name);
+            }
+            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.leave_because(Leaving::Refused),
+        }
+    }
+
+    /// The own node was read, and its watch stands.
+    fn own_read(&mut self, seen: &Inspection) {
+        self.own_watched = true;
+        self.record.version = Some(seen.version);
+        self.record.announced = seen.granted;
+        if !seen.asked {
+            return;
+        }
+        self.record.asked = true;
+        if self.granted {
+            // A bare word stands where it was told who we are.
+            self.record.due |= seen.id != Some(self.id);
+        } else {
+            self.leave_because(Leaving::Revoked);
+        }
+    }
+
+    /// A watched node is gone.
+    pub(super) fn gone(&mut self, name: &str) {
+        if self.node() == Some(name) {
+            return self.evicted();
+        }
+        match self.barrier {
+            Barrier::Ours { watched: true, .. } if self.discipline.barrier() == Some(name) => {
+                self.barrier = Barrier::None;
+                self.leave_because(Leaving::Evicted);
+            }
+            // Not of the watch on ours: one that stood since we waited for another's.
+            Barrier::Ours { .. } if self.discipline.barrier() == Some(name) => {}
+            _ => self.blocker_gone(name),
+        }
+    }
+
+    /// A watched node has new data; the watch is spent.
+    pub(super) fn changed(&mut self, name: &str) {
+        if self.node() == Some(name) {
+            self.own_watched = false;
+        } else if let Barrier::Ours { watched, .. } = &mut self.barrier
+            && self.discipline.barrier() == Some(name)
+        {
+            *watched = false;
+        } else {
+            self.blocker_changed(name);
+        }
+    }
+
+    pub(super) fn told(&mut self, outcome: Result<i32, Failure>) {
+        let Some(Flight::Tell { granted }) = self.flight.take() else {
+            return;
+        };
+        match outcome {
+            Ok(version) => {
+                (self.record.version, self.record.due) = (Some(version), false);
+                self.record.announced = granted;
+            }
+            Err(Failure::NoNode) => self.evicted(),
+            // Somebody wrote meanwhile, or perhaps we did: look again.
+            Err(Failure::BadVersion | Failure::ConnectionLoss) => {
+                (self.record.version, self.own_watched) = (None, false)
+            }
+            Err(Failure::SessionOver) => self.session_over = true,
+            // Those behind learn of us when we leave.
+            Err(Failure::Refused | Failure::NodeExists) => {
+                (self.record.due, self.record.announced) = (false, granted);
+            }
+        }
+    }
+
+    pub(super) fn barrier_taken(&mut self, outcome: Result<Zxid, Failure>) {
+        self.flight = None;
+        self.barrier = Barrier::None;
+        match outcome {
+            Ok(czxid) => self.hold_barrier(czxid),
+            Err(Failure::NodeExists) => self.listing_due = true,
+            Err(Failure::NoNode) => self.evicted(),
+            Err(Failure::ConnectionLoss) => self.barrier = Barrier::Doubtful,
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
+        }
+    }
+
+    pub(super) fn downgraded(&mut self, outcome: Result<Zxid, Failure>) {
+        self.flight = None;
+        match outcome {
+            Ok(czxid) => {
+                if let Own::Node { name, .. } = &self.own {
+                    self.own = Own::Node { name: self.reader_name(name), czxid };
+                }
+                (self.mode, self.downgrade) = (Mode::Read, Downgrade::Done);
+                (self.own_watched, self.record.version) = (false, None);
+            }
+            Err(Failure::NoNode) => self.evicted(),
+            Err(Failure::ConnectionLoss | Failure::NodeExists) => self.downgrade = Downgrade::Doubtful,
+            Err(Failure::SessionOver) => self.session_over = true,
+            Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Steps of the machine that no exploration of whole worlds pins down by name.
+
+use super::*;
+use crate::protocol::{Inspection, Listing};
+
+const ID: AttemptId = AttemptId::new(1);
+
+const SEEN: Inspection =
+    Inspection { owner: SessionId(1), czxid: Zxid(7), id: Some(ID), version: 0, granted: false, asked: false };
+
+/// A contender whose node is the second in line.
+fn second() -> (Contender, String) {
+    let mut contender = Contender::new(Discipline::Exclusive, Dialect::Curator, Mode::Exclusive, ID, SessionId(1));
+    let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
+        panic!("it enters first");
+    };
+    let own = format!("{prefix}0000000001");
+    let listing = ["lock-0000000000".to_owned(), own.clone()];
+    contender.handle(Event::Entered { created: Ok((&own, Zxid(7))), listed: Ok(Listing::of(&listing)) });
+    (contender, own)
+}
+
+fn watch(name: &str, kind: WatchKind) -> Option<Command> {
+    Some(Command::Watch { name: name.to_owned(), kind })
+}
+
+/// An operator deletes a waiter's node, then the holder leaves: the waiter must not take that for its turn.
+#[test]
+fn case_42_a_deleted_waiter_is_not_granted_by_its_blockers_going() {
+    let (mut waiter, own) = second();
+    assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
+    waiter.handle(Event::Watched(Err(Failure::NoNode)));
+    assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own), "does my node still stand?");
+    waiter.handle(Event::Watched(Err(Failure::NoNode)));
+    assert_eq!(waiter.next_command(), Some(Command::End(End::Evicted)));
+}
+
+#[test]
+fn a_waiter_is_granted_by_its_blockers_going_without_another_listing() {
+    let (mut waiter, own) = second();
+    assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    assert_eq!(waiter.next_command(), None, "it waits");
+    waiter.handle(Event::Gone("lock-0000000000"));
+    let token = FencingToken::from_zxid(Zxid(7));
+    assert_eq!(waiter.next_command(), Some(Command::Grant(Grant { name: own, token })));
+    assert!(waiter.holds());
+}

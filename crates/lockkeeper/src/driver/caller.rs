@@ -1,0 +1,230 @@
+//! Whoever waits for an attempt's outcome, or has it: the other end of the driver.
+
+use std::sync::Arc;
+
+use lockkeeper_core::{End, Grant, LinkState, Loss, Revocation};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::{Attempt, Driver, Wake, cancelled, passed};
+use crate::Error;
+use crate::error::ReleaseError;
+use crate::guard::{Hold, Holding, Request};
+
+/// Where the outcome goes.
+pub(crate) type Answer = oneshot::Sender<Result<Holding, Error>>;
+
+/// Who is on the other end.
+pub(super) enum Caller {
+    /// Somebody waits for the lock.
+    Waiting(Answer),
+    /// Somebody waits to be told who has the lock instead.
+    Refusing { caller: Answer, ahead: usize },
+    /// Somebody has the guard.
+    Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<Request> },
+    /// Somebody waits for the release to be confirmed.
+    Releasing { hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>> },
+    /// Nobody.
+    Gone,
+}
+
+impl Caller {
+    /// What the other end does next.
+    pub(super) async fn stirs(&mut self, deadline: Option<Instant>, cancel: Option<&CancellationToken>) -> Wake {
+        match self {
+            Caller::Waiting(outcome) | Caller::Refusing { caller: outcome, .. } => {
+                tokio::select! {
+                    biased;
+                    () = outcome.closed() => Wake::CallerGone,
+                    () = passed(deadline) => Wake::Deadline,
+                    () = cancelled(cancel) => Wake::Cancelled,
+                }
+            }
+            Caller::Holding { requests, .. } => match requests.recv().await {
+                Some(request) => Wake::Requested(request),
+                None => Wake::CallerGone,
+            },
+            Caller::Releasing { .. } | Caller::Gone => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self, Caller::Waiting(_))
+    }
+
+    /// The hold that somebody has.
+    pub(super) fn hold(&self) -> Option<&Arc<Hold>> {
+        match self {
+            Caller::Holding { hold, .. } | Caller::Releasing { hold, .. } => Some(hold),
+            Caller::Waiting(_) | Caller::Refusing { .. } | Caller::Gone => None,
+        }
+    }
+
+    /// Whoever waits gets this error. Who holds, keeps.
+    pub(super) fn refuse(&mut self, error: Error) {
+        match std::mem::replace(self, Caller::Gone) {
+            Caller::Waiting(caller) | Caller::Refusing { caller, .. } => _ = caller.send(Err(error)),
+            other => *self = other,
+        }
+    }
+}
+
+impl Driver {
+    /// Gives the lock to the caller; if nobody takes it, leaves again.
+    pub(super) fn hand_over(&mut self, grant: Grant) {
+        let caller = std::mem::replace(&mut self.caller, Caller::Gone);
+        let Caller::Waiting(caller) = caller else {
+            return self.contender.handle(lockkeeper_core::Event::Leave);
+        };
+        self.node.clone_from(&grant.name);
+        let (sender, requests) = mpsc::unbounded_channel();
+        let breaches = self.session.link().borrow().breaches;
+        let hold = Hold::new(self.attempt.path.clone(), grant, self.session.clone(), breaches);
+        debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
+        self.caller = Caller::Holding { hold: hold.clone(), requests };
+        // A guard that nobody takes is dropped here, and asks for the release by that.
+        _ = caller.send(Ok(Holding::new(hold, sender)));
+    }
+
+    /// The guard's owner wants something.
+    pub(super) fn requested(&mut self, request: Request) {
+        use lockkeeper_core::{Ask, Event};
+        match request {
+            Request::Release(confirm) => {
+                if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
+                    self.caller = Caller::Releasing { hold, confirm };
+                }
+                self.contender.handle(Event::Leave);
+            }
+            Request::Downgrade(done) => {
+                self.changing = Some(done);
+                self.contender.handle(Event::Ask(Ask::Downgrade));
+            }
+            Request::Upgrade(done) => {
+                self.changing = Some(done);
+                self.contender.handle(Event::Ask(Ask::Upgrade));
+            }
+            Request::StayReader => {
+                self.changing = None;
+                self.contender.handle(Event::Ask(Ask::StayReader));
+            }
+            Request::Refuse(why) => {
+                if let Some(asked) = &mut self.revocation {
+                    asked.refuse(&why);
+                    self.contender.handle(Event::Ask(Ask::Tell));
+                }
+            }
+        }
+    }
+
+    /// The holder is asked to let go.
+    pub(super) fn revoke(&mut self) {
+        let asked = self.revocation.get_or_insert_with(Revocation::default);
+        if let Caller::Holding { hold, .. } = &self.caller {
+            debug!(path = %hold.path, node = %hold.node(), %asked, "asked to let go");
+            hold.asked.send_replace(Some(asked.clone()));
+        }
+    }
+
+    /// A change of the hold that its owner waits for has happened.
+    pub(super) fn changed(&mut self) {
+        if let Some(done) = self.changing.take() {
+            _ = done.send(());
+        }
+    }
+
+    /// The attempt is over: whoever still waits for something learns how.
+    pub(super) fn finish(self, end: End) {
+        let loss = session_loss(self.session.link().borrow().state);
+        let refusal = self.refusal;
+        let Attempt { path, permits, .. } = self.attempt;
+        match self.caller {
+            Caller::Waiting(caller) => {
+                let error = match end {
+                    End::SessionOver => Error::SessionLost { path, loss },
+                    End::Evicted => Error::Evicted { path, node: self.node },
+                    End::ParentVanishes => Error::ParentVanishes { path },
+                    End::Revoked => {
+                        let by = self.revocation.map(Box::new).unwrap_or_default();
+                        Error::Revoked { path, by }
+                    }
+                    End::LimitDiffers(stated) => {
+                        Error::PermitsMismatch { path, ours: permits.unwrap_or_default(), stated }
+                    }
+                    End::Refused | End::Stuck | End::Left => {
+                        Error::Refused { path, reason: refusal.unwrap_or_else(|| "no reason given".to_owned()) }
+                    }
+                };
+                _ = caller.send(Err(error));
+            }
+            Caller::Holding { hold, .. } => {
+                hold.lose(match end {
+                    End::SessionOver => loss,
+                    _ => Loss::Removed,
+                });
+            }
+            Caller::Refusing { caller, ahead } => {
+                _ = caller.send(Err(Error::Held { path, holder: None, ahead: Some(ahead) }));
+            }
+            Caller::Releasing { hold, confirm } => {
+                _ = confirm.send(match (hold.loss(), end) {
+                    (Some(before), _) => Err(ReleaseError::NotHeld { loss: before }),
+                    (None, End::SessionOver) => Err(ReleaseError::NotHeld { loss }),
+                    (None, End::Evicted) => Err(ReleaseError::NotHeld { loss: Loss::Removed }),
+                    (None, End::Stuck) => Err(ReleaseError::Failed { reason: refusal.unwrap_or_default() }),
+                    (None, _) => Ok(()),
+                });
+            }
+            Caller::Gone => {
+                if end == End::Stuck {
+                    warn!(%path, node = %self.node, reason = ?refusal,
+                        "the server refuses to delete the lock's node; it stays until the session ends");
+                }
+            }
+        }
+    }
+
+    /// The caller gets an error now; the contender leaves in its own time.
+    pub(super) fn give_up(&mut self, error: Error) {
+        self.caller.refuse(error);
+        self.contender.handle(lockkeeper_core::Event::Leave);
+    }
+
+    /// A try that was not first leaves at once; its caller hears who is.
+    pub(super) fn stop_if_once(&mut self) {
+        let Some(ahead) = self.contender.place().map(|place| place.ahead).filter(|_| self.attempt.once) else {
+            return;
+        };
+        self.caller = match std::mem::replace(&mut self.caller, Caller::Gone) {
+            Caller::Waiting(caller) => Caller::Refusing { caller, ahead },
+            other => other,
+        };
+        self.contender.handle(lockkeeper_core::Event::Leave);
+    }
+
+    pub(super) fn name_the_holder(&mut self) {
+        if let Caller::Refusing { ahead, .. } = &self.caller {
+            let (path, ahead) = (self.attempt.path.clone(), Some(*ahead));
+            let holder = self.looked_at.take().map(Box::new);
+            self.caller.refuse(Error::Held { path, holder, ahead });
+        }
+    }
+
+    pub(super) fn timed_out(&mut self) -> Error {
+        Error::Timeout {
+            path: self.attempt.path.clone(),
+            waited: self.attempt.timeout.unwrap_or_default(),
+            holder: self.looked_at.take().map(Box::new),
+            ahead: self.contender.place().map(|place| place.ahead),
+        }
+    }
+}
+
+fn session_loss(state: LinkState) -> Loss {
+    match state {
+        LinkState::Over(loss) => loss,
+        _ => Loss::SessionExpired,
+    }
+}

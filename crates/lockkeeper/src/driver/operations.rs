@@ -1,0 +1,215 @@
+//! Operations under way: what a command asks of the ensemble, and its outcome as owned data.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, PathRecord, Payload, Revocation, Testimony, Zxid};
+
+use crate::ensemble::{Ensemble, Fault, Kind, Node, Reply, Step, Watcher};
+
+/// The outcome of an operation.
+pub(super) enum Outcome {
+    Entered(Result<(String, Zxid), Fault>, Result<Seen, Fault>),
+    ParentMade(Result<(), Fault>),
+    LimitStored(Result<(), Fault>),
+    Listed(Result<(Seen, Option<Watcher>), Fault>),
+    Inspected(Result<Inspection, Fault>),
+    Watched(String, Result<(Node, Watcher), Fault>),
+    BarrierTaken(Result<Zxid, Fault>),
+    Told(Result<i32, Fault>),
+    Downgraded(Result<Zxid, Fault>),
+    Deleted(Result<(), Fault>),
+}
+
+/// What a look at the parent showed.
+pub(super) struct Seen {
+    names: Vec<String>,
+    limit: Option<Limit>,
+}
+
+impl Seen {
+    pub(super) fn listing(&self) -> Listing<'_> {
+        Listing { names: &self.names, limit: self.limit }
+    }
+}
+
+pub(super) fn inspection(node: &Node) -> Inspection {
+    let testimony = Testimony::read(&node.data);
+    Inspection {
+        owner: node.owner,
+        czxid: node.czxid,
+        id: testimony.id(),
+        version: node.version,
+        granted: testimony.record().is_some_and(|record| record.granted),
+        asked: testimony.revocation().is_some(),
+    }
+}
+
+/// Whatever an operation of one attempt needs.
+pub(super) struct Operations<'a> {
+    pub(super) ensemble: &'a Arc<dyn Ensemble>,
+    pub(super) path: &'a str,
+    pub(super) payload: &'a Payload,
+    /// The request to let go that the own node is to keep.
+    pub(super) revocation: Option<&'a Revocation>,
+}
+
+impl Operations<'_> {
+    fn child(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    /// Starts an operation; it is sent at the next poll.
+    pub(super) fn start(&self, command: Command) -> BoxFuture<'static, Outcome> {
+        let ensemble = self.ensemble;
+        match command {
+            Command::Enter { prefix, limit } => {
+                let create = ensemble.create(&self.child(&prefix), self.payload.to_bytes(), Kind::EphemeralSequential);
+                let look = self.look(ensemble.list(self.path), limit);
+                // Joined futures are polled in this order, so the two leave in one flight, the create first.
+                async move {
+                    let (created, seen) = tokio::join!(biased; create, look);
+                    Outcome::Entered(created, seen)
+                }
+                .boxed()
+            }
+            Command::MakeParent { stays, limit } => {
+                let (ensemble, path) = (ensemble.clone(), self.path.to_owned());
+                let data = limit.map(|permits| PathRecord::new(permits).to_bytes()).unwrap_or_default();
+                let kind = if stays { Kind::Persistent } else { Kind::Container };
+                async move { Outcome::ParentMade(make_path(&*ensemble, &path, kind, data).await) }.boxed()
+            }
+            Command::StoreLimit { permits, version } => {
+                let data = PathRecord::new(permits).to_bytes();
+                let write = ensemble.write(self.path, data, Some(version));
+                write.map(|written| Outcome::LimitStored(written.map(drop))).boxed()
+            }
+            Command::List { limit, watch: false } => self
+                .look(ensemble.list(self.path), limit)
+                .map(|seen| Outcome::Listed(seen.map(|seen| (seen, None))))
+                .boxed(),
+            Command::List { limit, watch: true } => {
+                let (list, limit) = (ensemble.list_and_watch(self.path), self.limit(limit));
+                async move {
+                    let (listed, limit) = tokio::join!(biased; list, limit);
+                    Outcome::Listed(
+                        listed.and_then(|(names, watcher)| Ok((Seen { names, limit: limit? }, Some(watcher)))),
+                    )
+                }
+                .boxed()
+            }
+            Command::Recover => {
+                let (sync, look) = (ensemble.sync(self.path), self.look(ensemble.list(self.path), false));
+                async move {
+                    let (synced, seen) = tokio::join!(biased; sync, look);
+                    Outcome::Listed(synced.and(seen).map(|seen| (seen, None)))
+                }
+                .boxed()
+            }
+            Command::Inspect { name } => ensemble
+                .read(&self.child(&name))
+                .map(|read| Outcome::Inspected(read.map(|node| inspection(&node))))
+                .boxed(),
+            Command::Watch { name, kind: _ } => {
+                ensemble.read_and_watch(&self.child(&name)).map(|read| Outcome::Watched(name, read)).boxed()
+            }
+            Command::TakeBarrier { own, barrier } => {
+                let check = Step::Check { path: self.child(&own), version: None };
+                let data = self.payload.to_bytes();
+                let create = Step::Create { path: self.child(&barrier), data, kind: Kind::Ephemeral };
+                self.made(vec![check, create], Outcome::BarrierTaken)
+            }
+            Command::Tell { name, granted, version } => {
+                let record = Payload { granted, revocation: self.revocation.cloned(), ..self.payload.clone() };
+                let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
+                write.map(|written| Outcome::Told(written.map(|written| written.version))).boxed()
+            }
+            Command::Downgrade { from, into } => {
+                let record = Payload { revocation: self.revocation.cloned(), ..self.payload.clone() };
+                let create = Step::Create { path: self.child(&into), data: record.to_bytes(), kind: Kind::Ephemeral };
+                let delete = Step::Delete { path: self.child(&from), version: None };
+                self.made(vec![create, delete], Outcome::Downgraded)
+            }
+            Command::Delete { name, version, barrier: None } => {
+                ensemble.delete(&self.child(&name), version).map(Outcome::Deleted).boxed()
+            }
+            Command::Delete { name, version, barrier: Some((barrier, barriers)) } => {
+                let own = Step::Delete { path: self.child(&name), version };
+                let barrier = Step::Delete { path: self.child(&barrier), version: Some(barriers) };
+                let both = ensemble.transact(vec![own, barrier]);
+                both.map(|deleted| Outcome::Deleted(deleted.map(drop))).boxed()
+            }
+            Command::Grant(_) | Command::Revoke | Command::Upgraded | Command::Reads { .. } | Command::End(_) => {
+                unreachable!("carried out where they are taken")
+            }
+        }
+    }
+
+    /// A transaction that makes a node.
+    fn made(
+        &self,
+        steps: Vec<Step>,
+        outcome: impl FnOnce(Result<Zxid, Fault>) -> Outcome + Send + 'static,
+    ) -> BoxFuture<'static, Outcome> {
+        let zxid = self.ensemble.transact(steps).map(|made| made?.ok_or(Fault::ConnectionLoss));
+        zxid.map(outcome).boxed()
+    }
+
+    /// A listing, and the parent's limit behind it if that is wanted.
+    fn look(&self, list: Reply<Vec<String>>, limit: bool) -> Reply<Seen> {
+        let limit = self.limit(limit);
+        async move {
+            let (names, limit) = tokio::join!(biased; list, limit);
+            Ok(Seen { names: names?, limit: limit? })
+        }
+        .boxed()
+    }
+
+    fn limit(&self, wanted: bool) -> Reply<Option<Limit>> {
+        if !wanted {
+            return std::future::ready(Ok(None)).boxed();
+        }
+        let read = self.ensemble.read(self.path);
+        read.map(|read| read.map(|node| Some(PathRecord::limit(&node.data, node.version)))).boxed()
+    }
+}
+
+/// What a fault means to the contender.
+pub(super) fn failure(fault: &Fault) -> Failure {
+    match fault {
+        Fault::NoNode => Failure::NoNode,
+        Fault::NodeExists => Failure::NodeExists,
+        Fault::BadVersion => Failure::BadVersion,
+        Fault::ConnectionLoss => Failure::ConnectionLoss,
+        Fault::SessionOver => Failure::SessionOver,
+        Fault::Unsupported | Fault::Refused(_) => Failure::Refused,
+    }
+}
+
+/// Makes `path` and what is missing above it, from the bottom up: where the deepest exists, nothing above is touched, so no
+/// right is needed there.
+///
+/// Containers above, so that a path nobody uses any more goes away by itself; where the server knows none (before 3.5), nodes
+/// that stay. The path itself is of the kind asked for and gets the data; one that is there already keeps its own.
+async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, data: Vec<u8>) -> Result<(), Fault> {
+    let mut missing = vec![path];
+    let mut containers = true;
+    while let Some(deepest) = missing.last() {
+        let (data, kind) = if missing.len() == 1 { (data.clone(), last) } else { (Vec::new(), Kind::Container) };
+        let kind = if containers { kind } else { Kind::Persistent };
+        let made: Reply<_> = ensemble.create(deepest, data, kind);
+        match made.await {
+            Ok(_) | Err(Fault::NodeExists) => _ = missing.pop(),
+            Err(Fault::Unsupported) if containers => containers = false,
+            Err(Fault::NoNode) => match deepest.rfind('/') {
+                // Bounded: each step is one component shorter.
+                Some(at) if at > 0 && !missing.contains(&&deepest[..at]) => missing.push(&deepest[..at]),
+                // Someone deletes what was just made; the caller counts how often.
+                _ => return Err(Fault::NoNode),
+            },
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}
