@@ -173,9 +173,12 @@ pub(crate) struct ServeArgs {
     /// Keeps everything in memory: a restart starts empty
     #[arg(long)]
     pub memory: bool,
-    /// Allows an address that other machines can reach: there is neither TLS nor user accounts
+    /// Allows an address that other machines can reach: there is no TLS
     #[arg(long)]
     pub allow_remote: bool,
+    /// Whom to let do more than everyone: a file of lines `super USER:HASH` (digest) and `sasl USER:PASSWORD`
+    #[arg(long, value_name = "FILE")]
+    pub accounts: Option<PathBuf>,
     /// In a new data directory, counts transactions from after this one, so that fencing tokens stay above those of a server
     /// that this one replaces
     #[arg(long, value_name = "ZXID", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]

@@ -6,6 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::account::Accounts;
+
 /// Where a server keeps its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,7 +51,7 @@ impl fmt::Debug for Secret {
 pub struct Config {
     /// Where to listen; port 0 takes a free one. Default `127.0.0.1:0`.
     pub listen: SocketAddr,
-    /// Whether `listen` may be an address that other machines can reach. Default no: there is neither TLS nor accounts.
+    /// Whether `listen` may be an address that other machines can reach. Default no: there is no TLS.
     pub allow_remote: bool,
     /// Where the state is kept. Default in memory.
     pub storage: Storage,
@@ -59,6 +61,8 @@ pub struct Config {
     pub session_timeouts: Option<RangeInclusive<Duration>>,
     /// What clients must present first. Default nothing.
     pub secret: Option<Secret>,
+    /// Who may use it besides everyone. Default nobody: no superuser, no SASL.
+    pub accounts: Accounts,
     /// The number before that of the first transaction of a new store. Default 0.
     pub first_zxid: i64,
     /// The longest frame a client may send, in bytes. Default 0xfffff, ZooKeeper's `jute.maxbuffer`.
@@ -78,6 +82,7 @@ impl Default for Config {
             tick: Duration::from_secs(2),
             session_timeouts: None,
             secret: None,
+            accounts: Accounts::default(),
             first_zxid: 0,
             max_frame: 0xf_ffff,
             container_check: Duration::from_secs(60),
@@ -132,6 +137,13 @@ impl Config {
     #[must_use]
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
+        self
+    }
+
+    /// Sets who may use it besides everyone.
+    #[must_use]
+    pub fn with_accounts(mut self, accounts: Accounts) -> Self {
+        self.accounts = accounts;
         self
     }
 

@@ -3,6 +3,8 @@
 //! All connections and the engine share one thread, so a request is a function call and needs no lock and no queue. The
 //! only other thread is the disk's.
 
+mod login;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,15 +13,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use crate::config::Secret;
+use crate::account::Exchange;
+use crate::config::Config;
 use crate::error::ServerError;
-use crate::machine::{CloseReason, ConnectionId, Effect, Machine, Now, Txn, TxnOp, same_bytes};
+use crate::machine::{CloseReason, ConnectionId, Effect, Machine, Now, Txn, TxnOp};
 use crate::opcode::OpCode;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Waited};
 use crate::path;
-use crate::request::{ErrorCode, Request};
+use crate::request::Request;
 use crate::stats::Counters;
 use crate::store::Batch;
 use crate::wire::jute::Malformed;
@@ -40,6 +43,26 @@ struct Peer {
     trusted: bool,
     /// Opened its session itself, so an untrusted one goes with it.
     opened_session: bool,
+    /// A SASL exchange that waits for the client's answer.
+    exchange: Option<Exchange>,
+    established_ms: i64,
+    /// Number and operation of the last request, 0 before the first.
+    last: (i32, i32),
+}
+
+/// What an operator may know of a connection.
+#[derive(Debug)]
+pub(crate) struct PeerReport {
+    pub(crate) address: SocketAddr,
+    /// Frames that wait for the disk.
+    pub(crate) queued: u64,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) established_ms: i64,
+    pub(crate) last_xid: i32,
+    pub(crate) last_operation: Option<OpCode>,
+    /// Its session and that one's timeout.
+    pub(crate) session: Option<(i64, Duration)>,
 }
 
 /// The clocks, read once a step.
@@ -78,7 +101,8 @@ pub(crate) struct Engine {
     pub(crate) machine: Machine,
     pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
-    secret: Option<Secret>,
+    pub(crate) config: Config,
+    pub(crate) address: SocketAddr,
     peers: HashMap<ConnectionId, Peer>,
     next_connection: u64,
     effects: Vec<Effect>,
@@ -94,15 +118,18 @@ pub(crate) struct Engine {
     /// Told whenever a batch has become durable.
     pub(crate) settled: Rc<Notify>,
     stopped: bool,
+    /// When the last frame came in.
+    step_began: Duration,
     /// A step has begun and not ended. Seen from outside a step, it means that the step panicked half-way.
     stepping: bool,
 }
 
 impl Engine {
-    pub(crate) fn new(machine: Machine, clock: Clock, secret: Option<Secret>, persistent: bool) -> Self {
+    pub(crate) fn new(machine: Machine, clock: Clock, config: &Config, address: SocketAddr, persistent: bool) -> Self {
         let engine = Self {
             counters: Arc::default(),
-            secret,
+            config: config.clone(),
+            address,
             peers: HashMap::new(),
             next_connection: 0,
             effects: Vec::new(),
@@ -113,6 +140,7 @@ impl Engine {
             flush: Rc::default(),
             settled: Rc::default(),
             stopped: false,
+            step_began: Duration::ZERO,
             stepping: false,
             machine,
             clock,
@@ -129,8 +157,18 @@ impl Engine {
         if self.stopped {
             outbox.abort();
         }
-        let trusted = self.secret.is_none();
-        let peer = Peer { address, outbox: Rc::clone(&outbox), greeted: false, trusted, opened_session: false };
+        let established_ms = self.clock.now().wall_ms;
+        let trusted = self.config.secret.is_none();
+        let peer = Peer {
+            address,
+            outbox: Rc::clone(&outbox),
+            greeted: false,
+            trusted,
+            opened_session: false,
+            exchange: None,
+            established_ms,
+            last: (0, 0),
+        };
         self.peers.insert(id, peer);
         self.publish();
         (id, outbox)
@@ -159,9 +197,11 @@ impl Engine {
         self.counters.bytes_received.fetch_add(frame.len() as u64 + 4, Relaxed);
         peer.outbox.received.set(peer.outbox.received.get() + 1);
         let now = self.clock.now();
+        self.step_began = now.monotonic;
         if !std::mem::replace(&mut peer.greeted, true) {
             let request = wire::connect_request(frame)?;
             self.counters.count_request(OpCode::CreateSession.as_i32());
+            peer.last = (0, OpCode::CreateSession.as_i32());
             peer.opened_session = request.session == 0;
             let mut password = [0; 16];
             if request.session == 0 && getrandom::fill(&mut password).is_err() {
@@ -169,7 +209,9 @@ impl Engine {
                 return Err(Malformed);
             }
             self.stepping = true;
+            let address = peer.address.ip();
             self.machine.connect(id, &request, password, now, &mut self.effects);
+            self.machine.locate(id, address);
             if request.session != 0 {
                 // A resumed session may have a new timeout, which is not a transaction.
                 self.dirty.sessions.insert(request.session);
@@ -181,10 +223,17 @@ impl Engine {
         match wire::request(frame)? {
             Frame::Auth { xid, scheme, auth } => {
                 self.counters.count_request(OpCode::Auth.as_i32());
+                peer.last = (xid, OpCode::Auth.as_i32());
                 self.authenticate(id, xid, &scheme, &auth);
+            }
+            Frame::Sasl { xid, token } => {
+                self.counters.count_request(OpCode::Sasl.as_i32());
+                peer.last = (xid, OpCode::Sasl.as_i32());
+                self.sasl(id, xid, &token);
             }
             Frame::Request { xid, opcode, request } => {
                 self.counters.count_request(opcode);
+                peer.last = (xid, opcode);
                 if !peer.trusted {
                     self.answer_stranger(id, xid, &request);
                     return Ok(());
@@ -198,37 +247,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    fn authenticate(&mut self, id: ConnectionId, xid: i32, scheme: &str, auth: &[u8]) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let expected = self.secret.as_ref().filter(|_| scheme == Secret::SCHEME);
-        let result = if expected.is_some_and(|secret| same_bytes(secret.expose(), auth)) {
-            peer.trusted = true;
-            if let Some(session) = self.machine.session_of(id) {
-                debug!(session = %format_args!("{session:#x}"), "client presented the secret");
-            }
-            Ok(())
-        } else {
-            info!(client = %peer.address, scheme, "authentication failed");
-            Err(ErrorCode::AuthFailed)
-        };
-        self.send(id, self.machine.zxid(), |out| wire::auth_reply(out, xid, result));
-        if result.is_err() {
-            self.close(id);
-        }
-    }
-
-    /// Someone who has not presented the secret may keep quiet company, but not for longer than a session timeout.
-    fn answer_stranger(&mut self, id: ConnectionId, xid: i32, request: &Request) {
-        let zxid = self.machine.zxid();
-        if *request == Request::Ping {
-            let pong = Ok(crate::request::Response::Done);
-            self.send(id, zxid, |out| wire::reply(out, wire::PING_XID, zxid, &pong));
-        } else {
-            self.send(id, zxid, |out| wire::reply(out, xid, zxid, &Err(ErrorCode::NoAuth)));
-            self.close(id);
-        }
     }
 
     fn close(&self, id: ConnectionId) {
@@ -303,11 +321,14 @@ impl Engine {
     fn send(&mut self, id: ConnectionId, zxid: i64, encode: impl FnOnce(&mut bytes::BytesMut)) {
         let Some(peer) = self.peers.get(&id) else { return };
         self.counters.packets_sent.fetch_add(1, Relaxed);
-        if peer.outbox.push(zxid, self.durable, encode) {
+        let since = self.step_began;
+        if peer.outbox.push(zxid, self.durable, since, encode) {
             self.counters.outstanding.fetch_add(1, Relaxed);
             if self.waiting.back() != Some(&(zxid, id)) {
                 self.waiting.push_back((zxid, id));
             }
+        } else {
+            self.counters.count_latency(1, Duration::ZERO, Duration::ZERO, Duration::ZERO);
         }
     }
 
@@ -382,10 +403,16 @@ impl Engine {
         self.counters.commits.fetch_add(1, Relaxed);
         self.durable = zxid;
         self.settled.notify_one();
+        let now = self.clock.now().monotonic;
         while let Some((_, id)) = self.waiting.pop_front_up_to(zxid) {
             if let Some(peer) = self.peers.get(&id) {
-                let released = peer.outbox.release(zxid);
-                self.counters.outstanding.fetch_sub(released, Relaxed);
+                let Waited { frames, first, last, sum } = peer.outbox.release(zxid);
+                self.counters.outstanding.fetch_sub(frames, Relaxed);
+                if let Ok(count) = u32::try_from(frames)
+                    && count > 0
+                {
+                    self.counters.count_latency(frames, now * count - sum, now - last, now - first);
+                }
             }
         }
     }
@@ -424,15 +451,35 @@ impl Engine {
 
     /// Whether clients must present a secret.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.secret.is_some()
+        self.config.secret.is_some()
     }
 
-    /// Addresses of clients with the frames waiting, received and sent.
-    pub(crate) fn clients(&self) -> Vec<(SocketAddr, u64, u64, u64)> {
-        let mut clients: Vec<_> = self.peers.iter().collect();
-        clients.sort_unstable_by_key(|(id, _)| **id);
-        let line = |peer: &Peer| (peer.address, peer.outbox.held(), peer.outbox.received.get(), peer.outbox.sent.get());
-        clients.into_iter().map(|(_, peer)| line(peer)).collect()
+    /// The connections in order of their coming.
+    pub(crate) fn peers(&self) -> Vec<PeerReport> {
+        let mut peers: Vec<_> = self.peers.iter().collect();
+        peers.sort_unstable_by_key(|(id, _)| **id);
+        let report = |(&id, peer): (&ConnectionId, &Peer)| PeerReport {
+            address: peer.address,
+            queued: peer.outbox.held(),
+            received: peer.outbox.received.get(),
+            sent: peer.outbox.sent.get(),
+            established_ms: peer.established_ms,
+            last_xid: peer.last.0,
+            last_operation: OpCode::from_i32(peer.last.1),
+            session: self
+                .machine
+                .session_of(id)
+                .and_then(|session| Some((session, self.machine.sessions().get(session)?.timeout))),
+        };
+        peers.into_iter().map(report).collect()
+    }
+
+    /// Starts the counts of each connection anew.
+    pub(crate) fn reset_peers(&self) {
+        for peer in self.peers.values() {
+            peer.outbox.received.set(0);
+            peer.outbox.sent.set(0);
+        }
     }
 
     fn publish(&self) {

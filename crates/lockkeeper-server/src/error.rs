@@ -116,8 +116,7 @@ impl ServerError {
             }
             Self::Listen { .. } => "choose an address of this machine and a port above 1023".to_owned(),
             Self::NotLoopback { .. } => {
-                "listen on 127.0.0.1, or allow remote clients explicitly: this server has neither TLS nor user accounts"
-                    .to_owned()
+                "listen on 127.0.0.1, or allow remote clients explicitly: this server has no TLS".to_owned()
             }
             Self::NotADirectory { .. } => "choose another path or move the file away".to_owned(),
             Self::NoPermission { path, .. } => {

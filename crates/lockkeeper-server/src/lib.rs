@@ -14,11 +14,13 @@
 //! The state machine inside, [`machine::Machine`], is pure: it takes typed requests and the time and answers with typed
 //! effects. The TCP server drives it, and so can a simulator.
 
+mod account;
 mod config;
 mod connection;
 mod disk;
 mod engine;
 mod error;
+mod identity;
 pub mod machine;
 mod opcode;
 mod outbox;
@@ -36,6 +38,7 @@ mod watches;
 mod wire;
 mod words;
 
+pub use account::{Accounts, digest};
 pub use config::{Config, Secret, Storage};
 pub use error::ServerError;
 pub use opcode::OpCode;

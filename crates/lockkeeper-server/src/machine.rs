@@ -9,20 +9,25 @@
 //! durable never tells anyone of something that can still be lost.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::identity::{Identities, Identity};
 pub use crate::query::{answer, watch_left};
 pub use crate::sessions::{ConnectionId, Session, Sessions};
 pub use crate::tree::{Applied, Node, Tree, TreeEvent};
 pub use crate::txn::{Owner, Txn, TxnOp};
 pub use crate::watches::Watches;
 
+use crate::identity::permit;
 use crate::opcode::OpCode;
-use crate::prepare;
+use crate::path;
+use crate::prepare::{self, Asker};
 use crate::request::{
-    ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Request, Response, SetWatches, WatchKind, WriteOp,
+    ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Perms, Request, Response, SetWatches, WatchKind,
+    WriteOp,
 };
 
 /// What time it is, as far as the machine is told.
@@ -47,6 +52,15 @@ pub struct MachineConfig {
     pub container_unused: Duration,
     /// The id of the next session.
     pub next_session: i64,
+    /// Whether access lists may name users of SASL.
+    pub sasl: bool,
+}
+
+/// A connection with a session.
+#[derive(Clone, Debug)]
+struct Peer {
+    session: i64,
+    who: Identities,
 }
 
 /// Something the driver must do.
@@ -120,7 +134,7 @@ pub struct Machine {
     tree: Tree,
     sessions: Sessions,
     watches: Watches,
-    connections: HashMap<ConnectionId, i64>,
+    connections: HashMap<ConnectionId, Peer>,
     zxid: i64,
     next_session: i64,
     next_container_check: Duration,
@@ -184,7 +198,21 @@ impl Machine {
 
     /// The session that speaks over a connection.
     pub fn session_of(&self, connection: ConnectionId) -> Option<i64> {
-        self.connections.get(&connection).copied()
+        self.connections.get(&connection).map(|peer| peer.session)
+    }
+
+    /// Says where a connection comes from, for access lists that name addresses.
+    pub fn locate(&mut self, connection: ConnectionId, address: IpAddr) {
+        if let Some(peer) = self.connections.get_mut(&connection) {
+            peer.who.address = Some(address);
+        }
+    }
+
+    /// Lets a connection speak for one more identity, which it has proved to have.
+    pub fn identify(&mut self, connection: ConnectionId, identity: Identity) {
+        if let Some(peer) = self.connections.get_mut(&connection) {
+            peer.who.add(identity);
+        }
     }
 
     /// Opens a session or resumes one. `password` is for a new session and must be hard to guess.
@@ -215,7 +243,7 @@ impl Machine {
             None => ConnectResponse::EXPIRED,
             Some((id, password)) => {
                 self.sessions.set_connection(id, Some(connection));
-                self.connections.insert(connection, id);
+                self.connections.insert(connection, Peer { session: id, who: Identities::default() });
                 let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
                 ConnectResponse { timeout_ms, session: id, password }
             }
@@ -252,16 +280,17 @@ impl Machine {
     /// Forgets a connection; its session lives on until its timeout.
     pub fn disconnected(&mut self, connection: ConnectionId) {
         self.watches.remove_connection(connection);
-        if let Some(session) = self.connections.remove(&connection) {
+        if let Some(Peer { session, .. }) = self.connections.remove(&connection) {
             self.sessions.set_connection(session, None);
         }
     }
 
     /// Carries out a request. One that comes over a connection without a session is ignored: it was replaced.
     pub fn request(&mut self, connection: ConnectionId, xid: i32, request: Request, now: Now, out: &mut Vec<Effect>) {
-        let Some(session) = self.session_of(connection) else { return };
+        let Some(Peer { session, who }) = self.connections.get(&connection) else { return };
+        let session = *session;
         self.sessions.touch(session, now.monotonic);
-        if let Some(result) = answer(&self.tree, session, &request) {
+        if let Some(result) = answer(&self.tree, session, who, &request) {
             if let Some((path, kind)) = watch_left(&request, &result) {
                 self.watches.add(connection, path, kind);
             }
@@ -269,15 +298,25 @@ impl Machine {
             return;
         }
         let closes = request == Request::CloseSession;
+        let asker = Asker { session, who, sasl: self.config.sasl };
+        let single = |op| prepare::single(&self.tree, asker, &op);
         let result = match request {
-            Request::Create(request) => self.write(session, WriteOp::Create(request), now, out),
-            Request::Delete(request) => self.write(session, WriteOp::Delete(request), now, out),
-            Request::SetData(request) => self.write(session, WriteOp::SetData(request), now, out),
+            Request::Create(request) => self.write(session, single(WriteOp::Create(request)), now, out),
+            Request::Delete(request) => self.write(session, single(WriteOp::Delete(request)), now, out),
+            Request::SetData(request) => self.write(session, single(WriteOp::SetData(request)), now, out),
             Request::SetAcl { path, acl, version } => {
-                let prepared = prepare::set_acl(&self.tree, &path, &acl, version);
-                self.write_prepared(session, prepared, now, out)
+                let prepared = prepare::set_acl(&self.tree, asker, &path, &acl, version);
+                self.write(session, prepared, now, out)
             }
-            Request::Multi(ops) => self.multi(session, &ops, now, out),
+            Request::Multi(ops) => {
+                let prepared = prepare::multi(&self.tree, asker, &ops);
+                self.multi(session, &ops, prepared, now, out)
+            }
+            Request::AddWatch { path, recursive } => path::validate(&path).map(|()| {
+                let kind = if recursive { WatchKind::PersistentRecursive } else { WatchKind::Persistent };
+                self.watches.add(connection, &path, kind);
+                Response::WatchAdded
+            }),
             Request::SetWatches(request) => {
                 self.set_watches(connection, &request, out);
                 Ok(Response::Done)
@@ -304,12 +343,7 @@ impl Machine {
         }
     }
 
-    fn write(&mut self, session: i64, op: WriteOp, now: Now, out: &mut Vec<Effect>) -> Result<Response, ErrorCode> {
-        let prepared = prepare::single(&self.tree, session, &op);
-        self.write_prepared(session, prepared, now, out)
-    }
-
-    fn write_prepared(
+    fn write(
         &mut self,
         session: i64,
         prepared: Result<TxnOp, ErrorCode>,
@@ -329,8 +363,15 @@ impl Machine {
         }
     }
 
-    fn multi(&mut self, session: i64, ops: &[WriteOp], now: Now, out: &mut Vec<Effect>) -> Result<Response, ErrorCode> {
-        let txns = match prepare::multi(&self.tree, session, ops) {
+    fn multi(
+        &mut self,
+        session: i64,
+        ops: &[WriteOp],
+        prepared: Result<Vec<TxnOp>, Vec<OpResult>>,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) -> Result<Response, ErrorCode> {
+        let txns = match prepared {
             Ok(txns) => txns,
             Err(results) => {
                 self.commit(session, TxnOp::Failed(ErrorCode::RuntimeInconsistency), now, out);
@@ -371,6 +412,13 @@ impl Machine {
                     out.push(Effect::Event { connection, kind, path, event_zxid: -1, zxid: self.zxid });
                 }
             }
+        }
+        // These tell of nothing that was missed: what a client saw last is not known for all the paths they cover.
+        for path in &request.persistent {
+            self.watches.add(connection, path, WatchKind::Persistent);
+        }
+        for path in &request.recursive {
+            self.watches.add(connection, path, WatchKind::PersistentRecursive);
         }
     }
 
@@ -429,8 +477,12 @@ impl Machine {
         let mut events = std::mem::take(&mut self.events);
         let applied = self.tree.apply(&txn, &mut events);
         out.push(Effect::Committed(txn));
-        for TreeEvent { kind, path } in events.drain(..) {
+        for TreeEvent { kind, path, acl } in events.drain(..) {
             for connection in self.watches.fire(&path, kind) {
+                let who = self.connections.get(&connection).map(|peer| &peer.who);
+                if who.is_none_or(|who| permit(&acl, Perms::READ, who).is_err()) {
+                    continue;
+                }
                 self.events_fired += 1;
                 let path = Arc::clone(&path);
                 out.push(Effect::Event { connection, kind, path, event_zxid: self.zxid, zxid: self.zxid });

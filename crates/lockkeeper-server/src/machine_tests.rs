@@ -16,6 +16,7 @@ fn machine() -> Machine {
         container_check: Duration::from_secs(1),
         container_unused: Duration::from_secs(5),
         next_session: 1,
+        sasl: false,
     };
     Machine::new(config, Tree::new(), 0, at(0))
 }
@@ -239,6 +240,6 @@ fn a_lagging_copy_of_the_tree_answers_from_its_own_past() {
     let create = Request::Create(Create::new("/a", "", CreateMode::Persistent));
     machine.request(ConnectionId(1), 5, create, at(0), &mut out);
     let read = Request::Exists(WatchedPath { path: "/a".to_owned(), watch: false });
-    assert_eq!(answer(&lagging, 1, &read), Some(Err(ErrorCode::NoNode)));
-    assert!(matches!(answer(machine.tree(), 1, &read), Some(Ok(Response::Stat(_)))));
+    assert_eq!(answer(&lagging, 1, &Identities::default(), &read), Some(Err(ErrorCode::NoNode)));
+    assert!(matches!(answer(machine.tree(), 1, &Identities::default(), &read), Some(Ok(Response::Stat(_)))));
 }

@@ -100,6 +100,7 @@ impl OpCode {
                 | Self::SetData
                 | Self::SetAcl
                 | Self::Multi
+                | Self::Reconfig
         )
     }
 

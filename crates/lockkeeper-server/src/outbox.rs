@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
@@ -14,7 +15,33 @@ use tokio::sync::Notify;
 struct Mark {
     zxid: i64,
     end: u64,
-    frames: u64,
+    frames: Waited,
+}
+
+/// Frames that wait, and since when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waited {
+    pub(crate) frames: u64,
+    /// The first one's moment, the last one's, and all of them added up.
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
+    pub(crate) sum: Duration,
+}
+
+impl Waited {
+    fn since(moment: Duration) -> Self {
+        Self { frames: 1, first: moment, last: moment, sum: moment }
+    }
+
+    /// Adds some that began later.
+    fn add(&mut self, later: Self) {
+        *self = Self {
+            frames: self.frames + later.frames,
+            first: if self.frames == 0 { later.first } else { self.first },
+            last: later.last,
+            sum: self.sum + later.sum,
+        };
+    }
 }
 
 #[derive(Debug, Default)]
@@ -59,8 +86,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a frame that may go once `zxid` is durable; true if that is not yet so.
-    pub(crate) fn push(&self, zxid: i64, durable: i64, encode: impl FnOnce(&mut BytesMut)) -> bool {
+    /// Queues a frame that may go once `zxid` is durable, and answers what came in at `since`; true if it has to wait.
+    pub(crate) fn push(&self, zxid: i64, durable: i64, since: Duration, encode: impl FnOnce(&mut BytesMut)) -> bool {
         if self.is_closing() {
             return false;
         }
@@ -77,26 +104,26 @@ impl Outbox {
             // Numbers only grow along the queue, so a later frame never goes before an earlier one.
             Some(last) if last.zxid >= zxid => {
                 last.end = end;
-                last.frames += 1;
+                last.frames.add(Waited::since(since));
             }
-            _ => queue.marks.push_back(Mark { zxid, end, frames: 1 }),
+            _ => queue.marks.push_back(Mark { zxid, end, frames: Waited::since(since) }),
         }
         true
     }
 
-    /// Lets go what presupposes nothing after `durable`; the number of frames.
-    pub(crate) fn release(&self, durable: i64) -> u64 {
+    /// Lets go what presupposes nothing after `durable`, and tells how much that is.
+    pub(crate) fn release(&self, durable: i64) -> Waited {
         let queue = &mut *self.queue.borrow_mut();
-        let mut frames = 0;
+        let mut released = Waited::default();
         while let Some(mark) = queue.marks.front().filter(|mark| mark.zxid <= durable) {
             queue.released = mark.end;
-            frames += mark.frames;
+            released.add(mark.frames);
             queue.marks.pop_front();
         }
-        if frames > 0 {
+        if released.frames > 0 {
             self.wake.notify_one();
         }
-        frames
+        released
     }
 
     /// Takes what may be sent now.
@@ -121,7 +148,7 @@ impl Outbox {
 
     /// How many frames wait for the disk.
     pub(crate) fn held(&self) -> u64 {
-        self.queue.borrow().marks.iter().map(|mark| mark.frames).sum()
+        self.queue.borrow().marks.iter().map(|mark| mark.frames.frames).sum()
     }
 
     /// Ends the connection after what is queued now.
@@ -163,7 +190,9 @@ mod tests {
     use super::*;
 
     fn push(outbox: &Outbox, zxid: i64, durable: i64, text: &'static str) {
-        outbox.push(zxid, durable, |out| out.extend_from_slice(text.as_bytes()));
+        outbox.push(zxid, durable, Duration::from_millis(zxid.unsigned_abs()), |out| {
+            out.extend_from_slice(text.as_bytes())
+        });
     }
 
     #[test]
@@ -176,12 +205,13 @@ mod tests {
         assert_eq!(outbox.take().as_deref(), Some(&b"a"[..]));
         assert_eq!(outbox.take(), None);
         assert_eq!(outbox.held(), 3);
-        assert_eq!(outbox.release(2), 2);
+        let ms = Duration::from_millis;
+        assert_eq!(outbox.release(2), Waited { frames: 2, first: ms(2), last: ms(2), sum: ms(4) });
         assert_eq!(outbox.take().as_deref(), Some(&b"bc"[..]));
         outbox.close();
         push(&outbox, 3, 3, "never");
         assert!(!outbox.is_done());
-        assert_eq!(outbox.release(3), 1);
+        assert_eq!(outbox.release(3).frames, 1);
         assert_eq!(outbox.take().as_deref(), Some(&b"d"[..]));
         assert!(outbox.is_done());
     }

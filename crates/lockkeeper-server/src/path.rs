@@ -40,6 +40,12 @@ pub(crate) fn split(path: &str) -> Option<(&str, &str)> {
     Some((parent, &path[slash + 1..]))
 }
 
+/// The parent, its parent and so on, up to `/`.
+pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    let parent = |path| split(path).filter(|(_, name)| !name.is_empty()).map(|(parent, _)| parent);
+    std::iter::successors(parent(path), move |path| parent(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +96,7 @@ mod tests {
         assert_eq!(split("/a/b"), Some(("/a", "b")));
         assert_eq!(split("/a/"), Some(("/a", "")));
         assert_eq!(split("a"), None);
+        assert_eq!(ancestors("/a/b/c").collect::<Vec<_>>(), ["/a/b", "/a", "/"]);
+        assert_eq!(ancestors("/").count(), 0);
     }
 }

@@ -9,9 +9,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::identity::{Identities, permit, resolve};
 use crate::opcode::OpCode;
 use crate::path;
-use crate::request::{Acl, AclId, Create, CreateMode, ErrorCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
+use crate::request::{Acl, Create, CreateMode, ErrorCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
 use crate::tree::Tree;
 use crate::txn::{Owner, TxnOp};
 
@@ -20,6 +21,15 @@ const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
 
 /// ZooKeeper's own nodes; they cannot be deleted.
 const SPECIAL: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
+
+/// Who asks, and what the server lets be asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker<'a> {
+    pub(crate) session: i64,
+    pub(crate) who: &'a Identities,
+    /// There are users of SASL, so access lists may name them.
+    pub(crate) sasl: bool,
+}
 
 /// What the checks need to know of a node.
 #[derive(Clone, Debug)]
@@ -66,17 +76,17 @@ impl View<'_> {
 }
 
 /// Checks one write outside a multi.
-pub(crate) fn single(tree: &Tree, session: i64, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
+pub(crate) fn single(tree: &Tree, asker: Asker<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
     let mut view = View { tree, pending: HashMap::new(), remember: false };
-    one(&mut view, session, op)
+    one(&mut view, asker, op)
 }
 
 /// Checks a multi; an error is the complete answer to send.
-pub(crate) fn multi(tree: &Tree, session: i64, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
+pub(crate) fn multi(tree: &Tree, asker: Asker<'_>, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
     let mut view = View { tree, pending: HashMap::new(), remember: true };
     let mut txns = Vec::with_capacity(ops.len());
     for (at, op) in ops.iter().enumerate() {
-        match one(&mut view, session, op) {
+        match one(&mut view, asker, op) {
             Ok(txn) => txns.push(txn),
             Err(error) => {
                 let mut results = vec![OpResult::RolledBack; at];
@@ -89,33 +99,33 @@ pub(crate) fn multi(tree: &Tree, session: i64, ops: &[WriteOp]) -> Result<Vec<Tx
     Ok(txns)
 }
 
-fn one(view: &mut View<'_>, session: i64, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
+fn one(view: &mut View<'_>, asker: Asker<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
     match op {
-        WriteOp::Create(request) => create(view, session, request),
-        WriteOp::Delete(request) => delete(view, request),
-        WriteOp::SetData(request) => set_data(view, request),
+        WriteOp::Create(request) => create(view, asker, request),
+        WriteOp::Delete(request) => delete(view, asker, request),
+        WriteOp::SetData(request) => set_data(view, asker, request),
         WriteOp::Check(VersionedPath { path, version }) => {
             path::validate(path)?;
             let node = view.node(path)?;
-            permit(&node.acl, Perms::READ)?;
+            permit(&node.acl, Perms::READ, asker.who)?;
             expect_version(node.version, *version)?;
             Ok(TxnOp::Check)
         }
     }
 }
 
-fn create(view: &mut View<'_>, session: i64, request: &Create) -> Result<TxnOp, ErrorCode> {
+fn create(view: &mut View<'_>, asker: Asker<'_>, request: &Create) -> Result<TxnOp, ErrorCode> {
     let Create { path, data, acl, mode, ttl_ms, opcode } = request;
-    let owner = owner(*mode, *ttl_ms, *opcode, session)?;
+    let owner = owner(*mode, *ttl_ms, *opcode, asker.session)?;
     if mode.is_sequential() {
         path::validate_prefix(path)?
     } else {
         path::validate(path)?
     }
     let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
-    let acl = supported_acl(view.tree, acl)?;
+    let acl = resolved(view.tree, asker, acl)?;
     let mut parent = view.node(parent_path)?;
-    permit(&parent.acl, Perms::CREATE)?;
+    permit(&parent.acl, Perms::CREATE, asker.who)?;
     let full: Arc<str> = if mode.is_sequential() {
         Arc::from(format!("{path}{:010}", parent.creates))
     } else {
@@ -155,7 +165,7 @@ fn owner(mode: CreateMode, ttl_ms: i64, opcode: OpCode, session: i64) -> Result<
     })
 }
 
-fn delete(view: &mut View<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCode> {
+fn delete(view: &mut View<'_>, asker: Asker<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCode> {
     let VersionedPath { path, version } = request;
     path::validate(path)?;
     if SPECIAL.contains(&path.as_str()) {
@@ -163,7 +173,7 @@ fn delete(view: &mut View<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCo
     }
     let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
     let mut parent = view.node(parent_path)?;
-    permit(&parent.acl, Perms::DELETE)?;
+    permit(&parent.acl, Perms::DELETE, asker.who)?;
     let node = view.node(path)?;
     expect_version(node.version, *version)?;
     if node.children > 0 {
@@ -175,11 +185,11 @@ fn delete(view: &mut View<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCo
     Ok(TxnOp::Delete { path: shared_path(view.tree, path) })
 }
 
-fn set_data(view: &mut View<'_>, request: &SetData) -> Result<TxnOp, ErrorCode> {
+fn set_data(view: &mut View<'_>, asker: Asker<'_>, request: &SetData) -> Result<TxnOp, ErrorCode> {
     let SetData { path, data, version } = request;
     path::validate(path)?;
     let mut node = view.node(path)?;
-    permit(&node.acl, Perms::WRITE)?;
+    permit(&node.acl, Perms::WRITE, asker.who)?;
     expect_version(node.version, *version)?;
     node.version = node.version.wrapping_add(1);
     let version = node.version;
@@ -188,11 +198,17 @@ fn set_data(view: &mut View<'_>, request: &SetData) -> Result<TxnOp, ErrorCode> 
 }
 
 /// Checks a change of an access list.
-pub(crate) fn set_acl(tree: &Tree, path: &str, acl: &[Acl], version: i32) -> Result<TxnOp, ErrorCode> {
+pub(crate) fn set_acl(
+    tree: &Tree,
+    asker: Asker<'_>,
+    path: &str,
+    acl: &[Acl],
+    version: i32,
+) -> Result<TxnOp, ErrorCode> {
     path::validate(path)?;
-    let acl = supported_acl(tree, acl)?;
+    let acl = resolved(tree, asker, acl)?;
     let (path, node) = tree.get_with_path(path).ok_or(ErrorCode::NoNode)?;
-    permit(&node.acl, Perms::ADMIN)?;
+    permit(&node.acl, Perms::ADMIN, asker.who)?;
     expect_version(node.aversion, version)?;
     Ok(TxnOp::SetAcl { path: Arc::clone(path), acl, version: node.aversion.wrapping_add(1) })
 }
@@ -204,27 +220,13 @@ pub(crate) fn reap(tree: &Tree, path: &str) -> Option<TxnOp> {
     reapable.then(|| TxnOp::Delete { path: Arc::clone(path) })
 }
 
-/// Whether one of the entries, which all speak of everyone, gives the permission.
-pub(crate) fn permit(acl: &[Acl], perms: i32) -> Result<(), ErrorCode> {
-    let granted = acl.iter().any(|entry| entry.id == AclId::WorldAnyone && entry.perms & perms != 0);
-    if granted { Ok(()) } else { Err(ErrorCode::NoAuth) }
-}
-
-/// Without identities to tell apart, an entry for anyone else would either lock a node for ever or protect nothing.
-fn supported_acl(tree: &Tree, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
-    if acl.is_empty() || acl.iter().any(|entry| entry.id != AclId::WorldAnyone) {
-        return Err(ErrorCode::InvalidAcl);
+/// The list to store for the one that was asked for.
+fn resolved(tree: &Tree, asker: Asker<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
+    // Nearly every request, and nothing to allocate.
+    if acl == [Acl::OPEN] {
+        return Ok(tree.share_acl(acl));
     }
-    if acl.iter().skip(1).all(|entry| *entry == acl[0]) {
-        return Ok(tree.share_acl(&acl[..1]));
-    }
-    let mut unique: Vec<Acl> = Vec::with_capacity(acl.len());
-    for entry in acl {
-        if !unique.contains(entry) {
-            unique.push(entry.clone());
-        }
-    }
-    Ok(Arc::from(unique))
+    Ok(tree.share_acl(&resolve(acl, asker.who, asker.sasl)?))
 }
 
 fn expect_version(current: i32, expected: i32) -> Result<(), ErrorCode> {

@@ -4,36 +4,40 @@
 
 use std::sync::Arc;
 
+use crate::identity::{Identities, masked, permit};
 use crate::path;
-use crate::prepare::permit;
 use crate::request::{ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 use crate::tree::{Node, Tree};
 
-/// Answers a read of `session`; `None` if the request is not one.
-pub fn answer(tree: &Tree, session: i64, request: &Request) -> Option<Result<Response, ErrorCode>> {
+/// Answers a read of `session`, which speaks for `who`; `None` if the request is not one.
+pub fn answer(tree: &Tree, session: i64, who: &Identities, request: &Request) -> Option<Result<Response, ErrorCode>> {
     Some(match request {
-        Request::Exists(request) => readable(tree, &request.path).map(|node| Response::Stat(node.stat())),
+        Request::Exists(request) => readable(tree, &request.path, who).map(|node| Response::Stat(node.stat())),
         Request::GetData(request) => {
-            readable(tree, &request.path).map(|node| Response::Data { data: node.data.clone(), stat: node.stat() })
+            readable(tree, &request.path, who).map(|node| Response::Data { data: node.data.clone(), stat: node.stat() })
         }
         Request::GetChildren(request) => {
-            readable(tree, &request.path).map(|node| Response::Children { names: names(node), stat: None })
+            readable(tree, &request.path, who).map(|node| Response::Children { names: names(node), stat: None })
         }
-        Request::GetChildren2(request) => {
-            readable(tree, &request.path).map(|node| Response::Children { names: names(node), stat: Some(node.stat()) })
-        }
+        Request::GetChildren2(request) => readable(tree, &request.path, who)
+            .map(|node| Response::Children { names: names(node), stat: Some(node.stat()) }),
         Request::GetAcl { path } => node_at(tree, path).and_then(|node| {
-            permit(&node.acl, Perms::READ | Perms::ADMIN)?;
-            Ok(Response::Acl { acl: Arc::clone(&node.acl), stat: node.stat() })
+            permit(&node.acl, Perms::READ | Perms::ADMIN, who)?;
+            let acl = match permit(&node.acl, Perms::ADMIN, who) {
+                Ok(()) => Arc::clone(&node.acl),
+                Err(_) => masked(&node.acl).into(),
+            };
+            Ok(Response::Acl { acl, stat: node.stat() })
         }),
-        Request::GetAllChildrenNumber { path } => readable(tree, path)
+        Request::GetAllChildrenNumber { path } => readable(tree, path, who)
             .map(|node| Response::Count(i32::try_from(descendants(tree, path, node)).unwrap_or(i32::MAX))),
         Request::GetEphemerals { prefix } => Ok(Response::Ephemerals(
             tree.ephemerals(session).filter(|path| path.starts_with(prefix)).cloned().collect(),
         )),
         Request::Sync { path } => Ok(Response::Path(path.clone())),
         Request::Ping => Ok(Response::Done),
-        Request::MultiRead(ops) => Ok(Response::Multi(ops.iter().map(|op| read_op(tree, op)).collect())),
+        Request::WhoAmI => Ok(Response::Identities(who.names())),
+        Request::MultiRead(ops) => Ok(Response::Multi(ops.iter().map(|op| read_op(tree, op, who)).collect())),
         _ => return None,
     })
 }
@@ -60,9 +64,9 @@ fn node_at<'a>(tree: &'a Tree, path: &str) -> Result<&'a Node, ErrorCode> {
     }
 }
 
-fn readable<'a>(tree: &'a Tree, path: &str) -> Result<&'a Node, ErrorCode> {
+fn readable<'a>(tree: &'a Tree, path: &str, who: &Identities) -> Result<&'a Node, ErrorCode> {
     let node = node_at(tree, path)?;
-    permit(&node.acl, Perms::READ)?;
+    permit(&node.acl, Perms::READ, who)?;
     Ok(node)
 }
 
@@ -70,12 +74,12 @@ fn names(node: &Node) -> Vec<Arc<str>> {
     node.children.iter().cloned().collect()
 }
 
-fn read_op(tree: &Tree, op: &ReadOp) -> OpResult {
+fn read_op(tree: &Tree, op: &ReadOp, who: &Identities) -> OpResult {
     let result = match op {
         ReadOp::GetData { path } => {
-            readable(tree, path).map(|node| OpResult::Data { data: node.data.clone(), stat: node.stat() })
+            readable(tree, path, who).map(|node| OpResult::Data { data: node.data.clone(), stat: node.stat() })
         }
-        ReadOp::GetChildren { path } => readable(tree, path).map(|node| OpResult::Children(names(node))),
+        ReadOp::GetChildren { path } => readable(tree, path, who).map(|node| OpResult::Children(names(node))),
     };
     result.unwrap_or_else(OpResult::Failed)
 }

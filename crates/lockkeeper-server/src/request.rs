@@ -41,6 +41,15 @@ pub enum Request {
     GetChildren(WatchedPath),
     /// Child names and the parent's stat (`getChildren2`).
     GetChildren2(WatchedPath),
+    /// Leaves a watch that does not go when it fires (`addWatch`).
+    AddWatch {
+        /// The path to watch; nothing needs to be there.
+        path: String,
+        /// Also what is below it.
+        recursive: bool,
+    },
+    /// Whom the server takes this connection for.
+    WhoAmI,
     /// Child names of a whole subtree, counted.
     GetAllChildrenNumber {
         /// The subtree's root, not counted itself.
@@ -154,6 +163,10 @@ pub struct SetWatches {
     pub exist: Vec<String>,
     /// Paths with a child watch.
     pub child: Vec<String>,
+    /// Paths with a persistent watch (`setWatches2`).
+    pub persistent: Vec<String>,
+    /// Paths with a persistent recursive watch (`setWatches2`).
+    pub recursive: Vec<String>,
 }
 
 /// One operation of a [`Request::Multi`].
@@ -196,6 +209,10 @@ pub enum Response {
     },
     /// Nothing to tell but success.
     Done,
+    /// The same for `addWatch`, whose answer has a body that says so once more.
+    WatchAdded,
+    /// Schemes and names of a client; the superuser has no name.
+    Identities(Vec<(String, Option<String>)>),
     /// A stat.
     Stat(Stat),
     /// Data and stat.
@@ -406,8 +423,12 @@ pub enum WatchKind {
     Child,
     /// Left by `getData` and `exists`.
     Data,
-    /// Both.
+    /// Any of them.
     Any,
+    /// Left by `addWatch`, for the node and its list of children.
+    Persistent,
+    /// Left by `addWatch`, for the node and all below it.
+    PersistentRecursive,
 }
 
 impl WatchKind {
@@ -417,6 +438,8 @@ impl WatchKind {
             1 => Some(Self::Child),
             2 => Some(Self::Data),
             3 => Some(Self::Any),
+            4 => Some(Self::Persistent),
+            5 => Some(Self::PersistentRecursive),
             _ => None,
         }
     }
@@ -427,6 +450,8 @@ impl WatchKind {
             Self::Child => 1,
             Self::Data => 2,
             Self::Any => 3,
+            Self::Persistent => 4,
+            Self::PersistentRecursive => 5,
         }
     }
 }
@@ -527,6 +552,8 @@ pub enum ErrorCode {
     InvalidAcl = -114,
     AuthFailed = -115,
     NoWatcher = -121,
+    ReconfigDisabled = -123,
+    QuotaExceeded = -125,
 }
 
 impl ErrorCode {

@@ -291,6 +291,7 @@ impl Parts {
             container_check: config.container_check,
             container_unused: config.container_unused,
             next_session: state.next_session,
+            sasl: config.accounts.has_sasl(),
         };
         let store_id = state.store_id;
         let mut machine = Machine::new(machine_config, state.tree, state.zxid, now);
@@ -298,7 +299,7 @@ impl Parts {
             machine.restore_session(id, timeout, password, now);
         }
         info!(%address, zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
-        let engine = Engine::new(machine, clock, config.secret.clone(), disk.is_some());
+        let engine = Engine::new(machine, clock, config, address, disk.is_some());
         let started = Started { address, store_id, counters: Arc::clone(&engine.counters) };
         Ok((Self { listener, engine: Rc::new(RefCell::new(engine)), disk }, started))
     }

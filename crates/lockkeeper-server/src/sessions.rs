@@ -102,8 +102,7 @@ impl Sessions {
 
     /// When the next session would expire if nothing touched it.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let (&deadline, _) = self.buckets.first_key_value()?;
-        Some(Duration::from_nanos(u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX).saturating_mul(deadline)))
+        self.expiries().next().map(|(deadline, _)| deadline)
     }
 
     /// How many there are.
@@ -119,6 +118,15 @@ impl Sessions {
     /// All sessions by id.
     pub fn iter(&self) -> impl Iterator<Item = (i64, &Session)> {
         self.by_id.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// The moments at which sessions would expire if nothing touched them, with those that would.
+    pub fn expiries(&self) -> impl ExactSizeIterator<Item = (Duration, &BTreeSet<i64>)> {
+        self.buckets.iter().map(|(deadline, ids)| (self.time(*deadline), ids))
+    }
+
+    fn time(&self, ticks: u64) -> Duration {
+        Duration::from_nanos(u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX).saturating_mul(ticks))
     }
 
     fn ticks(&self, time: Duration) -> u64 {

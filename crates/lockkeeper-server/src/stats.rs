@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::opcode::OpCode;
 
@@ -40,6 +41,12 @@ pub struct Stats {
     pub watches: u64,
     /// Answers that wait for the disk.
     pub outstanding: u64,
+    /// How long requests took from their last byte to the first of their answers that could be sent: the shortest.
+    pub latency_min: Duration,
+    /// The mean of it.
+    pub latency_mean: Duration,
+    /// The longest.
+    pub latency_max: Duration,
     /// The last transaction.
     pub zxid: i64,
 }
@@ -69,12 +76,46 @@ pub(crate) struct Counters {
     pub(crate) watches: AtomicU64,
     pub(crate) outstanding: AtomicU64,
     pub(crate) zxid: AtomicI64,
+    latency: Latency,
+}
+
+/// Microseconds that requests took.
+#[derive(Debug, Default)]
+struct Latency {
+    count: AtomicU64,
+    total: AtomicU64,
+    /// One more than the shortest, 0 for none: so that the default is right.
+    least: AtomicU64,
+    most: AtomicU64,
 }
 
 impl Counters {
     pub(crate) fn count_request(&self, opcode: i32) {
         let counter = OpCode::from_i32(opcode).map_or(&self.unknown_requests, |opcode| &self.requests[opcode.slot()]);
         counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts `count` answers that took `total` together, the longest of them `most`, the shortest `least`.
+    pub(crate) fn count_latency(&self, count: u64, total: Duration, least: Duration, most: Duration) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let Latency { count: counted, total: summed, least: shortest, most: longest } = &self.latency;
+        counted.fetch_add(count, Relaxed);
+        summed.fetch_add(micros(total), Relaxed);
+        longest.fetch_max(micros(most), Relaxed);
+        let least = micros(least).saturating_add(1);
+        // The engine's thread is the only writer.
+        let known = shortest.load(Relaxed);
+        if known == 0 || least < known {
+            shortest.store(least, Relaxed);
+        }
+    }
+
+    /// Starts the counts of packets and times anew.
+    pub(crate) fn reset(&self) {
+        let Latency { count, total, least, most } = &self.latency;
+        for counter in [&self.packets_received, &self.packets_sent, count, total, least, most] {
+            counter.store(0, Relaxed);
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
@@ -95,6 +136,9 @@ impl Counters {
             nodes: get(&self.nodes),
             watches: get(&self.watches),
             outstanding: get(&self.outstanding),
+            latency_min: Duration::from_micros(get(&self.latency.least).saturating_sub(1)),
+            latency_mean: Duration::from_micros(get(&self.latency.total) / get(&self.latency.count).max(1)),
+            latency_max: Duration::from_micros(get(&self.latency.most)),
             zxid: self.zxid.load(Relaxed),
         }
     }

@@ -116,6 +116,8 @@ pub struct TreeEvent {
     pub kind: EventKind,
     /// To which node.
     pub path: Arc<str>,
+    /// That node's access list: who may not read it does not hear of it.
+    pub acl: Arc<[Acl]>,
 }
 
 /// All nodes.
@@ -233,6 +235,11 @@ impl Tree {
         self.ephemerals.get(&session).into_iter().flatten()
     }
 
+    /// All sessions that own ephemeral nodes, with those.
+    pub fn ephemerals_by_session(&self) -> impl ExactSizeIterator<Item = (i64, &BTreeSet<Arc<str>>)> {
+        self.ephemerals.iter().map(|(session, paths)| (*session, paths))
+    }
+
     /// How many ephemeral nodes there are.
     pub fn ephemeral_count(&self) -> usize {
         self.ephemerals.values().map(BTreeSet::len).sum()
@@ -304,7 +311,8 @@ impl Tree {
                 node.version = *version;
                 node.mzxid = txn.zxid;
                 node.mtime = txn.time_ms;
-                events.push(TreeEvent { kind: EventKind::DataChanged, path: Arc::clone(path) });
+                let acl = Arc::clone(&node.acl);
+                events.push(TreeEvent { kind: EventKind::DataChanged, path: Arc::clone(path), acl });
                 Applied::Stat(node.stat())
             }
             TxnOp::SetAcl { path, acl, version } => {
@@ -331,24 +339,26 @@ impl Tree {
         parent.creates = parent_creates;
         parent.pzxid = node.czxid;
         self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
+        let (parent_acl, acl) = (Arc::clone(&parent.acl), Arc::clone(&node.acl));
         self.index_owner(path, node.owner, true);
         self.nodes.insert(Arc::clone(path), node);
-        events.push(TreeEvent { kind: EventKind::Created, path: Arc::clone(path) });
-        events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path });
+        events.push(TreeEvent { kind: EventKind::Created, path: Arc::clone(path), acl });
+        events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path, acl: parent_acl });
     }
 
     fn delete(&mut self, path: &Arc<str>, zxid: i64, events: &mut Vec<TreeEvent>) {
         let Some(node) = self.nodes.remove(path) else { return };
         self.data_bytes -= node.data.as_ref().map_or(0, |data| data.len() as u64);
         self.index_owner(path, node.owner, false);
-        events.push(TreeEvent { kind: EventKind::Deleted, path: Arc::clone(path) });
+        events.push(TreeEvent { kind: EventKind::Deleted, path: Arc::clone(path), acl: node.acl });
         let Some((parent_path, name)) = path::split(path) else { return };
         let Some((parent_path, _)) = self.nodes.get_key_value(parent_path) else { return };
         let parent_path = Arc::clone(parent_path);
         let parent = self.nodes.get_mut(&parent_path).expect("found one line above");
         parent.children.remove(name);
         parent.pzxid = zxid;
-        events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path });
+        let acl = Arc::clone(&parent.acl);
+        events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path, acl });
     }
 
     fn index_owner(&mut self, path: &Arc<str>, owner: Owner, present: bool) {

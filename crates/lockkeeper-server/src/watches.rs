@@ -1,28 +1,54 @@
 //! Who is to be told of which change.
 //!
 //! Watches belong to a connection, not to a session: a client that reconnects brings its list along, so there is nothing to
-//! carry over, and nothing to keep for clients that are gone. They fire once.
+//! carry over, and nothing to keep for clients that are gone. Those left by reads fire once, persistent ones until removed.
 //!
 //! Invariant: a path is listed under a connection if and only if the connection is listed under the path.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::path;
 use crate::request::{EventKind, WatchKind};
 use crate::sessions::ConnectionId;
 
-/// The connections watching one path, each list in order of connection.
-#[derive(Clone, Debug, Default)]
-struct Watchers {
-    data: Vec<ConnectionId>,
-    child: Vec<ConnectionId>,
-}
+/// Which watches one connection has on one path: a set of bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Modes(u8);
 
-impl Watchers {
-    fn holds(&self, connection: ConnectionId) -> bool {
-        contains(&self.data, connection) || contains(&self.child, connection)
+impl Modes {
+    const DATA: u8 = 1;
+    const CHILD: u8 = 2;
+    const PERSISTENT: u8 = 4;
+    const RECURSIVE: u8 = 8;
+
+    /// The watches that a request for one of this kind means.
+    fn of(kind: WatchKind) -> u8 {
+        match kind {
+            WatchKind::Data => Self::DATA,
+            WatchKind::Child => Self::CHILD,
+            WatchKind::Persistent => Self::PERSISTENT,
+            WatchKind::PersistentRecursive => Self::RECURSIVE,
+            WatchKind::Any => u8::MAX,
+        }
+    }
+
+    /// Those that fire once, and are fired by a change of the very node.
+    fn once(kind: EventKind) -> u8 {
+        match kind {
+            EventKind::Created | EventKind::DataChanged => Self::DATA,
+            EventKind::ChildrenChanged => Self::CHILD,
+            EventKind::Deleted => Self::DATA | Self::CHILD,
+        }
+    }
+
+    fn len(self) -> usize {
+        self.0.count_ones() as usize
     }
 }
+
+/// The connections watching one path, in order of connection; none without a watch.
+type Watchers = Vec<(ConnectionId, Modes)>;
 
 /// All watches.
 #[derive(Clone, Debug, Default)]
@@ -30,103 +56,130 @@ pub struct Watches {
     by_path: HashMap<Arc<str>, Watchers>,
     by_connection: HashMap<ConnectionId, HashSet<Arc<str>>>,
     count: usize,
+    /// Recursive ones among them; without any, nobody looks at a path's ancestors.
+    recursive: usize,
 }
 
 impl Watches {
-    /// Adds a watch; a second one of the same kind is the same watch.
+    /// Adds a watch; a second one of the same kind is the same watch. [`WatchKind::Any`] is one for data and one for children.
     pub fn add(&mut self, connection: ConnectionId, path: &str, kind: WatchKind) {
+        let added = if kind == WatchKind::Any { Modes::DATA | Modes::CHILD } else { Modes::of(kind) };
         let path = match self.by_path.get_key_value(path) {
             Some((path, _)) => Arc::clone(path),
             None => Arc::from(path),
         };
         let watchers = self.by_path.entry(Arc::clone(&path)).or_default();
-        if matches!(kind, WatchKind::Data | WatchKind::Any) {
-            self.count += usize::from(insert(&mut watchers.data, connection));
-        }
-        if matches!(kind, WatchKind::Child | WatchKind::Any) {
-            self.count += usize::from(insert(&mut watchers.child, connection));
-        }
-        self.by_connection.entry(connection).or_default().insert(path);
+        let at = find(watchers, connection).unwrap_or_else(|at| {
+            watchers.insert(at, (connection, Modes(0)));
+            self.by_connection.entry(connection).or_default().insert(path);
+            at
+        });
+        let modes = &mut watchers[at].1;
+        let before = *modes;
+        modes.0 |= added;
+        self.count += modes.len() - before.len();
+        self.recursive += usize::from((modes.0 & !before.0) & Modes::RECURSIVE != 0);
     }
 
     /// Whether there is such a watch.
     pub fn contains(&self, connection: ConnectionId, path: &str, kind: WatchKind) -> bool {
-        self.by_path.get(path).is_some_and(|watchers| match kind {
-            WatchKind::Data => contains(&watchers.data, connection),
-            WatchKind::Child => contains(&watchers.child, connection),
-            WatchKind::Any => watchers.holds(connection),
-        })
+        let modes = self.by_path.get(path).and_then(|watchers| Some(watchers[find(watchers, connection).ok()?].1));
+        modes.is_some_and(|modes| modes.0 & Modes::of(kind) != 0)
     }
 
     /// Removes watches of one path; false if there was none.
     pub fn remove(&mut self, connection: ConnectionId, path: &str, kind: WatchKind) -> bool {
-        let Some(watchers) = self.by_path.get_mut(path) else { return false };
-        let mut removed = 0;
-        if matches!(kind, WatchKind::Data | WatchKind::Any) {
-            removed += usize::from(remove(&mut watchers.data, connection));
-        }
-        if matches!(kind, WatchKind::Child | WatchKind::Any) {
-            removed += usize::from(remove(&mut watchers.child, connection));
-        }
-        self.count -= removed;
-        if !watchers.holds(connection) {
+        let removed = self.take(connection, path, Modes::of(kind));
+        if self.by_path.get(path).is_none_or(|watchers| find(watchers, connection).is_err()) {
             Self::unlist(&mut self.by_connection, connection, path);
         }
-        self.drop_if_empty(path);
-        removed > 0
+        removed
     }
 
-    /// Takes the watches that a change fires, each connection once, in order of connection.
+    /// Takes watches off a path, but does not look at the connection's list.
+    fn take(&mut self, connection: ConnectionId, path: &str, modes: u8) -> bool {
+        let Some(watchers) = self.by_path.get_mut(path) else { return false };
+        let Ok(at) = find(watchers, connection) else { return false };
+        let present = watchers[at].1;
+        let removed = Modes(present.0 & modes);
+        watchers[at].1 = Modes(present.0 & !modes);
+        if watchers[at].1 == Modes(0) {
+            watchers.remove(at);
+        }
+        if watchers.is_empty() {
+            self.by_path.remove(path);
+        }
+        self.count -= removed.len();
+        self.recursive -= usize::from(removed.0 & Modes::RECURSIVE != 0);
+        removed != Modes(0)
+    }
+
+    /// Whom a change concerns, each connection once, in order of connection; what fires once is gone then.
     ///
-    /// A deleted node fires its data and its child watches, but tells a connection that left both only once.
+    /// A deleted node fires its data and its child watches, but tells a connection that left both only once. Recursive
+    /// watches hear of every node at or below theirs, but not of lists of children: those they can work out.
     pub fn fire(&mut self, path: &str, kind: EventKind) -> Vec<ConnectionId> {
-        let Some(watchers) = self.by_path.get_mut(path) else { return Vec::new() };
-        let mut fired = match kind {
-            EventKind::Created | EventKind::DataChanged => std::mem::take(&mut watchers.data),
-            EventKind::ChildrenChanged => std::mem::take(&mut watchers.child),
-            EventKind::Deleted => {
-                let mut both = std::mem::take(&mut watchers.data);
-                both.append(&mut watchers.child);
-                both
-            }
-        };
-        self.count -= fired.len();
-        fired.sort_unstable();
-        fired.dedup();
-        for &connection in &fired {
-            if !self.by_path.get(path).is_some_and(|watchers| watchers.holds(connection)) {
-                Self::unlist(&mut self.by_connection, connection, path);
+        let recursive = if kind == EventKind::ChildrenChanged { 0 } else { Modes::RECURSIVE };
+        let once = Modes::once(kind);
+        let mut fired = Vec::new();
+        if let Some(watchers) = self.by_path.get_mut(path) {
+            let (count, by_connection) = (&mut self.count, &mut self.by_connection);
+            watchers.retain_mut(|(connection, modes)| {
+                if modes.0 & (once | Modes::PERSISTENT | recursive) != 0 {
+                    fired.push(*connection);
+                }
+                *count -= Modes(modes.0 & once).len();
+                modes.0 &= !once;
+                if modes.0 == 0 {
+                    Self::unlist(by_connection, *connection, path);
+                }
+                modes.0 != 0
+            });
+            if watchers.is_empty() {
+                self.by_path.remove(path);
             }
         }
-        self.drop_if_empty(path);
+        if self.recursive > 0 && recursive != 0 {
+            for ancestor in path::ancestors(path) {
+                let watchers = self.by_path.get(ancestor).into_iter().flatten();
+                fired.extend(watchers.filter(|(_, modes)| modes.0 & recursive != 0).map(|(connection, _)| connection));
+            }
+            fired.sort_unstable();
+            fired.dedup();
+        }
         fired
     }
 
     /// Forgets a connection.
     pub fn remove_connection(&mut self, connection: ConnectionId) {
         for path in self.by_connection.remove(&connection).unwrap_or_default() {
-            if let Some(watchers) = self.by_path.get_mut(&path) {
-                self.count -= usize::from(remove(&mut watchers.data, connection));
-                self.count -= usize::from(remove(&mut watchers.child, connection));
-            }
-            self.drop_if_empty(&path);
+            self.take(connection, &path, u8::MAX);
         }
     }
 
-    /// How many watches there are, a data and a child watch of one path counted apart.
+    /// How many watches there are, those of different kinds on one path counted apart.
     pub fn len(&self) -> usize {
         self.count
+    }
+
+    /// How many a connection has; several on one path count once.
+    pub fn paths_of(&self, connection: ConnectionId) -> usize {
+        self.by_connection.get(&connection).map_or(0, HashSet::len)
+    }
+
+    /// The watched paths with their watchers, in no order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, impl Iterator<Item = ConnectionId>)> {
+        self.by_path.iter().map(|(path, watchers)| (path, watchers.iter().map(|(connection, _)| *connection)))
+    }
+
+    /// How many connections watch something.
+    pub fn watching_connections(&self) -> usize {
+        self.by_connection.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
-    }
-
-    fn drop_if_empty(&mut self, path: &str) {
-        if self.by_path.get(path).is_some_and(|watchers| watchers.data.is_empty() && watchers.child.is_empty()) {
-            self.by_path.remove(path);
-        }
     }
 
     fn unlist(by_connection: &mut HashMap<ConnectionId, HashSet<Arc<str>>>, connection: ConnectionId, path: &str) {
@@ -139,32 +192,14 @@ impl Watches {
     }
 }
 
-fn contains(list: &[ConnectionId], connection: ConnectionId) -> bool {
-    list.binary_search(&connection).is_ok()
-}
-
-fn insert(list: &mut Vec<ConnectionId>, connection: ConnectionId) -> bool {
-    match list.binary_search(&connection) {
-        Ok(_) => false,
-        Err(at) => {
-            list.insert(at, connection);
-            true
-        }
-    }
-}
-
-fn remove(list: &mut Vec<ConnectionId>, connection: ConnectionId) -> bool {
-    match list.binary_search(&connection) {
-        Ok(at) => {
-            list.remove(at);
-            true
-        }
-        Err(_) => false,
-    }
+fn find(watchers: &Watchers, connection: ConnectionId) -> Result<usize, usize> {
+    watchers.binary_search_by_key(&connection, |(connection, _)| *connection)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const A: ConnectionId = ConnectionId(1);
@@ -202,5 +237,62 @@ mod tests {
         assert!(watches.contains(A, "/x", WatchKind::Data) && !watches.contains(A, "/x", WatchKind::Child));
         watches.remove_connection(A);
         assert!(watches.is_empty() && watches.by_path.is_empty());
+    }
+
+    #[test]
+    fn a_persistent_watch_hears_of_the_node_and_its_children_until_removed() {
+        let mut watches = Watches::default();
+        watches.add(A, "/x", WatchKind::Persistent);
+        watches.add(A, "/x", WatchKind::Data);
+        for kind in [EventKind::Created, EventKind::ChildrenChanged, EventKind::DataChanged, EventKind::Deleted] {
+            assert_eq!(watches.fire("/x", kind), [A], "{kind:?}");
+        }
+        assert_eq!(watches.fire("/x/y", EventKind::Created), [], "not of the children themselves");
+        assert_eq!(watches.len(), 1, "the one for data has fired");
+        assert!(!watches.remove(A, "/x", WatchKind::Data) && watches.remove(A, "/x", WatchKind::Persistent));
+        assert!(watches.is_empty() && watches.by_path.is_empty() && watches.by_connection.is_empty());
+    }
+
+    #[test]
+    fn a_recursive_watch_hears_of_every_node_below_but_of_no_lists() {
+        let mut watches = Watches::default();
+        watches.add(A, "/x", WatchKind::PersistentRecursive);
+        watches.add(B, "/", WatchKind::PersistentRecursive);
+        watches.add(A, "/x/y", WatchKind::Data);
+        assert_eq!(watches.fire("/x", EventKind::DataChanged), [A, B]);
+        assert_eq!(watches.fire("/x/y", EventKind::Deleted), [A, B], "once, for two reasons");
+        assert_eq!(watches.fire("/x/y/z", EventKind::Created), [A, B]);
+        assert_eq!(watches.fire("/xx", EventKind::Created), [B]);
+        assert_eq!(watches.fire("/x", EventKind::ChildrenChanged), []);
+        assert!(watches.remove(A, "/x", WatchKind::Any));
+        watches.remove_connection(B);
+        assert_eq!(watches.recursive, 0);
+        assert!(watches.is_empty() && watches.by_path.is_empty() && watches.by_connection.is_empty());
+    }
+
+    proptest! {
+        /// Whatever comes and goes: both lists and both counts tell the same.
+        #[test]
+        fn the_lists_agree(steps in proptest::collection::vec((0..4_u8, 1..4_u64, 0..4_usize, 0..5_usize), 0..60)) {
+            use WatchKind::{Any, Child, Data, Persistent, PersistentRecursive};
+            let kinds = [Child, Data, Any, Persistent, PersistentRecursive];
+            let events = [EventKind::Created, EventKind::Deleted, EventKind::DataChanged, EventKind::ChildrenChanged];
+            let mut watches = Watches::default();
+            for (step, connection, path, kind) in steps {
+                let (connection, path) = (ConnectionId(connection), ["/", "/x", "/x/y", "/x/z"][path]);
+                match step {
+                    0 => watches.add(connection, path, kinds[kind]),
+                    1 => _ = watches.remove(connection, path, kinds[kind]),
+                    2 => _ = watches.fire(path, events[kind % 4]),
+                    _ => watches.remove_connection(connection),
+                }
+                let all = || watches.by_path.iter().flat_map(|(path, list)| list.iter().map(move |entry| (path, *entry)));
+                prop_assert_eq!(all().map(|(_, (_, modes))| modes.len()).sum::<usize>(), watches.count);
+                prop_assert_eq!(all().filter(|(_, (_, modes))| modes.0 & Modes::RECURSIVE != 0).count(), watches.recursive);
+                prop_assert!(all().all(|(path, (id, modes))| modes.0 != 0 && watches.by_connection[&id].contains(path)));
+                prop_assert_eq!(all().count(), watches.by_connection.values().map(HashSet::len).sum::<usize>());
+                prop_assert!(watches.by_path.values().all(|list| !list.is_empty()));
+            }
+        }
     }
 }

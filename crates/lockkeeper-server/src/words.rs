@@ -1,25 +1,50 @@
 //! The four-letter words: what an operator asks with `nc`.
+//!
+//! The texts are laid out as Apache's server lays them out, for there are programs that read them.
 
-use std::fmt::Write;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use crate::engine::Engine;
+use crate::config::Storage;
+use crate::engine::{Engine, PeerReport};
+use crate::opcode::OpCode;
 
 /// The protocol level comes first, because clients decide by it what they may ask for.
-const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
+pub(crate) const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
 
 /// The answer, if the first four bytes of a connection are a word.
 pub(crate) fn answer(engine: &Engine, word: &[u8]) -> Option<String> {
     // As a length these would be beyond any frame limit, so no client is mistaken for an operator.
-    let text = match word {
-        b"ruok" => "imok".to_owned(),
-        b"srvr" => server(engine, false),
-        b"stat" | b"mntr" if engine.is_guarded() => {
-            format!("{} is not executed because it is not in the whitelist.\n", String::from_utf8_lossy(word))
-        }
-        b"stat" => server(engine, true),
-        b"mntr" => monitor(engine),
+    let report = match word {
+        b"ruok" => |_: &Engine| "imok".to_owned(),
+        b"isro" => |_: &Engine| "rw".to_owned(),
+        b"srvr" => |engine: &Engine| server(engine, false),
+        b"stat" => |engine: &Engine| server(engine, true),
+        b"mntr" => monitor,
+        b"cons" => connections,
+        b"dump" => dump,
+        b"wchs" => watch_summary,
+        b"wchc" => watches_by_session,
+        b"wchp" => watches_by_path,
+        b"conf" => configuration,
+        b"envi" => environment,
+        b"srst" => |engine: &Engine| {
+            engine.counters.reset();
+            "Server stats reset.\n".to_owned()
+        },
+        b"crst" => |engine: &Engine| {
+            engine.reset_peers();
+            "Connection stats reset.\n".to_owned()
+        },
         _ => return None,
+    };
+    // Whoever has no secret learns that there is a server, not what its clients do.
+    let text = if engine.is_guarded() && !matches!(word, b"ruok" | b"isro" | b"srvr") {
+        format!("{} is not executed because it is not in the whitelist.\n", String::from_utf8_lossy(word))
+    } else {
+        report(engine)
     };
     let counters = &engine.counters;
     counters.packets_received.fetch_add(1, Relaxed);
@@ -29,16 +54,28 @@ pub(crate) fn answer(engine: &Engine, word: &[u8]) -> Option<String> {
     Some(text)
 }
 
+/// Whole milliseconds, as Apache's server counts.
+fn millis(time: Duration) -> u128 {
+    time.as_millis()
+}
+
 fn server(engine: &Engine, with_clients: bool) -> String {
     let stats = engine.counters.snapshot();
     let mut text = format!("Zookeeper version: {VERSION}\n");
     if with_clients {
         text.push_str("Clients:\n");
-        for (address, queued, received, sent) in engine.clients() {
+        for PeerReport { address, queued, received, sent, .. } in engine.peers() {
             let _ = writeln!(text, " /{address}[1](queued={queued},recved={received},sent={sent})");
         }
         text.push('\n');
     }
+    let _ = writeln!(
+        text,
+        "Latency min/avg/max: {}/{:.4}/{}",
+        millis(stats.latency_min),
+        stats.latency_mean.as_secs_f64() * 1e3,
+        millis(stats.latency_max)
+    );
     let _ = write!(
         text,
         "Received: {}\nSent: {}\nConnections: {}\nOutstanding: {}\nZxid: {:#x}\nMode: standalone\nNode count: {}\n",
@@ -47,31 +84,206 @@ fn server(engine: &Engine, with_clients: bool) -> String {
     text
 }
 
-fn monitor(engine: &Engine) -> String {
+/// Names and values of `mntr`, in its order.
+pub(crate) fn measurements(engine: &Engine) -> Vec<(String, String)> {
     let stats = engine.counters.snapshot();
     let tree = engine.machine.tree();
-    let mut text = format!("zk_version\t{VERSION}\nzk_server_state\tstandalone\n");
-    let numbers = [
-        ("packets_received", stats.packets_received),
-        ("packets_sent", stats.packets_sent),
-        ("num_alive_connections", stats.connections),
-        ("outstanding_requests", stats.outstanding),
-        ("znode_count", stats.nodes),
-        ("watch_count", stats.watches),
-        ("ephemerals_count", tree.ephemeral_count() as u64),
-        ("approximate_data_size", tree.approximate_bytes()),
-        ("global_sessions", stats.sessions),
-        ("bytes_received_count", stats.bytes_received),
-        ("bytes_sent_count", stats.bytes_sent),
-        ("watch_events_sent", stats.events_sent),
-        ("transactions", stats.transactions),
-        ("commits", stats.commits),
+    let numbers: [(&str, &dyn Display); 18] = [
+        ("min_latency", &millis(stats.latency_min)),
+        ("avg_latency", &format_args!("{:.4}", stats.latency_mean.as_secs_f64() * 1e3)),
+        ("max_latency", &millis(stats.latency_max)),
+        ("packets_received", &stats.packets_received),
+        ("packets_sent", &stats.packets_sent),
+        ("num_alive_connections", &stats.connections),
+        ("outstanding_requests", &stats.outstanding),
+        ("znode_count", &stats.nodes),
+        ("watch_count", &stats.watches),
+        ("ephemerals_count", &tree.ephemeral_count()),
+        ("approximate_data_size", &tree.approximate_bytes()),
+        ("global_sessions", &stats.sessions),
+        ("bytes_received_count", &stats.bytes_received),
+        ("bytes_sent_count", &stats.bytes_sent),
+        ("watch_events_sent", &stats.events_sent),
+        ("transactions", &stats.transactions),
+        ("commits", &stats.commits),
+        ("uptime", &millis(engine.clock.now().monotonic)),
     ];
-    for (name, number) in numbers {
-        let _ = writeln!(text, "zk_{name}\t{number}");
-    }
-    for (opcode, count) in stats.requests {
-        let _ = writeln!(text, "zk_requests_{opcode:?}\t{count}");
+    let numbers = numbers.map(|(name, number)| (name.to_owned(), number.to_string()));
+    let requests = stats.requests.into_iter().map(|(op, count)| (format!("requests_{op:?}"), count.to_string()));
+    numbers.into_iter().chain(requests).collect()
+}
+
+fn monitor(engine: &Engine) -> String {
+    let mut text = format!("zk_version\t{VERSION}\nzk_server_state\tstandalone\n");
+    for (name, value) in measurements(engine) {
+        let _ = writeln!(text, "zk_{name}\t{value}");
     }
     text
+}
+
+fn connections(engine: &Engine) -> String {
+    let mut text = String::new();
+    for peer in engine.peers() {
+        let _ =
+            write!(text, " /{}[1](queued={},recved={},sent={}", peer.address, peer.queued, peer.received, peer.sent);
+        if let Some((session, timeout)) = peer.session {
+            let operation = peer.last_operation.map_or("NA", short_name);
+            let _ = write!(
+                text,
+                ",sid={session:#x},lop={operation},est={},to={},lcxid={:#x}",
+                peer.established_ms,
+                millis(timeout),
+                peer.last_xid,
+            );
+        }
+        text.push_str(")\n");
+    }
+    text.push('\n');
+    text
+}
+
+/// An operation as Apache's server abbreviates it.
+fn short_name(operation: OpCode) -> &'static str {
+    match operation {
+        OpCode::CloseSession => "CLOS",
+        OpCode::CreateSession => "SESS",
+        OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => "CREA",
+        OpCode::Delete | OpCode::DeleteContainer => "DELE",
+        OpCode::Exists => "EXIS",
+        OpCode::GetData => "GETD",
+        OpCode::SetData => "SETD",
+        OpCode::GetAcl => "GETA",
+        OpCode::SetAcl => "SETA",
+        OpCode::GetChildren | OpCode::GetChildren2 => "GETC",
+        OpCode::GetAllChildrenNumber => "GETACN",
+        OpCode::GetEphemerals => "GETE",
+        OpCode::Sync => "SYNC",
+        OpCode::Ping => "PING",
+        OpCode::Check => "CHEC",
+        OpCode::Multi => "MULT",
+        OpCode::MultiRead => "MLTR",
+        OpCode::Reconfig => "RECO",
+        OpCode::CheckWatches => "CHKW",
+        OpCode::RemoveWatches => "REMW",
+        OpCode::Auth => "AUTH",
+        OpCode::Sasl => "SASL",
+        OpCode::SetWatches => "SETW",
+        OpCode::SetWatches2 => "STW2",
+        OpCode::AddWatch => "ADDW",
+        OpCode::WhoAmI => "HOMI",
+    }
+}
+
+fn dump(engine: &Engine) -> String {
+    let now = engine.clock.now().monotonic;
+    let (sessions, tree) = (engine.machine.sessions(), engine.machine.tree());
+    let mut text =
+        format!("SessionTracker dump:\nSession Sets ({})/({}):\n", sessions.expiries().len(), sessions.len());
+    for (due, ids) in sessions.expiries() {
+        let _ = writeln!(text, "{} expire in {} ms:", ids.len(), millis(due.saturating_sub(now)));
+        for id in ids {
+            let _ = writeln!(text, "\t{id:#x}");
+        }
+    }
+    let owners = tree.ephemerals_by_session();
+    let _ = writeln!(text, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", owners.len());
+    for (session, paths) in owners {
+        let _ = writeln!(text, "{session:#x}:");
+        for path in paths {
+            let _ = writeln!(text, "\t{path}");
+        }
+    }
+    text
+}
+
+fn watch_summary(engine: &Engine) -> String {
+    let watches = engine.machine.watches();
+    let (connections, paths) = (watches.watching_connections(), watches.iter().len());
+    format!("{connections} connections watching {paths} paths\nTotal watches:{}\n", watches.len())
+}
+
+/// Every watched path with the sessions that watch it.
+pub(crate) fn watchers(engine: &Engine) -> BTreeMap<&str, BTreeSet<i64>> {
+    let machine = &engine.machine;
+    let sessions = |watchers: &mut dyn Iterator<Item = _>| watchers.filter_map(|id| machine.session_of(id)).collect();
+    machine.watches().iter().map(|(path, mut connections)| (&**path, sessions(&mut connections))).collect()
+}
+
+fn watches_by_path(engine: &Engine) -> String {
+    let mut text = String::new();
+    for (path, sessions) in watchers(engine) {
+        let _ = writeln!(text, "{path}");
+        for session in sessions {
+            let _ = writeln!(text, "\t{session:#x}");
+        }
+    }
+    text
+}
+
+fn watches_by_session(engine: &Engine) -> String {
+    let mut by_session: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
+    for (path, sessions) in watchers(engine) {
+        for session in sessions {
+            by_session.entry(session).or_default().push(path);
+        }
+    }
+    let mut text = String::new();
+    for (session, paths) in by_session {
+        let _ = writeln!(text, "{session:#x}");
+        for path in paths {
+            let _ = writeln!(text, "\t{path}");
+        }
+    }
+    text
+}
+
+/// Settings under Apache's names where it has one, in its order.
+pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
+    let config = &engine.config;
+    let timeouts = config.timeouts();
+    let directory = match &config.storage {
+        Storage::Memory => String::new(),
+        Storage::Directory(path) => path.display().to_string(),
+    };
+    vec![
+        ("clientPort", engine.address.port().to_string()),
+        ("clientPortAddress", engine.address.ip().to_string()),
+        ("dataDir", directory),
+        ("tickTime", millis(config.tick).to_string()),
+        ("minSessionTimeout", millis(*timeouts.start()).to_string()),
+        ("maxSessionTimeout", millis(*timeouts.end()).to_string()),
+        ("jute.maxbuffer", config.max_frame.to_string()),
+        ("containerCheckIntervalMs", millis(config.container_check).to_string()),
+        ("containerMaxNeverUsedIntervalMs", millis(config.container_unused).to_string()),
+        ("serverId", "0".to_owned()),
+    ]
+}
+
+fn configuration(engine: &Engine) -> String {
+    lines("", settings(engine))
+}
+
+/// What the server runs on.
+pub(crate) fn surroundings() -> Vec<(&'static str, String)> {
+    let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
+    vec![
+        ("zookeeper.version", format!("{VERSION}, built on Rust")),
+        ("host.name", or_unknown(host)),
+        ("os.name", std::env::consts::OS.to_owned()),
+        ("os.arch", std::env::consts::ARCH.to_owned()),
+        ("user.name", or_unknown(std::env::var("USER").ok())),
+        ("user.dir", or_unknown(std::env::current_dir().ok().map(|path| path.display().to_string()))),
+    ]
+}
+
+fn environment(_: &Engine) -> String {
+    lines("Environment:\n", surroundings())
+}
+
+fn lines(title: &str, values: Vec<(&'static str, String)>) -> String {
+    values.into_iter().fold(title.to_owned(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name}={value}");
+        text
+    })
 }

@@ -1,7 +1,9 @@
 //! `lockkeeper serve`: the embedded server in the foreground, for any ZooKeeper client of the machine.
 
+use std::path::Path;
+
 use lockkeeper::embedded::server_config;
-use lockkeeper_server::{Server, Storage};
+use lockkeeper_server::{Accounts, Server, Storage};
 
 use crate::args::ServeArgs;
 use crate::exit::{Code, Failure};
@@ -22,7 +24,9 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         Storage::Directory(dir) => format!("its data is in {}", dir.display()),
         _ => "its data is in memory only: a restart starts empty".to_owned(),
     };
+    let accounts = args.accounts.map_or_else(|| Ok(Accounts::default()), |file| read_accounts(&file))?;
     let config = server_config()
+        .with_accounts(accounts)
         .with_listen(args.listen)
         .allow_remote(args.allow_remote)
         .with_storage(storage)
@@ -43,4 +47,12 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
             Ok(0)
         }
     }
+}
+
+fn read_accounts(file: &Path) -> Result<Accounts, Failure> {
+    let named = |problem: String| Failure::new(Code::Usage, format!("{}: {problem}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| named(format!("cannot be read: {error}")))?;
+    Accounts::parse(&text).map_err(|line| {
+        named(format!("line {line} is no account")).hint("write `super USER:HASH` or `sasl USER:PASSWORD`, one a line")
+    })
 }

@@ -29,6 +29,13 @@ pub(crate) enum Frame {
         /// The proof.
         auth: Vec<u8>,
     },
+    /// One step of a SASL exchange, for the connection itself.
+    Sasl {
+        /// Its number.
+        xid: i32,
+        /// What the client's mechanism has to say.
+        token: Vec<u8>,
+    },
 }
 
 /// Decodes the first frame of a connection.
@@ -55,6 +62,9 @@ pub(crate) fn request(frame: &[u8]) -> Result<Frame, Malformed> {
         let scheme = reader.text()?;
         let auth = reader.buffer()?.unwrap_or_default().to_vec();
         return Ok(Frame::Auth { xid, scheme, auth });
+    }
+    if known == Some(OpCode::Sasl) {
+        return Ok(Frame::Sasl { xid, token: reader.buffer()?.unwrap_or_default().to_vec() });
     }
     let refused = |error| Request::Refused { opcode, error };
     let request = match known {
@@ -95,29 +105,39 @@ fn body(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Request, Malformed> {
             data: reader.vector(4, Reader::text)?,
             exist: reader.vector(4, Reader::text)?,
             child: reader.vector(4, Reader::text)?,
+            ..SetWatches::default()
         }),
+        OpCode::SetWatches2 => Request::SetWatches(SetWatches {
+            relative_zxid: reader.i64()?,
+            data: reader.vector(4, Reader::text)?,
+            exist: reader.vector(4, Reader::text)?,
+            child: reader.vector(4, Reader::text)?,
+            persistent: reader.vector(4, Reader::text)?,
+            recursive: reader.vector(4, Reader::text)?,
+        }),
+        OpCode::AddWatch => {
+            let path = reader.text()?;
+            match reader.i32()? {
+                mode @ (0 | 1) => Request::AddWatch { path, recursive: mode == 1 },
+                _ => refused(ErrorCode::MarshallingError),
+            }
+        }
+        OpCode::WhoAmI => Request::WhoAmI,
         OpCode::CheckWatches | OpCode::RemoveWatches => {
             let path = reader.text()?;
-            let number = reader.i32()?;
-            match WatchKind::from_i32(number) {
-                // Persistent and persistent recursive watches exist, but not here.
-                None if matches!(number, 4 | 5) => refused(ErrorCode::Unimplemented),
+            match WatchKind::from_i32(reader.i32()?) {
                 None => refused(ErrorCode::MarshallingError),
                 Some(kind) if opcode == OpCode::CheckWatches => Request::CheckWatches { path, kind },
                 Some(kind) => Request::RemoveWatches { path, kind },
             }
         }
         OpCode::CloseSession => Request::CloseSession,
+        // What a server that is not part of an ensemble says.
+        OpCode::Reconfig => refused(ErrorCode::ReconfigDisabled),
         // `check` on its own is not an operation of clients either.
-        OpCode::Check
-        | OpCode::Reconfig
-        | OpCode::DeleteContainer
-        | OpCode::CreateSession
-        | OpCode::Auth
-        | OpCode::Sasl
-        | OpCode::SetWatches2
-        | OpCode::AddWatch
-        | OpCode::WhoAmI => refused(ErrorCode::Unimplemented),
+        OpCode::Check | OpCode::DeleteContainer | OpCode::CreateSession | OpCode::Auth | OpCode::Sasl => {
+            refused(ErrorCode::Unimplemented)
+        }
     })
 }
 
@@ -134,8 +154,9 @@ fn create(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Option<Create>, Mal
 fn acl(reader: &mut Reader<'_>) -> Result<Vec<Acl>, Malformed> {
     reader.vector(12, |reader| {
         let perms = reader.i32()?;
-        let scheme = reader.buffer()?.ok_or(Malformed)?;
-        let id = reader.buffer()?.ok_or(Malformed)?;
+        // Kazoo writes an empty text as none; what may not be empty is refused as an access list.
+        let scheme = reader.buffer()?.unwrap_or_default();
+        let id = reader.buffer()?.unwrap_or_default();
         let id = if scheme == b"world" && id == b"anyone" {
             AclId::WorldAnyone
         } else {

@@ -44,6 +44,16 @@ pub(crate) fn auth_reply(out: &mut BytesMut, xid: i32, result: Result<(), ErrorC
     frame(out, |out| header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32)));
 }
 
+/// Answers a step of a SASL exchange; no zxid here either.
+pub(crate) fn sasl_reply(out: &mut BytesMut, xid: i32, result: Result<&[u8], ErrorCode>) {
+    frame(out, |out| {
+        header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32));
+        if let Ok(token) = result {
+            put_buffer(out, Some(token));
+        }
+    });
+}
+
 /// Answers a request.
 pub(crate) fn reply(out: &mut BytesMut, xid: i32, zxid: i64, result: &Result<Response, ErrorCode>) {
     frame(out, |out| match result {
@@ -68,6 +78,14 @@ pub(crate) fn event(out: &mut BytesMut, zxid: i64, kind: EventKind, path: &str) 
 fn body(out: &mut BytesMut, response: &Response) {
     match response {
         Response::Done => {}
+        Response::WatchAdded => out.put_i32(0),
+        Response::Identities(identities) => {
+            put_len(out, identities.len());
+            for (scheme, name) in identities {
+                put_text(out, scheme);
+                put_buffer(out, name.as_deref().map(str::as_bytes));
+            }
+        }
         Response::Created { path, stat } => {
             put_text(out, path);
             if let Some(stat) = stat {

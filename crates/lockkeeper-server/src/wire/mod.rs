@@ -10,7 +10,7 @@ pub(crate) mod jute;
 mod tests;
 
 pub(crate) use decode::{Frame, connect_request, request};
-pub(crate) use encode::{auth_reply, connect_response, event, reply};
+pub(crate) use encode::{auth_reply, connect_response, event, reply, sasl_reply};
 
 use tokio_util::codec::LengthDelimitedCodec;
 

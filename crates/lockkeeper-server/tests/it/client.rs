@@ -29,8 +29,13 @@ pub(crate) const CREATE_TTL: i32 = 21;
 pub(crate) const MULTI_READ: i32 = 22;
 pub(crate) const AUTH: i32 = 100;
 pub(crate) const SET_WATCHES: i32 = 101;
+pub(crate) const SASL: i32 = 102;
 pub(crate) const GET_EPHEMERALS: i32 = 103;
 pub(crate) const GET_ALL_CHILDREN_NUMBER: i32 = 104;
+pub(crate) const SET_WATCHES2: i32 = 105;
+pub(crate) const ADD_WATCH: i32 = 106;
+pub(crate) const WHO_AM_I: i32 = 107;
+pub(crate) const RECONFIG: i32 = 16;
 pub(crate) const CLOSE_SESSION: i32 = -11;
 
 /// Bytes under construction.

@@ -5,7 +5,10 @@
 mod client;
 mod foreign;
 mod hostile;
+mod identity;
 mod living;
+mod operator;
+mod persistent;
 mod protocol;
 mod storage;
 mod watching;

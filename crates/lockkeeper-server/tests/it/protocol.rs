@@ -115,11 +115,11 @@ fn what_is_not_supported_says_so_and_the_connection_lives() {
     let server = server();
     let mut client = Client::connect(server.addr());
     client.create("/a", 0).unwrap();
-    // check alone, reconfig, deleteContainer, sasl, setWatches2, addWatch, whoAmI, and one that never was
-    for opcode in [CHECK, 16, 20, 102, 105, 106, 107, 4711] {
+    // check alone, deleteContainer, and one that never was
+    for opcode in [CHECK, 20, 4711] {
         assert_eq!(client.call(opcode, bytes().text("/a").int(0)).error, -6, "{opcode}");
     }
-    for (scheme, id) in [("digest", "user:hash"), ("auth", ""), ("ip", "127.0.0.1"), ("world", "nobody")] {
+    for (scheme, id) in [("digest", "nohash"), ("auth", ""), ("ip", "here"), ("world", "nobody")] {
         let acl = |body: Bytes| body.acl(31, scheme, id);
         assert_eq!(client.call(CREATE, acl(bytes().text("/x").buffer(b"")).int(0)).error, -114, "{scheme}");
         assert_eq!(client.call(SET_ACL, acl(bytes().text("/a")).int(-1)).error, -114, "{scheme}");
@@ -127,7 +127,7 @@ fn what_is_not_supported_says_so_and_the_connection_lives() {
     assert_eq!(client.call(CREATE, bytes().text("/x").buffer(b"").int(0).int(0)).error, -114, "no entries at all");
     assert_eq!(client.exists("/x", false), None);
     assert_eq!(server.stats().unknown_requests, 1);
-    let digest = bytes().int(0).text("digest").buffer(b"user:password");
+    let digest = bytes().int(0).text("kerberos").buffer(b"user:password");
     assert_eq!(client.call(AUTH, digest).error, -115);
     client.expect_end();
 }
@@ -314,26 +314,5 @@ fn requests_are_counted_exactly_by_the_time_they_are_answered() {
         assert_eq!((stats.packets_received, stats.packets_sent), (n + 1, n + 1));
         assert_eq!((stats.nodes, stats.sessions, stats.connections), (4 + n, 1, 1));
         assert_eq!(stats.zxid, client.last_zxid);
-    }
-}
-
-#[test]
-fn four_letter_words_answer_operators() {
-    let server = server();
-    let mut client = Client::connect(server.addr());
-    client.create("/e", 1).unwrap();
-    client.exists("/e", true);
-    assert_eq!(four_letters(server.addr(), "ruok"), "imok");
-    let srvr = four_letters(server.addr(), "srvr");
-    assert!(srvr.starts_with("Zookeeper version: 3.9.") && srvr.contains("\nMode: standalone\n"), "{srvr}");
-    assert!(srvr.contains("\nZxid: 0x2\nMode: standalone\nNode count: 5\n"), "{srvr}");
-    let stat = four_letters(server.addr(), "stat");
-    assert!(
-        stat.contains(&format!(" /{}[1](queued=0,recved=3,sent=3)\n", client.stream.local_addr().unwrap())),
-        "{stat}"
-    );
-    let mntr = four_letters(server.addr(), "mntr");
-    for line in ["zk_server_state\tstandalone", "zk_znode_count\t5", "zk_watch_count\t1", "zk_ephemerals_count\t1"] {
-        assert!(mntr.lines().any(|have| have == line), "{line} in {mntr}");
     }
 }

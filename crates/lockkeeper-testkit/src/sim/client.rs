@@ -352,7 +352,8 @@ impl Session {
         let paths = |children: bool| -> Vec<String> {
             self.watchers.keys().filter(|(_, c)| *c == children).map(|(path, _)| path.clone()).collect()
         };
-        let wanted = SetWatches { relative_zxid: self.seen, data: paths(false), exist: Vec::new(), child: paths(true) };
+        let (data, child) = (paths(false), paths(true));
+        let wanted = SetWatches { relative_zxid: self.seen, data, child, ..SetWatches::default() };
         self.send(link, Request::SetWatches(wanted), None);
     }
 

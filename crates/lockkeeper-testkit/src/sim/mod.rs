@@ -94,6 +94,7 @@ impl Sim {
             container_check: settings.container_check,
             container_unused: settings.container_check,
             next_session: 0x100,
+            sasl: false,
         };
         let now = Now { monotonic: Duration::ZERO, wall_ms: 0 };
         let machine = Machine::new(config, Tree::new(), 0, now);

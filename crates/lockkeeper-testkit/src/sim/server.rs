@@ -1,6 +1,8 @@
 //! The servers: copies of the leader's tree that lag, and the connections they serve.
 
-use lockkeeper_server::machine::{ConnectionId, Effect, Tree, TreeEvent, Txn, TxnOp, Watches, answer, watch_left};
+use lockkeeper_server::machine::{
+    ConnectionId, Effect, Identities, Tree, TreeEvent, Txn, TxnOp, Watches, answer, watch_left,
+};
 use lockkeeper_server::request::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -76,7 +78,7 @@ pub(super) async fn apply(sim: Sim, at: usize, mut txns: mpsc::UnboundedReceiver
         let replica = &mut world.replicas[at];
         let mut events = Vec::new();
         replica.tree.apply(&txn, &mut events);
-        for TreeEvent { kind, path } in events {
+        for TreeEvent { kind, path, .. } in events {
             for connection in replica.watches.fire(&path, kind) {
                 if let Some(connection) = world.connections.get(&connection.0) {
                     _ = connection.replies.send(ToClient::Event { path: path.to_string(), kind });
@@ -155,7 +157,7 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request
         return Step::Answered;
     }
     let replica = &mut world.replicas[at];
-    if let Some(result) = answer(&replica.tree, session, &request) {
+    if let Some(result) = answer(&replica.tree, session, &Identities::default(), &request) {
         if let Some((path, kind)) = watch_left(&request, &result) {
             replica.watches.add(connection, path, kind);
         }

@@ -1,0 +1,264 @@
+//! Who a client is, and what an access list lets it do.
+//!
+//! Pure: proofs are checked elsewhere (`account`), here is only what has been proved. The rules are ZooKeeper's, provider by
+//! provider, because an access list written here must mean the same after a move to an ensemble.
+
+use std::net::IpAddr;
+
+use crate::request::{Acl, AclId, ErrorCode};
+
+/// Someone a client has proved to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// How it was proved, for example `digest`.
+    pub scheme: String,
+    /// Who, in the scheme's own words, for example `user:hash`.
+    pub id: String,
+}
+
+impl Identity {
+    /// The scheme of a user's name and password, hashed.
+    pub const DIGEST: &'static str = "digest";
+    /// The scheme of a user of SASL.
+    pub const SASL: &'static str = "sasl";
+
+    /// The identity that passes every access list.
+    pub fn superuser() -> Self {
+        Self { scheme: "super".to_owned(), id: String::new() }
+    }
+
+    /// An identity of any scheme.
+    pub fn new(scheme: impl Into<String>, id: impl Into<String>) -> Self {
+        Self { scheme: scheme.into(), id: id.into() }
+    }
+}
+
+/// Everyone a connection speaks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identities {
+    /// Where it comes from; known without proof, so it is not counted as one.
+    pub address: Option<IpAddr>,
+    proven: Vec<Identity>,
+    is_super: bool,
+}
+
+impl Identities {
+    /// Adds an identity; a second time changes nothing.
+    pub fn add(&mut self, identity: Identity) {
+        self.is_super |= identity == Identity::superuser();
+        if !self.proven.contains(&identity) {
+            self.proven.push(identity);
+        }
+    }
+
+    /// Whether an entry of an access list speaks of this client.
+    fn matches(&self, id: &AclId) -> bool {
+        let AclId::Other { scheme, id } = id else { return true };
+        match scheme.as_str() {
+            "ip" => self.address.is_some_and(|address| Network::parse(id).is_some_and(|net| net.contains(address))),
+            // As with Apache's server, the SASL user named `super` is every SASL user.
+            Identity::SASL => self.ids_of(Identity::SASL).any(|own| own == id || own == "super"),
+            Identity::DIGEST => self.ids_of(Identity::DIGEST).any(|own| own == id),
+            _ => false,
+        }
+    }
+
+    fn ids_of<'a>(&'a self, scheme: &'a str) -> impl Iterator<Item = &'a str> {
+        self.proven.iter().filter(move |identity| identity.scheme == scheme).map(|identity| identity.id.as_str())
+    }
+
+    /// Scheme and user name of each, as `whoAmI` tells them; the superuser has no name.
+    pub fn names(&self) -> Vec<(String, Option<String>)> {
+        let address = self.address.map(|address| ("ip".to_owned(), Some(address.to_string())));
+        let proven = self.proven.iter().map(|Identity { scheme, id }| {
+            let name = match scheme.as_str() {
+                Identity::DIGEST => Some(id.split(':').next().unwrap_or_default().to_owned()),
+                Identity::SASL => Some(id.clone()),
+                _ => None,
+            };
+            (scheme.clone(), name)
+        });
+        address.into_iter().chain(proven).collect()
+    }
+}
+
+/// Whether one of the entries gives one of the permissions.
+pub(crate) fn permit(acl: &[Acl], perms: i32, who: &Identities) -> Result<(), ErrorCode> {
+    let granted = who.is_super || acl.iter().any(|entry| entry.perms & perms != 0 && who.matches(&entry.id));
+    if granted { Ok(()) } else { Err(ErrorCode::NoAuth) }
+}
+
+/// The list to store for the one that was asked for: without repetitions, `auth` being whoever asks.
+///
+/// An entry that nobody could ever match would protect nothing or lock a node for ever, so it is refused. `sasl` says whether
+/// there are such users.
+pub(crate) fn resolve(acl: &[Acl], who: &Identities, sasl: bool) -> Result<Vec<Acl>, ErrorCode> {
+    let mut resolved: Vec<Acl> = Vec::with_capacity(acl.len());
+    let mut add = |entry: Acl| {
+        if !resolved.contains(&entry) {
+            resolved.push(entry);
+        }
+    };
+    for entry in acl {
+        match &entry.id {
+            AclId::WorldAnyone => add(entry.clone()),
+            AclId::Other { scheme, .. } if scheme == "auth" => {
+                let mut proven = who.proven.iter().filter(|identity| identity.scheme != "super").peekable();
+                proven.peek().ok_or(ErrorCode::InvalidAcl)?;
+                for Identity { scheme, id } in proven {
+                    let id = AclId::Other { scheme: scheme.clone(), id: id.clone() };
+                    add(Acl { perms: entry.perms, id });
+                }
+            }
+            AclId::Other { scheme, id } => {
+                let valid = match scheme.as_str() {
+                    "ip" => Network::parse(id).is_some(),
+                    // Java's split drops empty parts at the end.
+                    Identity::DIGEST => id.trim_end_matches(':').split(':').count() == 2,
+                    Identity::SASL => sasl && is_principal(id),
+                    _ => false,
+                };
+                if !valid {
+                    return Err(ErrorCode::InvalidAcl);
+                }
+                add(entry.clone());
+            }
+        }
+    }
+    if resolved.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(resolved) }
+}
+
+/// The list for someone who may read it but not change it: the hashes of passwords are not for them.
+pub(crate) fn masked(acl: &[Acl]) -> Vec<Acl> {
+    let mask = |entry: &Acl| match &entry.id {
+        AclId::Other { scheme, id } if scheme == Identity::DIGEST => {
+            let user = id.split(':').next().unwrap_or_default();
+            let id = AclId::Other { scheme: scheme.clone(), id: format!("{user}:x") };
+            Acl { perms: entry.perms, id }
+        }
+        _ => entry.clone(),
+    };
+    acl.iter().map(mask).collect()
+}
+
+/// `name`, or Kerberos' `name/instance@REALM`.
+fn is_principal(id: &str) -> bool {
+    match id.split_once('@') {
+        None => true,
+        Some((name, realm)) => name.split('/').count() <= 2 && !realm.contains(['/', '@']),
+    }
+}
+
+/// Addresses that begin with the same bits.
+#[derive(Debug)]
+struct Network {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = match text.split_once('/') {
+            None => (text, None),
+            Some((address, bits)) => (address, Some(bits)),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Some(width), |bits| bits.parse().ok())?;
+        (bits <= width).then_some(Self { address, bits })
+    }
+
+    fn contains(&self, other: IpAddr) -> bool {
+        match (self.address, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (own.to_bits() ^ other.to_bits()).checked_shr(32 - self.bits).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                (own.to_bits() ^ other.to_bits()).checked_shr(128 - self.bits).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Perms;
+
+    fn entry(perms: i32, scheme: &str, id: &str) -> Acl {
+        Acl { perms, id: AclId::Other { scheme: scheme.to_owned(), id: id.to_owned() } }
+    }
+
+    fn user(identities: &[(&str, &str)]) -> Identities {
+        let mut who = Identities { address: Some([127, 0, 0, 1].into()), ..Identities::default() };
+        for (scheme, id) in identities {
+            who.add(Identity::new(*scheme, *id));
+        }
+        who
+    }
+
+    #[test]
+    fn an_entry_lets_in_whom_it_names_and_the_superuser() {
+        let may = |acl: &[Acl], who: &Identities| permit(acl, Perms::READ, who).is_ok();
+        let acl = [entry(Perms::READ, "digest", "u:h"), entry(Perms::WRITE, "digest", "w:h")];
+        assert!(may(&acl, &user(&[("digest", "u:h")])));
+        assert!(!may(&acl, &user(&[("digest", "w:h")])), "has another permission");
+        assert!(!may(&acl, &user(&[("sasl", "u:h")])), "another scheme's user of that name");
+        assert!(!may(&acl, &user(&[])));
+        assert!(may(&acl, &user(&[("super", "")])));
+        let sasl = [entry(Perms::READ, "sasl", "u")];
+        assert!(may(&sasl, &user(&[("sasl", "u")])) && may(&sasl, &user(&[("sasl", "super")])));
+        assert!(!may(&sasl, &user(&[("sasl", "v")])));
+    }
+
+    #[test]
+    fn networks_are_compared_bit_by_bit() {
+        let here = user(&[]);
+        for (net, expected) in [
+            ("127.0.0.1", true),
+            ("127.0.0.2", false),
+            ("127.0.0.2/31", false),
+            ("127.0.0.0/31", true),
+            ("127.255.255.255/8", true),
+            ("10.0.0.0/0", true),
+            ("::1", false),
+        ] {
+            assert_eq!(here.matches(&entry(1, "ip", net).id), expected, "{net}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_could_match_is_refused() {
+        let who = user(&[("digest", "u:h"), ("super", "")]);
+        for bad in [
+            entry(1, "digest", "u"),
+            entry(1, "digest", "u:h:x"),
+            entry(1, "ip", "127.0.0.1/33"),
+            entry(1, "ip", "localhost"),
+            entry(1, "sasl", "u"),
+            entry(1, "world", "someone"),
+            entry(1, "nonsense", ""),
+        ] {
+            assert_eq!(resolve(std::slice::from_ref(&bad), &who, false), Err(ErrorCode::InvalidAcl), "{bad:?}");
+        }
+        assert_eq!(resolve(&[], &who, true), Err(ErrorCode::InvalidAcl));
+        assert_eq!(resolve(&[entry(1, "auth", "")], &user(&[]), true), Err(ErrorCode::InvalidAcl));
+        assert_eq!(resolve(&[entry(1, "sasl", "a@b@c")], &who, true), Err(ErrorCode::InvalidAcl));
+        for good in ["u", "u/host@REALM", "u@REALM"] {
+            assert!(resolve(&[entry(1, "sasl", good)], &who, true).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
+    fn auth_stands_for_everyone_the_client_has_proved_to_be() {
+        let who = user(&[("digest", "u:h"), ("super", ""), ("sasl", "s")]);
+        let resolved = resolve(&[entry(3, "auth", "ignored"), entry(3, "digest", "u:h"), Acl::READ], &who, true);
+        assert_eq!(resolved, Ok(vec![entry(3, "digest", "u:h"), entry(3, "sasl", "s"), Acl::READ]));
+    }
+
+    #[test]
+    fn a_masked_list_has_no_hashes() {
+        assert_eq!(masked(&[entry(1, "digest", "u:h"), Acl::READ]), [entry(1, "digest", "u:x"), Acl::READ]);
+    }
+}
