@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
 use xshell::cmd;
 
-use crate::{acceptance, zookeeper};
+use crate::{acceptance, peers, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -32,6 +32,7 @@ pub(crate) fn run() -> Result<()> {
         // runs `cargo deny check`.
         Ok(cmd!(sh, "cargo deny check bans licenses sources").run()?)
     })?;
+    step("Kazoo's suite against the embedded server", || peers::kazoo(&sh, &[]))?;
     step("Apache ZooKeeper", || {
         let distribution = Distribution::install()?;
         SlowFsync::install()?;

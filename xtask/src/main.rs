@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod ci;
+mod peers;
 mod zookeeper;
 
 use std::env;
@@ -32,10 +33,13 @@ enum Chore {
     /// Runs Apache ZooKeeper on free loopback ports.
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
+    /// Runs the test suites of other clients against the embedded server.
+    #[command(subcommand)]
+    Peers(peers::Command),
 }
 
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper or strace to be had, \
-                          5 a server does not serve; with `zookeeper start -- CMD` that of CMD.";
+                          5 a server does not serve, 6 no Python; with `zookeeper start -- CMD` that of CMD.";
 
 /// The repository's root, wherever the chore is run from.
 fn root() -> PathBuf {
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
+        Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
             Some(apache::Error::NoJava { .. }) => 3,
             Some(apache::Error::NoZooKeeper { .. } | apache::Error::Install { .. } | apache::Error::NoStrace) => 4,
             Some(_) => 5,
+            None if error.is::<peers::NoPython>() => 6,
             None => 1,
         })
     })

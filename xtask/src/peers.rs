@@ -1,0 +1,128 @@
+//! `cargo xtask peers`: other clients' own tests, unchanged, against our server.
+//!
+//! They were written by people who have never heard of this server, so they are the judges that cannot be tuned.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use xshell::{Shell, cmd};
+
+/// The release of Kazoo whose tests are run.
+const KAZOO: &str = "2.11.0";
+/// What its tests import.
+const KAZOO_NEEDS: [&str; 8] = [
+    "pytest>=8,<10",
+    "pytest-timeout>=2,<3",
+    "objgraph>=3,<4",
+    "pyjks",
+    "pyOpenSSL<25",
+    "gevent",
+    "eventlet",
+    "pure_sasl",
+];
+/// How many pass, as many as on Apache ZooKeeper 3.8.0. Fewer means that something was left out.
+const KAZOO_PASSES: u32 = 389;
+
+/// Puts one server of ours where the suite wants a cluster of Java's.
+const KAZOO_PLUGIN: &str = include_str!("peers/kazoo_one_server.py");
+
+/// The users that the suite's own cluster has.
+const KAZOO_ACCOUNTS: &str =
+    "super super:D/InIHSb7yEEbrWz8b9l71RjZJU=\nsasl super:super_secret\nsasl jaasuser:jaas_password\n";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs Kazoo's tests; needs Python 3 with venv and a package index for pip.
+    Kazoo {
+        /// Arguments of pytest, such as -k TestLock; with them, any number of passes will do.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
+}
+
+/// There is no Python that can make a virtual environment.
+#[derive(Debug, thiserror::Error)]
+#[error("no Python 3 with venv: install it (Debian: apt-get install python3-venv) and try again")]
+pub(crate) struct NoPython;
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    let sh = crate::shell()?;
+    match command {
+        Command::Kazoo { arguments } => kazoo(&sh, arguments),
+    }
+}
+
+/// Runs Kazoo's tests against a server that the plugin starts, stops and starts again as they ask.
+pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let target = target_dir(sh);
+    let home = target.join(format!("peers/kazoo-{KAZOO}"));
+    install_kazoo(sh, &home)?;
+    // The build that `cargo test` has made already, checks for overflow included; its server is optimised.
+    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
+    let plugin = home.join("plugin");
+    fs::create_dir_all(&plugin).with_context(|| format!("making {}", plugin.display()))?;
+    fs::write(plugin.join("kazoo_one_server.py"), KAZOO_PLUGIN).context("writing the plugin")?;
+    let accounts = plugin.join("accounts");
+    fs::write(&accounts, KAZOO_ACCOUNTS).context("writing the accounts")?;
+
+    let least = if arguments.is_empty() { KAZOO_PASSES } else { 0 };
+    let _suite = sh.push_dir(home.join(format!("kazoo-{KAZOO}")));
+    let python = home.join("venv/bin/python");
+    cmd!(
+        sh,
+        "{python} -m pytest -p kazoo_one_server -p no:cacheprovider -o log_cli=false -q -rfE --color=no --disable-warnings --tb=short --show-capture=no --timeout 120
+         kazoo/tests {arguments...}"
+    )
+    .env("PYTHONPATH", plugin)
+    .env("LOCKKEEPER", target.join("debug/lockkeeper"))
+    .env("LOCKKEEPER_ACCOUNTS", accounts)
+    .env("LOCKKEEPER_LEAST_PASSES", least.to_string())
+    .run()
+    .context("Kazoo's tests do not all pass")
+}
+
+/// Fetches the suite and what it imports, once.
+fn install_kazoo(sh: &Shell, home: &Path) -> Result<()> {
+    let complete = home.join("complete");
+    if complete.exists() {
+        return Ok(());
+    }
+    need_python(sh)?;
+    // Whatever an interrupted attempt has left.
+    sh.remove_path(home)?;
+    sh.create_dir(home)?;
+    let (venv, needs) = (home.join("venv"), KAZOO_NEEDS);
+    cmd!(sh, "python3 -m venv {venv}").run()?;
+    let pip = venv.join("bin/pip");
+    let quiet = ["--quiet", "--disable-pip-version-check"];
+    cmd!(sh, "{pip} install {quiet...} {needs...}").run().context("pip cannot install what Kazoo's tests import")?;
+    cmd!(sh, "{pip} download {quiet...} --no-deps --no-binary kazoo kazoo=={KAZOO} -d {home}")
+        .run()
+        .context("pip cannot fetch Kazoo")?;
+    let archive = home.join(format!("kazoo-{KAZOO}.tar.gz"));
+    cmd!(sh, "tar -xzf {archive} -C {home}").run()?;
+    sh.write_file(complete, "")?;
+    Ok(())
+}
+
+/// As root on Debian installs what is missing; otherwise says so.
+fn need_python(sh: &Shell) -> Result<()> {
+    let usable = || cmd!(sh, "python3 -c 'import venv, ensurepip'").quiet().ignore_stderr().run().is_ok();
+    if usable() {
+        return Ok(());
+    }
+    let installed = rustix::process::geteuid().is_root()
+        && cmd!(sh, "apt-get install --yes --quiet --no-install-recommends python3-venv").run().is_ok();
+    if !(installed && usable()) {
+        bail!(NoPython);
+    }
+    Ok(())
+}
+
+/// Where cargo puts what it builds.
+fn target_dir(sh: &Shell) -> PathBuf {
+    sh.current_dir().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
