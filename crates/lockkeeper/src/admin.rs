@@ -1,7 +1,10 @@
 //! Questions about locks: which there are, who holds them, who waits.
 //!
 //! Answers are a listing and the reads that follow it: true of the moment of the listing, a moment ago. Nothing here
-//! changes a node.
+//! changes a node, but for what a person asks to be broken (`breaking`).
+
+mod breaking;
+mod journal;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,6 +22,8 @@ use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Node, Watcher};
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
+
+pub use journal::Broken;
 
 /// How many reads travel together.
 const READS_IN_FLIGHT: usize = 64;
@@ -54,7 +59,11 @@ pub struct ContenderInfo {
 }
 
 fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64))
+    serializer.serialize_u64(as_millis_since_1970(*time))
+}
+
+fn as_millis_since_1970(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 impl ContenderInfo {
@@ -111,7 +120,7 @@ pub struct LockInfo {
     pub unknown: Vec<String>,
 }
 
-/// Asks about locks. Made by [`Lockkeeper::admin`].
+/// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`].
 #[derive(Clone, Debug)]
 pub struct Admin {
     keeper: Lockkeeper,
@@ -166,7 +175,8 @@ impl Admin {
                         Ok(names) => {
                             let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
                             let above = path.trim_end_matches('/');
-                            level.extend(info.unknown.iter().map(|name| format!("{above}/{name}")));
+                            let below = info.unknown.iter().map(|name| format!("{above}/{name}"));
+                            level.extend(below.filter(|path| path != journal::ROOT));
                             if !info.holders.is_empty() || !info.waiters.is_empty() {
                                 found.push(info);
                             }

@@ -135,7 +135,8 @@ pub enum Error {
         /// The lock.
         path: String,
     },
-    /// The connection was lost before the answer; nothing was changed.
+    /// The connection was lost before the answer. A question changed nothing; whether a lock was broken,
+    /// [`Admin::broken`](crate::Admin::broken) tells.
     #[error("the connection was lost before the answer about {path}")]
     ConnectionLost {
         /// The lock.
@@ -146,6 +147,34 @@ pub enum Error {
     NoSuchLock {
         /// The lock.
         path: String,
+    },
+    /// A lock is not broken without a reason. Nothing was sent.
+    #[error("breaking {path} needs a reason: those who ask later read it")]
+    NoReason {
+        /// The lock.
+        path: String,
+    },
+    /// There is nobody to take the lock from.
+    #[error("nobody holds {path}")]
+    NobodyHolds {
+        /// The lock.
+        path: String,
+    },
+    /// More than one holds the lock, and which of them is to go was not said. Nothing was changed.
+    #[error("{} hold {path} at once", holders.len())]
+    SeveralHold {
+        /// The lock.
+        path: String,
+        /// Who they are.
+        holders: Vec<ContenderInfo>,
+    },
+    /// The node is not one that contends for the lock, or not any more. Nothing was changed.
+    #[error("{node} does not contend for {path}")]
+    NotContending {
+        /// The lock.
+        path: String,
+        /// The node.
+        node: String,
     },
     /// This handle was closed.
     #[error("this Lockkeeper is closed")]
@@ -191,6 +220,9 @@ impl Error {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine may reach it"))
             }
             Error::Timeout { path, .. } | Error::Held { path, .. } => {
+                Some(format!("see who holds it and who waits: lockkeeper show {path}"))
+            }
+            Error::SeveralHold { path, .. } | Error::NotContending { path, .. } => {
                 Some(format!("see who holds it and who waits: lockkeeper show {path}"))
             }
             Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),

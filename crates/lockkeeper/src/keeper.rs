@@ -205,7 +205,7 @@ impl Lockkeeper {
         crate::PriorityLock::new(self.clone(), LockPath::parse(path))
     }
 
-    /// Questions about locks: who holds, who waits.
+    /// Questions about locks: who holds, who waits; and the breaking of one that hangs.
     pub fn admin(&self) -> Admin {
         Admin::new(self.clone())
     }

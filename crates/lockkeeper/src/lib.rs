@@ -74,7 +74,7 @@ pub mod embedded;
 pub mod ensemble;
 
 pub use acquire::Acquire;
-pub use admin::{Admin, ContenderInfo, Follow, LockInfo};
+pub use admin::{Admin, Broken, ContenderInfo, Follow, LockInfo};
 pub use error::{ChangeError, Error, ReleaseError};
 pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use keeper::{Builder, Lockkeeper};

@@ -1,0 +1,191 @@
+//! Breaking a lock: a person deletes the node of its holder, or of one in line, and says why.
+//!
+//! For the holder that hangs, or whose machine nobody can reach while its session lives on. The deletion and its record are one
+//! transaction: no break without a record, no record without a break. Whoever is removed is told so (`Loss::Removed`,
+//! `Error::Evicted`), but what it does at this moment is not undone: the next holder's token fences it where tokens are looked at.
+
+use std::time::SystemTime;
+
+use lockkeeper_core::LockPath;
+use tracing::warn;
+
+use super::journal::{self, Broken};
+use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, refused};
+use crate::Error;
+use crate::ensemble::{Ensemble, Fault, Step};
+use crate::keeper::Lockkeeper;
+
+/// Longest reason kept, in bytes.
+const MAX_REASON_BYTES: usize = 1024;
+
+/// How often it is tried again when something changed between the look and the deletion, or the connection was lost.
+const MAX_ATTEMPTS: usize = 10;
+
+/// Who is to go.
+enum Whom {
+    /// The only one who holds it.
+    Holder,
+    /// This one, if it still is the one that was seen.
+    This(Box<ContenderInfo>),
+}
+
+impl Admin {
+    /// Breaks the lock at `path`: deletes the node of whoever holds it.
+    ///
+    /// The holder is told that it lost the lock; it may still be at work for as long as it does not look. `reason` is for those
+    /// who ask later: it is kept with who broke it, who was removed and when ([`Admin::broken`]), and logged. Cut at 1024 bytes.
+    ///
+    /// Costs what [`Admin::show`] costs and four round trips. Dropping the future leaves it done or not done; either way a break
+    /// and its record go together.
+    ///
+    /// # Errors
+    /// [`Error::NoReason`] for an empty reason; [`Error::NobodyHolds`]; [`Error::SeveralHold`] for a lock that is shared: choose
+    /// one and [`Admin::evict`] it; [`Error::NoSuchLock`]; [`Error::Refused`] where the ACL does not let this process delete.
+    pub async fn break_lock(&self, path: &str, reason: &str) -> Result<Broken, Error> {
+        self.remove(path, Whom::Holder, reason).await
+    }
+
+    /// Removes one contender from the lock at `path`, whether it holds or waits: one that [`Admin::show`] has shown, and nobody
+    /// who came since.
+    ///
+    /// A waiter's call ends with [`Error::Evicted`]. Reason, record, cost and cancel safety are those of [`Admin::break_lock`].
+    ///
+    /// # Errors
+    /// [`Error::NotContending`] if it is not, or no longer, there, or is a node that is no contender's; otherwise as
+    /// [`Admin::break_lock`].
+    pub async fn evict(&self, path: &str, contender: &ContenderInfo, reason: &str) -> Result<Broken, Error> {
+        self.remove(path, Whom::This(Box::new(contender.clone())), reason).await
+    }
+
+    /// Who was removed from locks at and below `root` by [`Admin::break_lock`] and [`Admin::evict`], the oldest first; of the last
+    /// 224 to 256 breaks in the ensemble. `root` may be `/`.
+    ///
+    /// Costs a listing and one read an entry, in flight together. Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// A refusal by the server, or no server.
+    pub async fn broken(&self, root: &str) -> Result<Vec<Broken>, Error> {
+        let root = if root == "/" { String::new() } else { LockPath::parse(root)?.to_string() };
+        self.on_session(move |ensemble| async move {
+            let mut entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
+            let is_below =
+                |path: &str| path.strip_prefix(&root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            entries.retain(|broken| is_below(&broken.path));
+            Ok(entries)
+        })
+        .await
+    }
+
+    async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, Error> {
+        let path = LockPath::parse(path)?;
+        let reason = reason.trim();
+        if reason.is_empty() {
+            return Err(Error::NoReason { path: path.to_string() });
+        }
+        let end = (0..=MAX_REASON_BYTES.min(reason.len())).rev().find(|&at| reason.is_char_boundary(at)).unwrap_or(0);
+        let reason = reason[..end].to_owned();
+        let keeper = self.keeper.clone();
+        self.keeper.run(async move { remove(&keeper, path.as_str(), &whom, &reason).await }).await
+    }
+}
+
+/// Removes a contender, and comes back when its record stands.
+async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> Result<Broken, Error> {
+    let id = uuid::Uuid::new_v4();
+    let mut sent = false;
+    for _ in 0..MAX_ATTEMPTS {
+        let (_session, ensemble) = keeper.session(None).await?;
+        let ensemble = &*ensemble;
+        // What stands in the journal is what happened, whatever became of the reply.
+        if sent {
+            match journal::find(ensemble, id).await {
+                Ok(Some(broken)) => {
+                    journal::prune(ensemble).await;
+                    warn!(
+                        %path, node = %broken.node, held = broken.held, removed = %broken.described, token = %broken.token,
+                        by = %broken.by, %reason, "lock broken"
+                    );
+                    return Ok(broken);
+                }
+                Ok(None) => sent = false,
+                Err(Fault::ConnectionLoss | Fault::SessionOver) => continue,
+                Err(fault) => return Err(refused(path, fault)),
+            }
+        }
+        let step = look(ensemble, path, whom).await?;
+        let Target { contender, held, version } = step;
+        let broken = Broken {
+            path: path.to_owned(),
+            node: contender.node.clone(),
+            held,
+            owner: contender.owner,
+            described: contender.described,
+            message: contender.message,
+            since_ms: as_millis_since_1970(contender.since),
+            session: contender.session,
+            token: contender.token,
+            by: keeper.owner().clone(),
+            reason: reason.to_owned(),
+            at: SystemTime::UNIX_EPOCH,
+        };
+        let delete = Step::Delete { path: format!("{path}/{}", contender.node), version: Some(version) };
+        match ensemble.transact(vec![journal::step(id, &broken), delete]).await {
+            Ok(_) | Err(Fault::ConnectionLoss | Fault::SessionOver | Fault::NodeExists) => sent = true,
+            // It has gone, which the next look shows; or nobody has broken anything before.
+            Err(Fault::NoNode) => match journal::make(ensemble).await {
+                Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+                Err(fault) => return Err(refused(journal::ROOT, fault)),
+            },
+            // Somebody wrote to its node since the look.
+            Err(Fault::BadVersion) => {}
+            Err(fault) => return Err(refused(path, fault)),
+        }
+    }
+    Err(Error::ConnectionLost { path: path.to_owned() })
+}
+
+/// One who is to go, as it was seen.
+struct Target {
+    contender: ContenderInfo,
+    held: bool,
+    /// The version of its node's data; the deletion is bound to it.
+    version: i32,
+}
+
+async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
+    let names = ensemble.list(path).await.map_err(|fault| refused(path, fault))?;
+    let lock = describe(ensemble, path, names, &mut Default::default()).await;
+    let (contender, held) = choose(lock, whom)?;
+    let gone = || Error::NotContending { path: path.to_owned(), node: contender.node.clone() };
+    let seen = match ensemble.read(&format!("{path}/{}", contender.node)).await {
+        Ok(seen) => seen,
+        Err(Fault::NoNode) => return Err(gone()),
+        Err(fault) => return Err(refused(path, fault)),
+    };
+    if !is_the_same(&ContenderInfo::read(contender.node.clone(), &seen), &contender) {
+        return Err(gone());
+    }
+    Ok(Target { version: seen.version, contender, held })
+}
+
+fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), Error> {
+    let path = lock.path;
+    match whom {
+        Whom::Holder => match lock.holders.len() {
+            0 => Err(Error::NobodyHolds { path }),
+            1 => Ok((lock.holders.remove(0), true)),
+            _ => Err(Error::SeveralHold { path, holders: lock.holders }),
+        },
+        Whom::This(wanted) => {
+            let holders = lock.holders.into_iter().map(|holder| (holder, true));
+            let waiters = lock.waiters.into_iter().map(|waiter| (waiter, false));
+            let found = holders.chain(waiters).find(|(contender, _)| is_the_same(contender, wanted));
+            found.ok_or_else(|| Error::NotContending { path, node: wanted.node.clone() })
+        }
+    }
+}
+
+/// Names without an id are used again once the parent was made anew; the session and the time tell two users of one apart.
+fn is_the_same(one: &ContenderInfo, other: &ContenderInfo) -> bool {
+    (&one.node, one.session, one.since) == (&other.node, other.session, other.since)
+}

@@ -1,0 +1,148 @@
+//! Where it stays who broke which lock, and why.
+//!
+//! In the ensemble, for there everybody who may ask finds it, whichever machine the break came from; and below a node of its own,
+//! not in the lock's node, which the server removes when the lock is not used for a while. Bounded: beyond 256 entries the
+//! oldest go.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::stream::{self, StreamExt};
+use lockkeeper_core::{FencingToken, Owner, SessionId, Zxid};
+use serde::{Deserialize, Serialize};
+
+use super::READS_IN_FLIGHT;
+use crate::ensemble::{Ensemble, Fault, Kind, Node, Step};
+
+/// The node above all entries.
+pub(super) const ROOT: &str = "/lockkeeper/audit";
+
+/// How many entries are kept. At most 10 KiB each (a reason, a message and an owner), so a few megabytes.
+const LIMIT: usize = 256;
+
+/// How many more go when there are too many, so that not every break has to read them all.
+const SPARE: usize = 32;
+
+/// One who was removed from a lock by a person, as [`Admin::broken`](super::Admin::broken) remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Broken {
+    /// The lock.
+    pub path: String,
+    /// The node that was deleted.
+    pub node: String,
+    /// Whether it held the lock; otherwise it stood in line.
+    pub held: bool,
+    /// Who stood behind it, as far as its node told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// The same in one line; of other makers' nodes, what could be told of them.
+    pub described: String,
+    /// Why it had asked for the lock, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Since when its node had stood, in milliseconds since 1970 by the server's clock.
+    pub since_ms: u64,
+    /// The session that it belonged to.
+    pub session: SessionId,
+    /// The token of its hold, or for a waiter the one that it would have had. The next holder's is greater.
+    pub token: FencingToken,
+    /// Who broke it.
+    pub by: Owner,
+    /// Why, in their words.
+    pub reason: String,
+    /// When, by the server's clock. Not in the record: the server's own time of the record's node.
+    #[serde(skip, default = "epoch")]
+    pub at: SystemTime,
+}
+
+fn epoch() -> SystemTime {
+    UNIX_EPOCH
+}
+
+/// An entry as it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Entry {
+    Break(Broken),
+}
+
+/// The node of one entry.
+fn node(id: uuid::Uuid) -> String {
+    format!("{ROOT}/{id}")
+}
+
+/// The step of a transaction that writes an entry.
+pub(super) fn step(id: uuid::Uuid, broken: &Broken) -> Step {
+    let data = serde_json::to_vec(&Entry::Break(broken.clone()))
+        .expect("a struct of strings and numbers, with text for keys, always serialises");
+    Step::Create { path: node(id), data, kind: Kind::Persistent }
+}
+
+/// Makes the nodes above all entries.
+pub(super) async fn make(ensemble: &dyn Ensemble) -> Result<(), Fault> {
+    let above = ROOT.rfind('/').map_or(ROOT, |at| &ROOT[..at]);
+    for path in [above, ROOT] {
+        match ensemble.create(path, Vec::new(), Kind::Persistent).await {
+            Ok(_) | Err(Fault::NodeExists) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}
+
+/// Reads one entry, as of now or later than all this session has sent; `None` if it is not there.
+pub(super) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Broken>, Fault> {
+    // The session may have moved to a server that has not applied yet what was committed.
+    ensemble.sync(ROOT).await?;
+    match ensemble.read(&node(id)).await {
+        Ok(seen) => Ok(parse(&seen).map(|(_, broken)| broken)),
+        Err(Fault::NoNode) => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// All entries, the oldest first. What is no entry, or of a later kind, is left out.
+pub(super) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Broken>, Fault> {
+    let entries = read_all(ensemble, names(ensemble).await?).await;
+    Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen).map(|(_, broken)| broken)).collect())
+}
+
+/// Deletes the oldest entries if there are too many. What fails is left to the next break.
+pub(super) async fn prune(ensemble: &dyn Ensemble) {
+    let Ok(names) = names(ensemble).await else { return };
+    if names.len() <= LIMIT {
+        return;
+    }
+    let entries = read_all(ensemble, names).await;
+    let surplus = entries.len().saturating_sub(LIMIT - SPARE);
+    for (name, _) in entries.into_iter().take(surplus) {
+        // Somebody else may prune at the same time.
+        _ = ensemble.delete(&format!("{ROOT}/{name}"), None).await;
+    }
+}
+
+async fn names(ensemble: &dyn Ensemble) -> Result<Vec<String>, Fault> {
+    match ensemble.list(ROOT).await {
+        // Nobody has broken anything yet.
+        Err(Fault::NoNode) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// Reads the entries of these names, the oldest first.
+async fn read_all(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(String, Node)> {
+    let reads = names.into_iter().map(|name| {
+        let read = ensemble.read(&format!("{ROOT}/{name}"));
+        async move { read.await.ok().map(|node| (name, node)) }
+    });
+    let mut entries: Vec<_> =
+        stream::iter(reads).buffered(READS_IN_FLIGHT).filter_map(std::future::ready).collect().await;
+    entries.sort_by_key(|(_, node)| node.czxid);
+    entries
+}
+
+fn parse(seen: &Node) -> Option<(Zxid, Broken)> {
+    let Entry::Break(mut broken) = serde_json::from_slice(&seen.data).ok()?;
+    broken.at = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
+    Some((seen.czxid, broken))
+}

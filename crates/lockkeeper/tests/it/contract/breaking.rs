@@ -1,0 +1,213 @@
+//! Locks broken by a person: who is told, what is kept of it, and what is spared.
+
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::{Error, Lockkeeper, Loss, Owner};
+use lockkeeper_testkit::proxy::OpCode;
+use zookeeper_client as zk;
+
+use crate::support::{STEADY, World, on_every_server, on_the_embedded_server};
+
+on_every_server!(
+    case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_why,
+    an_evicted_waiter_is_told_and_the_others_keep_their_places,
+    a_break_without_a_reason_or_of_nobody_changes_nothing,
+    what_is_no_contender_is_not_broken,
+    whoever_came_since_is_spared,
+    a_break_whose_reply_is_lost_is_made_once,
+);
+
+on_the_embedded_server!(the_oldest_records_go_when_there_are_too_many);
+
+/// Where the records are.
+const JOURNAL: &str = "/lockkeeper/audit";
+
+/// A handle of somebody with a name.
+async fn operator(world: &World) -> (Lockkeeper, Owner) {
+    let owner = Owner { user: "op".into(), host: "desk".into(), pid: 7, program: None };
+    let keeper = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone()).connect(&world.servers()).await;
+    let keeper = keeper.unwrap();
+    world.care_for(&keeper);
+    (keeper, owner)
+}
+
+/// N-22, T-10: its holder is told, the next gets in with a greater token, and who asks later finds what was done.
+async fn case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_why(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (operator, by) = operator(world).await;
+    let guard = world.mutex(&one).acquire().message("nightly index").await.unwrap();
+    let next = world.stand_in_line(&other).await;
+    let seen = operator.admin().show(&world.lock()).await.unwrap().holders.remove(0);
+    let before = SystemTime::now();
+    let broken = operator.admin().break_lock(&world.lock(), "  its host burns\n").await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Removed);
+    let next = next.granted().await;
+    assert!(next.token() > guard.token());
+
+    assert_eq!((broken.path.as_str(), broken.held, broken.reason.as_str()), (&*world.lock(), true, "its host burns"));
+    assert_eq!((&broken.node, broken.token, broken.session), (&seen.node, guard.token(), seen.session));
+    assert_eq!((broken.owner.as_ref(), broken.message.as_deref()), (Some(one.owner()), Some("nightly index")));
+    assert_eq!((&broken.by, &broken.described), (&by, &one.owner().to_string()));
+    // The server's clock is this machine's.
+    let at = broken.at.duration_since(before).unwrap_or_default();
+    assert!(broken.at + Duration::from_secs(1) > before && at < Duration::from_secs(60), "{at:?}");
+
+    // Anybody finds it, from the lock, from above it, and not from beside it.
+    let admin = other.admin();
+    for root in [world.lock(), world.path("lock").rsplit_once('/').unwrap().0.to_owned(), "/".to_owned()] {
+        let found = admin.broken(&root).await.unwrap();
+        assert_eq!(found.iter().filter(|found| found.path == world.lock()).collect::<Vec<_>>(), [&broken], "{root}");
+    }
+    assert_eq!(admin.broken(&world.path("loc")).await.unwrap(), []);
+    // The journal itself is no lock.
+    assert!(admin.list("/").await.unwrap().iter().all(|lock| !lock.path.starts_with("/lockkeeper")));
+    next.release().await.unwrap();
+}
+
+/// Its call ends; the holder holds, whoever stood behind it waits on.
+async fn an_evicted_waiter_is_told_and_the_others_keep_their_places(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = world.mutex(&one).acquire().await.unwrap();
+    let waiter = world.stand_in_line(&other).await;
+    let last = world.stand_in_line(&one).await;
+    let seen = one.admin().show(&world.lock()).await.unwrap().waiters.remove(0);
+    let broken = one.admin().evict(&world.lock(), &seen, "in the way").await.unwrap();
+    assert_eq!((broken.held, &broken.node), (false, &seen.node));
+    match waiter.outcome().await {
+        Err(Error::Evicted { path, node }) => assert_eq!((path, node), (world.lock(), seen.node.clone())),
+        other => panic!("{other:?}"),
+    }
+    assert!(guard.is_held() && last.waits());
+    match one.admin().evict(&world.lock(), &seen, "once more").await {
+        Err(Error::NotContending { node, .. }) => assert_eq!(node, seen.node),
+        other => panic!("{other:?}"),
+    }
+    guard.release().await.unwrap();
+    last.granted().await.release().await.unwrap();
+}
+
+/// Nothing is sent without a reason, and nothing is recorded of what was not done.
+async fn a_break_without_a_reason_or_of_nobody_changes_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let admin = keeper.admin();
+    assert!(matches!(admin.break_lock(&world.lock(), "why not").await, Err(Error::NoSuchLock { .. })));
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let seen = admin.show(&world.lock()).await.unwrap().holders.remove(0);
+    let before = proxy.counts();
+    for reason in ["", " \t\n"] {
+        assert!(matches!(admin.break_lock(&world.lock(), reason).await, Err(Error::NoReason { .. })));
+        assert!(matches!(admin.evict(&world.lock(), &seen, reason).await, Err(Error::NoReason { .. })));
+    }
+    assert!(matches!(admin.break_lock("nightly", "why not").await, Err(Error::InvalidPath(_))));
+    let sent = proxy.counts().since(&before).requested;
+    assert_eq!(sent.of(OpCode::Multi) + sent.of(OpCode::Delete), 0, "{sent:?}");
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    match admin.break_lock(&world.lock(), "why not").await {
+        Err(Error::NobodyHolds { path }) => assert_eq!(path, world.lock()),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(admin.broken(&world.lock()).await.unwrap(), []);
+}
+
+/// Neither another application's child nor one of several who hold together, unless it was chosen.
+async fn what_is_no_contender_is_not_broken(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let config = format!("{}/config", world.lock());
+    world.make(&config).await;
+    let mut seen = keeper.admin().show(&world.lock()).await.unwrap().holders.remove(0);
+    seen.node = "config".to_owned();
+    match keeper.admin().evict(&world.lock(), &seen, "wrong node").await {
+        Err(Error::NotContending { node, .. }) => assert_eq!(node, "config"),
+        other => panic!("{other:?}"),
+    }
+    assert!(world.exists(&config).await && guard.is_held());
+    guard.release().await.unwrap();
+    world.remove(&config).await;
+
+    let shared = world.path("shared");
+    world.make(&shared).await;
+    let readers = ["read-0000000000", "read-0000000001"];
+    for reader in readers {
+        world.make(&format!("{shared}/{reader}")).await;
+    }
+    match keeper.admin().break_lock(&shared, "which one?").await {
+        Err(Error::SeveralHold { holders, .. }) => assert_eq!(holders.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.children(&shared).await, readers);
+    let second = keeper.admin().show(&shared).await.unwrap().holders.remove(1);
+    assert!(keeper.admin().evict(&shared, &second, "this one").await.unwrap().held);
+    assert_eq!(world.children(&shared).await, readers[..1]);
+    keeper.admin().break_lock(&shared, "the only one now").await.unwrap();
+    assert_eq!(world.children(&shared).await, [""; 0]);
+}
+
+/// A person looks, decides, and meanwhile somebody else holds; in the recipes' names even under the same name.
+async fn whoever_came_since_is_spared(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = world.mutex(&one).acquire().await.unwrap();
+    let seen = other.admin().show(&world.lock()).await.unwrap().holders.remove(0);
+    guard.release().await.unwrap();
+    world.remove(&world.lock()).await;
+    let guard = world.mutex(&other).acquire().await.unwrap();
+    match other.admin().evict(&world.lock(), &seen, "it hangs").await {
+        Err(Error::NotContending { node, .. }) => assert_eq!(node, seen.node),
+        other => panic!("{other:?}"),
+    }
+    assert!(guard.is_held() && world.exists(&guard.node()).await);
+    guard.release().await.unwrap();
+}
+
+/// Carried out or not when the connection went: it comes back with one record and one removal, and the next holder stays.
+async fn a_break_whose_reply_is_lost_is_made_once(world: &World) {
+    let proxy = world.proxy().await;
+    let operator = world.keeper_through(&proxy, STEADY).await;
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    // The journal is there, so the next transaction is the break.
+    let guard = world.mutex(&one).acquire().await.unwrap();
+    operator.admin().break_lock(&world.lock(), "the first").await.unwrap();
+    guard.lost().await;
+    for (times, effect) in [(2, true), (3, false)] {
+        let guard = world.mutex(&one).acquire().await.unwrap();
+        let next = world.stand_in_line(&other).await;
+        let breaks = proxy.on(OpCode::Multi);
+        let lost = if effect { breaks.cut_before_reply() } else { breaks.cut_before_request() };
+        let broken = operator.admin().break_lock(&world.lock(), "lost and found").await.unwrap();
+        lost.fired().await;
+        assert_eq!(broken.token, guard.token());
+        assert_eq!(guard.lost().await, Loss::Removed);
+        let next = next.granted().await;
+        assert_eq!(operator.admin().broken(&world.lock()).await.unwrap().len(), times);
+        assert!(next.is_held() && world.exists(&next.node()).await);
+        next.release().await.unwrap();
+    }
+}
+
+/// Beyond 256 the oldest go, some at a time; the last one stays.
+async fn the_oldest_records_go_when_there_are_too_many(world: &World) {
+    let keeper = world.keeper().await;
+    let admin = keeper.admin();
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    admin.break_lock(&world.lock(), "the first").await.unwrap();
+    guard.lost().await;
+    let first = world.children(JOURNAL).await.remove(0);
+    let (record, _) = world.observer.get_data(&format!("{JOURNAL}/{first}")).await.unwrap();
+    let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+    let copies = (1..256).map(|copy| format!("{JOURNAL}/copy-{copy:03}"));
+    futures_util::future::join_all(copies.map(|copy| {
+        let (observer, record, options) = (&world.observer, &record, &options);
+        async move { observer.create(&copy, record, options).await.unwrap() }
+    }))
+    .await;
+    assert_eq!(admin.broken("/").await.unwrap().len(), 256);
+
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    admin.break_lock(&world.lock(), "the last").await.unwrap();
+    guard.lost().await;
+    let left = admin.broken("/").await.unwrap();
+    assert_eq!((left.len(), left.last().unwrap().reason.as_str()), (224, "the last"));
+    assert!(!world.exists(&format!("{JOURNAL}/{first}")).await);
+}
