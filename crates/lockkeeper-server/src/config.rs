@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::account::Accounts;
+use crate::machine::Limits;
 
 /// Where a server keeps its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,10 @@ pub struct Config {
     pub first_zxid: i64,
     /// The longest frame a client may send, in bytes. Default 0xfffff, ZooKeeper's `jute.maxbuffer`.
     pub max_frame: usize,
+    /// How far clients can make it grow.
+    pub limits: Limits,
+    /// Whether hard limits of quotas are kept. Default no, as with Apache's server: what exceeds them is only logged.
+    pub enforce_quotas: bool,
     /// How often childless containers and outlived TTL nodes are removed. Default 60 s.
     pub container_check: Duration,
     /// How long a container that never had a child is kept. Default 5 min.
@@ -85,6 +90,8 @@ impl Default for Config {
             accounts: Accounts::default(),
             first_zxid: 0,
             max_frame: 0xf_ffff,
+            limits: Limits::default(),
+            enforce_quotas: false,
             container_check: Duration::from_secs(60),
             container_unused: Duration::from_secs(300),
         }
@@ -158,6 +165,20 @@ impl Config {
     #[must_use]
     pub fn with_max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
+        self
+    }
+
+    /// Sets how far clients can make it grow.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Keeps, or only logs, hard limits of quotas.
+    #[must_use]
+    pub fn enforce_quotas(mut self, enforce: bool) -> Self {
+        self.enforce_quotas = enforce;
         self
     }
 

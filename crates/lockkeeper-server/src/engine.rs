@@ -5,8 +5,9 @@
 
 mod login;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -104,6 +105,9 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) address: SocketAddr,
     peers: HashMap<ConnectionId, Peer>,
+    /// Open sockets by address, those that have not said yet what they are included.
+    sockets: HashMap<IpAddr, usize>,
+    socket_count: usize,
     next_connection: u64,
     effects: Vec<Effect>,
     dirty: Dirty,
@@ -131,6 +135,8 @@ impl Engine {
             config: config.clone(),
             address,
             peers: HashMap::new(),
+            sockets: HashMap::new(),
+            socket_count: 0,
             next_connection: 0,
             effects: Vec::new(),
             dirty: Dirty::default(),
@@ -147,6 +153,29 @@ impl Engine {
         };
         engine.publish();
         engine
+    }
+
+    /// Counts a socket in; false if it is beyond the limits, and not counted then.
+    pub(crate) fn arrived(&mut self, from: IpAddr) -> bool {
+        let limits = &self.config.limits;
+        let here = self.sockets.get(&from).copied().unwrap_or(0);
+        let fits = self.socket_count < limits.connections && here < limits.connections_per_address;
+        if fits {
+            self.sockets.insert(from, here + 1);
+            self.socket_count += 1;
+        }
+        fits
+    }
+
+    /// Counts a socket out.
+    pub(crate) fn left(&mut self, from: IpAddr) {
+        self.socket_count -= 1;
+        if let Entry::Occupied(mut here) = self.sockets.entry(from) {
+            *here.get_mut() -= 1;
+            if *here.get() == 0 {
+                here.remove();
+            }
+        }
     }
 
     /// Registers a connection.
@@ -354,7 +383,11 @@ impl Engine {
                 }
             }
             TxnOp::Create { path, .. } | TxnOp::Delete { path } => self.mark_with_parent(path),
-            TxnOp::SetData { path, .. } | TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
+            TxnOp::SetData { path, .. } => {
+                self.dirty.nodes.insert(Arc::clone(path));
+                self.mark_counting_node(path);
+            }
+            TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
                 self.dirty.nodes.insert(Arc::clone(path));
             }
             TxnOp::Multi(ops) => {
@@ -366,8 +399,15 @@ impl Engine {
         }
     }
 
+    fn mark_counting_node(&mut self, path: &str) {
+        if let Some(stats) = self.machine.tree().counting_node(path).cloned() {
+            self.dirty.nodes.insert(stats);
+        }
+    }
+
     fn mark_with_parent(&mut self, path: &Arc<str>) {
         self.dirty.nodes.insert(Arc::clone(path));
+        self.mark_counting_node(path);
         // A parent that is gone by now was deleted by a transaction of its own.
         if let Some((parent, _)) = path::split(path).and_then(|(parent, _)| self.machine.tree().get_with_path(parent)) {
             let parent = Arc::clone(parent);

@@ -54,6 +54,79 @@ pub struct MachineConfig {
     pub next_session: i64,
     /// Whether access lists may name users of SASL.
     pub sasl: bool,
+    /// Whether hard limits of quotas are kept; soft ones are only logged.
+    pub enforce_quotas: bool,
+    /// What nobody may exceed.
+    pub limits: Limits,
+}
+
+/// How far clients can make a server grow. Whatever is beyond is answered `QuotaExceeded` (−125), except sessions and
+/// connections, which are closed: a client tries again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Nodes. Default 10 million.
+    pub nodes: usize,
+    /// Bytes of data in all nodes. Default 1 GiB.
+    pub data_bytes: u64,
+    /// Watches. Default 10 million.
+    pub watches: usize,
+    /// Sessions, whether connected or not. Default 1 million.
+    pub sessions: usize,
+    /// Connections. Default 65 536.
+    pub connections: usize,
+    /// Connections from one address. Default as many as in all.
+    pub connections_per_address: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            nodes: 10_000_000,
+            data_bytes: 1 << 30,
+            watches: 10_000_000,
+            sessions: 1_000_000,
+            connections: 1 << 16,
+            connections_per_address: usize::MAX,
+        }
+    }
+}
+
+impl Limits {
+    /// Sets the most nodes.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Sets the most bytes of data in all nodes.
+    #[must_use]
+    pub fn with_data_bytes(mut self, bytes: u64) -> Self {
+        self.data_bytes = bytes;
+        self
+    }
+
+    /// Sets the most watches.
+    #[must_use]
+    pub fn with_watches(mut self, watches: usize) -> Self {
+        self.watches = watches;
+        self
+    }
+
+    /// Sets the most sessions.
+    #[must_use]
+    pub fn with_sessions(mut self, sessions: usize) -> Self {
+        self.sessions = sessions;
+        self
+    }
+
+    /// Sets the most connections, in all and from one address.
+    #[must_use]
+    pub fn with_connections(mut self, connections: usize, per_address: usize) -> Self {
+        (self.connections, self.connections_per_address) = (connections, per_address);
+        self
+    }
 }
 
 /// A connection with a session.
@@ -125,6 +198,8 @@ pub enum CloseReason {
     Replaced,
     /// The client has seen a newer state than this server has.
     ClientAhead,
+    /// There are as many sessions as there may be.
+    TooManySessions,
 }
 
 /// The server's state and its only way to change.
@@ -228,6 +303,10 @@ impl Machine {
             out.push(Effect::Close { connection, reason: CloseReason::ClientAhead });
             return;
         }
+        if request.session == 0 && self.sessions.len() >= self.config.limits.sessions {
+            out.push(Effect::Close { connection, reason: CloseReason::TooManySessions });
+            return;
+        }
         let wished = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
         let timeout = wished.clamp(*self.config.session_timeouts.start(), *self.config.session_timeouts.end());
         let accepted = if request.session == 0 {
@@ -290,15 +369,25 @@ impl Machine {
         let Some(Peer { session, who }) = self.connections.get(&connection) else { return };
         let session = *session;
         self.sessions.touch(session, now.monotonic);
-        if let Some(result) = answer(&self.tree, session, who, &request) {
-            if let Some((path, kind)) = watch_left(&request, &result) {
-                self.watches.add(connection, path, kind);
+        let full = self.watches.len() >= self.config.limits.watches;
+        if let Some(mut result) = answer(&self.tree, session, who, &request) {
+            match watch_left(&request, &result) {
+                // An answer that leaves no watch where one was asked for would be waited on for ever.
+                Some(_) if full => result = Err(ErrorCode::QuotaExceeded),
+                Some((path, kind)) => self.watches.add(connection, path, kind),
+                None => {}
             }
             out.push(Effect::Reply { connection, xid, zxid: self.zxid, result });
             return;
         }
         let closes = request == Request::CloseSession;
-        let asker = Asker { session, who, sasl: self.config.sasl };
+        let asker = Asker {
+            session,
+            who,
+            sasl: self.config.sasl,
+            enforce_quotas: self.config.enforce_quotas,
+            limits: &self.config.limits,
+        };
         let single = |op| prepare::single(&self.tree, asker, &op);
         let result = match request {
             Request::Create(request) => self.write(session, single(WriteOp::Create(request)), now, out),
@@ -312,11 +401,15 @@ impl Machine {
                 let prepared = prepare::multi(&self.tree, asker, &ops);
                 self.multi(session, &ops, prepared, now, out)
             }
+            Request::AddWatch { .. } if full => Err(ErrorCode::QuotaExceeded),
             Request::AddWatch { path, recursive } => path::validate(&path).map(|()| {
                 let kind = if recursive { WatchKind::PersistentRecursive } else { WatchKind::Persistent };
                 self.watches.add(connection, &path, kind);
                 Response::WatchAdded
             }),
+            Request::SetWatches(request) if self.watches.len() + request.len() > self.config.limits.watches => {
+                Err(ErrorCode::QuotaExceeded)
+            }
             Request::SetWatches(request) => {
                 self.set_watches(connection, &request, out);
                 Ok(Response::Done)

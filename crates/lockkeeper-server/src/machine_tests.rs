@@ -17,6 +17,8 @@ fn machine() -> Machine {
         container_unused: Duration::from_secs(5),
         next_session: 1,
         sasl: false,
+        enforce_quotas: true,
+        limits: Limits::default(),
     };
     Machine::new(config, Tree::new(), 0, at(0))
 }

@@ -9,9 +9,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::identity::{Identities, permit, resolve};
+use crate::machine::Limits;
 use crate::opcode::OpCode;
 use crate::path;
+use crate::quota::Quota;
 use crate::request::{Acl, Create, CreateMode, ErrorCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
 use crate::tree::Tree;
 use crate::txn::{Owner, TxnOp};
@@ -29,6 +33,9 @@ pub(crate) struct Asker<'a> {
     pub(crate) who: &'a Identities,
     /// There are users of SASL, so access lists may name them.
     pub(crate) sasl: bool,
+    /// Hard limits of quotas are kept.
+    pub(crate) enforce_quotas: bool,
+    pub(crate) limits: &'a Limits,
 }
 
 /// What the checks need to know of a node.
@@ -39,6 +46,7 @@ struct Outline {
     version: i32,
     creates: i32,
     children: usize,
+    bytes: i64,
 }
 
 /// The tree as it will be after the operations prepared so far.
@@ -49,9 +57,17 @@ struct View<'a> {
     pending: HashMap<String, Option<Outline>>,
     /// A single request has no successor that could look at its changes.
     remember: bool,
+    /// Nodes and bytes that are more than in the tree.
+    grown: (i64, i64),
+    /// The same for each quota.
+    quotas: HashMap<String, (i64, i64)>,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    fn new(tree: &'a Tree, remember: bool) -> Self {
+        Self { tree, pending: HashMap::new(), remember, grown: (0, 0), quotas: HashMap::new() }
+    }
+
     fn node(&self, path: &str) -> Result<Outline, ErrorCode> {
         if self.remember
             && let Some(pending) = self.pending.get(path)
@@ -65,7 +81,31 @@ impl View<'_> {
             version: node.version,
             creates: node.creates,
             children: node.children.len(),
+            bytes: data_len(node.data.as_ref()),
         })
+    }
+
+    /// Refuses what would make the tree or a quota's part of it larger than allowed, or counts it in.
+    fn grow(&mut self, asker: Asker<'_>, path: &str, nodes: i64, bytes: i64) -> Result<(), ErrorCode> {
+        let Limits { nodes: max_nodes, data_bytes: max_bytes, .. } = *asker.limits;
+        let total = (self.grown.0 + nodes, self.grown.1 + bytes);
+        let fits = |grown: i64, now: u64, max: u64| now.saturating_add_signed(grown) <= max;
+        let nodes_fit = nodes <= 0 || fits(total.0, self.tree.len() as u64, max_nodes as u64);
+        if !nodes_fit || (bytes > 0 && !fits(total.1, self.tree.approximate_bytes(), max_bytes)) {
+            return Err(ErrorCode::QuotaExceeded);
+        }
+        self.grown = total;
+        if asker.enforce_quotas
+            && let Some((path, limits, held)) = self.tree.quota_of(path)
+        {
+            let pending = self.quotas.entry(path.to_owned()).or_default();
+            let held = Quota { nodes: held.nodes + pending.0, bytes: held.bytes + pending.1, ..held };
+            if limits.forbids(&held, nodes, bytes) {
+                return Err(ErrorCode::QuotaExceeded);
+            }
+            *pending = (pending.0 + nodes, pending.1 + bytes);
+        }
+        Ok(())
     }
 
     fn set(&mut self, path: &str, outline: Option<Outline>) {
@@ -77,13 +117,13 @@ impl View<'_> {
 
 /// Checks one write outside a multi.
 pub(crate) fn single(tree: &Tree, asker: Asker<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
-    let mut view = View { tree, pending: HashMap::new(), remember: false };
+    let mut view = View::new(tree, false);
     one(&mut view, asker, op)
 }
 
 /// Checks a multi; an error is the complete answer to send.
 pub(crate) fn multi(tree: &Tree, asker: Asker<'_>, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
-    let mut view = View { tree, pending: HashMap::new(), remember: true };
+    let mut view = View::new(tree, true);
     let mut txns = Vec::with_capacity(ops.len());
     for (at, op) in ops.iter().enumerate() {
         match one(&mut view, asker, op) {
@@ -131,21 +171,19 @@ fn create(view: &mut View<'_>, asker: Asker<'_>, request: &Create) -> Result<Txn
     } else {
         Arc::from(path.as_str())
     };
-    if full.starts_with("/zookeeper/quota/") {
-        // A limit that is stored but not enforced would be a false promise.
-        return Err(ErrorCode::Unimplemented);
-    }
     if view.node(&full).is_ok() {
         return Err(ErrorCode::NodeExists);
     }
     if matches!(parent.owner, Owner::Session(_)) {
         return Err(ErrorCode::NoChildrenForEphemerals);
     }
+    let bytes = data_len(data.as_ref());
+    view.grow(asker, &full, 1, bytes)?;
     parent.creates = parent.creates.wrapping_add(1);
     parent.children += 1;
     let parent_creates = parent.creates;
     view.set(parent_path, Some(parent));
-    view.set(&full, Some(Outline { acl: Arc::clone(&acl), owner, version: 0, creates: 0, children: 0 }));
+    view.set(&full, Some(Outline { acl: Arc::clone(&acl), owner, version: 0, creates: 0, children: 0, bytes }));
     let with_stat = *opcode != OpCode::Create;
     Ok(TxnOp::Create { path: full, data: data.clone(), acl, owner, parent_creates, with_stat })
 }
@@ -179,6 +217,7 @@ fn delete(view: &mut View<'_>, asker: Asker<'_>, request: &VersionedPath) -> Res
     if node.children > 0 {
         return Err(ErrorCode::NotEmpty);
     }
+    view.grow(asker, path, -1, -node.bytes)?;
     parent.children -= 1;
     view.set(parent_path, Some(parent));
     view.set(path, None);
@@ -191,6 +230,9 @@ fn set_data(view: &mut View<'_>, asker: Asker<'_>, request: &SetData) -> Result<
     let mut node = view.node(path)?;
     permit(&node.acl, Perms::WRITE, asker.who)?;
     expect_version(node.version, *version)?;
+    let bytes = data_len(data.as_ref());
+    view.grow(asker, path, 0, bytes - node.bytes)?;
+    node.bytes = bytes;
     node.version = node.version.wrapping_add(1);
     let version = node.version;
     view.set(path, Some(node));
@@ -227,6 +269,10 @@ fn resolved(tree: &Tree, asker: Asker<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, Er
         return Ok(tree.share_acl(acl));
     }
     Ok(tree.share_acl(&resolve(acl, asker.who, asker.sasl)?))
+}
+
+fn data_len(data: Option<&Bytes>) -> i64 {
+    data.map_or(0, |data| i64::try_from(data.len()).unwrap_or(i64::MAX))
 }
 
 fn expect_version(current: i32, expected: i32) -> Result<(), ErrorCode> {

@@ -169,6 +169,18 @@ pub struct SetWatches {
     pub recursive: Vec<String>,
 }
 
+impl SetWatches {
+    /// How many watches it asks for.
+    pub fn len(&self) -> usize {
+        [&self.data, &self.exist, &self.child, &self.persistent, &self.recursive].map(Vec::len).iter().sum()
+    }
+
+    /// Whether it asks for none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// One operation of a [`Request::Multi`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteOp {

@@ -292,6 +292,8 @@ impl Parts {
             container_unused: config.container_unused,
             next_session: state.next_session,
             sasl: config.accounts.has_sasl(),
+            enforce_quotas: config.enforce_quotas,
+            limits: config.limits,
         };
         let store_id = state.store_id;
         let mut machine = Machine::new(machine_config, state.tree, state.zxid, now);
@@ -384,8 +386,15 @@ async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: 
             accepted = listener.accept() => accepted,
         };
         match accepted {
+            Ok((_, address)) if !engine.borrow_mut().arrived(address.ip()) => {
+                warn!(client = %address, "too many connections");
+            }
             Ok((stream, address)) if !engine.borrow().is_stopped() => {
-                connections.spawn_local(connection::serve(Rc::clone(engine), stream, address, max_frame));
+                let engine = Rc::clone(engine);
+                connections.spawn_local(async move {
+                    connection::serve(Rc::clone(&engine), stream, address, max_frame).await;
+                    engine.borrow_mut().left(address.ip());
+                });
             }
             Ok(_) => {}
             Err(error) => {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::path;
+use crate::quota::{self, Quota, Quotas};
 use crate::request::{Acl, EventKind, Stat};
 use crate::txn::{Owner, Txn, TxnOp};
 
@@ -127,6 +128,7 @@ pub struct Tree {
     ephemerals: BTreeMap<i64, BTreeSet<Arc<str>>>,
     containers: BTreeSet<Arc<str>>,
     ttls: BTreeSet<Arc<str>>,
+    quotas: Quotas,
     data_bytes: u64,
     open: Arc<[Acl]>,
 }
@@ -157,6 +159,7 @@ impl Tree {
             ephemerals: BTreeMap::new(),
             containers: BTreeSet::new(),
             ttls: BTreeSet::new(),
+            quotas: Quotas::default(),
             data_bytes: 0,
             open: Arc::clone(open),
         }
@@ -185,6 +188,7 @@ impl Tree {
     fn insert_loaded(&mut self, path: Arc<str>, node: Node) {
         self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
         self.index_owner(&path, node.owner, true);
+        self.quotas.heed(&path, true);
         self.nodes.insert(path, node);
     }
 
@@ -218,7 +222,7 @@ impl Tree {
         self.nodes.is_empty()
     }
 
-    /// Bytes of paths and data, roughly the size of the tree.
+    /// Bytes of data in all nodes.
     pub fn approximate_bytes(&self) -> u64 {
         self.data_bytes
     }
@@ -306,6 +310,7 @@ impl Tree {
                 let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
                 let old = node.data.as_ref().map_or(0, |data| data.len() as u64);
                 let new = data.as_ref().map_or(0, |data| data.len() as u64);
+                let more = i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(old).unwrap_or(i64::MAX);
                 self.data_bytes = self.data_bytes + new - old;
                 node.data = data.clone();
                 node.version = *version;
@@ -313,7 +318,9 @@ impl Tree {
                 node.mtime = txn.time_ms;
                 let acl = Arc::clone(&node.acl);
                 events.push(TreeEvent { kind: EventKind::DataChanged, path: Arc::clone(path), acl });
-                Applied::Stat(node.stat())
+                let stat = node.stat();
+                self.count(path, 0, more);
+                Applied::Stat(stat)
             }
             TxnOp::SetAcl { path, acl, version } => {
                 let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
@@ -338,18 +345,29 @@ impl Tree {
         parent.children.insert(Arc::from(name));
         parent.creates = parent_creates;
         parent.pzxid = node.czxid;
-        self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
+        let bytes = node.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.data_bytes += bytes;
         let (parent_acl, acl) = (Arc::clone(&parent.acl), Arc::clone(&node.acl));
         self.index_owner(path, node.owner, true);
         self.nodes.insert(Arc::clone(path), node);
+        self.quotas.heed(path, true);
+        if let Some(counted) = quota::counted_path(path) {
+            let (nodes, bytes) = self.holdings(counted);
+            self.set_holdings(path, nodes, bytes);
+        } else {
+            self.count(path, 1, i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
         events.push(TreeEvent { kind: EventKind::Created, path: Arc::clone(path), acl });
         events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path, acl: parent_acl });
     }
 
     fn delete(&mut self, path: &Arc<str>, zxid: i64, events: &mut Vec<TreeEvent>) {
         let Some(node) = self.nodes.remove(path) else { return };
-        self.data_bytes -= node.data.as_ref().map_or(0, |data| data.len() as u64);
+        let bytes = node.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.data_bytes -= bytes;
         self.index_owner(path, node.owner, false);
+        self.quotas.heed(path, false);
+        self.count(path, -1, -i64::try_from(bytes).unwrap_or(i64::MAX));
         events.push(TreeEvent { kind: EventKind::Deleted, path: Arc::clone(path), acl: node.acl });
         let Some((parent_path, name)) = path::split(path) else { return };
         let Some((parent_path, _)) = self.nodes.get_key_value(parent_path) else { return };
@@ -359,6 +377,51 @@ impl Tree {
         parent.pzxid = zxid;
         let acl = Arc::clone(&parent.acl);
         events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path, acl });
+    }
+
+    /// The quota that a node counts for: its path, what it allows and what it holds.
+    pub(crate) fn quota_of<'a>(&self, node: &'a str) -> Option<(&'a str, Quota, Quota)> {
+        let path = self.quotas.nearest(node)?;
+        let limits = Quota::parse(self.get(&quota::limits_node(path))?.data.as_ref());
+        let held = Quota::parse(self.get(&quota::stats_node(path))?.data.as_ref());
+        Some((path, limits, held))
+    }
+
+    /// The node that changes along with this one because it tells what a quota's path holds.
+    pub(crate) fn counting_node(&self, node: &str) -> Option<&Arc<str>> {
+        let stats = quota::stats_node(self.quotas.nearest(node)?);
+        self.get_with_path(&stats).map(|(path, _)| path)
+    }
+
+    /// Nodes and bytes of a subtree, its root included; −1 and −1 if there is none.
+    fn holdings(&self, root: &str) -> (i64, i64) {
+        let mut open = vec![root.to_owned()];
+        let (mut nodes, mut bytes) = (0, 0);
+        while let Some(path) = open.pop() {
+            let Some(node) = self.nodes.get(path.as_str()) else { continue };
+            nodes += 1;
+            bytes += node.data.as_ref().map_or(0, |data| i64::try_from(data.len()).unwrap_or(i64::MAX));
+            open.extend(node.children.iter().map(|name| format!("{path}/{name}")));
+        }
+        if nodes == 0 { (-1, -1) } else { (nodes, bytes) }
+    }
+
+    /// Adds to what the quota above a node holds.
+    fn count(&mut self, node: &str, nodes: i64, bytes: i64) {
+        let Some((path, limits, held)) = self.quota_of(node) else { return };
+        let now = Quota { nodes: held.nodes + nodes, bytes: held.bytes + bytes, ..held };
+        if limits.is_exceeded(&now) && !limits.is_exceeded(&held) {
+            tracing::warn!(path, nodes = now.nodes, bytes = now.bytes, "quota exceeded");
+        }
+        self.set_holdings(&quota::stats_node(path), now.nodes, now.bytes);
+    }
+
+    /// Writes a stats node, without a trace in its own stat but the length: it tells of others' changes.
+    fn set_holdings(&mut self, stats: &str, nodes: i64, bytes: i64) {
+        let Some(node) = self.nodes.get_mut(stats) else { return };
+        let data = Quota::stats(nodes, bytes);
+        self.data_bytes += data.len() as u64;
+        self.data_bytes -= node.data.replace(data).map_or(0, |data| data.len() as u64);
     }
 
     fn index_owner(&mut self, path: &Arc<str>, owner: Owner, present: bool) {

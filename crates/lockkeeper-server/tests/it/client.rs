@@ -237,6 +237,16 @@ impl Client {
         Self::open(socket(addr), 0, timeout, 0, &[0; 16]).expect("a new session is always given")
     }
 
+    /// A new session, unless the server closes the connection.
+    pub(crate) fn open_if_let(addr: SocketAddr) -> Option<Self> {
+        let mut stream = TcpStream::connect(addr).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write_frame(&mut stream, &connect_frame(0, 10_000, 0, &[0; 16]).flag(false).0).ok()?;
+        let mut answer = Answer { xid: 0, zxid: 0, error: 0, body: read_frame(&mut stream).ok()?, at: 4 };
+        let session = Session { timeout: answer.int(), id: answer.long(), password: answer.buffer()? };
+        Some(Self { stream, session, last_zxid: 0, xid: 0, events: Vec::new(), answers: 0 })
+    }
+
     pub(crate) fn resume(addr: SocketAddr, session: &Session, last_zxid: i64) -> Option<Self> {
         Self::open(socket(addr), last_zxid, session.timeout, session.id, &session.password)
     }

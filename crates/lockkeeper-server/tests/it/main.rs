@@ -6,6 +6,7 @@ mod client;
 mod foreign;
 mod hostile;
 mod identity;
+mod limits;
 mod living;
 mod operator;
 mod persistent;

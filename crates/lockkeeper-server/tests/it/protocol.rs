@@ -98,7 +98,6 @@ fn errors_are_zookeepers() {
         assert_eq!(client.delete(special), -8, "{special}");
     }
     assert_eq!(client.set("/zookeeper/config", b"x"), -102, "everyone may only read it");
-    assert_eq!(client.create("/zookeeper/quota/a", 0), Err(-6), "quotas would not be enforced");
     assert_eq!(client.create("/a/f", 7), Err(-8), "not a mode");
     for bad in ["", "a", "/a/", "//", "/a//b", "/a/..", "/./a", "/a\0b", "/\u{1}", "/\u{e000}"] {
         assert_eq!(client.create(bad, 0), Err(-8), "create {bad:?}");

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper::ensemble::Network;
-use lockkeeper_server::machine::{ConnectionId, Effect, Machine, MachineConfig, Now, Tree, Txn};
+use lockkeeper_server::machine::{ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Tree, Txn};
 use lockkeeper_server::request::{ConnectRequest, Request, VersionedPath};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -95,6 +95,8 @@ impl Sim {
             container_unused: settings.container_check,
             next_session: 0x100,
             sasl: false,
+            enforce_quotas: false,
+            limits: Limits::default(),
         };
         let now = Now { monotonic: Duration::ZERO, wall_ms: 0 };
         let machine = Machine::new(config, Tree::new(), 0, now);

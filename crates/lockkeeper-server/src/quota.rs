@@ -1,0 +1,154 @@
+//! Quotas: how many nodes and how much data a subtree may hold.
+//!
+//! They are nodes themselves, as in ZooKeeper: below `/zookeeper/quota` the limits of `/a` stand in `…/a/zookeeper_limits`
+//! and what it holds in `…/a/zookeeper_stats`, which the server keeps up to date. A node counts for the nearest quota above it
+//! alone.
+//!
+//! Invariant: the index names exactly the paths that have a limits node.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::path;
+
+/// Below this stand all limits and counts.
+pub(crate) const ROOT: &str = "/zookeeper/quota";
+const LIMITS: &str = "/zookeeper_limits";
+const STATS: &str = "/zookeeper_stats";
+
+/// What a subtree may hold or holds; −1 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quota {
+    pub(crate) nodes: i64,
+    pub(crate) bytes: i64,
+    pub(crate) nodes_hard: i64,
+    pub(crate) bytes_hard: i64,
+}
+
+impl Quota {
+    /// Reads a limits or stats node; what cannot be read limits nothing, as with Apache's server.
+    pub(crate) fn parse(data: Option<&Bytes>) -> Self {
+        let mut quota = Self { nodes: -1, bytes: -1, nodes_hard: -1, bytes_hard: -1 };
+        let text = data.map(|data| String::from_utf8_lossy(data)).unwrap_or_default();
+        for pair in text.split([',', ';']) {
+            let mut parts = pair.split('=');
+            let (name, value) = (parts.next().unwrap_or_default(), parts.next().and_then(|value| value.parse().ok()));
+            let Some(value) = value else { continue };
+            match name {
+                "count" => quota.nodes = value,
+                "bytes" => quota.bytes = value,
+                "countHardLimit" => quota.nodes_hard = value,
+                "byteHardLimit" => quota.bytes_hard = value,
+                _ => {}
+            }
+        }
+        quota
+    }
+
+    /// The content of a stats node.
+    pub(crate) fn stats(nodes: i64, bytes: i64) -> Bytes {
+        Bytes::from(format!("count={nodes},bytes={bytes}"))
+    }
+
+    /// Whether so much more, on top of `held`, is beyond a limit that must not be passed.
+    pub(crate) fn forbids(&self, held: &Self, nodes: i64, bytes: i64) -> bool {
+        let beyond = |more: i64, held: i64, hard: i64| more > 0 && hard > -1 && held.saturating_add(more) > hard;
+        beyond(nodes, held.nodes, self.nodes_hard) || beyond(bytes, held.bytes, self.bytes_hard)
+    }
+
+    /// Whether it holds more than it should.
+    pub(crate) fn is_exceeded(&self, held: &Self) -> bool {
+        let beyond = |held: i64, limit: i64| limit > -1 && held > limit;
+        beyond(held.nodes, self.nodes) || beyond(held.bytes, self.bytes)
+    }
+}
+
+/// The paths that have limits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Quotas(BTreeSet<Arc<str>>);
+
+impl Quotas {
+    /// Hears of a node that has come or gone.
+    pub(crate) fn heed(&mut self, node: &str, present: bool) {
+        if let Some(path) = limited_path(node, LIMITS) {
+            if present {
+                self.0.insert(Arc::from(path));
+            } else {
+                self.0.remove(path);
+            }
+        }
+    }
+
+    /// The nearest path above a node, or the node itself, that has limits.
+    pub(crate) fn nearest<'a>(&self, node: &'a str) -> Option<&'a str> {
+        if self.0.is_empty() || node.starts_with(ROOT) {
+            return None;
+        }
+        std::iter::once(node).chain(path::ancestors(node)).find(|path| self.0.contains(*path))
+    }
+}
+
+/// The path whose holdings this node tells, if it is a stats node.
+pub(crate) fn counted_path(node: &str) -> Option<&str> {
+    limited_path(node, STATS)
+}
+
+fn limited_path<'a>(node: &'a str, name: &str) -> Option<&'a str> {
+    node.strip_prefix(ROOT)?.strip_suffix(name).filter(|path| !path.is_empty())
+}
+
+/// Where the limits of a path stand.
+pub(crate) fn limits_node(path: &str) -> String {
+    format!("{ROOT}{path}{LIMITS}")
+}
+
+/// Where stands what a path holds.
+pub(crate) fn stats_node(path: &str) -> String {
+    format!("{ROOT}{path}{STATS}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &'static str) -> Quota {
+        Quota::parse(Some(&Bytes::from_static(text.as_bytes())))
+    }
+
+    #[test]
+    fn limits_are_read_as_all_versions_write_them() {
+        let none = Quota { nodes: -1, bytes: -1, nodes_hard: -1, bytes_hard: -1 };
+        assert_eq!(parse("count=5,bytes=-1"), Quota { nodes: 5, ..none });
+        let hard = "count=-1,bytes=7=;byteHardLimit=9;countHardLimit=3";
+        assert_eq!(parse(hard), Quota { bytes: 7, bytes_hard: 9, nodes_hard: 3, ..none });
+        for nonsense in ["", "count", "count=,x=1", "count=many", "\u{fffd}"] {
+            assert_eq!(parse(nonsense), none, "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn only_growth_beyond_a_hard_limit_is_forbidden() {
+        let (limit, held) = (parse("count=1;countHardLimit=3;byteHardLimit=10"), parse("count=3,bytes=20"));
+        assert!(limit.forbids(&held, 1, 0) && limit.forbids(&held, 0, 1));
+        assert!(!limit.forbids(&held, 0, 0) && !limit.forbids(&held, -1, -1));
+        assert!(limit.is_exceeded(&held) && !limit.is_exceeded(&parse("count=1,bytes=20")));
+    }
+
+    #[test]
+    fn a_node_counts_for_the_nearest_quota() {
+        let mut quotas = Quotas::default();
+        quotas.heed("/zookeeper/quota/a/zookeeper_limits", true);
+        quotas.heed("/zookeeper/quota/a/b/zookeeper_limits", true);
+        quotas.heed("/zookeeper/quota/zookeeper_limits", true);
+        for (node, expected) in
+            [("/a", Some("/a")), ("/a/x", Some("/a")), ("/a/b/c/d", Some("/a/b")), ("/ab", None), ("/", None)]
+        {
+            assert_eq!(quotas.nearest(node), expected, "{node}");
+        }
+        assert_eq!(quotas.nearest("/zookeeper/quota/a/zookeeper_stats"), None);
+        quotas.heed("/zookeeper/quota/a/zookeeper_limits", false);
+        assert_eq!(quotas.nearest("/a/x"), None);
+    }
+}
