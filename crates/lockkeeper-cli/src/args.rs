@@ -36,6 +36,10 @@ pub(crate) enum Verb {
     List(ListArgs),
     /// Shows who holds a lock and who waits for it
     Show(ShowArgs),
+    /// Explains why a lock cannot be had now, and what one can do
+    Why(WhyArgs),
+    /// Takes a lock from whoever holds it, with a reason that stays
+    Break(BreakArgs),
     /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
     Serve(ServeArgs),
     /// Prints a completion script for a shell
@@ -56,6 +60,8 @@ impl Verb {
             Verb::Run(args) => args.json,
             Verb::List(args) => args.json,
             Verb::Show(args) => args.json,
+            Verb::Why(args) => args.json,
+            Verb::Break(args) => args.json,
             Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
     }
@@ -137,6 +143,9 @@ pub(crate) struct RunArgs {
 pub(crate) struct ListArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
     pub prefix: Option<String>,
+    /// Lists who was removed from locks by break, the oldest first, instead
+    #[arg(long)]
+    pub broken: bool,
     /// Prints one JSON document
     #[arg(long)]
     pub json: bool,
@@ -151,6 +160,45 @@ pub(crate) struct ShowArgs {
     /// The lock
     pub name: String,
     /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper why`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WhyArgs {
+    /// The lock
+    pub name: String,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper break`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Whoever is removed is told, but what it does at this moment is not undone: the next holder may be at work beside it until it
+has stopped. Only a resource that looks at LOCKKEEPER_TOKEN is safe from that. Who broke what, when and why stays to be read:
+lockkeeper list --broken.")]
+pub(crate) struct BreakArgs {
+    /// The lock
+    pub name: String,
+    /// Why, for those who ask later
+    #[arg(long, short, value_name = "TEXT")]
+    pub reason: String,
+    /// Whom: the name of its node, as show tells it; it may also be one in line [default: the only holder]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Does not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Prints what was done as one JSON document
     #[arg(long)]
     pub json: bool,
     /// Where the lock is.
@@ -215,7 +263,7 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
         None => "see lockkeeper --help".to_owned(),
     };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::new(Code::Usage, "what to do is missing: run, list, show or serve").hint(help);
+        return Failure::new(Code::Usage, "what to do is missing: run, list, show, why, break or serve").hint(help);
     }
     let text = error.to_string();
     let mut paragraphs = text.split("\n\n");

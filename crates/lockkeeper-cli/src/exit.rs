@@ -10,7 +10,7 @@ use lockkeeper_server::ServerError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// `show`: there is no such lock.
+    /// There is no such lock, nobody to take it from, or nobody agreed: nothing was changed.
     NoSuchLock = 1,
     /// The command line or a setting is wrong; nothing was done.
     Usage = 64,
@@ -74,7 +74,8 @@ impl From<Error> for Failure {
             | Error::Evicted { .. }
             | Error::SessionLost { .. }
             | Error::ParentVanishes { .. } => Code::NotAcquired,
-            Error::NoSuchLock { .. } => Code::NoSuchLock,
+            Error::NoSuchLock { .. } | Error::NobodyHolds { .. } | Error::NotContending { .. } => Code::NoSuchLock,
+            Error::NoReason { .. } | Error::SeveralHold { .. } => Code::Usage,
             Error::Server(_) | Error::File { .. } => Code::CannotServe,
             _ => Code::Internal,
         };
@@ -82,6 +83,9 @@ impl From<Error> for Failure {
             Error::InvalidServers { .. } => Some("write them as zk1:2181,zk2:2181,zk3:2181/app".to_owned()),
             Error::AuthFailed { .. } => Some("this server answers only to the user who started it".to_owned()),
             Error::NoSuchLock { .. } => Some("see which locks there are: lockkeeper list".to_owned()),
+            Error::SeveralHold { path, .. } => {
+                Some(format!("choose one with --node; lockkeeper show {path} tells their nodes"))
+            }
             Error::File { .. } => {
                 Some("mend that, or choose another directory: --state-dir, LOCKKEEPER_STATE_DIR".to_owned())
             }

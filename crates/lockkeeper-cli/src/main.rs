@@ -55,6 +55,8 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Run(args) => commands::run::run(args, printer).await,
             Verb::List(args) => commands::list::list(args, printer).await,
             Verb::Show(args) => commands::show::show(args, printer).await,
+            Verb::Why(args) => commands::why::why(args, printer).await,
+            Verb::Break(args) => commands::breaking::break_lock(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Completions { shell } => args::completions(shell),
             Verb::Man => args::man(),

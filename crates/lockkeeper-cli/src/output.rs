@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::{ContenderInfo, LockInfo};
+use lockkeeper::{Broken, ContenderInfo, LockInfo, Owner};
 use serde::Serialize;
 
 use crate::exit::{Code, Failure};
@@ -154,6 +154,69 @@ pub(crate) fn who(contender: &ContenderInfo) -> String {
         _ = write!(text, " ({message})");
     }
     plain(&text)
+}
+
+/// `2026-11-20 10:42:03  /locks/nightly  build@ci-7 (pid 4711) removed by op@desk (pid 7): its host is gone`
+pub(crate) fn broken_line(broken: &Broken) -> String {
+    let at = Timestamp::try_from(broken.at).map(|at| at.to_zoned(TimeZone::system()));
+    let at = at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
+    let Broken { path, described, by, reason, .. } = broken;
+    plain(&format!("{at}  {path}  {described} removed by {by}: {reason}"))
+}
+
+/// One who was removed from a lock, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct BrokenView<'a> {
+    path: &'a str,
+    node: String,
+    held: bool,
+    user: Option<&'a str>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    program: Option<&'a str>,
+    described: &'a str,
+    message: Option<&'a str>,
+    since_ms: u64,
+    token: i64,
+    session: String,
+    by: ByView<'a>,
+    reason: &'a str,
+    at: Option<String>,
+    at_ms: i64,
+}
+
+#[derive(Serialize)]
+struct ByView<'a> {
+    user: &'a str,
+    host: &'a str,
+    pid: u32,
+}
+
+impl<'a> BrokenView<'a> {
+    /// The view of a record.
+    pub(crate) fn of(broken: &'a Broken) -> Self {
+        let owner = broken.owner.as_ref();
+        let Owner { user, host, pid, .. } = &broken.by;
+        let at = Timestamp::try_from(broken.at).ok();
+        BrokenView {
+            path: &broken.path,
+            node: format!("{}/{}", broken.path, broken.node),
+            held: broken.held,
+            user: owner.map(|owner| owner.user.as_str()),
+            host: owner.map(|owner| owner.host.as_str()),
+            pid: owner.map(|owner| owner.pid),
+            program: owner.and_then(|owner| owner.program.as_deref()),
+            described: &broken.described,
+            message: broken.message.as_deref(),
+            since_ms: broken.since_ms,
+            token: broken.token.get(),
+            session: broken.session.to_string(),
+            by: ByView { user, host, pid: *pid },
+            reason: &broken.reason,
+            at: at.map(|at| at.to_string()),
+            at_ms: at.map_or(0, Timestamp::as_millisecond),
+        }
+    }
 }
 
 /// One who holds or waits, as `--json` shows it. These fields are documented and stay.

@@ -85,7 +85,7 @@ impl FromStr for Class {
 mod tests {
     use super::*;
 
-    /// C-41, as far as one class goes.
+    /// What C-41 asks of one class.
     #[test]
     fn what_is_no_class_is_refused_with_its_reason() {
         for (bad, why) in [("", "empty"), ("A-B", "a -"), ("A/B", "a /"), ("ABCDEFGHI", "too long"), ("Ä", "other")] {

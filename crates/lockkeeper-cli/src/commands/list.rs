@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::args::ListArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
-use crate::output::{self, LockView, Printer, plain, who};
+use crate::output::{self, BrokenView, LockView, Printer, broken_line, plain, who};
 use crate::settings::{Settings, list_root};
 
 #[derive(Serialize)]
@@ -20,6 +20,9 @@ struct Listing<'a> {
 pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
     let settings = Settings::read(args.connect)?;
+    if args.broken {
+        return list_broken(&settings, root, printer).await;
+    }
     let at = root.clone();
     let locks = inquire(&settings, async move |admin| admin.list(&at).await).await?.unwrap_or_default();
     if printer.is_json() {
@@ -35,6 +38,25 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
         _ = writeln!(text, "{}", line(lock));
         text
     }))?;
+    Ok(0)
+}
+
+#[derive(Serialize)]
+struct BrokenListing<'a> {
+    broken: Vec<BrokenView<'a>>,
+}
+
+/// Lists who was removed from locks.
+async fn list_broken(settings: &Settings, root: String, printer: &Printer) -> Result<u8, Failure> {
+    let at = root.clone();
+    let broken = inquire(settings, async move |admin| admin.broken(&at).await).await?.unwrap_or_default();
+    if printer.is_json() {
+        output::document(&BrokenListing { broken: broken.iter().map(BrokenView::of).collect() })?;
+    } else if broken.is_empty() {
+        printer.note(&format!("no lock at or below {root} was broken lately"));
+    } else {
+        output::data(&broken.iter().map(|broken| broken_line(broken) + "\n").collect::<String>())?;
+    }
     Ok(0)
 }
 

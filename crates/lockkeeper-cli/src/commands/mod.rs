@@ -1,6 +1,8 @@
 //! One module a verb.
 
+pub(crate) mod breaking;
 pub(crate) mod list;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;
+pub(crate) mod why;

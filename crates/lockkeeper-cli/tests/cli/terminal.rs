@@ -208,3 +208,26 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
     screen.press(b"exit\n");
     screen.end();
 }
+
+#[test]
+fn break_shows_whom_and_asks() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["-m", "nightly index"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    for no in ["\n", "n\n", "yesterday\n"] {
+        let mut screen = Screen::start(&home, BINARY, &["break", "a", "--reason", "it hangs"]);
+        screen.expect("/locks/a is held by ");
+        screen.expect("(nightly index)");
+        screen.expect("Break it? [y/N] ");
+        screen.press(no.as_bytes());
+        screen.expect("nothing was broken");
+        assert_eq!(screen.end().code(), Some(1));
+        assert_eq!(home.count("a"), (1, 0));
+    }
+    let mut screen = Screen::start(&home, BINARY, &["break", "a", "--reason", "it hangs"]);
+    screen.expect("Break it? [y/N] ");
+    screen.press(b"y\n");
+    screen.expect("was taken from");
+    assert_eq!(screen.end().code(), Some(0));
+    assert_eq!(holder.wait().code(), Some(76));
+}

@@ -1,0 +1,80 @@
+//! `lockkeeper break`: takes a lock from whoever holds it, or a place from one in line, on a person's word.
+//!
+//! What is shown is what is broken: the node that the person saw and agreed to, not whatever stands there by then.
+
+use std::io::{IsTerminal, Write};
+
+use lockkeeper::{ContenderInfo, Error, LockInfo};
+
+use crate::args::BreakArgs;
+use crate::commands::show::inquire;
+use crate::exit::{Code, Failure};
+use crate::output::{self, BrokenView, Printer, plain, who};
+use crate::settings::{Settings, lock_path};
+
+/// Breaks a lock; returns the exit status.
+pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    if args.reason.trim().is_empty() {
+        return Err(Error::NoReason { path }.into());
+    }
+    // Before anything is asked of a server.
+    let may_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if !args.yes && !may_ask {
+        return Err(Failure::new(Code::Usage, "break asks before it acts, and there is no terminal to ask on")
+            .hint("add --yes to break without a question"));
+    }
+    let settings = Settings::read(args.connect)?;
+    let at = path.clone();
+    let lock = inquire(&settings, async move |admin| admin.show(&at).await).await?;
+    // Where no server runs nobody can hold anything.
+    let lock = lock.ok_or_else(|| Error::NoSuchLock { path: path.clone() })?;
+    let (target, holds) = choose(lock, args.node.as_deref())?;
+    if !args.yes && !agreed(&path, &target, holds) {
+        return Err(Failure::new(Code::NoSuchLock, "nothing was broken"));
+    }
+    let reason = args.reason;
+    let broken = inquire(&settings, async move |admin| admin.evict(&path, &target, &reason).await).await?;
+    let broken = broken.ok_or_else(|| Failure::new(Code::Unreachable, "this user's server ended meanwhile"))?;
+    if printer.is_json() {
+        output::document(&BrokenView::of(&broken))?;
+    } else {
+        let what = if broken.held { "was taken from" } else { "has no place in line any more for" };
+        printer.note(&format!("{} {what} {}", broken.path, broken.described));
+    }
+    Ok(0)
+}
+
+/// Who is to go: the one named, by its node's name or path, or the only one who holds. And whether it holds.
+fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool), Error> {
+    let path = lock.path;
+    let Some(node) = node else {
+        return match lock.holders.len() {
+            0 => Err(Error::NobodyHolds { path }),
+            1 => Ok((lock.holders.remove(0), true)),
+            _ => Err(Error::SeveralHold { path, holders: lock.holders }),
+        };
+    };
+    let name = node.strip_prefix(&path).and_then(|rest| rest.strip_prefix('/')).unwrap_or(node);
+    let holders = lock.holders.into_iter().map(|holder| (holder, true));
+    let mut all = holders.chain(lock.waiters.into_iter().map(|waiter| (waiter, false)));
+    all.find(|(contender, _)| contender.node == name)
+        .ok_or_else(|| Error::NotContending { path: path.clone(), node: name.to_owned() })
+}
+
+/// Asks on the terminal. Anything but a yes is a no, the end of the input too.
+fn agreed(path: &str, target: &ContenderInfo, holds: bool) -> bool {
+    let role = if holds { "is held by" } else { "is waited for by" };
+    let mut terminal = std::io::stderr();
+    // A terminal that is gone gives no answer either.
+    _ = write!(
+        terminal,
+        "{} {role} {}\nIt is told, but what it does at this moment is not undone. Break it? [y/N] ",
+        plain(path),
+        who(target)
+    );
+    _ = terminal.flush();
+    let mut answer = String::new();
+    _ = std::io::stdin().read_line(&mut answer);
+    matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+}

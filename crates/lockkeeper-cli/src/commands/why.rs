@@ -1,0 +1,121 @@
+//! `lockkeeper why`: why a lock cannot be had now, and what one can do about it.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::{Broken, ContenderInfo, LockInfo};
+use serde::Serialize;
+
+use crate::args::WhyArgs;
+use crate::commands::show::inquire;
+use crate::exit::Failure;
+use crate::output::{self, BrokenView, LockView, Printer, broken_line, moment, plain};
+use crate::settings::{Settings, lock_path};
+
+/// How many of those who wait are told one by one.
+const TOLD: usize = 10;
+
+#[derive(Serialize)]
+struct Why<'a> {
+    lock: LockView<'a>,
+    broken: Vec<BrokenView<'a>>,
+}
+
+/// Explains a lock; returns the exit status.
+pub(crate) async fn why(args: WhyArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?;
+    let settings = Settings::read(args.connect)?;
+    let at = path.clone();
+    let answer =
+        inquire(&settings, async move |admin| Ok((admin.show(at.as_str()).await?, admin.broken(at.as_str()).await?)));
+    // Where no server runs nobody can hold anything.
+    let answer = answer.await?.ok_or_else(|| lockkeeper::Error::NoSuchLock { path: path.to_string() })?;
+    let (lock, mut broken) = answer;
+    broken.retain(|broken| broken.path == lock.path);
+    if printer.is_json() {
+        let broken = broken.iter().map(BrokenView::of).collect();
+        output::document(&Why { lock: LockView::of(&lock), broken })?;
+    } else {
+        output::data(&text(&lock, &broken, &args.name, SystemTime::now()))?;
+    }
+    Ok(0)
+}
+
+fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> String {
+    let mut text = String::new();
+    // Writing to a string never fails.
+    let path = plain(&lock.path);
+    match lock.holders.as_slice() {
+        [] if lock.waiters.is_empty() => _ = writeln!(text, "{path} is free: nobody holds it, nobody waits"),
+        [] => _ = writeln!(text, "{path} is held by nobody at this moment; the next in line is about to have it"),
+        holders => {
+            for (at, holder) in holders.iter().enumerate() {
+                let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
+                _ = writeln!(text, "{is} {}", stands(holder, now));
+                if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
+                    _ = writeln!(text, "  which runs {}", plain(program));
+                }
+            }
+        }
+    }
+    if !lock.waiters.is_empty() {
+        let waiters = lock.waiters.len();
+        _ = writeln!(text, "{waiters} in line; who comes now stands behind them");
+        for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
+            _ = writeln!(text, "  {}. {}", at + 1, stands(waiter, now));
+        }
+        if waiters > TOLD {
+            _ = writeln!(text, "  and {} more: lockkeeper show {}", waiters - TOLD, plain(name));
+        }
+    }
+    if let Some(last) = broken.last() {
+        _ = writeln!(text, "broken before, last on {}", broken_line(last));
+    }
+    if !lock.holders.is_empty() {
+        let name = plain(name);
+        _ = write!(
+            text,
+            "what one can do\n\
+             \x20 wait in line         lockkeeper run {name} -- COMMAND\n\
+             \x20 not for ever         lockkeeper run {name} --wait 5m -- COMMAND\n\
+             \x20 see it all           lockkeeper show {name}\n\
+             \x20 take it away         lockkeeper break {name} --reason 'WHY'\n"
+        );
+    }
+    text
+}
+
+/// `build@ci-7 (pid 4711) since 10:42:03, 12m ago (nightly index)`
+fn stands(contender: &ContenderInfo, now: SystemTime) -> String {
+    let ago = now.duration_since(contender.since).unwrap_or_default();
+    let mut text = format!("{} since {}, {} ago", contender.described, moment(contender.since), coarse(ago));
+    if let Some(message) = &contender.message {
+        _ = write!(text, " ({message})");
+    }
+    plain(&text)
+}
+
+/// A duration without digits nobody needs: seconds below a minute, minutes below a day.
+fn coarse(duration: Duration) -> humantime::FormattedDuration {
+    let seconds = duration.as_secs();
+    let fine = match seconds {
+        0..60 => 1,
+        60..86_400 => 60,
+        _ => 3_600,
+    };
+    humantime::format_duration(Duration::from_secs(seconds / fine * fine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_told_without_digits_nobody_needs() {
+        let told = |seconds| coarse(Duration::from_secs(seconds)).to_string();
+        assert_eq!(told(0), "0s");
+        assert_eq!(told(59), "59s");
+        assert_eq!(told(3_725), "1h 2m");
+        assert_eq!(told(90_061), "1day 1h");
+    }
+}

@@ -1,0 +1,140 @@
+//! `break` and `why`: seeing who is in the way, and taking the lock from them.
+
+use crate::harness::{Home, failure, until};
+
+/// N-22, T-10: its command is stopped, the next one runs, and it stays to be read who did it and why.
+#[test]
+fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
+    let home = Home::new();
+    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo $LOCKKEEPER_TOKEN; exec sleep 1000");
+    let token: i64 = holder.line().parse().unwrap();
+    let mut next = home.spawn("nightly", &[], "echo $LOCKKEEPER_TOKEN");
+    until("it waits", || home.count("nightly") == (1, 1));
+
+    let output = home.output(&["break", "nightly", "--reason", "its host burns", "--yes"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
+    assert!(text.starts_with("lockkeeper: /locks/nightly was taken from ") && text.contains(&pid), "{text}");
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(76), "{text}");
+    assert!(text.contains("the node was deleted by someone else"), "{text}");
+    assert!(next.line().parse::<i64>().unwrap() > token);
+    assert!(next.wait().success());
+
+    let text = String::from_utf8(home.output(&["list", "--broken"]).stdout).unwrap();
+    assert!(
+        text.contains("  /locks/nightly  ") && text.contains(&pid) && text.ends_with(": its host burns\n"),
+        "{text}"
+    );
+    let listed: serde_json::Value =
+        serde_json::from_slice(&home.output(&["list", "nightly", "--broken", "--json"]).stdout).unwrap();
+    let broken = &listed["broken"][0];
+    assert_eq!(
+        (listed["broken"].as_array().unwrap().len(), &broken["token"], &broken["held"]),
+        (1, &token.into(), &true.into())
+    );
+    assert_eq!((&broken["message"], &broken["reason"]), (&"nightly index".into(), &"its host burns".into()));
+    for field in ["user", "host"] {
+        assert!(broken["by"][field].as_str().is_some_and(|text| !text.is_empty()), "{broken}");
+    }
+    assert!(broken["at"].as_str().unwrap().starts_with("20") && broken["at_ms"].as_i64().unwrap() > 1_600_000_000_000);
+    let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();
+    assert!(text.starts_with("/locks/nightly is free") && text.contains("its host burns"), "{text}");
+    let output = home.output(&["list", "other", "--broken"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+}
+
+/// One in line, by the node that `show` tells; the command that waited ends as one that was not let in.
+#[test]
+fn break_removes_the_one_that_was_named() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("a", &[], "touch ran");
+    until("it waits", || home.count("a") == (1, 1));
+    let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
+    let output = home.output(&["break", "a", "--node", &node, "-r", "in the way", "-y", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let broken: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&broken["node"], &broken["held"]), (&node.clone().into(), &false.into()));
+    assert_eq!(waiter.end().0, Some(75));
+    assert_eq!(home.count("a"), (1, 0));
+    assert!(!home.file("ran").exists());
+    let (code, line) = failure(&home.output(&["break", "a", "--node", &node, "-r", "again", "-y"]));
+    assert_eq!(code, Some(1), "{line}");
+    assert!(line.ends_with("does not contend for /locks/a"), "{line}");
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// Nothing is broken by mistake: without a reason, without a yes, or where there is nobody.
+#[test]
+fn break_refuses_what_was_not_meant() {
+    let home = Home::new();
+    let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
+    assert_eq!((code, line.as_str()), (Some(1), "there is no lock at /locks/a"));
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["break", "a"], 64, "required arguments were not provided: --reason"),
+        (&["break", "a", "-r", " ", "-y"], 64, "breaking /locks/a needs a reason"),
+        (&["break", "a", "-r", "x"], 64, "there is no terminal to ask on"),
+        (&["break", "a//b", "-r", "x", "-y"], 64, "empty component"),
+        (&["break", "b", "-r", "x", "-y"], 1, "there is no lock at /locks/b"),
+        (&["break", "a", "--node", "config", "-r", "x", "-y"], 1, "config does not contend for /locks/a"),
+    ];
+    for (args, expected, say) in cases {
+        let (code, line) = failure(&home.output(args));
+        assert_eq!(code, Some(expected), "{args:?}: {line}");
+        assert!(line.contains(say), "{args:?}: {line}");
+    }
+    assert_eq!(home.count("a"), (1, 0));
+    holder.close_stdin();
+    assert!(holder.wait().success());
+    let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
+    assert_eq!((code, line.as_str()), (Some(1), "nobody holds /locks/a"));
+    assert!(home.output(&["list", "--broken"]).stdout.is_empty());
+}
+
+/// N-22, T-10: who is in the way, since when, who is before one, and what can be done.
+#[test]
+fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
+    let home = Home::new();
+    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut waiters = Vec::new();
+    for at in 1..=11 {
+        waiters.push(home.spawn("nightly", &["-m", &format!("number {at}.")], "true"));
+        until("it waits", || home.count("nightly") == (1, at));
+    }
+    let output = home.output(&["why", "nightly"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let pid = holder.pid().as_raw_nonzero();
+    for say in [
+        "/locks/nightly is held by ",
+        &format!("(pid {pid}) since "),
+        " ago (nightly index)",
+        "which runs sh -c echo up; cat",
+        "11 in line; who comes now stands behind them",
+        "\n  10. ",
+        "(number 10.)",
+        "and 1 more: lockkeeper show nightly",
+        "lockkeeper break nightly --reason",
+    ] {
+        assert!(text.contains(say), "{say:?} is missing in {text}");
+    }
+    assert!(!text.contains("number 11."), "{text}");
+    let told: serde_json::Value = serde_json::from_slice(&home.output(&["why", "nightly", "--json"]).stdout).unwrap();
+    assert_eq!((&told["lock"]["holders"][0]["pid"], &told["broken"]), (&pid.get().into(), &serde_json::json!([])));
+    holder.close_stdin();
+    for waiter in &mut waiters {
+        assert!(waiter.wait().success());
+    }
+    assert!(holder.wait().success());
+    let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();
+    assert_eq!(text, "/locks/nightly is free: nobody holds it, nobody waits\n");
+    let (code, line) = failure(&home.output(&["why", "other"]));
+    assert_eq!((code, line.as_str()), (Some(1), "there is no lock at /locks/other"));
+}
