@@ -17,7 +17,7 @@ use crate::driver::{Attempt, cancelled, drive, passed};
 use crate::ensemble::Ensemble;
 use crate::guard::{FromHolding, Guard, Holding};
 use crate::keeper::{Lockkeeper, wall_clock_ms};
-use crate::session::Session;
+use crate::session::{Io, Session};
 
 /// What a lock is: a path and the rule of its queue, and how this process means to stand in it.
 #[derive(Clone, Debug)]
@@ -83,13 +83,21 @@ impl<G> Acquire<G> {
         Acquire { keeper, kind, once, timeout: None, message: None, cancel: None, guard: PhantomData }
     }
 
-    /// The lock's path, where it is one.
-    pub(crate) fn path(&self) -> Option<&LockPath> {
-        self.kind.as_ref().ok().map(|kind| &kind.path)
+    /// The lock's path; a mistake of the caller's is told here, once, instead of by awaiting the request.
+    pub(crate) fn path(&mut self) -> Result<String, Error> {
+        match &self.kind {
+            Ok(kind) => kind.check().map(|()| kind.path.to_string()),
+            Err(_) => std::mem::replace(&mut self.kind, Err(Error::Closed)).map(|kind| kind.path.to_string()),
+        }
     }
 
-    /// The same request for a guard of another kind.
-    pub(crate) fn into_kind<H>(self) -> Acquire<H> {
+    /// Where the library's tasks for it run.
+    pub(crate) fn io(&self) -> &Arc<Io> {
+        self.keeper.io()
+    }
+
+    /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
+    pub fn any(self) -> Acquire<Holding> {
         let Acquire { keeper, kind, once, timeout, message, cancel, guard: _ } = self;
         Acquire { keeper, kind, once, timeout, message, cancel, guard: PhantomData }
     }

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    AttemptId, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, SessionId,
-    Testimony, Verdict, decide,
+    AttemptId, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, Revocation,
+    SessionId, Testimony, Verdict, decide,
 };
 use serde::{Serialize, Serializer};
 
@@ -47,6 +47,9 @@ pub struct ContenderInfo {
     /// Why, in its own words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Who asks it to let go, and its refusal if it has refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revocation: Option<Revocation>,
     /// Since when its node stands, by the server's clock.
     #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
@@ -76,6 +79,7 @@ impl ContenderInfo {
             node,
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),
+            revocation: record.and_then(|record| record.revocation.clone()).or_else(|| testimony.revocation()),
             described: testimony.to_string(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
@@ -198,8 +202,13 @@ impl Admin {
         Follow { admin: self.clone(), path: LockPath::parse(path), watcher: None, known: HashMap::new() }
     }
 
+    /// Who asks.
+    pub(crate) fn owner(&self) -> &Owner {
+        self.keeper.owner()
+    }
+
     /// Runs `question` where the session's input and output run, so that any runtime, or none, may ask.
-    async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, Error>
+    pub(crate) async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
@@ -339,7 +348,7 @@ async fn queue<'a>(ensemble: &dyn Ensemble, path: &str, names: &'a [String]) -> 
     (queue, discipline)
 }
 
-fn refused(path: &str, fault: Fault) -> Error {
+pub(crate) fn refused(path: &str, fault: Fault) -> Error {
     let path = path.to_owned();
     match fault {
         Fault::NoNode => Error::NoSuchLock { path },

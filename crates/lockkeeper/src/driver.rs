@@ -14,9 +14,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    Ask, Class, Command, Contender, Event, Failure, LinkState, Loss, Payload, Revocation, Testimony, Trust,
+    Ask, Class, Command, Contender, End, Event, Failure, Link, LinkState, Loss, Payload, Revocation, Testimony, Trust,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::trace;
@@ -58,7 +58,7 @@ pub(crate) struct Attempt {
 enum Wake {
     Outcome(Outcome),
     Fired(String, Fired),
-    Looked(Option<ContenderInfo>),
+    Looked(Option<Box<ContenderInfo>>),
     Lingered,
     Aged,
     Deadline,
@@ -85,7 +85,7 @@ struct Driver {
     lingered: bool,
     /// The node first in line that was last read, or is being read, for the caller's error; and what it told.
     looked_for: Option<String>,
-    looked_at: Option<ContenderInfo>,
+    looked_at: Option<Box<ContenderInfo>>,
 }
 
 /// Runs one attempt to its end. Whoever listens to `answer` gets the outcome.
@@ -109,7 +109,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
 impl Driver {
     async fn run(mut self) {
         let mut flight: Option<BoxFuture<'static, Outcome>> = None;
-        let mut look: Option<BoxFuture<'static, Option<ContenderInfo>>> = None;
+        let mut look: Option<BoxFuture<'static, Option<Box<ContenderInfo>>>> = None;
         let mut watches: Vec<(String, Watcher)> = Vec::new();
         let mut link = self.session.link();
         let closing = self.session.closing();
@@ -142,6 +142,7 @@ impl Driver {
             watches.retain(|(name, _)| self.contender.watches(name));
             // A try that has left already still owes its caller the holder's name.
             if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
+                let end = self.look_closer(end, &mut link).await;
                 return self.finish(end);
             }
             let aged = self.attempt.ageing.map(|(when, _)| when);
@@ -309,6 +310,37 @@ impl Driver {
         }
     }
 
+    /// A waiter's node is gone: did somebody take it, or did the session end and the server tell of its nodes first?
+    ///
+    /// One round trip, or as long as a lost connection leaves that open, but not past the deadline. A holder is told of its
+    /// loss at once instead, whatever the cause.
+    async fn look_closer(&self, end: End, link: &mut watch::Receiver<Link>) -> End {
+        if end != End::Evicted || !self.caller.is_waiting() {
+            return end;
+        }
+        let session_stands = async {
+            loop {
+                match self.attempt.ensemble.sync(&self.attempt.path).await {
+                    Err(Fault::SessionOver) => return false,
+                    Err(Fault::ConnectionLoss) => {
+                        let settled = |link: &Link| !matches!(link.state, LinkState::Suspected { .. });
+                        match link.wait_for(settled).await {
+                            Ok(link) if matches!(link.state, LinkState::Over(_)) => return false,
+                            Ok(_) => {}
+                            Err(_) => return false,
+                        }
+                    }
+                    _ => return true,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            stands = session_stands => if stands { End::Evicted } else { End::SessionOver },
+            () = passed(self.attempt.deadline) => End::Evicted,
+        }
+    }
+
     /// Whose node to read to tell who holds the lock, once for each that a listing shows: for the error of a try, or for that
     /// of a wait that is worth it.
     fn wants_a_look(&self) -> Option<String> {
@@ -318,11 +350,11 @@ impl Driver {
         (self.looked_for.as_ref() != Some(first)).then(|| first.clone())
     }
 
-    fn look(&mut self, name: String) -> BoxFuture<'static, Option<ContenderInfo>> {
+    fn look(&mut self, name: String) -> BoxFuture<'static, Option<Box<ContenderInfo>>> {
         let read = self.attempt.ensemble.read(&format!("{}/{name}", self.attempt.path));
         self.looked_for = Some(name.clone());
         self.looked_at = None;
-        read.map(|node| node.ok().map(|node| ContenderInfo::read(name, &node))).boxed()
+        read.map(|node| node.ok().map(|node| Box::new(ContenderInfo::read(name, &node)))).boxed()
     }
 }
 

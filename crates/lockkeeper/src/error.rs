@@ -47,6 +47,12 @@ pub enum Error {
         /// Who, and why.
         by: Box<Revocation>,
     },
+    /// The object that was to lock it holds it: it would wait for itself.
+    #[error("{path} is held by this very object")]
+    AlreadyHeld {
+        /// The lock.
+        path: String,
+    },
     /// One call asks for the same lock twice.
     #[error("{path} is asked for twice in one call, which would wait for itself")]
     Duplicate {
@@ -247,6 +253,12 @@ pub enum ReleaseError {
     NotHeld {
         /// How it was lost.
         loss: Loss,
+    },
+    /// The object that was to unlock it does not hold it.
+    #[error("{path} is not locked by this object")]
+    NotLocked {
+        /// The lock.
+        path: String,
     },
     /// A server refuses to delete the node. It stays until the session ends.
     #[error("the server refuses to delete the lock's node: {reason}")]

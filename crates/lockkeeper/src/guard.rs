@@ -35,6 +35,8 @@ pub(crate) struct Hold {
     /// It changes with a downgrade.
     node: Mutex<String>,
     pub(crate) token: FencingToken,
+    /// Its kind has tokens.
+    fences: bool,
     session: Arc<Session>,
     /// How many of the session's deadlines had passed when it was granted.
     breaches: u32,
@@ -45,12 +47,14 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(path: String, grant: Grant, session: Arc<Session>, breaches: u32) -> Arc<Hold> {
+    pub(crate) fn new(path: String, grant: Grant, fences: bool, session: Arc<Session>) -> Arc<Hold> {
+        let breaches = session.link().borrow().breaches;
         let Grant { name, token } = grant;
         Arc::new(Hold {
             path,
             node: Mutex::new(name),
             token,
+            fences,
             session,
             breaches,
             loss: OnceLock::new(),
@@ -125,6 +129,11 @@ impl Holding {
         &self.hold.path
     }
 
+    /// The number to give to the protected resource, where this kind of hold has one: permits have none.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        Some(self.hold.token).filter(|_| self.hold.fences)
+    }
+
     /// The full path of the node that stands for this hold.
     pub fn node(&self) -> String {
         format!("{}/{}", self.hold.path, self.hold.node())
@@ -153,6 +162,11 @@ impl Holding {
         }
     }
 
+    /// Why it was lost, if that is known already. No round trip.
+    pub fn loss(&self) -> Option<Loss> {
+        self.hold.loss()
+    }
+
     /// Waits until the lock is lost, and says why.
     ///
     /// Resolves at the latest when the session could have expired at the server, by a clock that runs through suspend.
@@ -174,13 +188,7 @@ impl Holding {
     /// # Errors
     /// The [`Loss`].
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
-        let lost = std::pin::pin!(self.lost());
-        let work = std::pin::pin!(work);
-        // Loss first: work that became ready at the same moment was not done under the lock.
-        match futures_util::future::select(lost, work).await {
-            futures_util::future::Either::Left((loss, _)) => Err(loss),
-            futures_util::future::Either::Right((done, _)) => Ok(done),
-        }
+        run_until(self.lost(), work).await
     }
 
     /// [`Holding::release`] on this thread, for programs without async.
@@ -473,6 +481,16 @@ impl Deref for Permit {
 
     fn deref(&self) -> &Holding {
         &self.0
+    }
+}
+
+/// Runs `work` until it ends or something is lost.
+pub(crate) async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Future<Output = T>) -> Result<T, Loss> {
+    let (lost, work) = (std::pin::pin!(lost), std::pin::pin!(work));
+    // Loss first: work that became ready at the same moment was not done under the lock.
+    match futures_util::future::select(lost, work).await {
+        futures_util::future::Either::Left((loss, _)) => Err(loss),
+        futures_util::future::Either::Right((done, _)) => Ok(done),
     }
 }
 

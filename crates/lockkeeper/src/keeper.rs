@@ -205,6 +205,28 @@ impl Lockkeeper {
         crate::PriorityLock::new(self.clone(), LockPath::parse(path))
     }
 
+    /// The exclusive lock called `name` under `base`, as an object with `lock` and `unlock`. Costs nothing; a bad path is
+    /// reported by the call to lock.
+    pub fn distributed_lock(&self, base: &str, name: &str) -> crate::DistributedLock {
+        crate::DistributedLock::new(self.clone(), base, name)
+    }
+
+    /// Several locks in one call, all of them or none. Requests of several kinds are put together with
+    /// [`Acquire::any`](crate::Acquire::any).
+    ///
+    /// ```no_run
+    /// # async fn example(keeper: lockkeeper::Lockkeeper) -> Result<(), Box<dyn std::error::Error>> {
+    /// let both = keeper.multi_lock([keeper.mutex("/a").acquire(), keeper.mutex("/b").acquire()]).await?;
+    /// both.release().await?;
+    /// let mixed = [keeper.rwlock("/a").read().acquire().any(), keeper.semaphore("/s", 3).acquire().any()];
+    /// let mixed = keeper.multi_lock(mixed).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn multi_lock<G>(&self, requests: impl IntoIterator<Item = crate::Acquire<G>>) -> crate::MultiAcquire {
+        crate::MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
+    }
+
     /// Questions about locks: who holds, who waits; and the breaking of one that hangs.
     pub fn admin(&self) -> Admin {
         Admin::new(self.clone())

@@ -54,13 +54,16 @@
 mod acquire;
 mod admin;
 mod clock;
+mod distributed;
 mod driver;
 mod error;
 mod guard;
 mod identity;
 mod keeper;
+mod multi;
 mod mutex;
 mod priority;
+mod revoke;
 mod rwlock;
 mod semaphore;
 mod servers;
@@ -68,6 +71,7 @@ mod session;
 mod zookeeper;
 
 pub mod blocking;
+pub mod contentserv;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 #[doc(hidden)]
@@ -75,14 +79,17 @@ pub mod ensemble;
 
 pub use acquire::Acquire;
 pub use admin::{Admin, Broken, ContenderInfo, Follow, LockInfo};
+pub use distributed::DistributedLock;
 pub use error::{ChangeError, Error, ReleaseError};
 pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{
     Class, ClassError, Dialect, FencingToken, LockPath, Loss, Owner, PathError, Revocation, SessionId,
 };
+pub use multi::{MultiAcquire, MultiGuard};
 pub use mutex::Mutex;
 pub use priority::PriorityLock;
+pub use revoke::{Answer, Asked};
 pub use rwlock::{Access, RwLock};
 pub use semaphore::Semaphore;
 

@@ -145,6 +145,8 @@ impl Contender {
         self.record.version = Some(seen.version);
         self.record.announced = seen.granted;
         if !seen.asked {
+            // Answered, or taken back: the next request is a new one.
+            (self.record.asked, self.record.asked_told) = (false, false);
             return;
         }
         self.record.asked = true;

@@ -80,8 +80,8 @@ impl Driver {
         };
         self.node.clone_from(&grant.name);
         let (sender, requests) = mpsc::unbounded_channel();
-        let breaches = self.session.link().borrow().breaches;
-        let hold = Hold::new(self.attempt.path.clone(), grant, self.session.clone(), breaches);
+        let fences = self.attempt.permits.is_none();
+        let hold = Hold::new(self.attempt.path.clone(), grant, fences, self.session.clone());
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
         self.caller = Caller::Holding { hold: hold.clone(), requests };
         // A guard that nobody takes is dropped here, and asks for the release by that.
@@ -207,7 +207,7 @@ impl Driver {
     pub(super) fn name_the_holder(&mut self) {
         if let Caller::Refusing { ahead, .. } = &self.caller {
             let (path, ahead) = (self.attempt.path.clone(), Some(*ahead));
-            let holder = self.looked_at.take().map(Box::new);
+            let holder = self.looked_at.take();
             self.caller.refuse(Error::Held { path, holder, ahead });
         }
     }
@@ -216,7 +216,7 @@ impl Driver {
         Error::Timeout {
             path: self.attempt.path.clone(),
             waited: self.attempt.timeout.unwrap_or_default(),
-            holder: self.looked_at.take().map(Box::new),
+            holder: self.looked_at.take(),
             ahead: self.contender.place().map(|place| place.ahead),
         }
     }

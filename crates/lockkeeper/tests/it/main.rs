@@ -6,6 +6,7 @@ mod cases;
 mod contract;
 mod counts;
 mod embedded;
+mod faces;
 mod recipes;
 mod simulation;
 mod support;

@@ -211,6 +211,11 @@ impl World {
         }
     }
 
+    /// Whether the server is this claim's own.
+    pub(crate) fn is_embedded(&self) -> bool {
+        matches!(self.server, Server::Embedded(_))
+    }
+
     /// The lock that most claims are about.
     pub(crate) fn lock(&self) -> String {
         self.path("lock")
@@ -343,7 +348,7 @@ impl World {
 }
 
 fn is_contender(name: &str) -> bool {
-    [Dialect::Curator, Dialect::Recipe].iter().any(|dialect| dialect.parse(name).is_some())
+    Dialect::ALL.iter().any(|dialect| dialect.parse(name).is_some())
 }
 
 impl Server {

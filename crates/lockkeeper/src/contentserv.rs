@@ -1,0 +1,253 @@
+//! Contentserv's lock as its document has it: a monitor object, a text that says who asks, and four errors.
+//!
+//! Around [`PriorityLock`], which is the protocol. Here are only its words: `lock`, `lockWithTimeout` and `unlock` on an object,
+//! the task timeouts of the two classes, and errors that each name the monitor object and the asker's text.
+
+use std::time::Duration;
+
+use lockkeeper_core::{Class, LockPath, Loss};
+use thiserror::Error as ThisError;
+
+use crate::distributed::Slot;
+use crate::error::{Error, ReleaseError};
+use crate::guard::run_until;
+use crate::keeper::Lockkeeper;
+use crate::priority::PriorityLock;
+
+/// How long a request waits in [`MonitorLock::lock_with_timeout`] unless told otherwise, in either class.
+pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);
+
+/// Why a monitor lock was not obtained, or not given back. After any of these the protected code must not run, or go on.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum MonitorError {
+    /// The task timeout passed first. The request is withdrawn.
+    #[error("unable to get the lock of {monitor_object:?} within the stipulated time, for {lock_info:?}")]
+    InstanceLock {
+        /// What was to be locked.
+        monitor_object: String,
+        /// Who asked.
+        lock_info: String,
+        /// Who held it, and for how long this waited.
+        #[source]
+        source: Box<Error>,
+    },
+    /// The session ended: while waiting, or while the lock was held.
+    #[error("the session expired under the lock of {monitor_object:?}, for {lock_info:?}")]
+    SessionExpired {
+        /// What was to be locked.
+        monitor_object: String,
+        /// Who asked.
+        lock_info: String,
+        /// How it ended.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No server could be reached for too long.
+    #[error("the connection was lost under the lock of {monitor_object:?}, for {lock_info:?}")]
+    ConnectionLoss {
+        /// What was to be locked.
+        monitor_object: String,
+        /// Who asked.
+        lock_info: String,
+        /// What came back.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The request's node is not there (any more): it was unlocked before, or taken away.
+    #[error("there is no node to unlock for {monitor_object:?}, for {lock_info:?}")]
+    NoNode {
+        /// What was to be unlocked.
+        monitor_object: String,
+        /// Who asked.
+        lock_info: String,
+        /// How that is known.
+        #[source]
+        source: Box<ReleaseError>,
+    },
+    /// Something the document does not name: a bad monitor object, a refusal, a second lock by the same object.
+    #[error("the lock of {monitor_object:?}, for {lock_info:?}")]
+    Other {
+        /// What was to be locked.
+        monitor_object: String,
+        /// Who asked.
+        lock_info: String,
+        /// What went wrong.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The lock of one monitor object. For the foreground unless told otherwise.
+///
+/// Not reentrant: a second `lock` by the same object is an error, not a wait for itself. Any task or thread may unlock.
+/// Dropping the object unlocks it in the background.
+#[derive(Debug)]
+pub struct MonitorLock {
+    lock: PriorityLock,
+    keeper: Lockkeeper,
+    monitor_object: String,
+    lock_info: String,
+    task_timeout: Duration,
+    slot: Slot,
+}
+
+impl MonitorLock {
+    /// The lock of `monitor_object`, asked for in the words of `lock_info`, which others can read while the request stands.
+    /// Costs nothing.
+    ///
+    /// The monitor object is any text; as a node's name its `/` becomes `%2F` and its `%` `%25`, so that equal objects are
+    /// equal nodes and no others are.
+    pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
+        let name = monitor_object.replace('%', "%25").replace('/', "%2F");
+        MonitorLock {
+            lock: PriorityLock::new(keeper.clone(), LockPath::parse(&format!("/{name}"))),
+            keeper: keeper.clone(),
+            monitor_object: monitor_object.to_owned(),
+            lock_info: lock_info.to_owned(),
+            task_timeout: TASK_TIMEOUT,
+            slot: Slot::default(),
+        }
+    }
+
+    /// For the foreground.
+    pub fn foreground(self) -> Self {
+        self.class(Class::FOREGROUND)
+    }
+
+    /// For the background.
+    pub fn background(self) -> Self {
+        self.class(Class::BACKGROUND)
+    }
+
+    /// For any class.
+    pub fn class(mut self, class: Class) -> Self {
+        self.lock = self.lock.class(class);
+        self
+    }
+
+    /// How long [`MonitorLock::lock_with_timeout`] waits.
+    pub fn task_timeout(mut self, timeout: Duration) -> Self {
+        self.task_timeout = timeout;
+        self
+    }
+
+    /// Locks it, waiting as long as it takes. One attempt: whoever wants more makes more calls. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// [`MonitorError`], but for [`MonitorError::InstanceLock`].
+    pub async fn lock(&self) -> Result<(), MonitorError> {
+        let request = self.lock.acquire().message(&self.lock_info);
+        self.slot.fill(request).await.map_err(|error| self.acquiring(error))
+    }
+
+    /// Locks it, waiting at most the task timeout, connecting included. One attempt. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// [`MonitorError::InstanceLock`] when the time is over; else as [`MonitorLock::lock`].
+    pub async fn lock_with_timeout(&self) -> Result<(), MonitorError> {
+        let request = self.lock.acquire().message(&self.lock_info).timeout(self.task_timeout);
+        self.slot.fill(request).await.map_err(|error| self.acquiring(error))
+    }
+
+    /// Deletes the request's node and the holder's mark, in one transaction, and waits for the server to confirm it.
+    /// Dropping the future does not call it back.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoNode`] if nothing of this object's was there to unlock; [`MonitorError::SessionExpired`] and
+    /// [`MonitorError::ConnectionLoss`] if it was lost that way before.
+    pub async fn unlock(&self) -> Result<(), MonitorError> {
+        self.slot.clear(&self.monitor_object).await.map_err(|error| self.releasing(error))
+    }
+
+    /// Locks it within the task timeout, runs `work`, and unlocks. `work` is not begun after any error, and dropped at its
+    /// next await if the lock is lost.
+    ///
+    /// # Errors
+    /// As [`MonitorLock::lock_with_timeout`] and [`MonitorLock::unlock`].
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
+        self.lock_with_timeout().await?;
+        let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.lost_token()));
+        let lost = async {
+            match lost {
+                Some(lost) => lost.cancelled().await,
+                None => std::future::pending().await,
+            }
+            self.slot.loss().unwrap_or(Loss::Closed)
+        };
+        let done = run_until(lost, work).await;
+        let unlocked = self.unlock().await;
+        match done {
+            Ok(done) => unlocked.map(|()| done),
+            Err(loss) => Err(self.releasing(ReleaseError::NotHeld { loss })),
+        }
+    }
+
+    /// [`MonitorLock::lock_with_timeout`] on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn lock_with_timeout_blocking(&self) -> Result<(), MonitorError> {
+        self.keeper.io().clone().block_on(self.lock_with_timeout())
+    }
+
+    /// [`MonitorLock::unlock`] on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn unlock_blocking(&self) -> Result<(), MonitorError> {
+        self.keeper.io().clone().block_on(self.unlock())
+    }
+
+    /// Whether this object holds it right now. No round trip.
+    pub fn is_held(&self) -> bool {
+        self.slot.look(|slot| slot.as_ref().is_some_and(|guard| guard.is_held()))
+    }
+
+    /// The token of this object's hold, for the protected resource.
+    pub fn token(&self) -> Option<lockkeeper_core::FencingToken> {
+        self.slot.look(|slot| slot.as_ref().map(crate::Guard::token))
+    }
+
+    fn names(&self) -> (String, String) {
+        (self.monitor_object.clone(), self.lock_info.clone())
+    }
+
+    fn acquiring(&self, error: Error) -> MonitorError {
+        let (monitor_object, lock_info) = self.names();
+        match error {
+            Error::Timeout { .. } => MonitorError::InstanceLock { monitor_object, lock_info, source: Box::new(error) },
+            Error::SessionLost { loss: Loss::Unreachable, .. }
+            | Error::ConnectionLost { .. }
+            | Error::Unreachable { .. } => {
+                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error) }
+            }
+            Error::SessionLost { .. } => {
+                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error) }
+            }
+            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error) },
+        }
+    }
+
+    fn releasing(&self, error: ReleaseError) -> MonitorError {
+        let (monitor_object, lock_info) = self.names();
+        match error {
+            ReleaseError::NotLocked { .. } | ReleaseError::NotHeld { loss: Loss::Removed } => {
+                MonitorError::NoNode { monitor_object, lock_info, source: Box::new(error) }
+            }
+            ReleaseError::NotHeld { loss: Loss::Unreachable } => {
+                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error) }
+            }
+            ReleaseError::NotHeld { .. } => {
+                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error) }
+            }
+            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error) },
+        }
+    }
+}

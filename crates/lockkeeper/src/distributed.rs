@@ -1,0 +1,142 @@
+//! Locks as objects with `lock` and `unlock`, for code that is built that way: the guard is kept inside.
+
+use std::sync::{Mutex, PoisonError};
+
+use lockkeeper_core::{FencingToken, LockPath, Loss, PathError};
+
+use crate::acquire::Acquire;
+use crate::error::ReleaseError;
+use crate::guard::Guard;
+use crate::keeper::Lockkeeper;
+use crate::{Error, Mutex as ExclusiveLock};
+
+/// The guard of an object that is locked, or none.
+#[derive(Debug, Default)]
+pub(crate) struct Slot(Mutex<Option<Guard>>);
+
+impl Slot {
+    /// Fills the slot, if nothing is held in it: the object is not reentrant, and would wait for itself.
+    ///
+    /// Two tasks that ask at once both stand in the queue; the second to be granted is released again.
+    pub(crate) async fn fill(&self, request: Acquire) -> Result<(), Error> {
+        let mut request = request;
+        let path = request.path()?;
+        let taken = |guard: &Option<Guard>| guard.as_ref().is_some_and(|guard| guard.is_held());
+        if self.look(|guard| taken(guard)) {
+            return Err(Error::AlreadyHeld { path });
+        }
+        let guard = request.await?;
+        self.look(|slot| {
+            if taken(slot) {
+                return Err(Error::AlreadyHeld { path });
+            }
+            // A lost one is no obstacle: it is dropped here.
+            *slot = Some(guard);
+            Ok(())
+        })
+    }
+
+    /// Empties the slot and releases what was in it.
+    pub(crate) async fn clear(&self, path: &str) -> Result<(), ReleaseError> {
+        match self.look(Option::take) {
+            Some(guard) => guard.release().await,
+            None => Err(ReleaseError::NotLocked { path: path.to_owned() }),
+        }
+    }
+
+    /// Looks at what is held; never across an await.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Option<Guard>) -> T) -> T {
+        // A panic in a look leaves the slot as it was before or after: both are whole.
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How what is held was lost, if it was.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.look(|slot| slot.as_ref().and_then(|guard| guard.loss()))
+    }
+}
+
+/// An exclusive lock by base path and name, locked and unlocked by calls. Made by [`Lockkeeper::distributed_lock`].
+///
+/// The same base path and name is the same lock in every process; another name under the same base path is another lock.
+/// One object holds it at most once at a time: to hold two locks takes two objects. Any task or thread may unlock. Dropping
+/// the object unlocks it in the background.
+///
+/// Prefer [`Lockkeeper::mutex`], whose guard cannot be forgotten, where the code is yours to shape.
+#[derive(Debug)]
+pub struct DistributedLock {
+    lock: ExclusiveLock,
+    path: Result<LockPath, PathError>,
+    slot: Slot,
+}
+
+impl DistributedLock {
+    pub(crate) fn new(keeper: Lockkeeper, base: &str, name: &str) -> Self {
+        let path = LockPath::parse(&format!("{}/{name}", base.trim_end_matches('/')));
+        DistributedLock { lock: ExclusiveLock::new(keeper, path.clone()), path, slot: Slot::default() }
+    }
+
+    /// Locks it, waiting as long as it takes. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyHeld`] if this object holds it; else as an [`Acquire`].
+    pub async fn lock(&self) -> Result<(), Error> {
+        self.slot.fill(self.lock.acquire()).await
+    }
+
+    /// Locks it if nobody has it and nobody waits.
+    ///
+    /// # Errors
+    /// [`Error::Held`] if somebody has it, [`Error::AlreadyHeld`] if this object does; else as an [`Acquire`].
+    pub async fn try_lock(&self) -> Result<(), Error> {
+        self.slot.fill(self.lock.try_acquire()).await
+    }
+
+    /// Unlocks it and waits for the server to confirm that. One round trip. Dropping the future does not call it back.
+    ///
+    /// # Errors
+    /// [`ReleaseError::NotLocked`] if this object does not hold it; else as [`Holding::release`](crate::Holding::release).
+    pub async fn unlock(&self) -> Result<(), ReleaseError> {
+        let path = self.path.as_ref().map(|path| path.as_str()).unwrap_or_default();
+        self.slot.clear(path).await
+    }
+
+    /// [`DistributedLock::lock`] on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn lock_blocking(&self) -> Result<(), Error> {
+        let request = self.lock.acquire();
+        let io = request.io().clone();
+        io.block_on(self.slot.fill(request))
+    }
+
+    /// [`DistributedLock::unlock`] on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn unlock_blocking(&self) -> Result<(), ReleaseError> {
+        self.lock.acquire().io().clone().block_on(self.unlock())
+    }
+
+    /// Whether this object holds it right now, by this process's own clock. No round trip.
+    pub fn is_held(&self) -> bool {
+        self.slot.look(|slot| slot.as_ref().is_some_and(|guard| guard.is_held()))
+    }
+
+    /// The token of this object's hold, for the protected resource.
+    pub fn token(&self) -> Option<FencingToken> {
+        self.slot.look(|slot| slot.as_ref().map(Guard::token))
+    }
+
+    /// The node of this object's hold: below base path and name, with the number that the server appended.
+    pub fn node(&self) -> Option<String> {
+        self.slot.look(|slot| slot.as_ref().map(|guard| guard.node()))
+    }
+}

@@ -1,0 +1,221 @@
+//! Several locks at once: all of them, or none.
+//!
+//! Taken one after the other in the order of their paths, whatever order the caller names them in. Everyone who needs two of
+//! them asks for the same one first, so no two wait for each other (Havender's ordered resources); that holds for all
+//! kinds of queue lock, for none of them lets a holder wait for a waiter.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, select_all};
+use lockkeeper_core::{FencingToken, Loss};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::acquire::Acquire;
+use crate::error::ReleaseError;
+use crate::guard::{HoldState, Holding, run_until};
+
+/// A request for several locks, not yet made: await it, or give it options first. Made by
+/// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).
+///
+/// One deadline bounds the whole. What the parts said of timeout, message or token is replaced where the whole says it.
+///
+/// # Cancel safety
+/// Dropping the future at any moment releases what was granted and leaves the queue of what was not.
+#[derive(Debug)]
+#[must_use = "a request does nothing until it is awaited"]
+pub struct MultiAcquire {
+    parts: Vec<Acquire<Holding>>,
+    timeout: Option<Duration>,
+}
+
+impl MultiAcquire {
+    pub(crate) fn new(parts: Vec<Acquire<Holding>>) -> Self {
+        MultiAcquire { parts, timeout: None }
+    }
+
+    /// Gives up after `timeout`, counted from the moment the request is awaited, with the [`Error::Timeout`] of the lock that
+    /// was waited for then.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Says why, for those who ask who holds the locks. Cut at 4096 bytes.
+    pub fn message(self, message: impl Into<String>) -> Self {
+        let message = message.into();
+        self.each(|part| part.message(message.clone()))
+    }
+
+    /// Gives up with [`Error::Cancelled`] when `token` is cancelled.
+    pub fn cancel_on(self, token: CancellationToken) -> Self {
+        self.each(|part| part.cancel_on(token.clone()))
+    }
+
+    fn each(mut self, change: impl Fn(Acquire<Holding>) -> Acquire<Holding>) -> Self {
+        self.parts = self.parts.into_iter().map(change).collect();
+        self
+    }
+
+    /// Waits on this thread, for programs without async. Not to be called from async code.
+    ///
+    /// # Errors
+    /// As awaiting it.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn wait(self) -> Result<MultiGuard, Error> {
+        let Some(io) = self.parts.first().map(|part| part.io().clone()) else { return Ok(MultiGuard::of(Vec::new())) };
+        io.block_on(self.into_future())
+    }
+
+    async fn take(self) -> Result<MultiGuard, Error> {
+        let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for mut part in self.parts {
+            parts.push((part.path()?, part));
+        }
+        // Nothing is sent for a request that cannot be carried out.
+        parts.sort_by(|(a, _), (b, _)| a.cmp(b));
+        if let Some(twice) = parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(Error::Duplicate { path: twice[0].0.clone() });
+        }
+        let mut taken = MultiGuard::of(Vec::with_capacity(parts.len()));
+        for (_, part) in parts {
+            let part = match deadline {
+                Some(deadline) => part.timeout(deadline.saturating_duration_since(Instant::now())),
+                None => part,
+            };
+            // An error drops what was taken, the last first.
+            taken.holdings.push(part.await.map_err(|error| waited(error, self.timeout))?);
+        }
+        Ok(taken)
+    }
+}
+
+/// A timeout's error tells of the whole call, not of its last part.
+fn waited(error: Error, whole: Option<Duration>) -> Error {
+    match (error, whole) {
+        (Error::Timeout { path, holder, ahead, .. }, Some(waited)) => Error::Timeout { path, waited, holder, ahead },
+        (other, _) => other,
+    }
+}
+
+impl IntoFuture for MultiAcquire {
+    type Output = Result<MultiGuard, Error>;
+    type IntoFuture = BoxFuture<'static, Result<MultiGuard, Error>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.take().boxed()
+    }
+}
+
+/// Several locks that are held. Dropping it releases them, the last taken first.
+#[must_use = "the locks are released when the guard is dropped; bind it to a name"]
+pub struct MultiGuard {
+    /// In the order of their paths, which is that of their taking.
+    holdings: Vec<Holding>,
+}
+
+impl MultiGuard {
+    fn of(holdings: Vec<Holding>) -> Self {
+        MultiGuard { holdings }
+    }
+
+    /// The holds, by path.
+    pub fn holdings(&self) -> &[Holding] {
+        &self.holdings
+    }
+
+    /// The token of the lock at `path`, to give to what that lock protects. `None` for permits, and for other paths.
+    pub fn token(&self, path: &str) -> Option<FencingToken> {
+        self.holdings.iter().find(|holding| holding.path() == path)?.fencing_token()
+    }
+
+    /// Whether all of them may be relied on right now. No round trip. `false` is final.
+    pub fn is_held(&self) -> bool {
+        self.holdings.iter().all(Holding::is_held)
+    }
+
+    /// The worst of their states. No round trip.
+    pub fn state(&self) -> HoldState {
+        let worse = |state: &HoldState| match state {
+            HoldState::Held => 0,
+            HoldState::Suspected => 1,
+            HoldState::Lost(_) => 2,
+        };
+        self.holdings.iter().map(|holding| holding.state()).max_by_key(worse).unwrap_or(HoldState::Held)
+    }
+
+    /// Waits until one of them is lost, and says why. Without any, for ever. Dropping the future leaves nothing behind.
+    pub async fn lost(&self) -> Loss {
+        if self.holdings.is_empty() {
+            return std::future::pending().await;
+        }
+        select_all(self.holdings.iter().map(|holding| holding.lost().boxed())).await.0
+    }
+
+    /// Waits until somebody asks for one of them: for the first, [`Holding::revocation`] says the rest.
+    pub async fn revocation(&self) -> (&Holding, lockkeeper_core::Revocation) {
+        if self.holdings.is_empty() {
+            return std::future::pending().await;
+        }
+        let asked = self.holdings.iter().map(|holding| holding.revocation().map(move |by| (holding, by)).boxed());
+        select_all(asked).await.0
+    }
+
+    /// Runs `work` until it ends or one of the locks is lost, whichever is first, as [`Holding::run`] does.
+    ///
+    /// # Errors
+    /// The [`Loss`].
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
+        run_until(self.lost(), work).await
+    }
+
+    /// Releases all of them, the last taken first, and waits for the server to confirm each.
+    ///
+    /// Dropping the future does not call the release back: what was not asked for yet is released in the background.
+    ///
+    /// # Errors
+    /// The first error; the others are released all the same.
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
+        let mut outcome = Ok(());
+        while let Some(holding) = self.holdings.pop() {
+            let released = holding.release().await;
+            outcome = outcome.and(released);
+        }
+        outcome
+    }
+
+    /// [`MultiGuard::release`] on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn release_blocking(mut self) -> Result<(), ReleaseError> {
+        let mut outcome = Ok(());
+        while let Some(holding) = self.holdings.pop() {
+            let released = holding.release_blocking();
+            outcome = outcome.and(released);
+        }
+        outcome
+    }
+}
+
+impl Drop for MultiGuard {
+    fn drop(&mut self) {
+        while self.holdings.pop().is_some() {}
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.holdings).finish()
+    }
+}

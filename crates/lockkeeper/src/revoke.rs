@@ -1,0 +1,167 @@
+//! Asking for a lock: the holder is told who wants it and why, and answers by letting go or by refusing.
+//!
+//! Nothing is taken by force. What is asked of a holder of another make is what its makers understand: a word in the place
+//! of its data (ZooKeeper's recipes "Revocable Shared Locks", Curator's `Revoker`). A record of ours is changed, not replaced,
+//! so that asking does not erase who holds the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{AttemptId, Dialect, LockPath, Revocation, Testimony, Zxid};
+use tokio::time::Instant;
+
+use crate::Error;
+use crate::admin::{Admin, ContenderInfo, refused};
+use crate::driver::passed;
+use crate::ensemble::{Ensemble, Fault};
+use crate::keeper::wall_clock_ms;
+
+/// How often a record is read again because somebody else wrote it meanwhile, before the asker gives up.
+const MAX_ATTEMPTS: usize = 16;
+
+/// What a holder said to a request to let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Its node is gone: it let go, or its session ended.
+    Released,
+    /// It will not, and says why.
+    Refused(String),
+    /// Nothing, within the time.
+    None,
+}
+
+/// A request to let go that was put to one contender. Made by [`Admin::revoke`].
+///
+/// Dropping it calls nothing back.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    admin: Admin,
+    path: String,
+    contender: ContenderInfo,
+    /// The node that was asked, where it was still there.
+    czxid: Option<Zxid>,
+}
+
+impl Asked {
+    /// Who was asked.
+    pub fn contender(&self) -> &ContenderInfo {
+        &self.contender
+    }
+
+    /// Waits for the answer, at most `timeout`. A watch, not polling; one read for each change of the node.
+    ///
+    /// Dropping the future leaves nothing behind; it may be called again.
+    ///
+    /// # Errors
+    /// A lost connection, or a refusal by the server.
+    pub async fn answer(&self, timeout: Duration) -> Result<Answer, Error> {
+        let Some(czxid) = self.czxid else { return Ok(Answer::Released) };
+        let (path, name) = (self.path.clone(), self.contender.node.clone());
+        self.admin
+            .on_session(move |ensemble| async move {
+                let deadline = Instant::now().checked_add(timeout);
+                loop {
+                    let (node, changed) = match ensemble.read_and_watch(&format!("{path}/{name}")).await {
+                        Ok(read) => read,
+                        Err(Fault::NoNode) => return Ok(Answer::Released),
+                        Err(fault) => return Err(refused(&path, fault)),
+                    };
+                    if node.czxid != czxid {
+                        return Ok(Answer::Released);
+                    }
+                    let record = Testimony::read(&node.data).record().and_then(|record| record.revocation.clone());
+                    if let Some(why) = record.and_then(|revocation| revocation.refused) {
+                        return Ok(Answer::Refused(why));
+                    }
+                    tokio::select! {
+                        biased;
+                        _ = changed => {}
+                        () = passed(deadline) => return Ok(Answer::None),
+                    }
+                }
+            })
+            .await
+    }
+}
+
+impl Admin {
+    /// Asks all who hold the lock at `path` to let go, and says why: those it returns. Nobody holds it: none.
+    ///
+    /// One listing, a read for each contender, and a read and a write for each holder. A holder that is asked twice hears one
+    /// request. Dropping the future may leave some of them asked.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLock`] if the path has no node; [`Error::Refused`] where a node's makers know no such request, or an
+    /// ACL forbids the write.
+    pub async fn revoke(&self, path: &str, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+        let holders = self.show(path).await?.holders;
+        let mut asked = Vec::with_capacity(holders.len());
+        for holder in holders {
+            asked.push(self.ask(path, holder, reason).await?);
+        }
+        Ok(asked)
+    }
+
+    /// Asks one contender, by its node's name: a holder to let go, a waiter to withdraw. As [`Admin::revoke`].
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLock`] if there is no such contender; else as [`Admin::revoke`].
+    pub async fn revoke_node(&self, path: &str, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
+        let info = self.show(path).await?;
+        let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
+        match contender {
+            Some(contender) => self.ask(path, contender, reason).await,
+            None => Err(Error::NoSuchLock { path: format!("{path}/{node}") }),
+        }
+    }
+
+    async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, Error> {
+        let path = LockPath::parse(path)?.to_string();
+        let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
+        let request = Revocation::new(id, self.owner().clone(), reason, wall_clock_ms());
+        let (at, name) = (path.clone(), contender.node.clone());
+        let czxid = self.on_session(move |ensemble| put(ensemble, at, name, request)).await?;
+        Ok(Asked { admin: self.clone(), path, contender, czxid })
+    }
+}
+
+/// Writes the request into the node: which node that was, or `None` if it is gone.
+async fn put(
+    ensemble: Arc<dyn Ensemble>,
+    path: String,
+    name: String,
+    request: Revocation,
+) -> Result<Option<Zxid>, Error> {
+    let node_path = format!("{path}/{name}");
+    for _ in 0..MAX_ATTEMPTS {
+        let node = match ensemble.read(&node_path).await {
+            Ok(node) => node,
+            Err(Fault::NoNode) => return Ok(None),
+            Err(fault) => return Err(refused(&path, fault)),
+        };
+        let data = match Testimony::read(&node.data) {
+            Testimony::Record(mut record) => {
+                record.revocation = Some(request.clone());
+                record.to_bytes()
+            }
+            // Asked already.
+            Testimony::Revoked => return Ok(Some(node.czxid)),
+            _ => {
+                let dialect = Dialect::of(std::slice::from_ref(&name));
+                let Some(word) = dialect.revocation_word() else {
+                    let reason = format!("the maker of {name} knows no request to let go");
+                    return Err(Error::Refused { path, reason });
+                };
+                word.as_bytes().to_vec()
+            }
+        };
+        match ensemble.write(&node_path, data, Some(node.version)).await {
+            Ok(_) => return Ok(Some(node.czxid)),
+            Err(Fault::BadVersion) => {}
+            Err(Fault::NoNode) => return Ok(None),
+            Err(fault) => return Err(refused(&path, fault)),
+        }
+    }
+    Err(Error::Refused { path, reason: format!("{name} is written to as often as it is read") })
+}

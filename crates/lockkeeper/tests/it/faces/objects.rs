@@ -1,0 +1,98 @@
+//! The lock as an object: base path and name, `lock` and `unlock`.
+
+use lockkeeper::{Error, ReleaseError};
+
+use super::on_every_server;
+use crate::support::{World, eventually};
+
+on_every_server!(
+    base_path_and_name_are_the_lock,
+    an_object_locks_and_unlocks_and_locks_again,
+    the_object_works_without_async,
+    case_48_a_lost_hold_does_not_poison_the_object,
+    case_51_any_task_may_unlock,
+);
+
+/// N-05, N-06, N-07, N-08: three parameters; the same two names are the same lock, another name is another lock, and two
+/// objects hold two.
+async fn base_path_and_name_are_the_lock(world: &World) {
+    let (mine, yours) = (world.keeper().await, world.keeper().await);
+    let base = world.path("base");
+    let a = mine.distributed_lock(&base, "A");
+    let b = mine.distributed_lock(&base, "B");
+    a.lock().await.unwrap();
+    b.lock().await.unwrap();
+    assert!(a.is_held() && b.is_held(), "different names under one base are independent");
+    match yours.distributed_lock(&base, "A").try_lock().await {
+        Err(Error::Held { path, .. }) => assert_eq!(path, format!("{base}/A")),
+        outcome => panic!("two holders: {outcome:?}"),
+    }
+    a.unlock().await.unwrap();
+    yours.distributed_lock(&format!("{base}/"), "A").try_lock().await.unwrap();
+    b.unlock().await.unwrap();
+}
+
+/// N-09, N-10, N-16, N-17: `lock` waits; the node is base and name with a number appended; `unlock` deletes it and lets the next
+/// one in; a second `unlock` is an error.
+async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
+    let base = world.path("base");
+    let first = world.keeper().await.distributed_lock(&base, "A");
+    let second = std::sync::Arc::new(world.keeper().await.distributed_lock(&base, "A"));
+    assert_eq!((first.node(), first.token()), (None, None));
+    first.lock().await.unwrap();
+    let node = first.node().unwrap();
+    assert!(node.starts_with(&format!("{base}/A/")) && node.ends_with("0000000000"), "{node}");
+    assert!(world.exists(&node).await);
+    assert!(matches!(first.lock().await, Err(Error::AlreadyHeld { .. })), "it would wait for itself");
+
+    let waiting = tokio::spawn({
+        let second = second.clone();
+        async move { second.lock().await }
+    });
+    eventually("the second stands in line", async || world.children(&format!("{base}/A")).await.len() == 2).await;
+    assert!(!waiting.is_finished());
+    let token = first.token();
+    first.unlock().await.unwrap();
+    assert!(!world.exists(&node).await);
+    assert_eq!(first.node(), None);
+    waiting.await.unwrap().unwrap();
+    assert!(second.token() > token);
+    assert!(matches!(first.unlock().await, Err(ReleaseError::NotLocked { .. })));
+    second.unlock().await.unwrap();
+    first.lock().await.unwrap();
+    first.unlock().await.unwrap();
+}
+
+/// N-09, blocking.
+async fn the_object_works_without_async(world: &World) {
+    let lock = world.keeper().await.distributed_lock(&world.path("base"), "A");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            lock.lock_blocking().unwrap();
+            assert!(lock.is_held());
+            lock.unlock_blocking().unwrap();
+            assert!(matches!(lock.unlock_blocking(), Err(ReleaseError::NotLocked { .. })));
+        });
+    });
+}
+
+/// Case 48.
+async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
+    let lock = world.keeper().await.distributed_lock(&world.path("base"), "A");
+    lock.lock().await.unwrap();
+    world.remove(&lock.node().unwrap()).await;
+    eventually("it knows", async || !lock.is_held()).await;
+    lock.lock().await.unwrap();
+    assert!(lock.is_held());
+    lock.unlock().await.unwrap();
+}
+
+/// Case 51: ownership is the object's, not a thread's.
+async fn case_51_any_task_may_unlock(world: &World) {
+    let lock = std::sync::Arc::new(world.keeper().await.distributed_lock(&world.path("base"), "A"));
+    let here = lock.clone();
+    tokio::spawn(async move { here.lock().await.unwrap() }).await.unwrap();
+    let there = lock.clone();
+    tokio::spawn(async move { there.unlock().await.unwrap() }).await.unwrap();
+    assert!(!lock.is_held());
+}

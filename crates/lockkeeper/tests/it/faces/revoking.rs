@@ -1,0 +1,160 @@
+//! Asking a holder to let go.
+
+use std::time::Duration;
+
+use lockkeeper::{Answer, Dialect, Error, Lockkeeper, Owner};
+use tokio::time::Instant;
+
+use super::on_every_server;
+use crate::support::{PATIENCE, STEADY, World, eventually};
+
+on_every_server!(
+    case_57_a_holder_hears_who_asks_and_lets_go,
+    case_57_every_kind_hears_it,
+    a_holder_may_refuse_and_is_asked_again,
+    foreign_words_are_heard_and_the_record_is_kept,
+    a_waiter_that_is_asked_withdraws,
+    nothing_is_taken_by_force,
+    holders_of_other_makes_are_asked_in_their_words,
+);
+
+/// N-31, N-32, T-24, T-27: a node older than a moment is watched by its maker; who asks and why is told within a second.
+async fn case_57_a_holder_hears_who_asks_and_lets_go(world: &World) {
+    let owner = Owner { user: "ops".into(), host: "desk-3".into(), pid: 99, program: None };
+    let asker = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone());
+    let asker = asker.connect(&world.servers()).await.unwrap();
+    world.care_for(&asker);
+    let guard = world.keeper().await.mutex(&world.lock()).acquire().message("nightly").await.unwrap();
+    assert_eq!(guard.revocation_requested(), None);
+
+    let asked = asker.admin().revoke(&world.lock(), Some("deploying")).await.unwrap();
+    let since = Instant::now();
+    assert_eq!(asked.len(), 1);
+    assert!(guard.node().ends_with(&asked[0].contender().node));
+    let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+    assert_eq!((heard.by.as_ref(), heard.reason.as_deref()), (Some(&owner), Some("deploying")));
+    assert!(since.elapsed() < Duration::from_secs(1), "told after {:?}", since.elapsed());
+    assert_eq!(guard.revocation_requested(), Some(heard));
+    let shown = asker.admin().show(&world.lock()).await.unwrap();
+    assert_eq!(shown.holders[0].message.as_deref(), Some("nightly"), "asking erases nothing");
+    assert_eq!(shown.holders[0].revocation.as_ref().unwrap().by.as_ref(), Some(&owner));
+
+    let answer = tokio::spawn(async move { asked[0].answer(PATIENCE).await });
+    guard.release().await.unwrap();
+    assert_eq!(answer.await.unwrap().unwrap(), Answer::Released);
+}
+
+/// Case 57: readers, writers, permits, classes.
+async fn case_57_every_kind_hears_it(world: &World) {
+    let (keeper, admin) = (world.keeper().await, world.keeper().await.admin());
+    let [r, w, p, c, z] = ["r", "w", "p", "c", "z"].map(|name| world.path(name));
+    let holdings = [
+        keeper.rwlock(&r).read().acquire().any().await.unwrap(),
+        keeper.rwlock(&r).read().acquire().any().await.unwrap(),
+        keeper.rwlock(&w).write().acquire().any().await.unwrap(),
+        keeper.semaphore(&p, 2).acquire().any().await.unwrap(),
+        keeper.priority_lock(&c).background().acquire().any().await.unwrap(),
+        keeper.mutex(&z).dialect(Dialect::Kazoo).acquire().any().await.unwrap(),
+    ];
+    for (path, holders) in [(&r, 2), (&w, 1), (&p, 1), (&c, 1), (&z, 1)] {
+        assert_eq!(admin.revoke(path, None).await.unwrap().len(), holders, "{path}");
+    }
+    for holding in holdings {
+        tokio::time::timeout(PATIENCE, holding.revocation()).await.unwrap_or_else(|_| panic!("{}", holding.node()));
+        assert!(holding.is_held());
+        holding.release().await.unwrap();
+    }
+}
+
+async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
+    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    let admin = world.keeper().await.admin();
+    for round in ["first", "second"] {
+        let asked = admin.revoke(&world.lock(), Some(round)).await.unwrap();
+        let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+        assert_eq!(heard.reason.as_deref(), Some(round));
+        guard.refuse_revocation("in the middle of it");
+        assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Refused("in the middle of it".to_owned()));
+        assert_eq!(guard.revocation_requested(), None);
+    }
+    guard.release().await.unwrap();
+}
+
+/// N-32, N-33, T-25, T-26, T-29, T-30: the word is read whenever it was written, other data means nothing, two requests are
+/// one. The record that the word replaced is written back.
+async fn foreign_words_are_heard_and_the_record_is_kept(world: &World) {
+    let admin = world.keeper().await.admin();
+    for word in ["unlock", "__REVOKE__"] {
+        // At once: before the maker watches it.
+        let guard = world.keeper().await.mutex(&world.lock()).acquire().message("nightly").await.unwrap();
+        world.observer.set_data(&guard.node(), b"something else", None).await.unwrap();
+        world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
+        world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
+        let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+        assert_eq!((heard.by, heard.reason), (None, None));
+        eventually("the record is back", async || {
+            let shown = admin.show(&world.lock()).await.unwrap();
+            shown.holders[0].message.as_deref() == Some("nightly") && shown.holders[0].revocation.is_some()
+        })
+        .await;
+        guard.release().await.unwrap();
+    }
+}
+
+/// What a waiter does when it is asked: it withdraws, and the one behind it moves up.
+async fn a_waiter_that_is_asked_withdraws(world: &World) {
+    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    let keeper = world.keeper().await;
+    let waiter = world.stand_in_line(&keeper).await;
+    let next = world.stand_in_line(&keeper).await;
+    let node = world.queue().await[1].clone();
+    let admin = world.keeper().await.admin();
+    let asked = admin.revoke_node(&world.lock(), &node, Some("not today")).await.unwrap();
+    match waiter.outcome().await {
+        Err(Error::Revoked { path, by }) => {
+            assert_eq!((path, by.reason.as_deref()), (world.lock(), Some("not today")));
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    assert_eq!(asked.answer(PATIENCE).await.unwrap(), Answer::Released);
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    drop(next.granted().await);
+    let missing = admin.revoke_node(&world.lock(), &node, None).await;
+    assert!(matches!(missing, Err(Error::NoSuchLock { .. })), "{missing:?}");
+}
+
+/// T-28: without the holder's act the lock stays.
+async fn nothing_is_taken_by_force(world: &World) {
+    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    let asked = world.keeper().await.admin().revoke(&world.lock(), None).await.unwrap();
+    tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+    assert_eq!(asked[0].answer(Duration::from_millis(200)).await.unwrap(), Answer::None);
+    assert!(guard.is_held() && world.exists(&guard.node()).await);
+    let later = world.keeper().await;
+    assert!(matches!(later.mutex(&world.lock()).try_acquire().await, Err(Error::Held { .. })));
+    guard.release().await.unwrap();
+}
+
+/// N-34, T-26: anyone asks by writing the word that the node's makers know; where they know none, that is said.
+async fn holders_of_other_makes_are_asked_in_their_words(world: &World) {
+    let admin = world.keeper().await.admin();
+    for (prefix, word) in
+        [("lock-", Some("__REVOKE__")), ("write-", Some("unlock")), ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__", None)]
+    {
+        let path = world.path(prefix);
+        world.make(&path).await;
+        let options = zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
+        let (_, sequence) = world.observer.create(&format!("{path}/{prefix}"), b"10.1.2.3", &options).await.unwrap();
+        let node = format!("{path}/{prefix}{sequence}");
+        match (admin.revoke(&path, Some("please")).await, word) {
+            (Ok(asked), Some(word)) => {
+                assert_eq!(asked.len(), 1);
+                assert_eq!(world.observer.get_data(&node).await.unwrap().0, word.as_bytes());
+            }
+            (Err(Error::Refused { reason, .. }), None) => assert!(reason.contains("no request"), "{reason}"),
+            (outcome, _) => panic!("{prefix}: {outcome:?}"),
+        }
+        world.remove(&node).await;
+    }
+}

@@ -1,0 +1,113 @@
+//! Several locks at once.
+
+use std::time::Duration;
+
+use lockkeeper::{Error, HoldState, Loss};
+
+use super::on_every_server;
+use crate::support::{STEADY, World, eventually};
+
+on_every_server!(
+    case_52_locks_taken_in_opposite_orders_never_deadlock,
+    case_52_several_are_taken_all_or_none_by_one_deadline,
+    kinds_are_mixed_in_one_call,
+    one_lock_asked_for_twice_is_refused_at_once,
+    the_loss_of_one_is_the_loss_of_all,
+);
+
+/// Case 52: lock_all([A, B]) against lock_all([B, A]).
+async fn case_52_locks_taken_in_opposite_orders_never_deadlock(world: &World) {
+    // On the embedded server in full; a shared server is spared.
+    let rounds = if world.is_embedded() { 2_500 } else { 100 };
+    let (a, b) = (world.path("a"), world.path("b"));
+    let mut workers = Vec::new();
+    for worker in 0..4 {
+        let keeper = world.keeper().await;
+        let (a, b) = if worker % 2 == 0 { (a.clone(), b.clone()) } else { (b.clone(), a.clone()) };
+        workers.push(tokio::spawn(async move {
+            for _ in 0..rounds {
+                let both = keeper.multi_lock([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()]).await.unwrap();
+                assert!(both.is_held());
+                both.release().await.unwrap();
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+}
+
+async fn case_52_several_are_taken_all_or_none_by_one_deadline(world: &World) {
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let paths = ["a", "b", "c"].map(|name| world.path(name));
+    let all = |keeper: &lockkeeper::Lockkeeper| {
+        keeper.multi_lock(paths.iter().rev().map(|path| keeper.mutex(path).acquire()))
+    };
+    // The last in order is taken: the ones before it must be given back.
+    let last = other.mutex(&paths[2]).acquire().await.unwrap();
+    match all(&keeper).timeout(Duration::from_millis(300)).await {
+        Err(Error::Timeout { path, waited, holder, .. }) => {
+            assert_eq!((path, waited), (paths[2].clone(), Duration::from_millis(300)));
+            assert!(holder.is_some());
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    for path in &paths[..2] {
+        eventually("what was taken is given back", async || world.children(path).await.is_empty()).await;
+    }
+    last.release().await.unwrap();
+    let guard = all(&keeper).message("all three").await.unwrap();
+    let order: Vec<_> = guard.holdings().iter().map(|holding| holding.path().to_owned()).collect();
+    assert_eq!(order, paths, "in the order of the paths, whatever order they are named in");
+    assert!(guard.token(&paths[0]) < guard.token(&paths[1]));
+    drop(guard);
+    for path in &paths {
+        eventually("dropping releases all", async || world.children(path).await.is_empty()).await;
+    }
+}
+
+async fn kinds_are_mixed_in_one_call(world: &World) {
+    let keeper = world.keeper().await;
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| world.path(name));
+    let parts = [
+        keeper.priority_lock(&d).background().acquire().any(),
+        keeper.semaphore(&c, 3).acquire_many(2).any(),
+        keeper.rwlock(&b).read().acquire().any(),
+        keeper.mutex(&a).acquire().any(),
+    ];
+    let guard = keeper.multi_lock(parts).timeout(STEADY).await.unwrap();
+    assert_eq!(guard.holdings().len(), 4);
+    assert_eq!(guard.token(&c), None, "permits have no token");
+    assert!(guard.token(&a).is_some() && guard.token(&b).is_some() && guard.token(&d).is_some());
+    assert!(matches!(keeper.mutex(&a).try_acquire().await, Err(Error::Held { .. })));
+    drop(keeper.rwlock(&b).read().try_acquire().await.unwrap());
+    assert!(matches!(keeper.semaphore(&c, 3).try_acquire_many(2).await, Err(Error::Held { .. })));
+    assert!(matches!(keeper.priority_lock(&d).try_acquire().await, Err(Error::Held { .. })));
+    guard.release().await.unwrap();
+}
+
+async fn one_lock_asked_for_twice_is_refused_at_once(world: &World) {
+    let keeper = world.keeper().await;
+    let (a, b) = (world.path("a"), world.path("b"));
+    let twice = [keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire(), keeper.mutex(&a).acquire()];
+    match keeper.multi_lock(twice).await {
+        Err(Error::Duplicate { path }) => assert_eq!(path, a),
+        outcome => panic!("{outcome:?}"),
+    }
+    let bad = [keeper.mutex(&a).acquire(), keeper.mutex("no/path").acquire()];
+    assert!(matches!(keeper.multi_lock(bad).await, Err(Error::InvalidPath(_))));
+    assert!(!world.exists(&a).await, "nothing was sent");
+    assert!(keeper.multi_lock::<lockkeeper::Guard>([]).await.unwrap().is_held());
+}
+
+async fn the_loss_of_one_is_the_loss_of_all(world: &World) {
+    let keeper = world.keeper().await;
+    let parts = ["a", "b"].map(|name| keeper.mutex(&world.path(name)).acquire());
+    let guard = keeper.multi_lock(parts).await.unwrap();
+    world.remove(&guard.holdings()[1].node()).await;
+    assert_eq!(guard.lost().await, Loss::Removed);
+    assert!(!guard.is_held());
+    assert_eq!(guard.state(), HoldState::Lost(Loss::Removed));
+    assert_eq!(guard.run(std::future::pending::<()>()).await, Err(Loss::Removed));
+    assert!(guard.release().await.is_err());
+}
