@@ -14,6 +14,7 @@ use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, refu
 use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Step};
 use crate::keeper::Lockkeeper;
+use crate::priority::BARRIER;
 
 /// Longest reason kept, in bytes.
 const MAX_REASON_BYTES: usize = 1024;
@@ -35,7 +36,7 @@ impl Admin {
     /// The holder is told that it lost the lock; it may still be at work for as long as it does not look. `reason` is for those
     /// who ask later: it is kept with who broke it, who was removed and when ([`Admin::broken`]), and logged. Cut at 1024 bytes.
     ///
-    /// Costs what [`Admin::show`] costs and four round trips. Dropping the future leaves it done or not done; either way a break
+    /// Costs what [`Admin::show`] costs and five round trips. Dropping the future leaves it done or not done; either way a break
     /// and its record go together.
     ///
     /// # Errors
@@ -112,8 +113,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        let step = look(ensemble, path, whom).await?;
-        let Target { contender, held, version } = step;
+        let Target { contender, held, version, mark } = look(ensemble, path, whom).await?;
         let broken = Broken {
             path: path.to_owned(),
             node: contender.node.clone(),
@@ -128,8 +128,10 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
         };
-        let delete = Step::Delete { path: format!("{path}/{}", contender.node), version: Some(version) };
-        match ensemble.transact(vec![journal::step(id, &broken), delete]).await {
+        let mut steps = vec![journal::step(id, &broken)];
+        steps.push(Step::Delete { path: format!("{path}/{}", contender.node), version: Some(version) });
+        steps.extend(mark.map(|version| Step::Delete { path: format!("{path}/{BARRIER}"), version: Some(version) }));
+        match ensemble.transact(steps).await {
             Ok(_) | Err(Fault::ConnectionLoss | Fault::SessionOver | Fault::NodeExists) => sent = true,
             // It has gone, which the next look shows; or nobody has broken anything before.
             Err(Fault::NoNode) => match journal::make(ensemble).await {
@@ -150,6 +152,9 @@ struct Target {
     held: bool,
     /// The version of its node's data; the deletion is bound to it.
     version: i32,
+    /// The same of the mark that it holds by, where its lock has one. A holder of ours takes it away itself when its node goes;
+    /// one of another make may not notice before its session ends.
+    mark: Option<i32>,
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
@@ -165,7 +170,15 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
     if !is_the_same(&ContenderInfo::read(contender.node.clone(), &seen), &contender) {
         return Err(gone());
     }
-    Ok(Target { version: seen.version, contender, held })
+    let mark = match held {
+        true => match ensemble.read(&format!("{path}/{BARRIER}")).await {
+            Ok(mark) => (mark.owner == contender.session).then_some(mark.version),
+            Err(Fault::NoNode) => None,
+            Err(fault) => return Err(refused(path, fault)),
+        },
+        false => None,
+    };
+    Ok(Target { version: seen.version, contender, held, mark })
 }
 
 fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), Error> {

@@ -6,7 +6,7 @@ use lockkeeper::{Error, Lockkeeper, Loss, Owner};
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client as zk;
 
-use crate::support::{STEADY, World, on_every_server, on_the_embedded_server};
+use crate::support::{PATIENCE, STEADY, World, eventually, on_every_server, on_the_embedded_server};
 
 on_every_server!(
     case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_why,
@@ -15,6 +15,7 @@ on_every_server!(
     what_is_no_contender_is_not_broken,
     whoever_came_since_is_spared,
     a_break_whose_reply_is_lost_is_made_once,
+    a_break_lets_the_next_in_whatever_the_kind,
 );
 
 on_the_embedded_server!(the_oldest_records_go_when_there_are_too_many);
@@ -184,6 +185,70 @@ async fn a_break_whose_reply_is_lost_is_made_once(world: &World) {
         assert!(next.is_held() && world.exists(&next.node()).await);
         next.release().await.unwrap();
     }
+}
+
+/// The mark of a holder with classes goes with its node, a permit is free again, a writer gets in when the last reader is broken;
+/// and a broken writer's place is not mistaken for the reader's that it might have become.
+async fn a_break_lets_the_next_in_whatever_the_kind(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let admin = world.keeper().await.admin();
+
+    let path = world.path("classes");
+    let guard = one.priority_lock(&path).background().acquire().await.unwrap();
+    let waiting = tokio::spawn(other.priority_lock(&path).foreground().acquire().into_future());
+    eventually("two and the mark", async || world.children(&path).await.len() == 3).await;
+    let broken = admin.break_lock(&path, "in the way").await.unwrap();
+    assert_eq!(broken.token, guard.token());
+    let next = soon(waiting).await;
+    assert!(guard.token() < next.token());
+    assert_eq!(guard.lost().await, Loss::Removed);
+    next.release().await.unwrap();
+    assert_eq!(world.children(&path).await, [""; 0]);
+
+    // One of another make, which holds on to its mark whatever becomes of its node.
+    let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
+    for node in ["A-0000000007", "privateLock"] {
+        world.observer.create(&format!("{path}/{node}"), b"", &options).await.unwrap();
+    }
+    let waiting = tokio::spawn(other.priority_lock(&path).foreground().acquire().into_future());
+    eventually("two and the mark", async || world.children(&path).await.len() == 3).await;
+    admin.break_lock(&path, "in the way").await.unwrap();
+    soon(waiting).await.release().await.unwrap();
+    assert_eq!(world.children(&path).await, [""; 0]);
+
+    let path = world.path("permits");
+    let permits = [one.semaphore(&path, 2).acquire().await.unwrap(), one.semaphore(&path, 2).acquire().await.unwrap()];
+    let waiting = tokio::spawn(other.semaphore(&path, 2).acquire().into_future());
+    eventually("three", async || world.children(&path).await.len() == 3).await;
+    let lock = admin.show(&path).await.unwrap();
+    assert_eq!((lock.holders.len(), lock.waiters.len()), (2, 1));
+    assert!(matches!(admin.break_lock(&path, "which?").await, Err(Error::SeveralHold { .. })));
+    admin.evict(&path, &lock.holders[1], "in the way").await.unwrap();
+    let next = soon(waiting).await;
+    assert_eq!(permits[1].lost().await, Loss::Removed);
+    assert!(permits[0].is_held());
+    next.release().await.unwrap();
+    for permit in permits {
+        _ = permit.release().await;
+    }
+
+    let path = world.path("shared");
+    let reader = one.rwlock(&path).read().acquire().await.unwrap();
+    let waiting = tokio::spawn(other.rwlock(&path).write().acquire().into_future());
+    eventually("two", async || world.children(&path).await.len() == 2).await;
+    admin.break_lock(&path, "in the way").await.unwrap();
+    let writer = soon(waiting).await;
+    assert_eq!(reader.lost().await, Loss::Removed);
+    let waiting = tokio::spawn(one.rwlock(&path).read().acquire().into_future());
+    eventually("two", async || world.children(&path).await.len() == 2).await;
+    admin.break_lock(&path, "in the way").await.unwrap();
+    soon(waiting).await.release().await.unwrap();
+    assert_eq!(writer.lost().await, Loss::Removed);
+}
+
+/// What a waiting call in a task of its own is given.
+async fn soon<G>(waiting: tokio::task::JoinHandle<Result<G, Error>>) -> G {
+    tokio::time::timeout(PATIENCE, waiting).await.expect("it waits for ever").unwrap().unwrap()
 }
 
 /// Beyond 256 the oldest go, some at a time; the last one stays.
