@@ -21,6 +21,8 @@ use tokio_util::codec::Decoder;
 use tracing::{debug, warn};
 
 use crate::engine::Engine;
+#[cfg(feature = "faults")]
+use crate::faults;
 use crate::machine::ConnectionId;
 use crate::outbox::Outbox;
 use crate::words;
@@ -53,6 +55,8 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
         debug!(client = %address, "gone without a word");
         return;
     }
+    #[cfg(feature = "faults")]
+    faults::thawed(&engine).await;
     let answer = words::answer(&engine.borrow(), &buffer[..4]);
     if let Some(answer) = answer {
         let _ = write.write_all(answer.as_bytes()).await;
@@ -112,7 +116,7 @@ async fn receive(read: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Result<
 async fn receive_all(
     engine: &RefCell<Engine>,
     id: ConnectionId,
-    outbox: &Outbox,
+    outbox: &Rc<Outbox>,
     read: &mut OwnedReadHalf,
     mut buffer: BytesMut,
     max_frame: usize,
@@ -125,7 +129,18 @@ async fn receive_all(
             while outbox.backlog() > MAX_BACKLOG && !outbox.is_closing() {
                 outbox.room.notified().await;
             }
+            #[cfg(feature = "faults")]
+            let fate = {
+                faults::thawed(engine).await;
+                faults::fate(engine, id, &frame)
+            };
+            #[cfg(feature = "faults")]
+            if !fate.begin(outbox) {
+                continue;
+            }
             let taken = engine.borrow_mut().frame(id, &frame);
+            #[cfg(feature = "faults")]
+            fate.end(outbox);
             taken.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a frame that is not of the protocol"))?;
             greeting = None;
         }

@@ -3,6 +3,7 @@
 //! All connections and the engine share one thread, so a request is a function call and needs no lock and no queue. The
 //! only other thread is the disk's.
 
+mod clock;
 mod login;
 
 use std::collections::hash_map::Entry;
@@ -11,15 +12,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
+pub(crate) use clock::Clock;
+
 use crate::account::Exchange;
 use crate::config::Config;
 use crate::error::ServerError;
-use crate::machine::{CloseReason, ConnectionId, Effect, Machine, Now, Txn, TxnOp};
+use crate::machine::{CloseReason, ConnectionId, Effect, Machine, Txn, TxnOp};
 use crate::opcode::OpCode;
 use crate::outbox::{Outbox, Waited};
 use crate::path;
@@ -66,28 +69,6 @@ pub(crate) struct PeerReport {
     pub(crate) session: Option<(i64, Duration)>,
 }
 
-/// The clocks, read once a step.
-#[derive(Debug)]
-pub(crate) struct Clock {
-    start: Instant,
-}
-
-impl Clock {
-    pub(crate) fn start() -> Self {
-        Self { start: Instant::now() }
-    }
-
-    pub(crate) fn now(&self) -> Now {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { monotonic: self.start.elapsed(), wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX) }
-    }
-
-    /// The moment that the machine calls `monotonic`.
-    pub(crate) fn instant(&self, monotonic: Duration) -> Instant {
-        self.start + monotonic
-    }
-}
-
 /// What has changed since the last batch.
 #[derive(Debug, Default)]
 struct Dirty {
@@ -124,6 +105,8 @@ pub(crate) struct Engine {
     stopped: bool,
     /// When the last frame came in.
     step_began: Duration,
+    #[cfg(feature = "faults")]
+    pub(crate) faults: crate::faults::State,
     /// A step has begun and not ended. Seen from outside a step, it means that the step panicked half-way.
     stepping: bool,
 }
@@ -147,6 +130,8 @@ impl Engine {
             settled: Rc::default(),
             stopped: false,
             step_began: Duration::ZERO,
+            #[cfg(feature = "faults")]
+            faults: crate::faults::State::default(),
             stepping: false,
             machine,
             clock,
@@ -282,6 +267,31 @@ impl Engine {
         if let Some(peer) = self.peers.get(&id) {
             peer.outbox.close();
         }
+    }
+
+    /// Cuts a connection; false if it is gone.
+    #[cfg(feature = "faults")]
+    pub(crate) fn cut(&mut self, id: ConnectionId) -> bool {
+        self.peers.get(&id).inspect(|peer| peer.outbox.abort()).is_some()
+    }
+
+    /// Cuts all connections; how many there were.
+    #[cfg(feature = "faults")]
+    pub(crate) fn cut_all(&mut self) -> usize {
+        self.peers.values().for_each(|peer| peer.outbox.abort());
+        self.peers.len()
+    }
+
+    /// Keeps back what any connection has to be told, or lets it go.
+    #[cfg(feature = "faults")]
+    pub(crate) fn hold_all(&self, held: bool) {
+        self.peers.values().for_each(|peer| peer.outbox.hold(held));
+    }
+
+    /// Whether a connection has sent its connect request.
+    #[cfg(feature = "faults")]
+    pub(crate) fn has_greeted(&self, id: ConnectionId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.greeted)
     }
 
     /// Lets the machine do what has become due.

@@ -75,6 +75,10 @@ enum Ending {
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
     ending: Cell<Ending>,
+    /// Whatever is queued now is forgotten instead; for faults.
+    muted: Cell<bool>,
+    /// Nothing at or after this stream position goes; for faults.
+    held_at: Cell<Option<u64>>,
     /// The connection has begun to end; heard by its one reader.
     pub(crate) ended: Notify,
     /// Something may be sent, or the connection is to be closed.
@@ -88,7 +92,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Queues a frame that may go once `zxid` is durable, and answers what came in at `since`; true if it has to wait.
     pub(crate) fn push(&self, zxid: i64, durable: i64, since: Duration, encode: impl FnOnce(&mut BytesMut)) -> bool {
-        if self.is_closing() {
+        if self.is_closing() || self.muted.get() {
             return false;
         }
         let queue = &mut *self.queue.borrow_mut();
@@ -129,11 +133,12 @@ impl Outbox {
     /// Takes what may be sent now.
     pub(crate) fn take(&self) -> Option<Bytes> {
         let queue = &mut *self.queue.borrow_mut();
-        let len = usize::try_from(queue.released - queue.taken).expect("the bytes are in memory");
+        let until = self.held_at.get().map_or(queue.released, |held| queue.released.min(held));
+        let len = usize::try_from(until.saturating_sub(queue.taken)).expect("the bytes are in memory");
         if len == 0 {
             return None;
         }
-        queue.taken = queue.released;
+        queue.taken = until;
         if queue.bytes.len() == len {
             // Idle connections keep no buffer.
             return Some(std::mem::take(&mut queue.bytes).freeze());
@@ -149,6 +154,20 @@ impl Outbox {
     /// How many frames wait for the disk.
     pub(crate) fn held(&self) -> u64 {
         self.queue.borrow().marks.iter().map(|mark| mark.frames.frames).sum()
+    }
+
+    /// Forgets what is queued from now on, or no longer.
+    #[cfg(feature = "faults")]
+    pub(crate) fn mute(&self, muted: bool) {
+        self.muted.set(muted);
+    }
+
+    /// Keeps back what is queued from now on, or lets it go.
+    #[cfg(feature = "faults")]
+    pub(crate) fn hold(&self, held: bool) {
+        let end = self.queue.borrow().end();
+        self.held_at.set(held.then(|| self.held_at.get().unwrap_or(end)));
+        self.wake.notify_one();
     }
 
     /// Ends the connection after what is queued now.

@@ -53,11 +53,13 @@ pub struct DumpedNode {
 }
 
 #[derive(Debug)]
-enum Command {
+pub(crate) enum Command {
     Expire(i64, oneshot::Sender<bool>),
     SetChildCounter(String, i32, oneshot::Sender<bool>),
     Sessions(oneshot::Sender<Vec<i64>>),
     Dump(oneshot::Sender<Vec<DumpedNode>>),
+    #[cfg(feature = "faults")]
+    Order(crate::faults::Order),
     Stop(oneshot::Sender<()>),
 }
 
@@ -161,6 +163,12 @@ impl Server {
     /// [`ServerError::Stopped`].
     pub async fn dump(&self) -> Result<Vec<DumpedNode>, ServerError> {
         self.ask(Command::Dump).await
+    }
+
+    /// Faults on demand, for tests of what uses this server.
+    #[cfg(feature = "faults")]
+    pub fn faults(&self) -> crate::faults::Faults {
+        crate::faults::Faults::new(self.commands.clone())
     }
 
     /// Resolves when the server has stopped by itself, with the reason; never otherwise.
@@ -410,11 +418,13 @@ async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: 
 async fn tick(engine: &RefCell<Engine>, interval: Duration) {
     let mut distrusted = false;
     loop {
-        let now = engine.borrow().clock.now().monotonic;
-        let ticks = u32::try_from(now.as_nanos() / interval.as_nanos()).unwrap_or(u32::MAX).saturating_add(1);
-        let due = engine.borrow().clock.instant(interval * ticks);
+        let due = engine.borrow().clock.next_multiple(interval);
         tokio::time::sleep_until(due.into()).await;
         // A late tick means that this process did not run. Pings may be waiting in the sockets: hear them first, once.
+        #[cfg(feature = "faults")]
+        if engine.borrow_mut().faults.skips_tick() {
+            continue;
+        }
         let late = due.elapsed() > interval;
         distrusted = late && !distrusted;
         if distrusted {
@@ -439,6 +449,10 @@ async fn flush(engine: Rc<RefCell<Engine>>, disk: Option<Disk>) -> ServerError {
             continue;
         };
         let zxid = batch.zxid;
+        #[cfg(feature = "faults")]
+        if let Err(error) = crate::faults::before_commit(&engine).await {
+            return error;
+        }
         match disk.commit(batch).await {
             Ok(batch) => spare = batch,
             Err(error) => return error,
@@ -465,6 +479,8 @@ async fn obey(
                 drop(reply.send(engine.borrow().machine.sessions().iter().map(|(id, _)| id).collect()));
             }
             Command::Dump(reply) => drop(reply.send(dump(engine.borrow().machine.tree()))),
+            #[cfg(feature = "faults")]
+            Command::Order(order) => order.obey(&mut engine.borrow_mut()),
             Command::Stop(reply) => return Some(reply),
         }
     }
