@@ -6,3 +6,4 @@ mod calling;
 mod granting;
 mod leaving;
 mod losing;
+mod objects;
