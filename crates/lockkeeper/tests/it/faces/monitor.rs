@@ -102,7 +102,7 @@ async fn the_errors_are_told_apart_and_name_object_and_asker(world: &World) {
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-34.
+/// C-34: none of it runs.
 async fn work_is_not_begun_after_an_error(world: &World) {
     let keeper = world.keeper().await;
     let object = object(world, "P1");

@@ -63,7 +63,7 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     first.unlock().await.unwrap();
 }
 
-/// N-09, blocking.
+/// N-09: blocking.
 async fn the_object_works_without_async(world: &World) {
     let lock = world.keeper().await.distributed_lock(&world.path("base"), "A");
     std::thread::scope(|scope| {
