@@ -74,13 +74,15 @@ pub struct Acquire<G = Guard> {
     timeout: Option<Duration>,
     message: Option<String>,
     cancel: Option<CancellationToken>,
+    create_parents: bool,
     guard: PhantomData<fn() -> G>,
 }
 
 impl<G> Acquire<G> {
     /// A request for what `kind` says; where that is a mistake of the caller's, awaiting the request tells it.
     pub(crate) fn new(keeper: Lockkeeper, kind: Result<Kind, Error>, once: bool) -> Self {
-        Acquire { keeper, kind, once, timeout: None, message: None, cancel: None, guard: PhantomData }
+        let (timeout, message, cancel, create_parents) = (None, None, None, true);
+        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: PhantomData }
     }
 
     /// The lock's path; a mistake of the caller's is told here, once, instead of by awaiting the request.
@@ -98,8 +100,12 @@ impl<G> Acquire<G> {
 
     /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
     pub fn any(self) -> Acquire<Holding> {
-        let Acquire { keeper, kind, once, timeout, message, cancel, guard: _ } = self;
-        Acquire { keeper, kind, once, timeout, message, cancel, guard: PhantomData }
+        self.of_kind()
+    }
+
+    fn of_kind<H>(self) -> Acquire<H> {
+        let Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: _ } = self;
+        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: PhantomData }
     }
 
     /// Gives up after `timeout`, counted from the moment the request is awaited, with [`Error::Timeout`].
@@ -117,6 +123,13 @@ impl<G> Acquire<G> {
     /// Gives up with [`Error::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.cancel = Some(token);
+        self
+    }
+
+    /// Whether the lock's path is made where it is missing, as it is unless set. With `false` a missing path is
+    /// [`Error::NoSuchLock`]: for places where an operator decides which locks there are.
+    pub fn create_parents(mut self, create: bool) -> Self {
+        self.create_parents = create;
         self
     }
 
@@ -160,9 +173,7 @@ impl<G> Acquire<G> {
         started: Instant,
         mut caller: oneshot::Sender<Result<Holding, Error>>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let Acquire { keeper, once, timeout, message, cancel, .. } = self;
-        let request =
-            Acquire::<Guard> { kind: Err(Error::Closed), guard: PhantomData, keeper, once, timeout, message, cancel };
+        let request = Acquire::<Guard> { kind: Err(Error::Closed), ..self.of_kind() };
         async move {
             let path = kind.path.to_string();
             let session = tokio::select! {
@@ -196,14 +207,26 @@ impl<G> Acquire<G> {
         caller: oneshot::Sender<Result<Holding, Error>>,
     ) {
         let deadline = self.deadline(started);
-        let Acquire { keeper, once, timeout, message, cancel, .. } = self;
+        let Acquire { keeper, once, timeout, message, cancel, create_parents, .. } = self;
         // A new id for every attempt: it lives and dies with this session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms());
         let contender = kind.contender(id, session.id());
         let ageing = kind.ageing.and_then(|(after, class)| Some((started.checked_add(after)?, class)));
         let (path, permits) = (kind.path.to_string(), kind.discipline.permits());
-        let attempt = Attempt { path, ensemble, payload, permits, once, ageing, timeout, started, deadline, cancel };
+        let attempt = Attempt {
+            path,
+            ensemble,
+            payload,
+            permits,
+            create_parents,
+            once,
+            ageing,
+            timeout,
+            started,
+            deadline,
+            cancel,
+        };
         let runner = session.clone();
         runner.spawn(drive(attempt, contender, session, caller));
     }

@@ -43,6 +43,8 @@ pub(crate) struct Attempt {
     pub(crate) payload: Payload,
     /// How many permits there are, where they are counted.
     pub(crate) permits: Option<u32>,
+    /// Make the path where it is missing.
+    pub(crate) create_parents: bool,
     /// Leave at once if not first.
     pub(crate) once: bool,
     /// When to enter anew in another class.
@@ -136,6 +138,11 @@ impl Driver {
                         self.changed();
                     }
                     Command::End(end) => ended = Some(end),
+                    Command::MakeParent { .. } if !self.attempt.create_parents => {
+                        let error = Error::NoSuchLock { path: self.attempt.path.clone() };
+                        self.caller.refuse(error);
+                        self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
+                    }
                     other => flight = Some(self.operations().start(other)),
                 }
             }

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::Error;
+use crate::acl::LockAcl;
 use crate::ensemble::{Network, Opened};
 use crate::zookeeper::ZooKeeper;
 
@@ -239,7 +240,8 @@ impl Network for Embedded {
             let network = ZooKeeper {
                 servers: endpoint.address.to_string().parse()?,
                 session_timeout: self.session_timeout,
-                secret: Some(endpoint.secret),
+                credentials: vec![("lockkeeper".to_owned(), endpoint.secret.into_bytes())],
+                acl: LockAcl::Open,
                 tasks: self.tasks.clone(),
             };
             let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;

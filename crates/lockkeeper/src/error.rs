@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockkeeper_core::{ClassError, Loss, PathError, Revocation};
 
+use crate::acl::LockAcl;
 use crate::admin::ContenderInfo;
 
 /// Why a lock was not acquired, or a question about locks not answered.
@@ -66,6 +67,12 @@ pub enum Error {
         servers: String,
         /// What is wrong with it.
         problem: String,
+    },
+    /// An access list for those with the same credential needs a credential. Nothing was sent.
+    #[error("{acl:?} access lists need a credential that those who share the locks have in common")]
+    NoCredential {
+        /// What was asked for.
+        acl: LockAcl,
     },
     /// No server opened a session.
     #[error("no server opened a session within {}: {detail}", short(*waited))]
@@ -222,6 +229,9 @@ impl Error {
     /// What to do about it, where that can be said in a line.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Error::NoCredential { .. } => {
+                Some("give one: Builder::credential(\"digest\", \"user:password\")".to_owned())
+            }
             Error::Unreachable { servers, .. } => {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine may reach it"))
             }

@@ -8,6 +8,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::acl::LockAcl;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network};
@@ -44,13 +45,29 @@ struct Inner {
 }
 
 /// Options for a [`Lockkeeper`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "options do nothing until connected"]
 pub struct Builder {
     session_timeout: Duration,
     connect_timeout: Duration,
     owner: Owner,
-    secret: Option<String>,
+    credentials: Vec<(String, Vec<u8>)>,
+    acl: LockAcl,
+}
+
+/// Without what a log must not show.
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
+        let (session_timeout, acl) = (self.session_timeout, self.acl);
+        f.debug_struct("Builder")
+            .field("session_timeout", &session_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("owner", &self.owner)
+            .field("credentials", &schemes)
+            .field("acl", &acl)
+            .finish()
+    }
 }
 
 impl Default for Builder {
@@ -59,7 +76,8 @@ impl Default for Builder {
             session_timeout: SESSION_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
             owner: identity::this_process(),
-            secret: None,
+            credentials: Vec::new(),
+            acl: LockAcl::Open,
         }
     }
 }
@@ -92,8 +110,20 @@ impl Builder {
     }
 
     /// The proof that a server which serves one user only asks for.
-    pub fn secret(mut self, secret: impl Into<String>) -> Self {
-        self.secret = Some(secret.into());
+    pub fn secret(self, secret: impl Into<String>) -> Self {
+        self.credential("lockkeeper", secret.into())
+    }
+
+    /// What this process proves itself with, for ensembles whose access lists ask: `credential("digest", "user:password")`.
+    /// May be given for several schemes. It travels as it is: use TLS where others may listen.
+    pub fn credential(mut self, scheme: impl Into<String>, credential: impl Into<Vec<u8>>) -> Self {
+        self.credentials.push((scheme.into(), credential.into()));
+        self
+    }
+
+    /// Who may use the nodes that this handle makes; anyone unless set. An embedded server serves one user anyway.
+    pub fn acl(mut self, acl: LockAcl) -> Self {
+        self.acl = acl;
         self
     }
 
@@ -102,7 +132,7 @@ impl Builder {
     /// # Errors
     /// As [`Lockkeeper::connect`].
     pub async fn connect(self, servers: &str) -> Result<Lockkeeper, Error> {
-        let servers = servers.parse()?;
+        let servers = self.checked(servers)?;
         let io = Io::thread()?;
         let network = self.network(servers, &io);
         self.start(Box::new(network), io, Clock::System).opened().await
@@ -116,7 +146,7 @@ impl Builder {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
-        let servers = servers.parse()?;
+        let servers = self.checked(servers)?;
         let io = Io::thread()?;
         let network = self.network(servers, &io);
         let keeper = self.start(Box::new(network), io.clone(), Clock::System);
@@ -142,9 +172,17 @@ impl Builder {
         self.start(network, io, Clock::Runtime(tokio::time::Instant::now()))
     }
 
+    /// Everything that can be said to be wrong before anything is sent.
+    fn checked(&self, servers: &str) -> Result<Servers, Error> {
+        if self.acl != LockAcl::Open && self.credentials.is_empty() {
+            return Err(Error::NoCredential { acl: self.acl });
+        }
+        servers.parse()
+    }
+
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
-        let (session_timeout, secret) = (self.session_timeout, self.secret.clone());
-        ZooKeeper { servers, session_timeout, secret, tasks: io.tasks().clone() }
+        let (session_timeout, credentials) = (self.session_timeout, self.credentials.clone());
+        ZooKeeper { servers, session_timeout, credentials, acl: self.acl, tasks: io.tasks().clone() }
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {

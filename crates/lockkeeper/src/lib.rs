@@ -51,6 +51,7 @@
 
 #![warn(missing_docs)]
 
+mod acl;
 mod acquire;
 mod admin;
 mod clock;
@@ -77,6 +78,7 @@ pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
 
+pub use acl::LockAcl;
 pub use acquire::Acquire;
 pub use admin::{Admin, Broken, ContenderInfo, Follow, LockInfo};
 pub use distributed::DistributedLock;

@@ -16,30 +16,41 @@ use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
 use crate::Error;
+use crate::acl::LockAcl;
 use crate::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Watcher, Written};
 use crate::servers::Servers;
 
 /// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
 const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
 
-/// What `mode` and ACL a node is made with. Open to anyone, as the recipes' nodes are: whoever may contend may also break.
-fn options(kind: Kind) -> zk::CreateOptions<'static> {
+/// What mode and access list a node is made with.
+fn options(kind: Kind, acl: LockAcl) -> zk::CreateOptions<'static> {
     let mode = match kind {
         Kind::EphemeralSequential => zk::CreateMode::EphemeralSequential,
         Kind::Ephemeral => zk::CreateMode::Ephemeral,
         Kind::Container => zk::CreateMode::Container,
         Kind::Persistent => zk::CreateMode::Persistent,
     };
-    mode.with_acls(zk::Acls::anyone_all())
+    mode.with_acls(match acl {
+        LockAcl::Open => zk::Acls::anyone_all(),
+        LockAcl::Visible => zk::Acls::new(const { &VISIBLE }),
+        LockAcl::Private => zk::Acls::creator_all(),
+    })
 }
+
+/// Whoever has the creator's credential may do anything, anyone may look.
+const VISIBLE: [zk::Acl; 2] =
+    [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::READ, "world", "anyone")];
 
 /// Opens sessions with a list of servers.
 #[derive(Debug)]
 pub(crate) struct ZooKeeper {
     pub(crate) servers: Servers,
     pub(crate) session_timeout: Duration,
-    /// Proof for a server that serves one user only.
-    pub(crate) secret: Option<String>,
+    /// What this process proves itself with, each for a scheme.
+    pub(crate) credentials: Vec<(String, Vec<u8>)>,
+    /// Who may use the nodes that are made.
+    pub(crate) acl: LockAcl,
     /// What must come to its end, also when nobody waits for it any more.
     pub(crate) tasks: TaskTracker,
 }
@@ -58,7 +69,7 @@ impl Network for ZooKeeper {
             // A part of the patience is kept for finding out why.
             let questions = (patience / 4).min(Duration::from_millis(500));
             match tokio::time::timeout(patience - questions, retried).await {
-                Ok(Ok(client)) => Ok(opened(client, self.servers.chroot().to_owned())),
+                Ok(Ok(client)) => Ok(opened(client, self.servers.chroot().to_owned(), self.acl)),
                 Ok(Err(zk::Error::AuthFailed)) => Err(Error::AuthFailed { servers: self.servers.to_string() }),
                 Ok(Err(_)) | Err(_) => Err(Error::Unreachable {
                     servers: self.servers.to_string(),
@@ -79,8 +90,8 @@ impl ZooKeeper {
     async fn connect(&self) -> Result<zk::Client, zk::Error> {
         let timeout = self.session_timeout.min(LONGEST_SESSION);
         let mut connector = zk::Client::connector().with_session_timeout(timeout).with_fail_eagerly();
-        if let Some(secret) = &self.secret {
-            connector = connector.with_auth("lockkeeper", secret.as_bytes());
+        for (scheme, credential) in &self.credentials {
+            connector = connector.with_auth(scheme, credential);
         }
         let endpoints = self.servers.endpoints();
         let (sender, connected) = oneshot::channel();
@@ -103,7 +114,7 @@ async fn close(client: zk::Client) {
 }
 
 /// Wraps a connected client and forwards what its connection goes through.
-fn opened(client: zk::Client, chroot: String) -> Opened {
+fn opened(client: zk::Client, chroot: String, acl: LockAcl) -> Opened {
     let timeout = client.session_timeout();
     let (sender, connection) = mpsc::unbounded_channel();
     let mut states = client.state_watcher();
@@ -123,7 +134,7 @@ fn opened(client: zk::Client, chroot: String) -> Opened {
     });
     let session = SessionId(client.session_id().0);
     Opened {
-        ensemble: Arc::new(Client { client: Arc::new(client), chroot, session }),
+        ensemble: Arc::new(Client { client: Arc::new(client), chroot, session, acl }),
         timeout,
         connection,
         anchor: None,
@@ -134,6 +145,7 @@ struct Client {
     client: Arc<zk::Client>,
     chroot: String,
     session: SessionId,
+    acl: LockAcl,
 }
 
 impl Client {
@@ -178,13 +190,14 @@ impl Ensemble for Client {
 
     fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)> {
         let name = path.rsplit('/').next().unwrap_or(path).to_owned();
+        let (options, chroots) = (options(kind, self.acl), options(Kind::Persistent, self.acl));
         let chroot = (path.rfind('/') == Some(0) && !self.chroot.is_empty()).then(|| self.chroot.clone());
         self.reply(path, move |client, path| async move {
-            let mut created = client.create(&path, &data, &options(kind)).await;
+            let mut created = client.create(&path, &data, &options).await;
             // Right below the chroot only the chroot itself can be missing. It stays: an operator named it.
             if let (Err(zk::Error::NoNode), Some(chroot)) = (&created, chroot) {
-                client.mkdir(&chroot, &options(Kind::Persistent)).await?;
-                created = client.create(&path, &data, &options(kind)).await;
+                client.mkdir(&chroot, &chroots).await?;
+                created = client.create(&path, &data, &options).await;
             }
             let (stat, sequence) = created?;
             let name = match kind {
@@ -207,13 +220,14 @@ impl Ensemble for Client {
     }
 
     fn transact(&self, steps: Vec<Step>) -> Reply<Option<Zxid>> {
+        let acl = self.acl;
         let full: Vec<String> = steps.iter().map(|step| self.full(step.path())).collect();
         self.reply("/", move |client, _| async move {
             let mut writer = client.new_multi_writer();
             for (step, path) in steps.iter().zip(&full) {
                 match step {
                     Step::Check { version, .. } => writer.add_check_version(path, version.unwrap_or(-1)),
-                    Step::Create { data, kind, .. } => writer.add_create(path, data, &options(*kind)),
+                    Step::Create { data, kind, .. } => writer.add_create(path, data, &options(*kind, acl)),
                     Step::Write { data, version, .. } => writer.add_set_data(path, data, *version),
                     Step::Delete { version, .. } => writer.add_delete(path, *version),
                 }?;

@@ -1,5 +1,6 @@
 //! The library's faces beside the plain guard: several locks at once, locks as objects, asking a holder to let go.
 
+mod access;
 mod monitor;
 mod objects;
 mod revoking;

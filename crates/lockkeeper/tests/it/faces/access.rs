@@ -1,0 +1,85 @@
+//! Who may use a lock, and who makes its path.
+
+use lockkeeper::{Error, LockAcl, Lockkeeper};
+
+use super::on_every_server;
+use crate::support::{STEADY, World};
+
+on_every_server!(
+    nodes_are_for_anyone_unless_told_otherwise,
+    a_private_lock_is_for_those_with_the_credential,
+    a_visible_lock_can_be_looked_at,
+    an_access_list_without_a_credential_is_refused_before_anything_is_sent,
+    a_missing_path_is_made_or_reported,
+);
+
+async fn keeper(world: &World, user: &str, acl: LockAcl) -> Lockkeeper {
+    let builder = Lockkeeper::builder().session_timeout(STEADY).credential("digest", format!("{user}:secret")).acl(acl);
+    let keeper = builder.connect(&world.servers()).await.unwrap();
+    world.care_for(&keeper);
+    keeper
+}
+
+/// N-11, D-24: the defaults work on a fresh server with nothing set up.
+async fn nodes_are_for_anyone_unless_told_otherwise(world: &World) {
+    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    for path in [world.lock(), guard.node()] {
+        let (acl, _) = world.observer.get_acl(&path).await.unwrap();
+        assert_eq!(acl, *zookeeper_client::Acls::anyone_all(), "{path}");
+    }
+}
+
+/// N-11: the access list is an option.
+async fn a_private_lock_is_for_those_with_the_credential(world: &World) {
+    let (mine, ours) = (keeper(world, "us", LockAcl::Private).await, keeper(world, "us", LockAcl::Private).await);
+    let theirs = keeper(world, "them", LockAcl::Private).await;
+    let path = world.path("private");
+    let guard = mine.mutex(&path).acquire().await.unwrap();
+    assert!(matches!(ours.mutex(&path).try_acquire().await, Err(Error::Held { .. })));
+    match theirs.mutex(&path).try_acquire().await {
+        Err(error @ Error::Refused { .. }) => assert!(error.hint().unwrap().contains("ACL"), "{error}"),
+        outcome => panic!("{outcome:?}"),
+    }
+    assert!(matches!(theirs.admin().show(&path).await, Err(Error::Refused { .. })));
+    guard.release().await.unwrap();
+    assert_eq!(ours.admin().show(&path).await.unwrap().holders, []);
+    // The observer, who looks for what is left, may not look here.
+    let us = zookeeper_client::Client::connector().with_auth("digest", b"us:secret");
+    let us = us.connect(&world.servers()).await.unwrap();
+    us.delete(&path, None).await.unwrap();
+}
+
+async fn a_visible_lock_can_be_looked_at(world: &World) {
+    let mine = keeper(world, "us", LockAcl::Visible).await;
+    let theirs = keeper(world, "them", LockAcl::Visible).await;
+    let path = world.path("visible");
+    let guard = mine.mutex(&path).acquire().message("nightly").await.unwrap();
+    let seen = theirs.admin().show(&path).await.unwrap();
+    assert_eq!(seen.holders[0].message.as_deref(), Some("nightly"));
+    assert!(matches!(theirs.mutex(&path).try_acquire().await, Err(Error::Refused { .. })));
+    assert!(matches!(theirs.admin().revoke(&path, None).await, Err(Error::Refused { .. })));
+    guard.release().await.unwrap();
+}
+
+async fn an_access_list_without_a_credential_is_refused_before_anything_is_sent(_: &World) {
+    let outcome = Lockkeeper::builder().acl(LockAcl::Private).connect("127.0.0.1:1").await;
+    match outcome {
+        Err(error @ Error::NoCredential { .. }) => assert!(error.hint().unwrap().contains("credential"), "{error}"),
+        outcome => panic!("{outcome:?}"),
+    }
+    let debug = format!("{:?}", Lockkeeper::builder().credential("digest", "user:hush"));
+    assert!(debug.contains("digest") && !debug.contains("hush"), "{debug}");
+}
+
+/// D-25: made where it is missing; told not to, it is said that there is none.
+async fn a_missing_path_is_made_or_reported(world: &World) {
+    let keeper = world.keeper().await;
+    let path = world.path("deep/below/lock");
+    match keeper.mutex(&path).acquire().create_parents(false).await {
+        Err(Error::NoSuchLock { path: named }) => assert_eq!(named, path),
+        outcome => panic!("{outcome:?}"),
+    }
+    assert!(!world.exists(&world.path("deep")).await);
+    drop(keeper.mutex(&path).acquire().await.unwrap());
+    drop(keeper.mutex(&path).acquire().create_parents(false).await.unwrap());
+}
