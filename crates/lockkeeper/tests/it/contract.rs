@@ -6,4 +6,3 @@ mod calling;
 mod granting;
 mod leaving;
 mod losing;
-mod objects;

@@ -1,6 +1,6 @@
 //! The lock as an object: base path and name, `lock` and `unlock`.
 
-use lockkeeper::{Error, ReleaseError};
+use lockkeeper::{Error, Loss, ReleaseError};
 
 use super::on_every_server;
 use crate::support::{World, eventually};
@@ -13,8 +13,8 @@ on_every_server!(
     case_51_any_task_may_unlock,
 );
 
-/// N-05, N-06, N-07, N-08: three parameters; the same two names are the same lock, another name is another lock, and two
-/// objects hold two.
+/// N-05, N-06, N-07, N-08, D-02, D-03, D-04: three parameters; the same two names are the same lock, another name is another
+/// lock, also one that begins alike, and two objects hold two.
 async fn base_path_and_name_are_the_lock(world: &World) {
     let (mine, yours) = (world.keeper().await, world.keeper().await);
     let base = world.path("base");
@@ -27,13 +27,17 @@ async fn base_path_and_name_are_the_lock(world: &World) {
         Err(Error::Held { path, .. }) => assert_eq!(path, format!("{base}/A")),
         outcome => panic!("two holders: {outcome:?}"),
     }
+    yours.distributed_lock(&base, "AB").try_lock().await.unwrap();
     a.unlock().await.unwrap();
     yours.distributed_lock(&format!("{base}/"), "A").try_lock().await.unwrap();
     b.unlock().await.unwrap();
+    for bad in ["", "a//b", ".."] {
+        assert!(matches!(mine.distributed_lock(&base, bad).lock().await, Err(Error::InvalidPath(_))), "{bad:?}");
+    }
 }
 
-/// N-09, N-10, N-16, N-17: `lock` waits; the node is base and name with a number appended; `unlock` deletes it and lets the next
-/// one in; a second `unlock` is an error.
+/// N-09, N-10, N-16, N-17, D-06, D-16, D-22, D-23: `lock` waits; the node is base and name with a number appended; a second
+/// `lock` is an error and leaves no node; `unlock` deletes it and lets the next one in; a second `unlock` is an error.
 async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     let base = world.path("base");
     let first = world.keeper().await.distributed_lock(&base, "A");
@@ -44,6 +48,8 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     assert!(node.starts_with(&format!("{base}/A/")) && node.ends_with("0000000000"), "{node}");
     assert!(world.exists(&node).await);
     assert!(matches!(first.lock().await, Err(Error::AlreadyHeld { .. })), "it would wait for itself");
+    assert!(matches!(first.try_lock().await, Err(Error::AlreadyHeld { .. })));
+    assert_eq!(world.children(&format!("{base}/A")).await.len(), 1);
 
     let waiting = tokio::spawn({
         let second = second.clone();
@@ -84,7 +90,15 @@ async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
     eventually("it knows", async || !lock.is_held()).await;
     lock.lock().await.unwrap();
     assert!(lock.is_held());
-    lock.unlock().await.unwrap();
+    // What was lost cannot be unlocked either, and is forgotten by that.
+    world.remove(&lock.node().unwrap()).await;
+    eventually("it knows", async || !lock.is_held()).await;
+    assert!(matches!(lock.unlock().await, Err(ReleaseError::NotHeld { loss: Loss::Removed })));
+    lock.lock().await.unwrap();
+    // Dropped while it is held, it lets go.
+    let path = world.path("base/A");
+    drop(lock);
+    eventually("nobody", async || world.children(&path).await.is_empty()).await;
 }
 
 /// Case 51: ownership is the object's, not a thread's.
