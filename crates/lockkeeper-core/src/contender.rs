@@ -214,6 +214,12 @@ impl Contender {
         self.granted && self.leaving.is_none() && !self.session_over && stands
     }
 
+    /// Whether it is on its way out, for whatever reason: who was told that it holds must know at once, before the way out
+    /// lets anybody else in.
+    pub fn leaves(&self) -> bool {
+        self.leaving.is_some()
+    }
+
     /// Whether what it holds is for it alone, beside no reader.
     pub fn is_alone(&self) -> bool {
         self.holds() && self.mode != Mode::Read && !self.reads_early && !matches!(self.alone, Alone::Wanted)

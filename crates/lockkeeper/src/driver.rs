@@ -124,6 +124,7 @@ impl Driver {
                 look = Some(self.look(name));
                 self.stop_if_once();
             }
+            self.tell_if_it_leaves();
             while let Some(command) = self.contender.next_command() {
                 trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
                 match command {
@@ -291,6 +292,13 @@ impl Driver {
             self.refusal = Some(fault.to_string());
         }
         failure
+    }
+
+    /// Somebody took a node of the hold: its owner hears of it before the other node is deleted and lets the next one in.
+    fn tell_if_it_leaves(&mut self) {
+        if let (Caller::Holding { hold, .. }, true) = (&self.caller, self.contender.leaves()) {
+            hold.lose(Loss::Removed);
+        }
     }
 
     /// The hold, if there is one, is lost.

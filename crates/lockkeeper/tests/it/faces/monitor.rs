@@ -4,7 +4,9 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper::Loss;
 use lockkeeper::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT};
+use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 
 use super::on_every_server;
@@ -18,7 +20,11 @@ on_every_server!(
     objects_with_slashes_are_objects_like_others,
 );
 
-on_the_embedded_server!(an_ended_session_is_an_error_of_its_own, a_lost_connection_is_an_error_of_its_own);
+on_the_embedded_server!(
+    an_ended_session_is_an_error_of_its_own,
+    a_lost_connection_is_an_error_of_its_own,
+    a_holder_whose_request_is_taken_knows_before_its_mark_goes,
+);
 
 /// An object of this claim's own: monitor objects stand right below the root.
 fn object(world: &World, name: &str) -> String {
@@ -196,4 +202,19 @@ async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     lock.lock_with_timeout().await.unwrap();
     lock.unlock().await.unwrap();
     world.remove(&format!("/{object}")).await;
+}
+
+/// As long as the mark stands nobody gets in; when it goes, the old holder must not believe in its hold any more.
+async fn a_holder_whose_request_is_taken_knows_before_its_mark_goes(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let path = world.path("P1");
+    let guard = keeper.priority_lock(&path).acquire().await.unwrap();
+    let held_back = proxy.on(OpCode::Delete).path("privateLock").hold_request();
+    world.remove(&guard.node()).await;
+    assert_eq!(guard.lost().await, Loss::Removed);
+    assert!(!guard.is_held());
+    assert_eq!(world.children(&path).await, ["privateLock"]);
+    held_back.release();
+    eventually("the mark goes too", async || world.children(&path).await.is_empty()).await;
 }
