@@ -69,6 +69,8 @@ enum Flight {
     TakeBarrier,
     Tell {
         granted: bool,
+        /// For the owner's sake, not only to announce the grant.
+        due: bool,
     },
     Downgrade,
     Delete {
@@ -346,7 +348,9 @@ impl Contender {
             return Some(self.watch(barrier.to_owned(), WatchKind::Own));
         }
         if let (true, Some(version)) = (announces, self.record.version) {
-            self.flight = Some(Flight::Tell { granted: self.granted });
+            // Whatever becomes due while this is under way is not in it.
+            let due = std::mem::take(&mut self.record.due);
+            self.flight = Some(Flight::Tell { granted: self.granted, due });
             return Some(Command::Tell { name, granted: self.granted, version });
         }
         if self.downgrade == Downgrade::Wanted && self.handed_over {

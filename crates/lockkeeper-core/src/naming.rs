@@ -138,10 +138,11 @@ impl Dialect {
     /// Every dialect.
     pub const ALL: [Dialect; 4] = [Dialect::Curator, Dialect::Recipe, Dialect::Kazoo, Dialect::Contentserv];
 
-    /// The dialect that a listing's names are in: the first that counts any of them.
+    /// The dialect that a listing's names are in: the one that counts most of them, of several the first.
     pub fn of<S: AsRef<str>>(names: &[S]) -> Dialect {
-        let counts = |dialect: &Dialect| names.iter().any(|name| dialect.parse(name.as_ref()).is_some());
-        Self::ALL.into_iter().find(counts).unwrap_or_default()
+        let counts = |dialect: &Dialect| names.iter().filter(|name| dialect.parse(name.as_ref()).is_some()).count();
+        // The last of the greatest is taken, so the first is to come last.
+        Self::ALL.into_iter().rev().max_by_key(counts).unwrap_or_default()
     }
 
     /// Whether a name carries its attempt's id and is therefore never used twice.

@@ -67,8 +67,8 @@ pub enum Ask {
     StayReader,
     /// The waiter wants to stand in another class. It loses its place: it enters there as the last.
     Reclassify(Class),
-    /// The own node is to say something new about its owner.
-    Tell,
+    /// The holder refuses to let go: its node is to say so, and the next request is told again.
+    Refuse,
 }
 
 /// What one look at the parent showed.

@@ -73,9 +73,13 @@ impl ContenderInfo {
     pub(crate) fn read(node: String, seen: &Node) -> Self {
         let testimony = Testimony::read(&seen.data);
         let record = testimony.record();
-        let mode = Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node));
+        let mode = match Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node)) {
+            Some(name) => mode_name(name.mode),
+            None if node == BARRIER => "class",
+            None => "unknown",
+        };
         ContenderInfo {
-            mode: mode.map_or("unknown", |name| mode_name(name.mode)),
+            mode,
             node,
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),

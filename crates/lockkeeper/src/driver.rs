@@ -80,6 +80,8 @@ struct Driver {
     changing: Option<oneshot::Sender<()>>,
     /// The request to let go that was last seen in the own node, and the answer.
     revocation: Option<Revocation>,
+    /// That answer is a refusal which is not in the node yet.
+    refusing: bool,
     /// The last refusal, for the caller.
     refusal: Option<String>,
     /// The node last known as the own one, for messages after it is gone.
@@ -99,6 +101,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         caller: Caller::Waiting(answer),
         changing: None,
         revocation: None,
+        refusing: false,
         refusal: None,
         node: String::new(),
         lingered: false,
@@ -255,12 +258,17 @@ impl Driver {
             }
             Outcome::Watched(name, Ok((node, watcher))) => {
                 let own = self.contender.node() == Some(&name);
+                let mut seen = inspection(&node);
                 if own && let Some(asked) = Testimony::read(&node.data).revocation() {
-                    self.revocation = Some(asked);
+                    if self.refusing && self.revocation.as_ref().is_some_and(|refused| refused.id == asked.id) {
+                        seen.asked = false;
+                    } else {
+                        (self.revocation, self.refusing) = (Some(asked), false);
+                    }
                 }
                 // The own node's first: if it and the blocker are both gone, it does not matter any more who was before.
                 watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
-                self.contender.handle(Event::Watched(Ok(inspection(&node))));
+                self.contender.handle(Event::Watched(Ok(seen)));
             }
             Outcome::Watched(_, Err(fault)) => {
                 let failure = self.failure(&fault);
@@ -270,7 +278,8 @@ impl Driver {
                 let taken = taken.map_err(|f| self.failure(&f));
                 self.contender.handle(Event::BarrierTaken(taken));
             }
-            Outcome::Told(told) => {
+            Outcome::Told { written: told, refusal } => {
+                self.refusing &= !(refusal && told.is_ok());
                 let told = told.map_err(|f| self.failure(&f));
                 self.contender.handle(Event::Told(told));
             }

@@ -54,7 +54,7 @@ pub(super) struct Record {
     /// It says that we were granted.
     announced: bool,
     /// It is to be written again for the owner's sake.
-    due: bool,
+    pub(super) due: bool,
     /// Somebody asks us to let go.
     asked: bool,
     /// The caller was told so.
@@ -78,7 +78,10 @@ impl Contender {
                 self.stop_upgrade();
             }
             Ask::Reclassify(class) => self.wants_class(class),
-            Ask::Tell => self.record.due = true,
+            // What is read next that asks is another request, and told again.
+            Ask::Refuse => {
+                (self.record.due, self.record.asked, self.record.asked_told) = (true, false, false);
+            }
             Ask::Downgrade | Ask::Upgrade | Ask::StayReader => {}
         }
     }
@@ -188,24 +191,20 @@ impl Contender {
     }
 
     pub(super) fn told(&mut self, outcome: Result<i32, Failure>) {
-        let Some(Flight::Tell { granted }) = self.flight.take() else {
+        let Some(Flight::Tell { granted, due }) = self.flight.take() else {
             return;
         };
         match outcome {
-            Ok(version) => {
-                (self.record.version, self.record.due) = (Some(version), false);
-                self.record.announced = granted;
-            }
+            Ok(version) => (self.record.version, self.record.announced) = (Some(version), granted),
             Err(Failure::NoNode) => self.evicted(),
             // Somebody wrote meanwhile, or perhaps we did: look again.
             Err(Failure::BadVersion | Failure::ConnectionLoss) => {
-                (self.record.version, self.own_watched) = (None, false)
+                self.record.due |= due;
+                (self.record.version, self.own_watched) = (None, false);
             }
             Err(Failure::SessionOver) => self.session_over = true,
             // Those behind learn of us when we leave.
-            Err(Failure::Refused | Failure::NodeExists) => {
-                (self.record.due, self.record.announced) = (false, granted);
-            }
+            Err(Failure::Refused | Failure::NodeExists) => self.record.announced = granted,
         }
     }
 

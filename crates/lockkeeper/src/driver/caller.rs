@@ -113,7 +113,8 @@ impl Driver {
             Request::Refuse(why) => {
                 if let Some(asked) = &mut self.revocation {
                     asked.refuse(&why);
-                    self.contender.handle(Event::Ask(Ask::Tell));
+                    self.refusing = true;
+                    self.contender.handle(Event::Ask(Ask::Refuse));
                 }
             }
         }

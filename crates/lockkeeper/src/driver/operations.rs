@@ -17,7 +17,11 @@ pub(super) enum Outcome {
     Inspected(Result<Inspection, Fault>),
     Watched(String, Result<(Node, Watcher), Fault>),
     BarrierTaken(Result<Zxid, Fault>),
-    Told(Result<i32, Fault>),
+    Told {
+        written: Result<i32, Fault>,
+        /// What was written says that a request to let go is refused.
+        refusal: bool,
+    },
     Downgraded(Result<Zxid, Fault>),
     Deleted(Result<(), Fault>),
 }
@@ -123,7 +127,8 @@ impl Operations<'_> {
             Command::Tell { name, granted, version } => {
                 let record = Payload { granted, revocation: self.revocation.cloned(), ..self.payload.clone() };
                 let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
-                write.map(|written| Outcome::Told(written.map(|written| written.version))).boxed()
+                let refusal = self.revocation.is_some_and(|asked| asked.refused.is_some());
+                write.map(move |written| Outcome::Told { written: written.map(|w| w.version), refusal }).boxed()
             }
             Command::Downgrade { from, into } => {
                 let record = Payload { revocation: self.revocation.cloned(), ..self.payload.clone() };
