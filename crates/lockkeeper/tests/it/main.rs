@@ -7,6 +7,7 @@ mod contract;
 mod counts;
 mod embedded;
 mod faces;
+mod kinds;
 mod recipes;
 mod simulation;
 mod support;

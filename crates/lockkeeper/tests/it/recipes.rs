@@ -4,11 +4,11 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 use zookeeper_client as zk;
 
-use crate::support::{Kind, PATIENCE, STEADY, World, on_every_server};
+use crate::support::{Kind, PATIENCE, STEADY, World, asked, on_every_server};
 
 on_every_server!(
     a_request_is_an_ephemeral_numbered_node_of_its_lock,
@@ -21,17 +21,6 @@ on_every_server!(
     a_release_lets_the_next_in_sooner_than_a_silent_end,
     service_errors_are_of_one_type_and_keep_their_cause,
 );
-
-/// What a session asked for between two moments, with the names below the lock's path; heartbeats left out.
-fn asked(world: &World, proxy: &Proxy, since: usize) -> Vec<(OpCode, String)> {
-    let lock = world.lock();
-    let records = proxy.records().into_iter().skip(since);
-    let requests = records.filter_map(|record| match record.what {
-        What::Request { op, path: Some(path), .. } => Some((op, path)),
-        _ => None,
-    });
-    requests.map(|(op, path)| (op, path.strip_prefix(&lock).unwrap_or(&path).to_owned())).collect()
-}
 
 /// Waits until so many reads were answered: each sets the watch that its request asked for.
 async fn watches_set(proxy: &Proxy, reads: u64) {
@@ -48,7 +37,7 @@ async fn a_request_is_an_ephemeral_numbered_node_of_its_lock(world: &World) {
     assert!(number.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
     match world.kind {
         Kind::Recipe => assert_eq!(name, "lock-0000000000"),
-        Kind::Native => assert!(prefix.starts_with("_c_") && prefix.ends_with("-lock-"), "{name}"),
+        _ => assert!(prefix.starts_with("_c_") && prefix.ends_with("-lock-"), "{name}"),
     }
     let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session;
     world.observer.sync(&guard.node()).await.unwrap();

@@ -4,16 +4,20 @@
 //! has the embedded server; the feature `real-servers` adds those of Apache (`docs/development.md`). Whatever a claim does, the
 //! world checks afterwards that no node, watch or session is left.
 
+mod kinds;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::{Dialect, Error, Guard, Lockkeeper};
 use lockkeeper_server::{Config, Server as EmbeddedServer};
-use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use zookeeper_client as zk;
+
+pub(crate) use self::kinds::{Held, Kind, Lock, grew};
 
 /// How long something that must come is waited for: far beyond what a working test needs on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,6 +28,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// A session long enough that no busy machine loses it by accident.
 pub(crate) const STEADY: Duration = Duration::from_secs(20);
 
+/// The mark of a class's holder.
+pub(crate) const MARK: &str = "privateLock";
+
+/// The requests that a node of a contender is deleted by.
+pub(crate) const DELETES: &[OpCode] = &[OpCode::Delete, OpCode::Multi];
+
 /// The requests that an attempt consists of.
 pub(crate) const REQUESTS: &[OpCode] = &[
     OpCode::Create,
@@ -32,27 +42,11 @@ pub(crate) const REQUESTS: &[OpCode] = &[
     OpCode::GetChildren,
     OpCode::GetChildren2,
     OpCode::GetData,
+    OpCode::SetData,
     OpCode::Sync,
     OpCode::Delete,
+    OpCode::Multi,
 ];
-
-/// A kind of exclusive lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The library's own names, which carry the attempt's id.
-    Native,
-    /// The recipe document's names, which carry nothing.
-    Recipe,
-}
-
-impl Kind {
-    pub(crate) fn mutex(self, keeper: &Lockkeeper, path: &str) -> lockkeeper::Mutex {
-        keeper.mutex(path).dialect(match self {
-            Kind::Native => Dialect::Curator,
-            Kind::Recipe => Dialect::Recipe,
-        })
-    }
-}
 
 /// Where a claim is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,55 +112,103 @@ pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(LIMIT, test).await.expect("the test hangs") })
 }
 
-/// Makes tests of claims: `<claim>::<kind>::<server>`.
+/// Makes tests of claims about mutexes: `<claim>::<kind>::<server>`.
 macro_rules! on_every_server {
-    ($($claim:ident),+ $(,)?) => { $(
-        mod $claim {
-            mod native {
-                $crate::support::on_every_server!(@ $claim Native);
-            }
-            mod recipe {
-                $crate::support::on_every_server!(@ $claim Recipe);
-            }
-        }
-    )+ };
-    (@ $claim:ident $kind:ident) => {
-        use $crate::support::{Kind, Site, run};
-        #[test]
-        fn embedded() {
-            run(Kind::$kind, Site::Embedded, super::super::$claim);
-        }
-        #[cfg(feature = "real-servers")]
-        #[test]
-        fn apache() {
-            run(Kind::$kind, Site::Apache, super::super::$claim);
-        }
-        #[cfg(feature = "real-servers")]
-        #[test]
-        fn ensemble() {
-            run(Kind::$kind, Site::Ensemble, super::super::$claim);
-        }
+    ($($claim:ident),+ $(,)?) => {
+        $crate::support::tests! { [native Native, recipe Recipe] $($claim)+ }
     };
 }
 pub(crate) use on_every_server;
 
-/// The same for claims that need the hooks of the embedded server.
-macro_rules! on_the_embedded_server {
-    ($($claim:ident),+ $(,)?) => { $(
+/// Makes tests of claims about every kind of lock.
+macro_rules! for_every_kind {
+    ($($claim:ident),+ $(,)?) => {
+        $crate::support::tests! {
+            [
+                native Native, recipe Recipe, kazoo Kazoo, read Read, write Write, recipe_read RecipeRead,
+                recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits, foreground Foreground,
+                background Background
+            ]
+            $($claim)+
+        }
+    };
+}
+pub(crate) use for_every_kind;
+
+/// Makes tests of claims about the kinds named.
+macro_rules! for_kinds {
+    ($kinds:tt $($claim:ident),+ $(,)?) => {
+        $crate::support::tests! { $kinds $($claim)+ }
+    };
+}
+pub(crate) use for_kinds;
+
+/// A module a claim, in it one a kind, in it a test a server.
+macro_rules! tests {
+    ($kinds:tt $($claim:ident)+) => { $(
         mod $claim {
+            $crate::support::tests! { @kinds $claim $kinds }
+        }
+    )+ };
+    (@kinds $claim:ident [$($module:ident $kind:ident),+]) => { $(
+        mod $module {
             use $crate::support::{Kind, Site, run};
             #[test]
-            fn native() {
-                run(Kind::Native, Site::Embedded, super::$claim);
+            fn embedded() {
+                run(Kind::$kind, Site::Embedded, super::super::$claim);
             }
+            #[cfg(feature = "real-servers")]
             #[test]
-            fn recipe() {
-                run(Kind::Recipe, Site::Embedded, super::$claim);
+            fn apache() {
+                run(Kind::$kind, Site::Apache, super::super::$claim);
+            }
+            #[cfg(feature = "real-servers")]
+            #[test]
+            fn ensemble() {
+                run(Kind::$kind, Site::Ensemble, super::super::$claim);
             }
         }
     )+ };
 }
+pub(crate) use tests;
+
+/// The same for claims about mutexes that need the hooks of the embedded server.
+macro_rules! on_the_embedded_server {
+    ($($claim:ident),+ $(,)?) => {
+        $crate::support::embedded_tests! { [native Native, recipe Recipe] $($claim)+ }
+    };
+}
 pub(crate) use on_the_embedded_server;
+
+/// And for claims about every kind of lock.
+macro_rules! for_every_kind_embedded {
+    ($($claim:ident),+ $(,)?) => {
+        $crate::support::embedded_tests! {
+            [
+                native Native, recipe Recipe, kazoo Kazoo, read Read, write Write, recipe_read RecipeRead,
+                recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits, foreground Foreground,
+                background Background
+            ]
+            $($claim)+
+        }
+    };
+}
+pub(crate) use for_every_kind_embedded;
+
+macro_rules! embedded_tests {
+    ($kinds:tt $($claim:ident)+) => { $(
+        mod $claim {
+            $crate::support::embedded_tests! { @kinds $claim $kinds }
+        }
+    )+ };
+    (@kinds $claim:ident [$($module:ident $kind:ident),+]) => { $(
+        #[test]
+        fn $module() {
+            $crate::support::run($crate::support::Kind::$kind, $crate::support::Site::Embedded, super::$claim);
+        }
+    )+ };
+}
+pub(crate) use embedded_tests;
 
 /// Waits until a condition holds.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
@@ -226,9 +268,19 @@ impl World {
         format!("{}/{name}", self.root)
     }
 
-    /// The lock of [`World::lock`] in this kind, for a handle.
+    /// The mutex of [`World::lock`] in this kind, for a handle.
     pub(crate) fn mutex(&self, keeper: &Lockkeeper) -> lockkeeper::Mutex {
         self.kind.mutex(keeper, &self.lock())
+    }
+
+    /// The lock of [`World::lock`] in this kind, for a handle.
+    pub(crate) fn subject(&self, keeper: &Lockkeeper) -> Lock {
+        self.kind.lock(keeper, &self.lock())
+    }
+
+    /// The same in the kind that is never held beside this one.
+    pub(crate) fn rival(&self, keeper: &Lockkeeper) -> Lock {
+        self.kind.rival().lock(keeper, &self.lock())
     }
 
     /// The servers, without a chroot.
@@ -281,9 +333,11 @@ impl World {
         names
     }
 
-    /// Those who stand in the queue of [`World::lock`].
+    /// Those who stand in the queue of [`World::lock`], in the order of their coming.
     pub(crate) async fn queue(&self) -> Vec<String> {
-        self.children(&self.lock()).await
+        let mut names = self.children(&self.lock()).await;
+        names.retain(|name| name != MARK);
+        names
     }
 
     /// Waits until that many stand in the queue of [`World::lock`].
@@ -310,8 +364,16 @@ impl World {
 
     /// Asks for [`World::lock`] and returns when the request stands in the queue, so that it is behind whoever stands there.
     pub(crate) async fn stand_in_line(&self, keeper: &Lockkeeper) -> Waiter {
+        self.await_in_line(self.mutex(keeper).acquire()).await
+    }
+
+    /// The same for any request for [`World::lock`].
+    pub(crate) async fn await_in_line<G: Send + 'static>(
+        &self,
+        request: impl IntoFuture<Output = Result<G, Error>, IntoFuture: Send + 'static>,
+    ) -> Waiter<G> {
         let ahead = self.queue().await.len();
-        let waiter = tokio::spawn(self.mutex(keeper).acquire().into_future());
+        let waiter = tokio::spawn(request.into_future());
         self.queued(ahead + 1).await;
         Waiter(waiter)
     }
@@ -348,7 +410,7 @@ impl World {
 }
 
 fn is_contender(name: &str) -> bool {
-    Dialect::ALL.iter().any(|dialect| dialect.parse(name).is_some())
+    name == MARK || Dialect::ALL.iter().any(|dialect| dialect.parse(name).is_some())
 }
 
 impl Server {
@@ -361,22 +423,38 @@ impl Server {
     }
 }
 
-/// A call that waits in a task of its own.
-pub(crate) struct Waiter(JoinHandle<Result<Guard, Error>>);
+/// What a session asked for between two moments, with the names below the lock's path; heartbeats left out.
+pub(crate) fn asked(world: &World, proxy: &Proxy, since: usize) -> Vec<(OpCode, String)> {
+    let lock = world.lock();
+    let records = proxy.records().into_iter().skip(since);
+    let requests = records.filter_map(|record| match record.what {
+        What::Request { op, path: Some(path), .. } => Some((op, path)),
+        _ => None,
+    });
+    requests.map(|(op, path)| (op, path.strip_prefix(&lock).unwrap_or(&path).to_owned())).collect()
+}
 
-impl Waiter {
+/// A call that waits in a task of its own.
+pub(crate) struct Waiter<G = Guard>(JoinHandle<Result<G, Error>>);
+
+impl<G> Waiter<G> {
     /// How it ends.
-    pub(crate) async fn outcome(self) -> Result<Guard, Error> {
+    pub(crate) async fn outcome(self) -> Result<G, Error> {
         tokio::time::timeout(PATIENCE, self.0).await.expect("the waiter waits for ever").expect("the waiter panicked")
     }
 
     /// The lock, which it must get.
-    pub(crate) async fn granted(self) -> Guard {
+    pub(crate) async fn granted(self) -> G {
         self.outcome().await.unwrap_or_else(|error| panic!("not granted: {error}"))
     }
 
     /// Whether it has neither got the lock nor given up.
     pub(crate) fn waits(&self) -> bool {
         !self.0.is_finished()
+    }
+
+    /// Gives up.
+    pub(crate) fn abort(self) {
+        self.0.abort();
     }
 }

@@ -4,12 +4,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Lockkeeper, Loss};
+use lockkeeper::{Error, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 
-use crate::support::{PATIENCE, STEADY, World, on_every_server};
+use crate::support::{Held, PATIENCE, STEADY, World, for_every_kind};
 
-on_every_server!(
+for_every_kind!(
     programs_without_async_lock_too,
     case_51_a_guard_is_tied_to_no_task_and_no_thread,
     case_25_a_user_who_blocks_his_runtime_loses_nothing,
@@ -24,15 +24,15 @@ async fn programs_without_async_lock_too(world: &World) {
     let program = thread::spawn(move || {
         let builder = Lockkeeper::builder().session_timeout(STEADY).program("plain");
         let keeper = builder.connect_blocking(&servers).unwrap();
-        let mutex = kind.mutex(&keeper, &path);
-        let guard = mutex.acquire().message("by hand").wait().unwrap();
-        assert!(matches!(mutex.try_acquire().wait(), Err(Error::Held { .. })));
+        let (lock, rival) = (kind.lock(&keeper, &path), kind.rival().lock(&keeper, &path));
+        let guard = lock.acquire().message("by hand").wait().unwrap();
+        assert!(matches!(rival.try_acquire().wait(), Err(Error::Held { .. })));
         let short = Duration::from_millis(50);
-        assert!(matches!(mutex.acquire().timeout(short).wait(), Err(Error::Timeout { .. })));
+        assert!(matches!(rival.acquire().timeout(short).wait(), Err(Error::Timeout { .. })));
         guard.release_blocking().unwrap();
         // Dropped where no runtime is.
-        drop(mutex.acquire().wait().unwrap());
-        let guard = mutex.acquire().timeout(PATIENCE).wait().unwrap();
+        drop(lock.acquire().wait().unwrap());
+        let guard = lock.acquire().timeout(PATIENCE).wait().unwrap();
         let closer = keeper.clone();
         let closing = thread::spawn(move || closer.close_blocking());
         assert_eq!(guard.lost_blocking(), Loss::Closed);
@@ -46,8 +46,8 @@ async fn programs_without_async_lock_too(world: &World) {
 /// Acquired in one task, used in another, released on a thread of no runtime.
 async fn case_51_a_guard_is_tied_to_no_task_and_no_thread(world: &World) {
     let keeper = world.keeper().await;
-    let mutex = world.mutex(&keeper);
-    let guard: Guard = tokio::spawn(mutex.acquire().into_future()).await.unwrap().unwrap();
+    let lock = world.subject(&keeper);
+    let guard: Held = tokio::spawn(lock.acquire().into_future()).await.unwrap().unwrap();
     let guard = tokio::spawn(async move {
         assert!(guard.is_held());
         guard
@@ -55,9 +55,9 @@ async fn case_51_a_guard_is_tied_to_no_task_and_no_thread(world: &World) {
     let guard = guard.await.unwrap();
     let released = tokio::task::spawn_blocking(move || thread::spawn(|| guard.release_blocking()).join().unwrap());
     released.await.unwrap().unwrap();
-    let guard = mutex.acquire().await.unwrap();
+    let guard = lock.acquire().await.unwrap();
     tokio::task::spawn_blocking(move || thread::spawn(|| drop(guard)).join().unwrap()).await.unwrap();
-    mutex.acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+    lock.acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
 }
 
 /// The session lives on a thread of its own: while the user's only thread does not run at all, heartbeats go on for more
@@ -66,12 +66,12 @@ async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
     let proxy = world.proxy().await;
     let timeout = Duration::from_secs(1);
     let keeper = world.keeper_through(&proxy, timeout).await;
-    let (mutex, aside) = (world.mutex(&keeper), world.kind.mutex(&keeper, &world.path("aside")));
+    let (lock, aside) = (world.subject(&keeper), world.kind.lock(&keeper, &world.path("aside")));
     let (wake, asleep) = mpsc::channel::<()>();
     let user = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let guard = mutex.acquire().await.unwrap();
+            let guard = lock.acquire().await.unwrap();
             // A callback, too, that never comes back.
             let lost = guard.lost_token();
             tokio::spawn(async move { lost.cancelled().await });
@@ -86,7 +86,7 @@ async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
     proxy.wait_until(|counts| counts.since(&before).answered.of(OpCode::Ping) > 14).await;
     aside.acquire().await.unwrap().release().await.unwrap();
     let other = world.keeper().await;
-    assert!(matches!(world.mutex(&other).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(world.rival(&other).try_acquire().await, Err(Error::Held { .. })));
     wake.send(()).unwrap();
     tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
 }
@@ -98,9 +98,9 @@ async fn bad_paths_never_reach_the_network(world: &World) {
     let before = proxy.counts();
     let long = format!("/{}", "x".repeat(5_000));
     for path in ["", "/", "nightly", "/a//b", "/a/", "//", "/a/./b", "/a/../b", "/a\0b", "/a\u{1}b", &long] {
-        let mutex = world.kind.mutex(&keeper, path);
-        assert!(matches!(mutex.acquire().await, Err(Error::InvalidPath(_))), "{path:?}");
-        assert!(matches!(mutex.try_acquire().timeout(PATIENCE).await, Err(Error::InvalidPath(_))), "{path:?}");
+        let lock = world.kind.lock(&keeper, path);
+        assert!(matches!(lock.acquire().await, Err(Error::InvalidPath(_))), "{path:?}");
+        assert!(matches!(lock.try_acquire().timeout(PATIENCE).await, Err(Error::InvalidPath(_))), "{path:?}");
         let error = keeper.admin().show(path).await.unwrap_err();
         assert!(matches!(error, Error::InvalidPath(_)), "{path:?}");
         let text = error.to_string();
@@ -115,7 +115,7 @@ async fn bad_paths_never_reach_the_network(world: &World) {
 async fn a_missing_chroot_is_made_and_hidden(world: &World) {
     let chroot = world.path("some/where");
     let keeper = world.connect(&format!("{}{chroot}", world.servers()), STEADY).await;
-    let guard = world.kind.mutex(&keeper, "/locks/nightly").acquire().await.unwrap();
+    let guard = world.kind.lock(&keeper, "/locks/nightly").acquire().await.unwrap();
     assert!(guard.node().starts_with("/locks/nightly/"));
     assert!(world.exists(&format!("{chroot}{}", guard.node())).await);
     let seen = keeper.admin().list("/").await.unwrap();
@@ -127,8 +127,8 @@ async fn a_missing_chroot_is_made_and_hidden(world: &World) {
 /// "For ever" is said as the longest duration; it must not overflow a clock.
 async fn case_47_a_wait_may_be_as_long_as_a_duration_can_say(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).acquire().timeout(Duration::MAX).await.unwrap();
-    let waiting = tokio::spawn(world.mutex(&keeper).acquire().timeout(Duration::MAX).into_future());
+    let guard = world.rival(&keeper).acquire().timeout(Duration::MAX).await.unwrap();
+    let waiting = tokio::spawn(world.subject(&keeper).acquire().timeout(Duration::MAX).into_future());
     world.queued(2).await;
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();

@@ -1,14 +1,14 @@
 //! Who gets the lock, and when.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Error, HoldState};
+use lockkeeper::{Dialect, Error, FencingToken, HoldState};
 
-use crate::support::{PATIENCE, World, eventually, on_every_server};
+use crate::support::{Held, Kind, PATIENCE, World, eventually, for_every_kind, grew};
 
-on_every_server!(
+for_every_kind!(
     one_holder_at_a_time_and_tokens_that_grow,
     first_come_first_served,
     a_waiter_gets_in_when_the_holder_lets_go,
@@ -21,34 +21,60 @@ on_every_server!(
     a_short_break_suspects_the_hold_and_gives_it_back,
 );
 
-/// T-12, N-03, N-06, D-03: many tasks of several sessions, in all ways of asking and letting go: never two
-/// inside, and each grant's token is greater than all before it.
+/// What a lock protects: a number, and who is with it.
+#[derive(Default)]
+struct Room {
+    /// Readers inside, or -1 for one who wants to be alone.
+    inside: AtomicI64,
+    number: AtomicU64,
+    /// Of those who were alone, in order.
+    tokens: Mutex<Vec<Option<FencingToken>>>,
+}
+
+impl Room {
+    /// One stay under a lock, long enough for another to come in if the lock let it.
+    async fn visit(&self, guard: &Held, shares: bool) {
+        let seen = self.number.load(SeqCst);
+        if shares {
+            assert!(self.inside.fetch_add(1, SeqCst) >= 0, "a reader beside one who is alone");
+            let writers = self.tokens.lock().unwrap().last().copied();
+            assert!(writers.is_none_or(|last| grew(last, guard.token())), "{writers:?}, then {guard:?}");
+            tokio::task::yield_now().await;
+            assert_eq!(self.number.load(SeqCst), seen, "changed under a reader");
+            self.inside.fetch_sub(1, SeqCst);
+        } else {
+            assert_eq!(self.inside.swap(-1, SeqCst), 0, "not alone");
+            self.tokens.lock().unwrap().push(guard.token());
+            tokio::task::yield_now().await;
+            self.number.store(seen + 1, SeqCst);
+            self.inside.store(0, SeqCst);
+        }
+        assert!(guard.is_held());
+    }
+}
+
+/// T-12, T-22, N-03, N-06, D-03, C-04, C-17: many tasks of several sessions, in all ways of asking and letting go: nobody inside
+/// beside whom it must not be, no update lost, and each grant's token is greater than all before it that it could not be
+/// beside.
 async fn one_holder_at_a_time_and_tokens_that_grow(world: &World) {
     const ROUNDS: usize = 6;
     const TASKS: usize = 4;
-    let inside = Arc::new(AtomicBool::new(false));
-    let counter = Arc::new(AtomicUsize::new(0));
-    let tokens = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
+    let room = Arc::new(Room::default());
+    let (mut tasks, mut alone) = (Vec::new(), 0);
     for _ in 0..3 {
         let keeper = world.keeper().await;
         for task in 0..TASKS {
-            let (mutex, inside, counter, tokens) =
-                (world.mutex(&keeper), inside.clone(), counter.clone(), tokens.clone());
+            let lock = if task % 2 == 0 { world.subject(&keeper) } else { world.rival(&keeper) };
+            alone += if lock.kind.shares() { 0 } else { ROUNDS };
+            let room = room.clone();
             tasks.push(tokio::spawn(async move {
                 for round in 0..ROUNDS {
-                    let guard = match mutex.try_acquire().await {
+                    let guard = match lock.try_acquire().await {
                         Ok(guard) => guard,
-                        Err(Error::Held { .. }) => mutex.acquire().await.unwrap(),
+                        Err(Error::Held { .. }) => lock.acquire().await.unwrap(),
                         Err(error) => panic!("{error}"),
                     };
-                    assert!(!inside.swap(true, SeqCst), "two holders");
-                    tokens.lock().unwrap().push(guard.token());
-                    let seen = counter.load(SeqCst);
-                    tokio::task::yield_now().await;
-                    counter.store(seen + 1, SeqCst);
-                    assert!(guard.is_held());
-                    inside.store(false, SeqCst);
+                    room.visit(&guard, lock.kind.shares()).await;
                     match (task + round) % 2 {
                         0 => drop(guard),
                         _ => guard.release().await.unwrap(),
@@ -60,18 +86,20 @@ async fn one_holder_at_a_time_and_tokens_that_grow(world: &World) {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(counter.load(SeqCst), 3 * TASKS * ROUNDS);
-    let tokens = tokens.lock().unwrap();
-    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+    assert_eq!(room.number.load(SeqCst), u64::try_from(alone).unwrap());
+    let tokens = room.tokens.lock().unwrap();
+    assert!(tokens.is_sorted_by(|earlier, later| grew(*earlier, *later)), "{tokens:?}");
 }
 
-/// N-04: the order of grants is the order in which the requests were stored, over all sessions.
+/// N-04, N-29, C-18, C-19: the order of grants is the order in which the requests were stored, over all sessions.
 async fn first_come_first_served(world: &World) {
-    let (one, other) = (world.keeper().await, world.keeper().await);
-    let mut guard = world.mutex(&one).acquire().await.unwrap();
+    let keepers = [world.keeper().await, world.keeper().await];
+    let mut guard = world.subject(&keepers[0]).acquire().await.unwrap();
     let mut waiters = Vec::new();
-    for place in 0..6 {
-        waiters.push(world.stand_in_line(if place % 2 == 0 { &other } else { &one }).await);
+    for place in 1..7 {
+        let keeper = &keepers[place / 2 % 2];
+        let lock = if place % 2 == 0 { world.subject(keeper) } else { world.rival(keeper) };
+        waiters.push(world.await_in_line(lock.acquire()).await);
     }
     let mut waiters = waiters.into_iter();
     while let Some(waiter) = waiters.next() {
@@ -79,7 +107,7 @@ async fn first_come_first_served(world: &World) {
         let token = guard.token();
         guard.release().await.unwrap();
         guard = waiter.granted().await;
-        assert!(token < guard.token());
+        assert!(grew(token, guard.token()), "{token:?}, then {guard:?}");
         assert!(waiters.as_slice().iter().all(|waiter| waiter.waits()), "granted out of turn");
     }
     guard.release().await.unwrap();
@@ -88,41 +116,41 @@ async fn first_come_first_served(world: &World) {
 /// N-09, N-16, D-06, D-10, D-17: released, dropped, or moved away: each lets the next in.
 async fn a_waiter_gets_in_when_the_holder_lets_go(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let guard = world.mutex(&one).acquire().await.unwrap();
-    let waiter = world.stand_in_line(&other).await;
+    let guard = world.rival(&one).acquire().await.unwrap();
+    let waiter = world.await_in_line(world.subject(&other).acquire()).await;
     drop(guard);
     let guard = waiter.granted().await;
-    let waiter = world.stand_in_line(&one).await;
+    let waiter = world.await_in_line(world.rival(&one).acquire()).await;
     guard.release().await.unwrap();
     let guard = waiter.granted().await;
-    assert_eq!(world.queue().await, [guard.node().rsplit('/').next().unwrap()]);
+    assert_eq!(world.queue().await, [guard.name()]);
 }
 
 /// A try costs no wait where there is nobody.
 async fn a_try_takes_a_free_lock(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).try_acquire().await.unwrap();
+    let guard = world.subject(&keeper).try_acquire().await.unwrap();
     assert!(world.exists(&guard.node()).await);
     guard.release().await.unwrap();
-    world.mutex(&keeper).try_acquire().timeout(PATIENCE).message("again").await.unwrap().release().await.unwrap();
+    world.subject(&keeper).try_acquire().timeout(PATIENCE).message("again").await.unwrap().release().await.unwrap();
 }
 
 /// A refused try says who has the lock and why, and stands in nobody's way.
 async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let guard = world.mutex(&one).acquire().message("nightly index").await.unwrap();
-    let refused = world.mutex(&other).try_acquire().await.unwrap_err();
+    let guard = world.rival(&one).acquire().message("nightly index").await.unwrap();
+    let refused = world.subject(&other).try_acquire().await.unwrap_err();
     let text = refused.to_string();
     let Error::Held { path, holder: Some(holder), ahead } = refused else { panic!("{refused:?}") };
     assert_eq!((path, ahead), (world.lock(), Some(1)));
     assert_eq!(holder.message.as_deref(), Some("nightly index"));
-    assert_eq!((holder.token, holder.owner.as_ref()), (guard.token(), Some(one.owner())));
-    assert!(guard.node().ends_with(&holder.node));
+    assert_eq!((holder.mode, holder.owner.as_ref()), (world.kind.rival().mode(), Some(one.owner())));
+    assert!(guard.token().is_none_or(|token| token == holder.token));
     assert!(text.contains("held by") && text.contains("nightly index") && !text.contains('\n'), "{text}");
     world.queued(1).await;
     // Behind a waiter it is refused as well, and told how many are before it.
-    let waiter = world.stand_in_line(&one).await;
-    match world.mutex(&other).try_acquire().await {
+    let waiter = world.await_in_line(world.rival(&one).acquire()).await;
+    match world.subject(&other).try_acquire().await {
         Err(Error::Held { ahead: Some(2), .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -134,10 +162,10 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
 /// D-23: not reentrant: a second request by the same handle waits, and a try is refused.
 async fn a_handle_contends_with_itself(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
-    assert!(matches!(world.mutex(&keeper.clone()).try_acquire().await, Err(Error::Held { .. })));
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    assert!(matches!(world.rival(&keeper.clone()).try_acquire().await, Err(Error::Held { .. })));
     world.queued(1).await;
-    let waiter = world.stand_in_line(&keeper).await;
+    let waiter = world.await_in_line(world.rival(&keeper).acquire()).await;
     assert!(waiter.waits());
     guard.release().await.unwrap();
     drop(waiter.granted().await);
@@ -148,7 +176,7 @@ async fn locks_of_different_paths_do_not_know_each_other(world: &World) {
     let keeper = world.keeper().await;
     let mut guards = Vec::new();
     for name in ["a", "b", "a/inner", "a/inner/most"] {
-        guards.push(world.kind.mutex(&keeper, &world.path(name)).try_acquire().await.unwrap());
+        guards.push(world.kind.lock(&keeper, &world.path(name)).try_acquire().await.unwrap());
     }
     assert!(guards.iter().all(|guard| guard.is_held()));
     for guard in guards {
@@ -164,8 +192,8 @@ async fn children_of_no_dialect_block_nobody(world: &World) {
     for name in foreign {
         world.make(&format!("{}/{name}", world.lock())).await;
     }
-    let guard = world.mutex(&keeper).try_acquire().await.unwrap();
-    let waiter = world.stand_in_line(&keeper).await;
+    let guard = world.subject(&keeper).try_acquire().await.unwrap();
+    let waiter = world.await_in_line(world.rival(&keeper).acquire()).await;
     guard.release().await.unwrap();
     waiter.granted().await.release().await.unwrap();
     assert_eq!(world.queue().await.len(), foreign.len());
@@ -178,12 +206,23 @@ async fn children_of_no_dialect_block_nobody(world: &World) {
 async fn contenders_of_other_makes_stand_in_the_same_line(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
-    // Both dialects know this name: Curator's without protection, and the recipe's.
-    let foreign = format!("{}/lock-0000000000", world.lock());
+    // As its makers name one that nobody is held beside.
+    let foreign = match world.kind.dialect() {
+        Dialect::Kazoo => "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000000",
+        Dialect::Contentserv => "A-0000000000",
+        Dialect::Curator if world.kind == Kind::Permits => {
+            "_c_01234567-89ab-cdef-0123-456789abcdef-permits-3-0000000000"
+        }
+        Dialect::Curator if world.kind != Kind::Native => "_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0000000000",
+        Dialect::Recipe if world.kind != Kind::Recipe => "write-0000000000",
+        // Both dialects know this name: Curator's without protection, and the recipe's.
+        _ => "lock-0000000000",
+    };
+    let foreign = format!("{}/{foreign}", world.lock());
     world.make(&foreign).await;
-    assert!(matches!(world.mutex(&keeper).try_acquire().await, Err(Error::Held { holder: Some(_), .. })));
+    assert!(matches!(world.subject(&keeper).try_acquire().await, Err(Error::Held { holder: Some(_), .. })));
     world.queued(1).await;
-    let waiter = world.stand_in_line(&keeper).await;
+    let waiter = world.await_in_line(world.subject(&keeper).acquire()).await;
     assert!(waiter.waits());
     world.remove(&foreign).await;
     waiter.granted().await.release().await.unwrap();
@@ -193,7 +232,7 @@ async fn contenders_of_other_makes_stand_in_the_same_line(world: &World) {
 async fn a_short_break_suspects_the_hold_and_gives_it_back(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, Duration::from_secs(30)).await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let guard = world.subject(&keeper).acquire().await.unwrap();
     assert_eq!(guard.state(), HoldState::Held);
     proxy.refuse();
     proxy.cut(lockkeeper_testkit::proxy::Cut::Reset);

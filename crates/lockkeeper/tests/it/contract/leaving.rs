@@ -8,9 +8,11 @@ use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{PATIENCE, REQUESTS, STEADY, World, eventually, on_every_server, on_the_embedded_server};
+use crate::support::{
+    DELETES, MARK, PATIENCE, REQUESTS, STEADY, World, eventually, for_every_kind, on_the_embedded_server,
+};
 
-on_every_server!(
+for_every_kind!(
     case_09_a_timeout_is_on_time_and_leaves_no_node,
     case_06_a_call_dropped_at_any_moment_leaves_no_node,
     a_call_never_polled_leaves_no_node,
@@ -26,12 +28,12 @@ on_the_embedded_server!(giving_up_while_connecting_leaves_no_session);
 /// The deadline bounds the whole wait, the error says where one stood, and the next in line does not wait for who left.
 async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let guard = world.mutex(&one).acquire().message("nightly index").await.unwrap();
+    let guard = world.rival(&one).acquire().message("nightly index").await.unwrap();
     let timeout = Duration::from_millis(400);
     let started = Instant::now();
-    let impatient = tokio::spawn(world.mutex(&other).acquire().timeout(timeout).into_future());
+    let impatient = tokio::spawn(world.subject(&other).acquire().timeout(timeout).into_future());
     world.queued(2).await;
-    let next = world.stand_in_line(&one).await;
+    let next = world.await_in_line(world.rival(&one).acquire()).await;
     let error = impatient.await.unwrap().unwrap_err();
     let waited = started.elapsed();
     assert!(waited >= timeout && waited < timeout + Duration::from_secs(5), "{waited:?}");
@@ -48,7 +50,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     guard.release().await.unwrap();
     next.granted().await.release().await.unwrap();
     // No time at all is a deadline too, if a lock may be faster.
-    match world.mutex(&one).acquire().timeout(Duration::ZERO).await {
+    match world.subject(&one).acquire().timeout(Duration::ZERO).await {
         Ok(guard) => guard.release().await.unwrap(),
         Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error:?}"),
     }
@@ -75,23 +77,30 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let holder = world.keeper().await;
     for contended in [false, true] {
-        let steps = if contended { count_waiting(world, &proxy, &keeper, &holder).await } else { 5 };
+        let steps = match contended {
+            true => count_waiting(world, &proxy, &keeper, &holder).await,
+            false => count_entering(world, &proxy, &keeper).await,
+        };
         let mut reached = 0;
         for moment in [Moment::Requested, Moment::Replied, Moment::RequestLost, Moment::ReplyLost] {
             for nth in 1..=steps {
                 let path = world.path(&format!("{moment:?}-{nth}-{contended}"));
                 let guard = match contended {
-                    true => Some(world.kind.mutex(&holder, &path).acquire().await.unwrap()),
+                    true => Some(world.kind.rival().lock(&holder, &path).acquire().await.unwrap()),
                     false => None,
                 };
                 reached += u64::from(drop_at(world, &proxy, &keeper, &path, moment, nth).await);
                 proxy.heal();
-                let stays = usize::from(contended);
-                eventually(&format!("{stays} in {path}"), async || world.children(&path).await.len() == stays).await;
+                let stays = guard.as_ref().map(|guard| guard.name());
+                eventually(&format!("{stays:?} alone in {path}"), async || {
+                    let left = world.children(&path).await.into_iter().filter(|name| name != MARK || !contended);
+                    left.eq(stays.iter().cloned())
+                })
+                .await;
                 if let Some(guard) = guard {
                     guard.release().await.unwrap();
                 }
-                let next = world.kind.mutex(&holder, &path).acquire().timeout(PATIENCE).await.unwrap();
+                let next = world.kind.rival().lock(&holder, &path).acquire().timeout(PATIENCE).await.unwrap();
                 next.release().await.unwrap();
                 assert_eq!(world.children(&path).await, [""; 0]);
             }
@@ -100,13 +109,22 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
     }
 }
 
+/// How many requests a call makes at a path that is not there.
+async fn count_entering(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> u64 {
+    let before = proxy.counts();
+    let guard = world.kind.lock(keeper, &world.path("fresh")).acquire().await.unwrap();
+    let entered = proxy.counts().since(&before).requested.of_any(REQUESTS);
+    guard.release().await.unwrap();
+    entered
+}
+
 /// How many requests a call makes until it does nothing but wait.
 async fn count_waiting(world: &World, proxy: &Proxy, keeper: &Lockkeeper, holder: &Lockkeeper) -> u64 {
-    let guard = world.mutex(holder).acquire().await.unwrap();
+    let guard = world.rival(holder).acquire().await.unwrap();
     let before = proxy.counts();
-    let waiter = world.stand_in_line(keeper).await;
-    // One read to watch the holder's node, a moment later one to watch the own.
-    let after = proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
+    let waiter = world.await_in_line(world.subject(keeper).acquire()).await;
+    let reads = world.kind.reads_to_wait();
+    let after = proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == reads).await;
     drop(guard);
     drop(waiter.granted().await);
     world.queued(0).await;
@@ -116,14 +134,14 @@ async fn count_waiting(world: &World, proxy: &Proxy, keeper: &Lockkeeper, holder
 /// Drops a call at the n-th request; false if it did not come to that.
 async fn drop_at(world: &World, proxy: &Proxy, keeper: &Lockkeeper, path: &str, moment: Moment, nth: u64) -> bool {
     let meant = proxy.on_any(REQUESTS).path(path).nth(nth);
-    let mutex = world.kind.mutex(keeper, path);
+    let lock = world.kind.lock(keeper, path);
     let (hold, lost) = match moment {
         Moment::Requested => (Some(meant.hold_request()), None),
         Moment::Replied => (Some(meant.hold_reply()), None),
         Moment::RequestLost => (None, Some(meant.cut_before_request())),
         Moment::ReplyLost => (None, Some(meant.cut_before_reply())),
     };
-    let mut call = mutex.acquire().into_future();
+    let mut call = lock.acquire().into_future();
     let met = async {
         match (&hold, &lost) {
             (Some(hold), _) => hold.caught().await,
@@ -144,19 +162,19 @@ async fn drop_at(world: &World, proxy: &Proxy, keeper: &Lockkeeper, path: &str, 
 async fn a_call_never_polled_leaves_no_node(world: &World) {
     let keeper = world.keeper().await;
     for _ in 0..20 {
-        drop(world.mutex(&keeper).acquire().into_future());
-        drop(world.mutex(&keeper).acquire());
+        drop(world.subject(&keeper).acquire().into_future());
+        drop(world.subject(&keeper).acquire());
     }
-    drop(world.mutex(&keeper).acquire().timeout(PATIENCE).await.unwrap());
+    drop(world.rival(&keeper).acquire().timeout(PATIENCE).await.unwrap());
     world.queued(0).await;
 }
 
 /// N-15, D-21: the caller's token ends the wait, before it began too.
 async fn a_cancelled_wait_leaves_no_node(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let guard = world.rival(&keeper).acquire().await.unwrap();
     let token = CancellationToken::new();
-    let waiting = tokio::spawn(world.mutex(&keeper).acquire().cancel_on(token.clone()).into_future());
+    let waiting = tokio::spawn(world.subject(&keeper).acquire().cancel_on(token.clone()).into_future());
     world.queued(2).await;
     token.cancel();
     match waiting.await.unwrap() {
@@ -164,12 +182,12 @@ async fn a_cancelled_wait_leaves_no_node(world: &World) {
         other => panic!("{other:?}"),
     }
     world.queued(1).await;
-    let late = world.mutex(&keeper).acquire().cancel_on(token.clone()).await;
+    let late = world.subject(&keeper).acquire().cancel_on(token.clone()).await;
     assert!(matches!(late, Err(Error::Cancelled { .. })), "{late:?}");
     // A token cancelled after the grant has nothing to say.
     guard.release().await.unwrap();
     let token = CancellationToken::new();
-    let guard = world.mutex(&keeper).acquire().cancel_on(token.clone()).await.unwrap();
+    let guard = world.subject(&keeper).acquire().cancel_on(token.clone()).await.unwrap();
     token.cancel();
     assert!(guard.is_held());
     guard.release().await.unwrap();
@@ -180,15 +198,15 @@ async fn a_confirmed_release_means_that_the_node_is_gone(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     for _ in 0..10 {
-        let guard = world.mutex(&keeper).acquire().await.unwrap();
+        let guard = world.subject(&keeper).acquire().await.unwrap();
         let node = guard.node();
         assert!(world.exists(&node).await);
         guard.release().await.unwrap();
         assert!(!world.exists(&node).await);
     }
     // And not before the server has confirmed it.
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
-    let hold = proxy.on(OpCode::Delete).hold_request();
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let hold = proxy.on_any(DELETES).hold_request();
     let node = guard.node();
     let releasing = tokio::spawn(guard.release());
     hold.caught().await;
@@ -201,10 +219,10 @@ async fn a_confirmed_release_means_that_the_node_is_gone(world: &World) {
 /// Dropping the future of a release does not call it back.
 async fn a_release_nobody_waits_for_is_carried_out(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let guard = world.subject(&keeper).acquire().await.unwrap();
     drop(guard.release());
     world.queued(0).await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let guard = world.subject(&keeper).acquire().await.unwrap();
     let mut release = Box::pin(guard.release());
     assert!(futures_util::poll!(release.as_mut()).is_pending());
     drop(release);
@@ -214,9 +232,9 @@ async fn a_release_nobody_waits_for_is_carried_out(world: &World) {
 /// Waits end with `Closed`, holds are lost with the same reason, and when `close` returns no node of the session is left.
 async fn closing_ends_waits_and_holds_and_drains_all_nodes(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
-    let waiter = world.stand_in_line(&keeper).await;
-    let elsewhere = world.kind.mutex(&keeper, &world.path("elsewhere")).acquire().await.unwrap();
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let waiter = world.await_in_line(world.rival(&keeper).acquire()).await;
+    let elsewhere = world.kind.lock(&keeper, &world.path("elsewhere")).acquire().await.unwrap();
     keeper.close().await;
     assert_eq!(world.queue().await, [""; 0]);
     assert!(!world.exists(&elsewhere.node()).await);
@@ -225,7 +243,7 @@ async fn closing_ends_waits_and_holds_and_drains_all_nodes(world: &World) {
     assert!(!guard.is_held());
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Closed })));
     drop(elsewhere);
-    assert!(matches!(world.mutex(&keeper).acquire().await, Err(Error::Closed)));
+    assert!(matches!(world.subject(&keeper).acquire().await, Err(Error::Closed)));
     assert!(matches!(keeper.admin().show(&world.lock()).await, Err(Error::Closed)));
     keeper.close().await;
 }
@@ -234,13 +252,13 @@ async fn closing_ends_waits_and_holds_and_drains_all_nodes(world: &World) {
 async fn a_guard_outlives_its_handle_and_its_session_ends_with_it(world: &World) {
     // Not in the world's care: that would keep the session.
     let keeper = Lockkeeper::builder().session_timeout(STEADY).connect(&world.servers()).await.unwrap();
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let guard = world.subject(&keeper).acquire().await.unwrap();
     drop(keeper);
     let looker = world.keeper().await;
     let holder = looker.admin().show(&world.lock()).await.unwrap().holders.remove(0);
-    assert_eq!(holder.token, guard.token());
+    assert_eq!(holder.node, guard.name());
     assert!(guard.is_held());
-    let waiter = world.stand_in_line(&looker).await;
+    let waiter = world.await_in_line(world.rival(&looker).acquire()).await;
     drop(guard);
     waiter.granted().await.release().await.unwrap();
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, HoldState, Lockkeeper, Loss, Mutex, ReleaseError};
+use lockkeeper::{Error, HoldState, Lockkeeper, Loss, ReleaseError};
 use tokio::time::Instant;
 
-use crate::support::{World, on_every_server, on_the_embedded_server};
+use crate::support::{Held, Lock, World, for_every_kind, for_every_kind_embedded, grew};
 
-on_every_server!(
+for_every_kind!(
     case_01_a_cut_off_holder_knows_before_the_next_is_let_in,
     case_41_a_waiter_whose_session_ends_never_gets_the_lock,
     a_deleted_node_ends_the_hold,
@@ -15,15 +15,15 @@ on_every_server!(
     guarded_work_stops_where_the_lock_is_lost,
 );
 
-on_the_embedded_server!(an_expired_session_is_told_as_such, case_48_a_lost_hold_does_not_poison_the_lock,);
+for_every_kind_embedded!(an_expired_session_is_told_as_such, case_48_a_lost_hold_does_not_poison_the_lock,);
 
 /// Short enough to wait for, long enough that a quarter of it outlasts a busy machine's hiccups.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// Acquires by a handle whose last session may be over: that one attempt may say so, the next opens a new session.
-async fn acquire_anew(mutex: &Mutex) -> Guard {
+async fn acquire_anew(lock: &Lock) -> Held {
     loop {
-        match mutex.acquire().await {
+        match lock.acquire().await {
             Ok(guard) => return guard,
             Err(Error::SessionLost { .. }) => {}
             Err(error) => panic!("{error}"),
@@ -36,19 +36,19 @@ async fn acquire_anew(mutex: &Mutex) -> Guard {
 async fn case_01_a_cut_off_holder_knows_before_the_next_is_let_in(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, SHORT).await;
-    let mutex = world.mutex(&keeper);
-    let guard = mutex.acquire().await.unwrap();
-    let next = world.stand_in_line(&world.keeper().await).await;
+    let lock = world.subject(&keeper);
+    let guard = lock.acquire().await.unwrap();
+    let next = world.await_in_line(world.rival(&world.keeper().await).acquire()).await;
     proxy.black_hole();
     let lost = async { (guard.lost().await, Instant::now()) };
     let granted = async { (next.granted().await, Instant::now()) };
     let ((loss, lost_at), (next, granted_at)) = tokio::join!(lost, granted);
     assert_eq!(loss, Loss::Unreachable);
     assert!(lost_at < granted_at, "known only {:?} after the next was let in", lost_at - granted_at);
-    assert!(!guard.is_held() && guard.token() < next.token());
+    assert!(!guard.is_held() && grew(guard.token(), next.token()));
     proxy.heal();
     next.release().await.unwrap();
-    let again = acquire_anew(&mutex).await;
+    let again = acquire_anew(&lock).await;
     assert_eq!(guard.state(), HoldState::Lost(Loss::Unreachable), "lost is final");
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Unreachable })));
     assert!(again.is_held() && world.exists(&again.node()).await, "the old guard let go of the new hold");
@@ -60,8 +60,8 @@ async fn case_41_a_waiter_whose_session_ends_never_gets_the_lock(world: &World) 
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, SHORT).await;
     let holder = world.keeper().await;
-    let guard = world.mutex(&holder).acquire().await.unwrap();
-    let waiter = world.stand_in_line(&keeper).await;
+    let guard = world.rival(&holder).acquire().await.unwrap();
+    let waiter = world.await_in_line(world.subject(&keeper).acquire()).await;
     proxy.black_hole();
     world.queued(1).await;
     proxy.heal();
@@ -70,15 +70,15 @@ async fn case_41_a_waiter_whose_session_ends_never_gets_the_lock(world: &World) 
         other => panic!("{other:?}"),
     }
     guard.release().await.unwrap();
-    acquire_anew(&world.mutex(&keeper)).await.release().await.unwrap();
+    acquire_anew(&world.subject(&keeper)).await.release().await.unwrap();
 }
 
 /// N-17: an operator may break a lock: its holder is told, whoever was next is let in.
 async fn a_deleted_node_ends_the_hold(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let mutex = world.mutex(&one);
-    let guard = mutex.acquire().await.unwrap();
-    let next = world.stand_in_line(&other).await;
+    let lock = world.subject(&one);
+    let guard = lock.acquire().await.unwrap();
+    let next = world.await_in_line(world.rival(&other).acquire()).await;
     world.remove(&guard.node()).await;
     assert_eq!(guard.lost().await, Loss::Removed);
     assert_eq!((guard.is_held(), guard.state()), (false, HoldState::Lost(Loss::Removed)));
@@ -87,14 +87,14 @@ async fn a_deleted_node_ends_the_hold(world: &World) {
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Removed })));
     assert!(world.exists(&next.node()).await, "a lost guard deleted another's node");
     next.release().await.unwrap();
-    mutex.acquire().await.unwrap().release().await.unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
 }
 
 /// It does not wait for those before it.
 async fn case_42_a_waiter_whose_node_is_deleted_is_told_at_once(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let guard = world.mutex(&one).acquire().await.unwrap();
-    let waiter = world.stand_in_line(&other).await;
+    let guard = world.rival(&one).acquire().await.unwrap();
+    let waiter = world.await_in_line(world.subject(&other).acquire()).await;
     let node = world.queue().await.pop().unwrap();
     world.remove(&format!("{}/{node}", world.lock())).await;
     match waiter.outcome().await {
@@ -108,7 +108,7 @@ async fn case_42_a_waiter_whose_node_is_deleted_is_told_at_once(world: &World) {
 /// `Guard::run` drops the work at its next await, and gives its outcome where the lock lasts.
 async fn guarded_work_stops_where_the_lock_is_lost(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let guard = world.subject(&keeper).acquire().await.unwrap();
     assert_eq!(guard.run(async { 7 }).await, Ok(7));
     let (started, has_started) = tokio::sync::oneshot::channel();
     let work = guard.run(async {
@@ -124,35 +124,35 @@ async fn guarded_work_stops_where_the_lock_is_lost(world: &World) {
 }
 
 /// The id of a handle's session, from the node of a guard of its.
-async fn session(keeper: &Lockkeeper, guard: &Guard) -> i64 {
+async fn session(keeper: &Lockkeeper, guard: &Held) -> i64 {
     let seen = keeper.admin().show(guard.path()).await.unwrap();
-    seen.holders.iter().find(|holder| holder.token == guard.token()).unwrap().session.0
+    seen.holders.iter().find(|holder| holder.node == guard.name()).unwrap().session.0
 }
 
 /// The server ends the session of a holder that is in touch: `SessionExpired`, not a guess, and the next is let in.
 async fn an_expired_session_is_told_as_such(world: &World) {
     let keeper = world.keeper().await;
-    let guard = world.mutex(&keeper).acquire().await.unwrap();
-    let elsewhere = world.kind.mutex(&keeper, &world.path("elsewhere")).acquire().await.unwrap();
-    let next = world.stand_in_line(&world.keeper().await).await;
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let elsewhere = world.kind.lock(&keeper, &world.path("elsewhere")).acquire().await.unwrap();
+    let next = world.await_in_line(world.rival(&world.keeper().await).acquire()).await;
     assert!(world.embedded().expire_session(session(&keeper, &guard).await).await);
     assert_eq!(guard.lost().await, Loss::SessionExpired);
     assert_eq!(elsewhere.lost().await, Loss::SessionExpired, "all holds of a session end with it");
     next.granted().await.release().await.unwrap();
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::SessionExpired })));
-    acquire_anew(&world.mutex(&keeper)).await.release().await.unwrap();
+    acquire_anew(&world.subject(&keeper)).await.release().await.unwrap();
 }
 
 /// Over and over: each loss is the guard's alone, the lock's handle goes on.
 async fn case_48_a_lost_hold_does_not_poison_the_lock(world: &World) {
     let keeper = world.keeper().await;
-    let mutex = world.mutex(&keeper);
+    let lock = world.subject(&keeper);
     for _ in 0..5 {
-        let guard = acquire_anew(&mutex).await;
+        let guard = acquire_anew(&lock).await;
         assert!(world.embedded().expire_session(session(&keeper, &guard).await).await);
         assert_eq!(guard.lost().await, Loss::SessionExpired);
         // The guard still exists.
-        let again = acquire_anew(&mutex).await;
+        let again = acquire_anew(&lock).await;
         assert!(again.is_held() && !guard.is_held());
         again.release().await.unwrap();
     }

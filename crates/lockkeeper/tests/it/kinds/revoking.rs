@@ -1,0 +1,205 @@
+//! Asking a holder, or a waiter, to let go: whoever may write its node may ask, and nothing is taken by force.
+
+use std::time::Duration;
+
+use lockkeeper::{Error, Lockkeeper, Owner, Revocation};
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::support::{Held, PATIENCE, STEADY, World, eventually, for_every_kind};
+
+for_every_kind!(
+    whoever_writes_the_word_asks_and_the_lock_stays,
+    a_record_says_who_asks_and_why,
+    two_requests_in_a_row_are_one_and_a_refusal_makes_room_for_the_next,
+    other_words_mean_nothing,
+    a_request_written_before_the_first_read_is_not_missed,
+    a_waiter_that_is_asked_withdraws,
+    a_request_survives_a_break,
+);
+
+/// The words by which other makers ask.
+const WORDS: [&str; 2] = ["unlock", "__REVOKE__"];
+
+/// Writes into a node, as anybody may.
+async fn write(world: &World, node: &str, data: &[u8]) {
+    world.observer.set_data(node, data, None).await.unwrap_or_else(|error| panic!("{node}: {error}"));
+}
+
+async fn read(world: &World, node: &str) -> Vec<u8> {
+    world.observer.sync(node).await.unwrap();
+    world.observer.get_data(node).await.unwrap_or_else(|error| panic!("{node}: {error}")).0
+}
+
+/// Adds a request to the record of a node, and erases nothing.
+async fn ask(world: &World, node: &str, id: &str, reason: &str) {
+    let mut record: Value = serde_json::from_slice(&read(world, node).await).unwrap();
+    let by = json!({"user": "ops", "host": "desk-3", "pid": 99});
+    record["revocation"] = json!({"id": id, "by": by, "reason": reason, "at_ms": 1_700_000_000_000u64});
+    write(world, node, record.to_string().as_bytes()).await;
+}
+
+/// A hold whose nodes are watched.
+async fn watched(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> Held {
+    world.subject(keeper).acquire().await.unwrap().release().await.unwrap();
+    let before = proxy.counts();
+    let guard = world.subject(keeper).acquire().await.unwrap();
+    let reads = world.kind.reads_to_enter() + 1 + u64::from(world.kind.has_mark());
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == reads).await;
+    guard
+}
+
+/// What the holder is told.
+async fn told(guard: &Held) -> Revocation {
+    tokio::time::timeout(PATIENCE, guard.revocation()).await.expect("never told")
+}
+
+/// N-31..N-34, T-24..T-28: each word is heard within a second, and takes nothing: the lock stays its holder's until that lets
+/// go, and what its node says of it is there again.
+async fn whoever_writes_the_word_asks_and_the_lock_stays(world: &World) {
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let mut heard = Vec::new();
+    for word in WORDS {
+        let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
+        assert_eq!(guard.revocation_requested(), None);
+        let asked = Instant::now();
+        write(world, &guard.node(), word.as_bytes()).await;
+        assert_eq!(told(&guard).await, Revocation::default());
+        heard.push(asked.elapsed());
+        assert_eq!(guard.revocation_requested(), Some(Revocation::default()));
+        eventually("the record is back", async || {
+            let seen = keeper.admin().show(&world.lock()).await.unwrap();
+            seen.holders[0].message.as_deref() == Some("nightly index")
+        })
+        .await;
+        assert!(guard.is_held());
+        assert!(matches!(world.rival(&other).try_acquire().await, Err(Error::Held { .. })));
+        guard.release().await.unwrap();
+        world.rival(&other).try_acquire().await.unwrap().release().await.unwrap();
+    }
+    println!("heard after {heard:?}");
+    assert!(heard.iter().min() < Some(&Duration::from_secs(1)), "{heard:?}");
+}
+
+/// T-26, T-27: part of the owner's record, so asking erases nothing.
+async fn a_record_says_who_asks_and_why(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
+    ask(world, &guard.node(), "one", "deploying").await;
+    let asked = told(&guard).await;
+    let owner = Owner { user: "ops".into(), host: "desk-3".into(), pid: 99, program: None };
+    assert_eq!((asked.by.as_ref(), asked.reason.as_deref()), (Some(&owner), Some("deploying")));
+    assert!(asked.to_string().contains("desk-3") && asked.to_string().contains("deploying"), "{asked}");
+    let seen = keeper.admin().show(&world.lock()).await.unwrap();
+    assert_eq!(seen.holders[0].message.as_deref(), Some("nightly index"));
+    guard.release().await.unwrap();
+}
+
+/// T-29: told once and to every call; a refusal stands in the node for the asker to read, and only a new request is told again.
+async fn two_requests_in_a_row_are_one_and_a_refusal_makes_room_for_the_next(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
+    ask(world, &guard.node(), "one", "deploying").await;
+    assert_eq!(told(&guard).await.id, "one");
+    ask(world, &guard.node(), "one", "deploying still").await;
+    assert_eq!(told(&guard).await.reason.as_deref(), Some("deploying"));
+    guard.refuse_revocation("half done");
+    eventually("the refusal can be read", async || {
+        let record: Value = serde_json::from_slice(&read(world, &guard.node()).await).unwrap();
+        record["revocation"]["refused"] == "half done" && record["message"] == "nightly index"
+    })
+    .await;
+    assert_eq!(guard.revocation_requested(), None);
+    assert!(guard.is_held());
+    for id in ["three", "four"] {
+        ask(world, &guard.node(), id, "now").await;
+        assert_eq!(told(&guard).await.id, id);
+        guard.refuse_revocation("still at it");
+        eventually("the refusal can be read", async || {
+            let record: Value = serde_json::from_slice(&read(world, &guard.node()).await).unwrap();
+            record["revocation"]["refused"] == "still at it" && record["revocation"]["id"] == id
+        })
+        .await;
+    }
+    guard.release().await.unwrap();
+}
+
+/// N-32, N-33: it is woken, reads, and watches on; the word after those is heard.
+async fn other_words_mean_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = watched(world, &proxy, &keeper).await;
+    for word in ["", "unlock ", "UNLOCK", "unlock\0", "{\"lockkeeper\":1}", "[]"] {
+        let before = proxy.counts();
+        write(world, &guard.node(), word.as_bytes()).await;
+        proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 1).await;
+        assert_eq!(proxy.counts().since(&before).watch_events, 1);
+    }
+    assert_eq!(guard.revocation_requested(), None);
+    write(world, &guard.node(), b"unlock").await;
+    told(&guard).await;
+    guard.release().await.unwrap();
+}
+
+/// T-30: the read that sets the watch shows it.
+async fn a_request_written_before_the_first_read_is_not_missed(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    world.subject(&keeper).acquire().await.unwrap().release().await.unwrap();
+    let first_read = world.kind.reads_to_enter() + 1;
+    let guard = {
+        let read = proxy.on(OpCode::GetData).nth(first_read).hold_request();
+        let guard = world.subject(&keeper).acquire().await.unwrap();
+        read.caught().await;
+        write(world, &guard.node(), b"unlock").await;
+        assert_eq!(guard.revocation_requested(), None);
+        guard
+    };
+    told(&guard).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// Its caller is told by whom, its node goes, and the next in line has its turn.
+async fn a_waiter_that_is_asked_withdraws(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = world.rival(&one).acquire().await.unwrap();
+    let waiter = world.await_in_line(world.subject(&other).acquire()).await;
+    let next = world.await_in_line(world.rival(&one).acquire()).await;
+    let node = world.queue().await.remove(1);
+    ask(world, &format!("{}/{node}", world.lock()), "one", "deploying").await;
+    match waiter.outcome().await {
+        Err(error @ Error::Revoked { .. }) => {
+            let text = error.to_string();
+            assert!(text.contains("desk-3") && text.contains("deploying") && error.is_retryable(), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    eventually("its node is gone", async || !world.queue().await.contains(&node)).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    next.granted().await.release().await.unwrap();
+    // By a bare word too.
+    let guard = world.rival(&one).acquire().await.unwrap();
+    let waiter = world.await_in_line(world.subject(&other).acquire()).await;
+    let node = world.queue().await.remove(1);
+    write(world, &format!("{}/{node}", world.lock()), b"unlock").await;
+    assert!(matches!(waiter.outcome().await, Err(Error::Revoked { .. })));
+    guard.release().await.unwrap();
+}
+
+/// Written while the holder is away: the watch, set again, tells it.
+async fn a_request_survives_a_break(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = watched(world, &proxy, &keeper).await;
+    proxy.refuse();
+    proxy.cut(lockkeeper_testkit::proxy::Cut::Reset);
+    write(world, &guard.node(), b"unlock").await;
+    assert_eq!(guard.revocation_requested(), None);
+    proxy.heal();
+    told(&guard).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}

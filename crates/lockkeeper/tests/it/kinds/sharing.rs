@@ -1,0 +1,423 @@
+//! Readers and writers: who shares, who waits, and what each of them watches.
+
+use std::time::Duration;
+
+use lockkeeper::{Dialect, Error, Guard, Lockkeeper, RwLock, WriteGuard};
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
+
+use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds};
+
+for_kinds!(
+    [native Write, recipe RecipeWrite, kazoo KazooWrite]
+    requests_are_nodes_of_their_makers_names,
+    readers_before_a_waiting_writer_share_and_those_behind_it_wait,
+    a_reader_watches_the_nearest_older_writer_alone,
+    a_reader_goes_on_when_its_writer_is_gone_before_it_could_watch,
+    a_writer_watches_the_next_older_child_whatever_it_is,
+    readers_behind_one_writer_wake_together_and_nobody_else,
+    a_writer_that_gives_up_lets_the_readers_behind_it_share,
+    a_downgrade_keeps_the_place,
+    a_downgrade_whose_reply_is_lost_is_found,
+    an_upgradeable_reader_shares_with_those_before_it_and_is_alone_after_them,
+    an_upgrade_gives_up_on_time_and_reads_on,
+    two_who_want_to_upgrade_never_wait_for_each_other,
+    case_17_readers_and_writers_never_wait_in_a_circle,
+);
+
+fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
+    keeper.rwlock(&world.lock()).dialect(world.kind.dialect())
+}
+
+async fn reader(world: &World, keeper: &Lockkeeper) -> Waiter {
+    world.await_in_line(lock(world, keeper).read().acquire()).await
+}
+
+async fn writer(world: &World, keeper: &Lockkeeper) -> Waiter<WriteGuard> {
+    world.await_in_line(lock(world, keeper).write().acquire()).await
+}
+
+/// Waits until a session has set the watches that so many reads ask for.
+async fn watches_set(proxy: &Proxy, reads: u64) {
+    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
+}
+
+fn name(guard: &Guard) -> String {
+    guard.node().rsplit('/').next().unwrap().to_owned()
+}
+
+fn number(name: &str) -> &str {
+    &name[name.len() - 10..]
+}
+
+/// What stands before the number of a reader's and of a writer's name.
+fn markers(dialect: Dialect) -> [&'static str; 2] {
+    match dialect {
+        Dialect::Curator => ["-__READ__", "-__WRIT__"],
+        Dialect::Kazoo => ["__rlock__", "__lock__"],
+        _ => ["read-", "write-"],
+    }
+}
+
+/// N-23, N-24, N-25, N-27, T-13, T-14, T-15, T-19: ephemeral, numbered by the server, named as the dialect's makers do; and
+/// the listing that decides leaves no watch, so other children are none of a holder's business.
+async fn requests_are_nodes_of_their_makers_names(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let [read, write] = markers(world.kind.dialect());
+    let reader = lock(world, &keeper).read().acquire().await.unwrap();
+    let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session;
+    let writer = {
+        let guard = reader;
+        check_name(world, &name(&guard), read, session.0).await;
+        watches_set(&proxy, 2).await;
+        let before = proxy.counts();
+        let foreign = format!("{}/config", world.lock());
+        world.make(&foreign).await;
+        world.remove(&foreign).await;
+        keeper.admin().show(&world.lock()).await.unwrap();
+        assert_eq!(proxy.counts().since(&before).watch_events, 0);
+        guard.release().await.unwrap();
+        lock(world, &keeper).write().acquire().await.unwrap()
+    };
+    check_name(world, &name(&writer), write, session.0).await;
+    writer.release().await.unwrap();
+}
+
+async fn check_name(world: &World, name: &str, marker: &str, session: i64) {
+    let (prefix, number) = name.split_at(name.len() - 10);
+    assert!(prefix.ends_with(marker) && number.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
+    let length = match world.kind.dialect() {
+        Dialect::Curator => "_c_".len() + 36,
+        Dialect::Kazoo => 32,
+        _ => 0,
+    };
+    assert_eq!(prefix.len(), length + marker.len(), "{name}");
+    let node = format!("{}/{name}", world.lock());
+    world.observer.sync(&node).await.unwrap();
+    let stat = world.observer.check_stat(&node).await.unwrap().unwrap();
+    assert_eq!(stat.ephemeral_owner, session);
+}
+
+/// N-25, N-27, N-30, T-15, T-18, T-22: read, read, write, read, read: the first two together, then the writer, then the rest.
+async fn readers_before_a_waiting_writer_share_and_those_behind_it_wait(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let first = lock(world, &one).read().acquire().await.unwrap();
+    let second = lock(world, &other).read().try_acquire().await.unwrap();
+    let alone = writer(world, &other).await;
+    let behind = [reader(world, &one).await, reader(world, &other).await];
+    assert!(matches!(lock(world, &one).read().try_acquire().await, Err(Error::Held { ahead: Some(5), .. })));
+    first.release().await.unwrap();
+    // The writer has looked again, and waits for the second.
+    world.queued(4).await;
+    assert!(alone.waits() && second.is_held());
+    let reads = second.token();
+    second.release().await.unwrap();
+    let alone = alone.granted().await;
+    assert!(behind.iter().all(|reader| reader.waits()));
+    assert!(reads < alone.token());
+    let writes = alone.token();
+    alone.release().await.unwrap();
+    let [third, fourth] = behind;
+    let together = [third.granted().await, fourth.granted().await];
+    assert!(together.iter().all(|reader| reader.is_held() && writes < reader.token()));
+    assert_eq!(world.queue().await.len(), 2);
+}
+
+/// N-26, T-16, T-17, T-21: of two writers before it the later one; no reader, and not the first. If that gives up, the one
+/// before.
+async fn a_reader_watches_the_nearest_older_writer_alone(world: &World) {
+    let (others, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let first = lock(world, &others).write().acquire().await.unwrap();
+    let between = reader(world, &others).await;
+    let second = writer(world, &others).await;
+    let another = reader(world, &others).await;
+    let since = proxy.records().len();
+    let last = reader(world, &keeper).await;
+    watches_set(&proxy, 2).await;
+    let queue = world.queue().await;
+    let requests = asked(world, &proxy, since);
+    assert_eq!(requests.len(), 4, "{requests:?}");
+    assert!(OpCode::CREATES.contains(&requests[0].0) && OpCode::LISTS.contains(&requests[1].0), "{requests:?}");
+    assert_eq!(
+        requests[2..],
+        [(OpCode::GetData, format!("/{}", queue[2])), (OpCode::GetData, format!("/{}", queue[4]))]
+    );
+
+    // Another reader goes: none of its business.
+    let before = proxy.counts();
+    another.abort();
+    world.queued(4).await;
+    keeper.admin().show(&world.lock()).await.unwrap();
+    assert_eq!(proxy.counts().since(&before).watch_events, 0);
+
+    // Its writer gives up: it looks again, and waits for the first.
+    let (since, reads) = (proxy.records().len(), proxy.counts().delivered.of(OpCode::GetData));
+    second.abort();
+    watches_set(&proxy, reads + 1).await;
+    let requests = asked(world, &proxy, since);
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(OpCode::LISTS.contains(&requests[0].0), "{requests:?}");
+    assert_eq!(requests[1], (OpCode::GetData, format!("/{}", queue[0])));
+
+    // The first goes: both readers are in, the last one without another question.
+    let before = proxy.counts();
+    first.release().await.unwrap();
+    let (between, last) = (between.granted().await, last.granted().await);
+    let since = proxy.counts().since(&before);
+    assert_eq!((since.watch_events, since.requested.total()), (1, 0), "{since:?}");
+    between.release().await.unwrap();
+    last.release().await.unwrap();
+}
+
+/// N-26, T-17: gone between the listing and the watch: it is in at once, and nothing is left to wait for.
+async fn a_reader_goes_on_when_its_writer_is_gone_before_it_could_watch(world: &World) {
+    let (others, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let writer = lock(world, &others).write().acquire().await.unwrap();
+    let watch = proxy.on(OpCode::GetData).hold_request();
+    let waiter = reader(world, &keeper).await;
+    watch.caught().await;
+    writer.release().await.unwrap();
+    assert!(waiter.waits());
+    watch.release();
+    waiter.granted().await.release().await.unwrap();
+}
+
+/// N-28, T-20, T-22: a reader that holds, where that is the next older child; the going of another wakes nobody.
+async fn a_writer_watches_the_next_older_child_whatever_it_is(world: &World) {
+    let (others, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let readers = [
+        lock(world, &others).read().acquire().await.unwrap(),
+        lock(world, &others).read().acquire().await.unwrap(),
+        lock(world, &others).read().acquire().await.unwrap(),
+    ];
+    let since = proxy.records().len();
+    let alone = writer(world, &keeper).await;
+    watches_set(&proxy, 2).await;
+    let names = readers.each_ref().map(name);
+    assert_eq!(asked(world, &proxy, since)[2], (OpCode::GetData, format!("/{}", names[2])));
+    let [first, second, third] = readers;
+
+    let before = proxy.counts();
+    first.release().await.unwrap();
+    keeper.admin().show(&world.lock()).await.unwrap();
+    assert_eq!(proxy.counts().since(&before).watch_events, 0);
+
+    let (since, reads) = (proxy.records().len(), proxy.counts().delivered.of(OpCode::GetData));
+    third.release().await.unwrap();
+    watches_set(&proxy, reads + 1).await;
+    assert_eq!(asked(world, &proxy, since)[1..], [(OpCode::GetData, format!("/{}", names[1]))]);
+    assert!(alone.waits());
+    second.release().await.unwrap();
+    alone.granted().await.release().await.unwrap();
+}
+
+/// T-23: five readers behind the writer that goes, a writer behind them, three readers behind that: five hear of it.
+async fn readers_behind_one_writer_wake_together_and_nobody_else(world: &World) {
+    let (holder, near, far) = (world.keeper().await, world.proxy().await, world.proxy().await);
+    let (readers, others) = (world.keeper_through(&near, STEADY).await, world.keeper_through(&far, STEADY).await);
+    let first = lock(world, &holder).write().acquire().await.unwrap();
+    let mut batch = Vec::new();
+    for _ in 0..5 {
+        batch.push(reader(world, &readers).await);
+    }
+    let second = writer(world, &others).await;
+    let mut later = Vec::new();
+    for _ in 0..3 {
+        later.push(reader(world, &others).await);
+    }
+    watches_set(&near, 10).await;
+    watches_set(&far, 8).await;
+    let before = [near.counts(), far.counts()];
+    first.release().await.unwrap();
+    let mut inside = Vec::new();
+    for reader in batch {
+        inside.push(reader.granted().await);
+    }
+    others.admin().show(&world.lock()).await.unwrap();
+    let (here, there) = (near.counts().since(&before[0]), far.counts().since(&before[1]));
+    // Five hear, but of one session's watches on one node the server tells once.
+    assert_eq!((here.watch_events, here.requested.total()), (1, 0), "{here:?}");
+    assert_eq!(there.watch_events, 0, "{there:?}");
+    assert!(second.waits() && later.iter().all(|reader| reader.waits()));
+    drop(inside);
+    let second = second.granted().await;
+    assert!(later.iter().all(|reader| reader.waits()));
+    second.release().await.unwrap();
+    for reader in later {
+        drop(reader.granted().await);
+    }
+}
+
+/// N-30, T-17: nobody stands between them any more.
+async fn a_writer_that_gives_up_lets_the_readers_behind_it_share(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let inside = lock(world, &one).read().acquire().await.unwrap();
+    let leaves = writer(world, &other).await;
+    let behind = [reader(world, &one).await, reader(world, &other).await];
+    leaves.abort();
+    let [first, second] = behind;
+    let (first, second) = (first.granted().await, second.granted().await);
+    assert!(inside.is_held() && first.is_held() && second.is_held());
+    for guard in [inside, first, second] {
+        guard.release().await.unwrap();
+    }
+}
+
+/// The readers right behind it come in, the writer behind those does not; number and token stay.
+async fn a_downgrade_keeps_the_place(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one).write().acquire().await.unwrap();
+    let near = reader(world, &other).await;
+    let next = writer(world, &other).await;
+    let far = reader(world, &one).await;
+    let (node, token) = (name(&guard), guard.token());
+    let guard = guard.downgrade().await.unwrap();
+    let near = near.granted().await;
+    let [read, _] = markers(world.kind.dialect());
+    assert!(name(&guard).contains(read), "{}", name(&guard));
+    assert_eq!((number(&name(&guard)), guard.token()), (number(&node), token));
+    assert_eq!(world.queue().await[0], name(&guard));
+    assert!(next.waits() && far.waits());
+    near.release().await.unwrap();
+    world.queued(3).await;
+    assert!(next.waits() && guard.is_held());
+    guard.release().await.unwrap();
+    let next = next.granted().await;
+    assert!(token < next.token() && far.waits());
+    next.release().await.unwrap();
+    far.granted().await.release().await.unwrap();
+}
+
+/// Before it took effect, and after: it reads in the same place, and nothing else of it stands.
+async fn a_downgrade_whose_reply_is_lost_is_found(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let [read, _] = markers(world.kind.dialect());
+    for effect in [false, true] {
+        let guard = lock(world, &keeper).write().acquire().await.unwrap();
+        let node = name(&guard);
+        let multi = proxy.on(OpCode::Multi);
+        let lost = if effect { multi.cut_before_reply() } else { multi.cut_before_request() };
+        let guard = guard.downgrade().await.unwrap();
+        lost.fired().await;
+        assert_eq!(world.queue().await, [name(&guard)]);
+        assert!(name(&guard).contains(read) && number(&name(&guard)) == number(&node), "{guard:?}");
+        let beside = lock(world, &keeper).read().try_acquire().await.unwrap();
+        beside.release().await.unwrap();
+        guard.release().await.unwrap();
+        world.queued(0).await;
+    }
+}
+
+/// It reads beside those who came before, keeps all later ones out, and writes when those before have left; then it can read
+/// on, and the later ones come in.
+async fn an_upgradeable_reader_shares_with_those_before_it_and_is_alone_after_them(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let before =
+        [lock(world, &one).read().acquire().await.unwrap(), lock(world, &other).read().acquire().await.unwrap()];
+    let guard = lock(world, &one).upgradeable().try_acquire().await.unwrap();
+    let late = reader(world, &other).await;
+    assert!(matches!(lock(world, &other).upgradeable().try_acquire().await, Err(Error::Held { .. })));
+    assert!(late.waits() && before.iter().all(|reader| reader.is_held()));
+    let token = guard.token();
+    let upgrading = tokio::spawn(guard.upgrade(None));
+    for reader in before {
+        assert!(!upgrading.is_finished());
+        reader.release().await.unwrap();
+    }
+    let guard = tokio::time::timeout(PATIENCE, upgrading).await.expect("it waits for ever").unwrap().unwrap();
+    assert!(late.waits() && guard.is_held());
+    assert_eq!((guard.token(), world.queue().await.len()), (token, 2));
+    let guard = guard.downgrade().await.unwrap();
+    late.granted().await.release().await.unwrap();
+    guard.release().await.unwrap();
+    // It need not have been a writer for that.
+    let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
+    let late = reader(world, &other).await;
+    let guard = guard.downgrade().await.unwrap();
+    late.granted().await.release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// What it held it holds still, it can try again, and the readers before it have noticed nothing.
+async fn an_upgrade_gives_up_on_time_and_reads_on(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let before = lock(world, &other).read().acquire().await.unwrap();
+    let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
+    let waited = Duration::from_millis(50);
+    let (guard, error) = guard.upgrade(Some(waited)).await.unwrap_err();
+    assert_eq!(error, lockkeeper::ChangeError::Timeout { path: world.lock(), waited });
+    assert!(guard.is_held() && before.is_held());
+    before.release().await.unwrap();
+    let guard = guard.upgrade(Some(PATIENCE)).await.unwrap();
+    guard.release().await.unwrap();
+    // A wish that nobody waits for any more releases the lock.
+    let before = lock(world, &other).read().acquire().await.unwrap();
+    let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
+    let mut upgrade = Box::pin(guard.upgrade(None));
+    assert!(futures_util::poll!(upgrade.as_mut()).is_pending());
+    drop(upgrade);
+    world.queued(1).await;
+    before.release().await.unwrap();
+}
+
+/// There is one at a time: the second waits with nothing in its hands, and takes its turn.
+async fn two_who_want_to_upgrade_never_wait_for_each_other(world: &World) {
+    let keepers = [world.keeper().await, world.keeper().await];
+    let mut tasks = Vec::new();
+    for keeper in &keepers {
+        let upgradeable = lock(world, keeper).upgradeable();
+        tasks.push(tokio::spawn(async move {
+            for round in 0..20 {
+                let guard = upgradeable.acquire().await.unwrap();
+                if round % 4 == 3 {
+                    guard.release().await.unwrap();
+                    continue;
+                }
+                let guard = guard.upgrade(None).await.unwrap();
+                guard.release().await.unwrap();
+            }
+        }));
+        let read = lock(world, keeper).read();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..20 {
+                read.acquire().await.unwrap().release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(PATIENCE, task).await.expect("they wait for each other").unwrap();
+    }
+    eventually("nobody is left", async || world.queue().await.is_empty()).await;
+}
+
+/// All kinds of requests of two sessions, in all orders, with some that give up: everyone has its turn.
+async fn case_17_readers_and_writers_never_wait_in_a_circle(world: &World) {
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let keeper = world.keeper().await;
+        for task in 0..6 {
+            let lock = lock(world, &keeper);
+            tasks.push(tokio::spawn(async move {
+                for round in 0..10 {
+                    match (task + round) % 4 {
+                        0 => drop(lock.write().acquire().await.unwrap()),
+                        1 => match lock.write().acquire().timeout(Duration::from_millis(3)).await {
+                            Ok(guard) => drop(guard.downgrade().await.unwrap()),
+                            Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
+                        },
+                        2 => drop(lock.upgradeable().acquire().await.unwrap().upgrade(None).await.unwrap()),
+                        _ => lock.read().acquire().await.unwrap().release().await.unwrap(),
+                    }
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        tokio::time::timeout(PATIENCE, task).await.expect("they wait in a circle").unwrap();
+    }
+    world.queued(0).await;
+}
