@@ -1,0 +1,64 @@
+//! One at a time: the exclusive lock, and the token that a resource checks.
+//!
+//! `cargo run -p lockkeeper --example mutex`
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lockkeeper::{Error, FencingToken, Lockkeeper};
+
+/// What the lock protects. It refuses whoever comes with an older token than another before: a holder that was paused for too
+/// long cannot undo what its successor did.
+#[derive(Default)]
+struct Index(Mutex<(Option<FencingToken>, Vec<String>)>);
+
+impl Index {
+    fn write(&self, token: FencingToken, entry: &str) -> Result<(), String> {
+        let mut guarded = self.0.lock().expect("no writer panics");
+        if guarded.0.is_some_and(|newest| token < newest) {
+            return Err(format!("{entry} comes too late"));
+        }
+        guarded.0 = Some(token);
+        guarded.1.push(entry.to_owned());
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    // On a fleet: Lockkeeper::connect("zk1:2181,zk2:2181,zk3:2181").
+    let keeper = Lockkeeper::embedded(dir.path()).await?;
+    let index = Index::default();
+
+    let nightly = keeper.mutex("/locks/nightly");
+    let guard = nightly.acquire().timeout(Duration::from_secs(5)).message("nightly index").await?;
+    index.write(guard.token(), "first")?;
+
+    // Somebody else is told who has it, and may choose not to wait.
+    match nightly.try_acquire().await {
+        Err(error @ Error::Held { .. }) => println!("{error}"),
+        other => panic!("two holders: {other:?}"),
+    }
+
+    // Work that stops at its next await when the lock is lost.
+    guard.run(async { println!("working under token {}", guard.token()) }).await?;
+    let old = guard.token();
+    guard.release().await?;
+
+    let guard = nightly.acquire().await?;
+    index.write(guard.token(), "second")?;
+    match index.write(old, "the first again") {
+        Err(refusal) => println!("{refusal}"),
+        Ok(()) => panic!("the past has overwritten the present"),
+    }
+    guard.release().await?;
+    keeper.close().await;
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn runs() {
+    main().unwrap();
+}

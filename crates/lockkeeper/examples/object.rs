@@ -1,0 +1,35 @@
+//! A lock as an object with `lock` and `unlock`, without async: for code that is built that way.
+//!
+//! `cargo run -p lockkeeper --example object`
+
+use lockkeeper::{Error, Lockkeeper};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    // A server for this example alone; a program has its own: lockkeeper::blocking::connect("zk1:2181,zk2:2181,zk3:2181").
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let keeper = runtime.block_on(Lockkeeper::embedded(dir.path()))?;
+
+    let store_a = keeper.distributed_lock("/stores", "A");
+    let store_b = keeper.distributed_lock("/stores", "B");
+    store_a.lock_blocking()?;
+    // Another name below the same base path is another lock.
+    store_b.lock_blocking()?;
+    println!("holding {:?} and {:?}", store_a.node(), store_b.node());
+
+    // An object holds once; a second lock would wait for itself.
+    match store_a.lock_blocking() {
+        Err(error @ Error::AlreadyHeld { .. }) => println!("{error}"),
+        other => panic!("{other:?}"),
+    }
+    store_b.unlock_blocking()?;
+    store_a.unlock_blocking()?;
+    keeper.close_blocking();
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn runs() {
+    main().unwrap();
+}

@@ -1,0 +1,49 @@
+//! Asking for a lock: the holder hears who wants it and why, and lets go or refuses.
+//!
+//! `cargo run -p lockkeeper --example revocation`
+
+use std::time::Duration;
+
+use lockkeeper::{Answer, Lockkeeper};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let keeper = Lockkeeper::embedded(dir.path()).await?;
+    let rebuild = keeper.mutex("/locks/rebuild");
+    let soon = Duration::from_secs(10);
+
+    // A holder that works in steps, and looks between them whether it was asked.
+    let guard = rebuild.acquire().message("full rebuild").await?;
+    let holder = tokio::spawn(async move {
+        let asked = guard.revocation().await;
+        let (who, why) = (asked.by.as_ref().map(ToString::to_string), asked.reason.as_deref());
+        println!("asked by {}: {}", who.as_deref().unwrap_or("somebody"), why.unwrap_or("no reason given"));
+        // The first time it is nearly done; the second time it lets go.
+        guard.refuse_revocation("two minutes left");
+        guard.revocation().await;
+        guard.release().await
+    });
+
+    for reason in ["release day", "release day, please"] {
+        for asked in keeper.admin().revoke("/locks/rebuild", Some(reason)).await? {
+            match asked.answer(soon).await? {
+                Answer::Released => println!("{} let go", asked.contender()),
+                Answer::Refused(why) => println!("{} refuses: {why}", asked.contender()),
+                other => panic!("no answer within {soon:?}: {other:?}"),
+            }
+        }
+    }
+    holder.await??;
+
+    // Nothing was taken by force; for a holder that does not answer there is Admin::break_lock.
+    rebuild.try_acquire().await?.release().await?;
+    keeper.close().await;
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn runs() {
+    main().unwrap();
+}

@@ -1,0 +1,53 @@
+//! Many readers or one writer: the shared lock, its downgrade and its upgrade.
+//!
+//! `cargo run -p lockkeeper --example rwlock`
+
+use std::time::Duration;
+
+use lockkeeper::{Error, Lockkeeper};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let keeper = Lockkeeper::embedded(dir.path()).await?;
+    let catalogue = keeper.rwlock("/locks/catalogue");
+
+    // Readers hold together, and keep a writer out.
+    let one = catalogue.read().acquire().await?;
+    let other = catalogue.read().acquire().await?;
+    println!("two read: {} {}", one.node(), other.node());
+    match catalogue.write().try_acquire().await {
+        Err(Error::Held { ahead, .. }) => println!("no writer: {} before it", ahead.unwrap_or(0)),
+        other => panic!("a writer beside readers: {other:?}"),
+    }
+    one.release().await?;
+    other.release().await?;
+
+    // A writer goes on as a reader in the same place: nobody gets in between, and what it wrote is what it reads.
+    let writer = catalogue.write().acquire().message("new prices").await?;
+    let reader = writer.downgrade().await?;
+    let beside = catalogue.read().acquire().await?;
+    println!("reading what was written under token {}", reader.token());
+    beside.release().await?;
+    reader.release().await?;
+
+    // Look first, write only if need be. There is one such at a time, so that two of them cannot wait for each other.
+    let looking = catalogue.upgradeable().acquire().await?;
+    let writer = match looking.upgrade(Some(Duration::from_secs(5))).await {
+        Ok(writer) => writer,
+        Err((still_looking, error)) => {
+            still_looking.release().await?;
+            return Err(error.into());
+        }
+    };
+    println!("writing under token {}", writer.token());
+    writer.release().await?;
+    keeper.close().await;
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn runs() {
+    main().unwrap();
+}

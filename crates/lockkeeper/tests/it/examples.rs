@@ -1,0 +1,16 @@
+//! The examples, run: each ends without an error, and panics where what it shows is not so.
+
+#[path = "../../examples/mutex.rs"]
+mod mutex;
+#[path = "../../examples/object.rs"]
+mod object;
+#[path = "../../examples/priority.rs"]
+mod priority;
+#[path = "../../examples/revocation.rs"]
+mod revocation;
+#[path = "../../examples/rwlock.rs"]
+mod rwlock;
+#[path = "../../examples/semaphore.rs"]
+mod semaphore;
+#[path = "../../examples/several.rs"]
+mod several;
