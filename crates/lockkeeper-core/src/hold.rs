@@ -23,6 +23,12 @@ pub enum Loss {
     Closed,
     /// The server refused this process's credentials.
     AuthFailed,
+    /// Its lease is over; whoever asks next gets the lock.
+    LeaseEnded,
+    /// Somebody of a higher priority got the lock.
+    Preempted,
+    /// The same owner acquired the lock anew; that hold goes on.
+    Superseded,
 }
 
 impl std::fmt::Display for Loss {
@@ -33,6 +39,9 @@ impl std::fmt::Display for Loss {
             Loss::Removed => "the node was deleted by someone else",
             Loss::Closed => "the session was closed",
             Loss::AuthFailed => "the server refused the credentials",
+            Loss::LeaseEnded => "its lease is over",
+            Loss::Preempted => "somebody of a higher priority got it",
+            Loss::Superseded => "the same owner acquired it anew",
         })
     }
 }

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::trace;
 
 use self::caller::Caller;
+pub(crate) use self::operations::make_path;
 use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::admin::ContenderInfo;

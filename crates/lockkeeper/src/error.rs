@@ -189,6 +189,81 @@ pub enum Error {
         /// The node.
         node: String,
     },
+    /// Somebody of the same or a higher priority owns the lock, or is to own it next. Nothing was asked of the owner.
+    #[error("{path} is taken by {by} with priority {priority}{}", because(message.as_deref()))]
+    Outranked {
+        /// The lock.
+        path: String,
+        /// Who owns it, or comes next.
+        by: String,
+        /// Its priority.
+        priority: i32,
+        /// Why, in its words.
+        message: Option<String>,
+    },
+    /// Somebody of a higher priority took this request's place.
+    #[error("the request for {path} gave way to {by} with priority {priority}")]
+    Preempted {
+        /// The lock.
+        path: String,
+        /// Who came.
+        by: String,
+        /// Its priority.
+        priority: i32,
+    },
+    /// The wait is over, the owner has not finished its cleanup, and force was not asked for. The owner keeps the lock.
+    #[error(
+        "cleanup of {path} has not been finished by its owner {owner} with priority {priority} after {} of {}{}",
+        short(*elapsed), short(*allotted), because(message.as_deref())
+    )]
+    CleanupUnfinished {
+        /// The lock.
+        path: String,
+        /// Who owns it.
+        owner: String,
+        /// Why, in its words.
+        message: Option<String>,
+        /// Its priority.
+        priority: i32,
+        /// How long it has been cleaning up.
+        elapsed: Duration,
+        /// How long it may.
+        allotted: Duration,
+    },
+    /// The terms of a leased lock cannot be. Nothing was sent.
+    #[error(transparent)]
+    InvalidTerms(#[from] lockkeeper_core::helix::TermsError),
+    /// The scope of a leased lock names nothing. Nothing was sent.
+    #[error(transparent)]
+    InvalidScope(#[from] lockkeeper_core::helix::ScopeError),
+    /// The node holds something else than a leased lock's record.
+    #[error("{path}: {problem}")]
+    NotARecord {
+        /// The lock.
+        path: String,
+        /// What is wrong with it.
+        problem: lockkeeper_core::helix::RecordError,
+    },
+    /// The hold is lost; there is nothing to renew.
+    #[error("{path} is not held any more: {loss}")]
+    LeaseLost {
+        /// The lock.
+        path: String,
+        /// How it was lost.
+        loss: Loss,
+    },
+    /// The lock cannot be closed by its owner.
+    #[error("please unlock {path} before closing it")]
+    StillOwner {
+        /// The lock.
+        path: String,
+    },
+    /// This lock was closed.
+    #[error("this lock on {path} is closed")]
+    LockClosed {
+        /// The lock.
+        path: String,
+    },
     /// This handle was closed.
     #[error("this Lockkeeper is closed")]
     Closed,
@@ -223,6 +298,9 @@ impl Error {
                 | Error::ConnectionLost { .. }
                 | Error::Evicted { .. }
                 | Error::Revoked { .. }
+                | Error::Outranked { .. }
+                | Error::Preempted { .. }
+                | Error::CleanupUnfinished { .. }
         )
     }
 
@@ -240,6 +318,9 @@ impl Error {
             }
             Error::SeveralHold { path, .. } | Error::NotContending { path, .. } => {
                 Some(format!("see who holds it and who waits: lockkeeper show {path}"))
+            }
+            Error::CleanupUnfinished { .. } => {
+                Some("wait longer, wait past the cleanup, or take the lock by force".to_owned())
             }
             Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),
             Error::PermitsMismatch { stated: Some(stated), .. } => {
@@ -313,6 +394,11 @@ fn standing(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::D
         text.push_str(&format!(", {} more ahead", ahead - 1));
     }
     text
+}
+
+/// " (nightly index)".
+fn because(message: Option<&str>) -> impl fmt::Display {
+    message.map(|message| format!(" ({message})")).unwrap_or_default()
 }
 
 /// A duration as people write it, without digits nobody needs.

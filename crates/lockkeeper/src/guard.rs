@@ -29,6 +29,18 @@ pub(crate) enum Request {
     Refuse(String),
 }
 
+/// What a hold stands and falls with.
+enum Ground {
+    /// A node of the session.
+    Session {
+        session: Arc<Session>,
+        /// How many of the session's deadlines had passed when it was granted.
+        breaches: u32,
+    },
+    /// A record that outlives sessions, until its lease ends.
+    Lease(Mutex<(Arc<Session>, Duration)>),
+}
+
 /// What a guard and its driver share.
 pub(crate) struct Hold {
     pub(crate) path: String,
@@ -37,9 +49,7 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     /// Its kind has tokens.
     fences: bool,
-    session: Arc<Session>,
-    /// How many of the session's deadlines had passed when it was granted.
-    breaches: u32,
+    ground: Ground,
     loss: OnceLock<Loss>,
     lost: CancellationToken,
     /// The request to let go that was seen last.
@@ -50,17 +60,47 @@ impl Hold {
     pub(crate) fn new(path: String, grant: Grant, fences: bool, session: Arc<Session>) -> Arc<Hold> {
         let breaches = session.link().borrow().breaches;
         let Grant { name, token } = grant;
+        Self::on(path, name, token, fences, Ground::Session { session, breaches })
+    }
+
+    /// A hold by the record at `path`, whose lease can be relied on until that moment of the session's clock.
+    pub(crate) fn leased(path: String, token: FencingToken, session: Arc<Session>, until: Duration) -> Arc<Hold> {
+        Self::on(path, String::new(), token, true, Ground::Lease(Mutex::new((session, until))))
+    }
+
+    fn on(path: String, node: String, token: FencingToken, fences: bool, ground: Ground) -> Arc<Hold> {
         Arc::new(Hold {
             path,
-            node: Mutex::new(name),
+            node: Mutex::new(node),
             token,
             fences,
-            session,
-            breaches,
+            ground,
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
             asked: watch::Sender::new(None),
         })
+    }
+
+    /// Goes on in another session, or with another end of the lease.
+    pub(crate) fn lease(&self, session: &Arc<Session>, until: Duration) {
+        if let Ground::Lease(lease) = &self.ground {
+            *lease.lock().expect("held for a copy only") = (session.clone(), until);
+        }
+    }
+
+    /// The last moment of the session's clock at which a lease can be relied on.
+    pub(crate) fn lease_until(&self) -> Duration {
+        match &self.ground {
+            Ground::Session { .. } => Duration::MAX,
+            Ground::Lease(lease) => lease.lock().expect("held for a copy only").1,
+        }
+    }
+
+    fn session(&self) -> Arc<Session> {
+        match &self.ground {
+            Ground::Session { session, .. } => session.clone(),
+            Ground::Lease(lease) => lease.lock().expect("held for a copy only").0.clone(),
+        }
     }
 
     /// The name of the node that stands for it.
@@ -89,7 +129,13 @@ impl Hold {
     pub(crate) fn trust(&self) -> Trust {
         match self.loss.get() {
             Some(loss) => Trust::Lost(*loss),
-            None => self.session.trust(self.breaches),
+            None => match &self.ground {
+                Ground::Session { session, breaches } => session.trust(*breaches),
+                Ground::Lease(lease) => {
+                    let (session, until) = lease.lock().expect("held for a copy only").clone();
+                    session.lease_trust(until)
+                }
+            },
         }
     }
 }
@@ -136,14 +182,18 @@ impl Holding {
 
     /// The full path of the node that stands for this hold.
     pub fn node(&self) -> String {
-        format!("{}/{}", self.hold.path, self.hold.node())
+        match self.hold.node().as_str() {
+            // A record: the lock's own node.
+            "" => self.hold.path.clone(),
+            node => format!("{}/{node}", self.hold.path),
+        }
     }
 
     /// The timeout of the session that holds the lock, as agreed with the server.
     ///
     /// A loss for want of a server shows early enough to leave a quarter of it before anybody else can be granted the lock.
     pub fn session_timeout(&self) -> Duration {
-        self.hold.session.timeout()
+        self.hold.session().timeout()
     }
 
     /// Whether the lock may be relied on right now, by this process's own clock. No round trip.
@@ -199,7 +249,7 @@ impl Holding {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
-        let session = self.hold.session.clone();
+        let session = self.hold.session();
         session.block_on(self.release())
     }
 
@@ -208,7 +258,7 @@ impl Holding {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn lost_blocking(&self) -> Loss {
-        self.hold.session.block_on(self.lost())
+        self.hold.session().block_on(self.lost())
     }
 
     /// Waits until somebody asks for the lock, and says who and why. Told within a second where the lock is older than 100 ms.
@@ -263,7 +313,7 @@ impl Holding {
         _ = self.requests.send(request(done));
         let wait = async { changed.await.map_err(|_| ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed))) };
         let Some(timeout) = timeout else { return wait.await };
-        let deadline = std::pin::pin!(self.hold.session.after(timeout));
+        let deadline = std::pin::pin!(self.hold.session().after(timeout));
         match futures_util::future::select(std::pin::pin!(wait), deadline).await {
             futures_util::future::Either::Left((changed, _)) => changed,
             futures_util::future::Either::Right(_) => {
@@ -338,7 +388,7 @@ impl WriteGuard {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn downgrade_blocking(self) -> Result<Guard, ChangeError> {
-        let session = self.hold.session.clone();
+        let session = self.hold.session();
         session.block_on(self.downgrade())
     }
 
@@ -392,7 +442,7 @@ impl UpgradeableGuard {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn upgrade_blocking(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
-        let session = self.hold.session.clone();
+        let session = self.hold.session();
         session.block_on(self.upgrade(timeout))
     }
 

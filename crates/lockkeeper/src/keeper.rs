@@ -233,6 +233,12 @@ impl Lockkeeper {
         crate::RwLock::new(self.clone(), LockPath::parse(path))
     }
 
+    /// The leased lock of a Helix scope, or at a path, to be held for `lease` at most before others may take it. Costs nothing;
+    /// a bad path or lease is reported by the acquire.
+    pub fn helix_lock(&self, place: impl Into<crate::helix::Place>, lease: Duration) -> crate::helix::HelixLock {
+        crate::helix::HelixLock::new(self.clone(), place.into(), lease)
+    }
+
     /// The semaphore at `path`, which has `permits` permits. Costs nothing; a bad path or number is reported by the acquire.
     pub fn semaphore(&self, path: &str, permits: u32) -> crate::Semaphore {
         crate::Semaphore::new(self.clone(), LockPath::parse(path), permits)

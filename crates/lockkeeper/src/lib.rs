@@ -59,6 +59,7 @@ mod distributed;
 mod driver;
 mod error;
 mod guard;
+pub mod helix;
 mod identity;
 mod keeper;
 mod multi;

@@ -7,9 +7,10 @@
 //! queue: [`TaskTracker`] counts them. That is the whole of what other libraries have a janitor for: the task that made a
 //! node is the one that sees it deleted.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use lockkeeper_core::helix::ServerClock;
 use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -90,6 +91,8 @@ pub(crate) struct Session {
     /// Cancelled once it is closed or over.
     closed: CancellationToken,
     io: Arc<Io>,
+    /// What the session's own writes have shown of the server's time.
+    server_clock: Mutex<Option<ServerClock>>,
 }
 
 impl Session {
@@ -127,6 +130,7 @@ impl Session {
             closing,
             closed,
             io,
+            server_clock: Mutex::new(None),
         };
         Arc::new(session)
     }
@@ -171,6 +175,20 @@ impl Session {
         self.link.clone()
     }
 
+    /// Now, by the clock that holds are judged by.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// The last estimate of the server's time, if one was made.
+    pub(crate) fn server_clock(&self) -> Option<ServerClock> {
+        *self.server_clock.lock().expect("held for a look only")
+    }
+
+    pub(crate) fn set_server_clock(&self, clock: ServerClock) {
+        *self.server_clock.lock().expect("held for a look only") = Some(clock);
+    }
+
     pub(crate) fn closing(&self) -> CancellationToken {
         self.closing.clone()
     }
@@ -178,6 +196,16 @@ impl Session {
     /// How far a hold that was granted when `breaches` deadlines had passed may be trusted now. No round trip.
     pub(crate) fn trust(&self, breaches: u32) -> Trust {
         self.link.borrow().trust(breaches, self.clock.now())
+    }
+
+    /// How far a lease that can be relied on until that moment may be trusted now. Sessions come and go under it; but who is
+    /// not connected hears of no preemption. No round trip.
+    pub(crate) fn lease_trust(&self, until: Duration) -> Trust {
+        match self.link.borrow().state {
+            _ if self.clock.now() >= until => Trust::Lost(Loss::LeaseEnded),
+            LinkState::Up => Trust::Held,
+            LinkState::Suspected { .. } | LinkState::Unreachable | LinkState::Over(_) => Trust::Suspected { until },
+        }
     }
 
     /// Whether a new contender can be given to it.

@@ -43,6 +43,11 @@ impl ServerClock {
         }
     }
 
+    /// How old the estimate is when the client's clock shows `now`.
+    pub fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.sent)
+    }
+
     /// The moment of the client's clock by which the server's may show `ms`: the last at which something that ends then can
     /// still be relied on.
     pub fn safe_until(&self, ms: i64) -> Duration {

@@ -197,7 +197,7 @@ pub(super) fn failure(fault: &Fault) -> Failure {
 ///
 /// Containers above, so that a path nobody uses any more goes away by itself; where the server knows none (before 3.5), nodes
 /// that stay. The path itself is of the kind asked for and gets the data; one that is there already keeps its own.
-async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, data: Vec<u8>) -> Result<(), Fault> {
+pub(crate) async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, data: Vec<u8>) -> Result<(), Fault> {
     let mut missing = vec![path];
     let mut containers = true;
     while let Some(deepest) = missing.last() {

@@ -1,0 +1,19 @@
+//! Leased locks with priorities, on one node shared with Apache Helix.
+//!
+//! A [`HelixLock`] is taken at once or not at all, unless its priority is higher than the owner's: then the owner is asked to
+//! make room, may clean up for as long as it said it needs, and gives way. The hold is a record, not a node of the session: it
+//! outlives a lost session and ends with its lease, with its release, or by preemption.
+//!
+//! All decisions are [`lockkeeper_core::helix::transition`]'s; here they are only carried out, under compare-and-set.
+
+mod guard;
+mod hold;
+mod interface;
+mod lock;
+mod node;
+mod request;
+
+pub use guard::{HelixGuard, Preemption};
+pub use interface::{DistributedLock, QueueLock};
+pub use lock::{HelixLock, LockStatus, Place, Unlocked};
+pub use lockkeeper_core::helix::{EMERGENCY, LockInfo, RecordError, Scope, ScopeError, TermsError};

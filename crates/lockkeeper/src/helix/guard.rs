@@ -1,0 +1,119 @@
+//! The guard of a leased lock, and the word that somebody of a higher priority wants it.
+
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::error::{Error, ReleaseError};
+use crate::guard::Guard;
+
+/// Somebody of a higher priority wants the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Preemption {
+    /// Who.
+    pub by: String,
+    /// Its priority.
+    pub priority: i32,
+    /// By when the cleanup should be done: the earlier of the own cleanup timeout and the other's waiting timeout, both counted
+    /// from the first request.
+    pub deadline: Instant,
+}
+
+impl Preemption {
+    /// How long is left for the cleanup.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// What a guard asks of its driver: a new lease, and where to say that it has been had.
+pub(super) type Renewal = oneshot::Sender<Result<(), Error>>;
+
+/// A leased lock that is held. Dropping it releases the lock in the background; what else it can do is in
+/// [`Holding`](crate::Holding).
+///
+/// It is held until its lease ends by the *server's* clock, whatever becomes of the session; while there is no connection it is
+/// [`Suspected`](crate::HoldState::Suspected), for nobody could tell it of a preemption. A lease that is over is lost for good
+/// for this guard, although nobody else may have asked for the lock yet: renew it before, with [`HelixGuard::renew`].
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+pub struct HelixGuard {
+    guard: Guard,
+    renewals: mpsc::UnboundedSender<Renewal>,
+    preemption: watch::Receiver<Option<Preemption>>,
+}
+
+impl HelixGuard {
+    pub(super) fn new(
+        guard: Guard,
+        renewals: mpsc::UnboundedSender<Renewal>,
+        preemption: watch::Receiver<Option<Preemption>>,
+    ) -> Self {
+        HelixGuard { guard, renewals, preemption }
+    }
+
+    /// Waits until somebody of a higher priority wants the lock, and says who and by when to be done.
+    ///
+    /// To clean up on this word, the lock must have been asked for with
+    /// [`cleanup_by_guard`](crate::helix::HelixLock::cleanup_by_guard); releasing the guard lets the other in. Without that the
+    /// lock is gone when this resolves. Dropping the future leaves nothing behind. Never resolves if nobody comes, so select it
+    /// with [`lost`](crate::Holding::lost).
+    pub async fn revocation(&self) -> Preemption {
+        let mut preemption = self.preemption.clone();
+        match preemption.wait_for(Option::is_some).await.ok().and_then(|seen| seen.clone()) {
+            Some(preemption) => preemption,
+            // The driver has ended without one.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Who preempted this hold, or is about to. No round trip.
+    pub fn preempted_by(&self) -> Option<Preemption> {
+        self.preemption.borrow().clone()
+    }
+
+    /// Begins a new lease, as long as the first. Two round trips. A pending preemption is not put off by it.
+    ///
+    /// Dropping the future does not call the renewal back.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] if the hold has ended; [`Error::Outranked`] if it ends now and somebody waits for that.
+    pub async fn renew(&self) -> Result<(), Error> {
+        let (done, renewed) = oneshot::channel();
+        _ = self.renewals.send(done);
+        match renewed.await {
+            Ok(renewed) => renewed,
+            // The driver has ended, because the hold has.
+            Err(_) => Err(Error::LeaseLost { path: self.path().to_owned(), loss: self.lost().await }),
+        }
+    }
+
+    /// [`Holding::release`](crate::Holding::release). One to two round trips; a waiting requestor is let in.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+
+    /// [`Holding::release_blocking`](crate::Holding::release_blocking).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        self.guard.release_blocking()
+    }
+}
+
+impl Deref for HelixGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}

@@ -1,0 +1,387 @@
+//! A leased lock while it is held: watched, renewed, cleaned up when it is preempted, given back.
+//!
+//! A task on the library's thread, from the grant until the record is seen without this hold. It outlives sessions: the record
+//! does too. Users' cleanup runs on a thread of its own, never here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use lockkeeper_core::helix::{Answer, Record, Refusal, Terms, Wish};
+use lockkeeper_core::{FencingToken, Loss, Revocation};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::Error;
+use crate::ensemble::{Fault, Watcher};
+use crate::error::ReleaseError;
+use crate::guard::{FromHolding, Guard, Hold, Holding, Request};
+use crate::helix::guard::{HelixGuard, Preemption, Renewal};
+use crate::helix::lock::LockStatus;
+use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::keeper::Lockkeeper;
+
+/// A cleanup in the user's code.
+pub(super) type Listener = Arc<dyn Fn(Preemption) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Who cleans up when the hold is preempted.
+#[derive(Clone, Default)]
+pub(super) enum Cleanup {
+    /// Nobody: there is nothing to clean up.
+    #[default]
+    Nobody,
+    /// Whoever has the guard, until it is released.
+    Guard,
+    /// This, until it returns; on this runtime, if there is one.
+    Listener(Listener, Option<tokio::runtime::Handle>),
+}
+
+/// One hold.
+pub(super) struct Tenure {
+    keeper: Lockkeeper,
+    node: LockNode,
+    terms: Terms,
+    cleanup: Cleanup,
+    status: Arc<watch::Sender<LockStatus>>,
+    seat: Seat,
+    hold: Arc<Hold>,
+    /// The end of the lease as this hold wrote it: by that it knows the record for its own.
+    until_ms: i64,
+    requests: mpsc::UnboundedReceiver<Request>,
+    renewals: mpsc::UnboundedReceiver<Renewal>,
+    preemption: watch::Sender<Option<Preemption>>,
+    /// The preemption that was told, by the time of its first request.
+    told: Option<i64>,
+    cleaned: Option<oneshot::Receiver<()>>,
+}
+
+/// What woke the task.
+enum Wake {
+    Looked(Result<Result<Look, Fault>, Error>),
+    Changed,
+    SessionOver,
+    Closing,
+    LeaseEnded,
+    Cleaned,
+    Renew(Renewal),
+    Release(oneshot::Sender<Result<(), ReleaseError>>),
+    Dropped,
+    Other,
+}
+
+impl Tenure {
+    #[expect(clippy::too_many_arguments, reason = "everything of a request goes over to the hold, once")]
+    pub(super) fn begin(
+        keeper: Lockkeeper,
+        node: LockNode,
+        terms: Terms,
+        cleanup: Cleanup,
+        status: Arc<watch::Sender<LockStatus>>,
+        seat: Seat,
+        (token, until_ms, until): (FencingToken, i64, Duration),
+    ) -> (Tenure, HelixGuard) {
+        let hold = Hold::leased(node.path.clone(), token, seat.session.clone(), until);
+        let (request, requests) = mpsc::unbounded_channel();
+        let (renewal, renewals) = mpsc::unbounded_channel();
+        let (preemption, preempted) = watch::channel(None);
+        let guard = Guard::from_holding(Holding::new(hold.clone(), request));
+        status.send_replace(LockStatus::Locked);
+        tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
+        let (told, cleaned) = (None, None);
+        let tenure = Tenure {
+            keeper,
+            node,
+            terms,
+            cleanup,
+            status,
+            seat,
+            hold,
+            until_ms,
+            requests,
+            renewals,
+            preemption,
+            told,
+            cleaned,
+        };
+        (tenure, HelixGuard::new(guard, renewal, preempted))
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut watcher: Option<Watcher> = None;
+        let mut renewing: Vec<Renewal> = Vec::new();
+        loop {
+            let wake = match &mut watcher {
+                Some(_) => self.wait(&mut watcher).await,
+                None => self.look().await,
+            };
+            match wake {
+                Wake::Looked(Ok(Ok(look))) => {
+                    if !self.judge(&look) {
+                        return self.ended();
+                    }
+                    if matches!(self.cleanup, Cleanup::Nobody) && self.told.is_some() {
+                        // Nothing to clean up: the other need not wait.
+                        return self.make_room().await;
+                    }
+                    if let Some(renewal) = renewing.pop() {
+                        if let Some(unsure) = self.renew(look, renewal).await {
+                            renewing.push(unsure);
+                        }
+                        continue;
+                    }
+                    watcher = look.watcher;
+                }
+                Wake::Looked(Ok(Err(fault))) => {
+                    if let Err(error) = self.seat.recover(&self.keeper, &fault).await {
+                        return self.cut_off(&error);
+                    }
+                }
+                Wake::Looked(Err(error)) => return self.cut_off(&error),
+                Wake::Changed => watcher = None,
+                Wake::SessionOver => {
+                    watcher = None;
+                    if let Err(error) = self.seat.recover(&self.keeper, &Fault::SessionOver).await {
+                        return self.cut_off(&error);
+                    }
+                }
+                Wake::LeaseEnded => self.hold.lose(Loss::LeaseEnded),
+                Wake::Cleaned => return self.make_room().await,
+                Wake::Renew(renewal) => {
+                    renewing.push(renewal);
+                    watcher = None;
+                }
+                Wake::Release(confirm) => return self.release(confirm).await,
+                Wake::Dropped => return self.give_back().await,
+                Wake::Closing => {
+                    self.hold.lose(Loss::Closed);
+                    return self.give_back().await;
+                }
+                Wake::Other => {}
+            }
+        }
+    }
+
+    /// Looks; the lease may end meanwhile.
+    async fn look(&mut self) -> Wake {
+        let left = self.lease_left();
+        let hold = self.hold.clone();
+        let mut looked = std::pin::pin!(self.node.look(&mut self.seat));
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(left), if hold.loss().is_none() => {
+                hold.lose(Loss::LeaseEnded);
+                Wake::Looked(looked.await)
+            }
+            looked = &mut looked => Wake::Looked(looked),
+        }
+    }
+
+    /// Waits for whatever comes next.
+    async fn wait(&mut self, watcher: &mut Option<Watcher>) -> Wake {
+        let left = self.lease_left();
+        let closing = self.seat.session.closing();
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(left), if self.hold.loss().is_none() => Wake::LeaseEnded,
+            () = self.seat.over() => Wake::SessionOver,
+            () = closing.cancelled() => Wake::Closing,
+            () = fired(watcher) => Wake::Changed,
+            () = finished(&mut self.cleaned) => Wake::Cleaned,
+            Some(renewal) = self.renewals.recv() => Wake::Renew(renewal),
+            request = self.requests.recv() => match request {
+                Some(Request::Release(confirm)) => Wake::Release(confirm),
+                Some(_) => Wake::Other,
+                None => Wake::Dropped,
+            },
+        }
+    }
+
+    /// How long the lease can be relied on from now.
+    fn lease_left(&self) -> Duration {
+        self.hold.lease_until().saturating_sub(self.seat.session.now())
+    }
+
+    /// Takes in what the record says; `false` if it does not speak of this hold any more.
+    fn judge(&mut self, look: &Look) -> bool {
+        let Some(owner) = look.record.owner.as_ref().filter(|owner| owner.id == self.terms.id) else {
+            self.succeeded(&look.record);
+            return false;
+        };
+        if owner.until_ms != self.until_ms {
+            self.hold.lose(Loss::Superseded);
+            return false;
+        }
+        self.hold.lease(&self.seat.session, look.safe_until(self.until_ms));
+        if let Some(request) = look.record.request.as_ref().filter(|request| request.id != self.terms.id) {
+            // Once for each preemption, however often its requestor is replaced by a higher one.
+            if self.told != Some(request.since_ms) {
+                self.told = Some(request.since_ms);
+                let cleaned_ms = request.since_ms.saturating_add(owner.cleanup_ms.max(0));
+                let deadline_ms = request.until_ms.map_or(cleaned_ms, |until| until.min(cleaned_ms));
+                let left = look.safe_until(deadline_ms).saturating_sub(self.seat.session.now());
+                self.tell(request.id.clone(), request.priority, left);
+            }
+        }
+        true
+    }
+
+    /// Tells the user that somebody wants the lock.
+    fn tell(&mut self, by: String, priority: i32, left: Duration) {
+        let now = Instant::now();
+        let deadline = now.checked_add(left).unwrap_or(now);
+        let preemption = Preemption { by, priority, deadline };
+        tracing::info!(path = %self.node.path, by = preemption.by, priority, ?left, "preempted");
+        let mut asked = Revocation::default();
+        asked.reason = Some(format!("preempted by {} with priority {priority}", preemption.by));
+        self.hold.asked.send_replace(Some(asked));
+        self.preemption.send_replace(Some(preemption.clone()));
+        if let Cleanup::Listener(listener, runtime) = &self.cleanup {
+            let (done, cleaned) = oneshot::channel();
+            let (listener, runtime, session) = (listener.clone(), runtime.clone(), self.seat.session.clone());
+            let cleaning = std::thread::Builder::new().name("lockkeeper-cleanup".to_owned()).spawn(move || {
+                let work = listener(preemption);
+                match runtime {
+                    Some(runtime) => runtime.block_on(work),
+                    None => session.block_on(work),
+                }
+                _ = done.send(());
+            });
+            match cleaning {
+                Ok(_) => self.cleaned = Some(cleaned),
+                // Without a thread there is no cleanup to wait for; the requestor decides at the end of its wait.
+                Err(error) => tracing::warn!(path = %self.node.path, %error, "no thread for the cleanup"),
+            }
+        }
+    }
+
+    /// Somebody else has the lock, or nobody.
+    fn succeeded(&mut self, record: &Record) {
+        let next = record.owner.as_ref().map(|owner| (owner.id.clone(), owner.priority));
+        match next.filter(|(_, priority)| *priority > self.terms.priority) {
+            Some((by, priority)) => {
+                if self.told.is_none() && self.hold.loss().is_none() {
+                    // It went so fast that only the outcome was seen.
+                    self.tell(by, priority, Duration::ZERO);
+                }
+                self.hold.lose(Loss::Preempted);
+            }
+            None => self.hold.lose(Loss::Removed),
+        }
+    }
+
+    async fn renew(&mut self, look: Look, renewal: Renewal) -> Option<Renewal> {
+        if let Some(loss) = self.hold.loss() {
+            _ = renewal.send(Err(Error::LeaseLost { path: self.node.path.clone(), loss }));
+            return None;
+        }
+        let outcome = match self.node.step(&mut self.seat, look, &self.terms, Wish::Renew).await {
+            Ok(Stepped::Done { answer: Answer::Holds { until_ms }, look, .. }) => {
+                self.until_ms = until_ms;
+                self.hold.lease(&self.seat.session, look.safe_until(until_ms));
+                Ok(())
+            }
+            Ok(Stepped::Again) => return Some(renewal),
+            Ok(Stepped::Refused(Refusal::Requested(request))) => Err(Error::Outranked {
+                path: self.node.path.clone(),
+                by: request.id,
+                priority: request.priority,
+                message: None,
+            }),
+            // The record speaks of somebody else: the next look says of whom.
+            Ok(Stepped::Done { .. } | Stepped::Refused(_)) => return Some(renewal),
+            Err(error) => Err(error),
+        };
+        _ = renewal.send(outcome);
+        None
+    }
+
+    /// Gives the lock back; `Ok(true)` if it was this hold's still.
+    async fn leave(&mut self) -> Result<bool, Error> {
+        let mut tried = false;
+        loop {
+            let look = match self.node.look(&mut self.seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    self.seat.recover(&self.keeper, &fault).await?;
+                    continue;
+                }
+            };
+            let owner = look.record.owner.as_ref();
+            if !owner.is_some_and(|owner| owner.id == self.terms.id && owner.until_ms == self.until_ms) {
+                self.ended();
+                // A write of ours whose reply was lost has freed it.
+                return Ok(tried);
+            }
+            tried = true;
+            match self.node.step(&mut self.seat, look, &self.terms, Wish::Leave).await? {
+                Stepped::Again => {}
+                Stepped::Done { .. } | Stepped::Refused(_) => {
+                    self.ended();
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// The cleanup is done, or there is none to do: whoever waits gets in.
+    async fn make_room(mut self) {
+        self.hold.lose(Loss::Preempted);
+        self.give_back().await;
+    }
+
+    /// Gives the lock back, and nobody waits to hear of it.
+    async fn give_back(&mut self) {
+        if let Err(error) = self.leave().await {
+            tracing::warn!(path = %self.node.path, %error, "the lock could not be given back; its lease ends");
+        }
+    }
+
+    async fn release(mut self, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
+        let before = self.hold.loss();
+        let left = self.leave().await;
+        let gone = self.hold.loss().unwrap_or(Loss::Removed);
+        _ = confirm.send(match (before, left) {
+            (Some(loss), _) => Err(ReleaseError::NotHeld { loss }),
+            (None, Ok(true)) => Ok(()),
+            (None, Ok(false)) => Err(ReleaseError::NotHeld { loss: gone }),
+            (None, Err(Error::Closed)) => Err(ReleaseError::NotHeld { loss: Loss::Closed }),
+            (None, Err(error)) => Err(ReleaseError::Failed { reason: error.to_string() }),
+        });
+    }
+
+    /// Nobody can be reached any more, or the node is not a lock's: the lease ends this hold.
+    fn cut_off(&self, error: &Error) {
+        tracing::warn!(path = %self.node.path, %error, "a hold is given up");
+        self.hold.lose(match error {
+            Error::Closed => Loss::Closed,
+            _ => Loss::Removed,
+        });
+        self.ended();
+    }
+
+    fn ended(&self) {
+        self.status.send_if_modified(|status| {
+            let now = match self.hold.loss() {
+                Some(Loss::Preempted) => LockStatus::Preempted,
+                // Another hold of the same lock goes on.
+                Some(Loss::Superseded) => return false,
+                _ => LockStatus::Unlocked,
+            };
+            std::mem::replace(status, now) != now
+        });
+    }
+}
+
+async fn fired(watcher: &mut Option<Watcher>) {
+    match watcher {
+        Some(watcher) => _ = watcher.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn finished(cleaned: &mut Option<oneshot::Receiver<()>>) {
+    match cleaned {
+        // An error is a cleanup that panicked: it is over as well.
+        Some(cleaned) => _ = cleaned.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,332 @@
+//! The lock's node: read, written under compare-and-set, deleted when the lock is free.
+//!
+//! A version alone does not tell a record from another one in a node that was deleted and made again: both begin at 0. So every
+//! deletion also writes the parent, and every write checks that the parent still is as it was before the record was read. The
+//! parent is made to stay, so that its own version never begins again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, ServerNow, Terms, Wish, transition};
+use lockkeeper_core::{FencingToken, LinkState, Zxid};
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::driver::make_path;
+use crate::ensemble::{Ensemble, Fault, Kind, Reply, Step, Watcher};
+use crate::keeper::Lockkeeper;
+use crate::session::Session;
+
+/// How old an estimate of the server's time may become: 300 ms each way at most are added to what a round trip leaves open.
+const CLOCK_AGE: Duration = Duration::from_secs(300);
+
+/// Which node, and how it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct LockNode {
+    pub(crate) path: String,
+    pub(crate) rules: Rules,
+    /// A free lock's node stays, as Helix leaves it.
+    pub(crate) keep: bool,
+}
+
+/// A session to work in. The session does not close before this is dropped.
+pub(crate) struct Seat {
+    pub(crate) session: Arc<Session>,
+    ensemble: Arc<dyn Ensemble>,
+    /// Somebody else may have written what this session has not seen yet.
+    behind: bool,
+    _present: oneshot::Sender<()>,
+}
+
+/// The record as it was read.
+pub(crate) struct Look {
+    pub(crate) record: Record,
+    pub(crate) now: ServerNow,
+    clock: ServerClock,
+    modified_ms: i64,
+    found: Found,
+    /// Fires at the next change; `None` where there is no node, or where it was written since.
+    pub(crate) watcher: Option<Watcher>,
+    /// It was written since, and is what was written.
+    pub(crate) written: bool,
+}
+
+/// What a write is to find unchanged.
+struct Found {
+    /// `None`: there is no node.
+    version: Option<i32>,
+    /// The transaction that wrote the record.
+    zxid: Zxid,
+    parent: Parent,
+}
+
+struct Parent {
+    data: Vec<u8>,
+    version: i32,
+}
+
+/// How a step went.
+pub(crate) enum Stepped {
+    /// It is so, by this look or by the write that followed it.
+    Done { answer: Answer, token: FencingToken, look: Look },
+    /// The wish is not to be had.
+    Refused(Refusal),
+    /// Somebody else wrote first, or nobody knows who wrote: to be asked again.
+    Again,
+}
+
+impl Seat {
+    /// Takes a seat in the session of now, opening one if that is over.
+    pub(crate) async fn take(keeper: &Lockkeeper) -> Result<Seat, Error> {
+        let (session, ensemble) = keeper.session(None).await?;
+        let (present, absent) = oneshot::channel::<()>();
+        session.spawn(async move { _ = absent.await });
+        Ok(Seat { session, ensemble, behind: true, _present: present })
+    }
+
+    /// Waits for a reply, but not beyond the session's end.
+    async fn reply<T>(&self, reply: impl Future<Output = T>, over: impl FnOnce() -> T) -> T {
+        tokio::select! {
+            biased;
+            reply = reply => reply,
+            () = self.over() => over(),
+        }
+    }
+
+    /// Resolves when the session is over.
+    pub(crate) async fn over(&self) {
+        let mut link = self.session.link();
+        _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))).await;
+    }
+
+    /// Makes ready for another try: in a new session if this one is over.
+    ///
+    /// # Errors
+    /// No session is to be had: [`Error::Closed`], or a server's refusal. An ensemble out of reach is tried again.
+    pub(crate) async fn recover(&mut self, keeper: &Lockkeeper, fault: &Fault) -> Result<(), Error> {
+        self.behind = true;
+        if *fault == Fault::SessionOver {
+            self.over().await;
+        }
+        while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
+            match Seat::take(keeper).await {
+                Ok(seat) => *self = seat,
+                Err(error @ Error::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LockNode {
+    fn parent(&self) -> &str {
+        match self.path.rfind('/') {
+            Some(0) | None => "/",
+            Some(at) => &self.path[..at],
+        }
+    }
+
+    /// Reads the record and watches it. One round trip; the first in a session takes two.
+    ///
+    /// # Errors
+    /// `Ok(Err(fault))` for what may be tried again in a session that lives.
+    pub(crate) async fn look(&self, seat: &mut Seat) -> Result<Result<Look, Fault>, Error> {
+        let clock = match self.clock(seat).await {
+            Ok(clock) => clock,
+            Err(fault) => return self.passing(fault),
+        };
+        let sync: Reply<()> = match seat.behind {
+            true => seat.ensemble.sync(&self.path),
+            false => Box::pin(std::future::ready(Ok(()))),
+        };
+        // The parent first: then its version is no newer than the record.
+        let parent = seat.ensemble.read(self.parent());
+        let node = seat.ensemble.read_and_watch(&self.path);
+        let replies = async { tokio::join!(biased; sync, parent, node) };
+        let over = || (Err(Fault::SessionOver), Err(Fault::SessionOver), Err(Fault::SessionOver));
+        let (synced, parent, node) = seat.reply(replies, over).await;
+        if let Err(fault) = synced {
+            seat.behind = true;
+            return self.passing(fault);
+        }
+        let parent = match parent {
+            Ok(parent) => Parent { data: parent.data, version: parent.version },
+            // Only with a lock's node missing as well; making that makes it.
+            Err(Fault::NoNode) => Parent { data: Vec::new(), version: 0 },
+            Err(fault) => return self.passing(fault),
+        };
+        let now = clock.at(seat.session.now());
+        let look = match node {
+            Ok((node, watcher)) => {
+                let unreadable = |problem| Error::NotARecord { path: self.path.clone(), problem };
+                Look {
+                    record: Record::from_bytes(&node.data).map_err(unreadable)?,
+                    now,
+                    clock,
+                    modified_ms: node.mtime_ms,
+                    found: Found { version: Some(node.version), zxid: node.mzxid, parent },
+                    watcher: Some(watcher),
+                    written: false,
+                }
+            }
+            Err(Fault::NoNode) => Look {
+                record: Record::default(),
+                now,
+                clock,
+                modified_ms: 0,
+                found: Found { version: None, zxid: Zxid(0), parent },
+                watcher: None,
+                written: false,
+            },
+            Err(fault) => return self.passing(fault),
+        };
+        seat.behind = false;
+        Ok(Ok(look))
+    }
+
+    /// Decides and writes, once.
+    pub(crate) async fn step(&self, seat: &mut Seat, look: Look, me: &Terms, wish: Wish) -> Result<Stepped, Error> {
+        let seen = Seen { record: &look.record, modified_ms: look.modified_ms };
+        let step = match transition(seen, me, wish, look.now, &self.rules) {
+            Ok(step) => step,
+            Err(refusal) => return Ok(Stepped::Refused(refusal)),
+        };
+        let Some(record) = step.record else {
+            let token = FencingToken::from_zxid(look.found.zxid);
+            return Ok(Stepped::Done { answer: step.answer, token, look });
+        };
+        match self.put(seat, &look.found, &record).await {
+            Ok(zxid) => {
+                let (answer, token) = (step.answer, FencingToken::from_zxid(zxid));
+                Ok(Stepped::Done { answer, token, look: Look { record, watcher: None, written: true, ..look } })
+            }
+            // The race was lost; this session has not seen by whose write.
+            Err(Fault::BadVersion | Fault::NoNode | Fault::NodeExists) => {
+                seat.behind = true;
+                Ok(Stepped::Again)
+            }
+            Err(fault @ (Fault::ConnectionLoss | Fault::SessionOver)) => {
+                seat.behind = true;
+                tracing::debug!(path = %self.path, %fault, "the fate of a write is unknown; looking again");
+                Ok(Stepped::Again)
+            }
+            Err(fault) => Err(self.refused(&fault)),
+        }
+    }
+
+    /// Looks and decides until it is done or refused: for wishes that need no waiting.
+    pub(crate) async fn settle(&self, keeper: &Lockkeeper, me: &Terms, wish: Wish) -> Result<Stepped, Error> {
+        let mut seat = Seat::take(keeper).await?;
+        loop {
+            let look = match self.look(&mut seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    seat.recover(keeper, &fault).await?;
+                    continue;
+                }
+            };
+            match self.step(&mut seat, look, me, wish).await? {
+                Stepped::Again => {}
+                settled => return Ok(settled),
+            }
+        }
+    }
+
+    /// Makes, writes or deletes the node, if it still is what was read. One round trip; more where the parent is missing.
+    async fn put(&self, seat: &Seat, found: &Found, record: &Record) -> Result<Zxid, Fault> {
+        let (ensemble, path, parent) = (&seat.ensemble, &self.path, self.parent().to_owned());
+        let over = || Err(Fault::SessionOver);
+        let Some(version) = found.version else {
+            if record.is_free() {
+                return Ok(found.zxid);
+            }
+            let create = || ensemble.create(path, record.to_bytes(), Kind::Persistent);
+            let mut made = seat.reply(create(), over).await;
+            if made == Err(Fault::NoNode) {
+                let parents = make_path(&**ensemble, &parent, Kind::Persistent, Vec::new());
+                seat.reply(parents, || Err(Fault::SessionOver)).await?;
+                made = seat.reply(create(), over).await;
+            }
+            return made.map(|(_, zxid)| zxid);
+        };
+        let (version, parent_version) = (Some(version), Some(found.parent.version));
+        let same = Step::Check { path: parent.clone(), version: parent_version };
+        let write = Step::Write { path: path.clone(), data: record.to_bytes(), version };
+        let zxid = |written: Option<Zxid>| written.unwrap_or(Zxid(0));
+        if record.is_free() && !self.keep {
+            let mark = Step::Write { path: parent, data: found.parent.data.clone(), version: parent_version };
+            let delete = Step::Delete { path: path.clone(), version };
+            match seat.reply(ensemble.transact(vec![mark, delete]), || Err(Fault::SessionOver)).await {
+                // Somebody's nodes are below it, or the parent is not ours to write: a free lock's record does as well.
+                Err(Fault::Refused(reason)) => tracing::debug!(%path, reason, "a free lock's node stays"),
+                deleted => return deleted.map(zxid),
+            }
+        }
+        seat.reply(ensemble.transact(vec![same, write]), || Err(Fault::SessionOver)).await.map(zxid)
+    }
+
+    /// What the session knows of the server's time; if nothing, a node of the moment tells: made, written and deleted in one
+    /// round trip, and gone with the session at the latest.
+    async fn clock(&self, seat: &mut Seat) -> Result<ServerClock, Fault> {
+        let session = seat.session.clone();
+        if let Some(clock) = session.server_clock().filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
+            return Ok(clock);
+        }
+        let probe = match self.parent() {
+            "/" => format!("/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
+            parent => format!("{parent}/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
+        };
+        let ensemble = seat.ensemble.clone();
+        let mut parents_made = false;
+        loop {
+            let sent = session.now();
+            let create = ensemble.create(&probe, Vec::new(), Kind::Ephemeral);
+            let write = ensemble.write(&probe, Vec::new(), None);
+            let replies = async { tokio::join!(biased; create, write, ensemble.delete(&probe, None)) };
+            let over = || (Err(Fault::SessionOver), Err(Fault::SessionOver), Err(Fault::SessionOver));
+            let (created, written, mut deleted) = seat.reply(replies, over).await;
+            let heard = session.now();
+            while deleted == Err(Fault::ConnectionLoss) {
+                deleted = seat.reply(ensemble.delete(&probe, None), || Err(Fault::SessionOver)).await;
+            }
+            match (created, written) {
+                (_, Ok(written)) => {
+                    let clock = ServerClock::stamped(sent, heard, written.mtime_ms);
+                    session.set_server_clock(clock);
+                    return Ok(clock);
+                }
+                (Err(Fault::NoNode), _) if !parents_made => {
+                    parents_made = true;
+                    let parents = make_path(&*ensemble, self.parent(), Kind::Persistent, Vec::new());
+                    seat.reply(parents, || Err(Fault::SessionOver)).await?;
+                }
+                (Err(fault), _) | (Ok(_), Err(fault)) => return Err(fault),
+            }
+        }
+    }
+
+    /// A fault that may pass, or the error it means.
+    fn passing<T>(&self, fault: Fault) -> Result<Result<T, Fault>, Error> {
+        match fault {
+            Fault::ConnectionLoss | Fault::SessionOver | Fault::NoNode => Ok(Err(fault)),
+            fault => Err(self.refused(&fault)),
+        }
+    }
+
+    fn refused(&self, fault: &Fault) -> Error {
+        Error::Refused { path: self.path.clone(), reason: fault.to_string() }
+    }
+}
+
+impl Look {
+    /// The last moment of the session's clock by which the server's shows no more than that.
+    pub(crate) fn safe_until(&self, ms: i64) -> Duration {
+        self.clock.safe_until(ms)
+    }
+
+    /// How long until the server's clock certainly shows that; nothing if it does.
+    pub(crate) fn until(&self, ms: i64) -> Duration {
+        Duration::from_millis(u64::try_from(ms.saturating_sub(self.now.earliest_ms)).unwrap_or(0))
+    }
+}

@@ -1,0 +1,204 @@
+//! One attempt at a leased lock: from the first look until it is held, refused, or given up.
+//!
+//! A task on the library's thread; the caller only listens. A caller that stops listening leaves nothing behind: a request in
+//! the record is withdrawn, a lock just granted is given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::FencingToken;
+use lockkeeper_core::helix::{Answer, EMERGENCY, Refusal, Terms, Unfinished, Wish};
+use tokio::sync::{oneshot, watch};
+
+use crate::Error;
+use crate::ensemble::Fault;
+use crate::helix::guard::HelixGuard;
+use crate::helix::hold::{Cleanup, Tenure};
+use crate::helix::lock::LockStatus;
+use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::keeper::Lockkeeper;
+
+/// What is asked for, and by whom.
+pub(super) struct Request {
+    pub(super) keeper: Lockkeeper,
+    pub(super) node: LockNode,
+    pub(super) terms: Terms,
+    pub(super) cleanup: Cleanup,
+    pub(super) status: Arc<watch::Sender<LockStatus>>,
+    pub(super) caller: oneshot::Sender<Result<HelixGuard, Error>>,
+}
+
+/// How an attempt ended.
+enum Outcome {
+    /// Until that time of the server, and at least until that moment of the session's clock.
+    Held {
+        token: FencingToken,
+        until_ms: i64,
+        until: Duration,
+    },
+    Failed(Error),
+    CallerGone,
+}
+
+/// What ended a wait.
+enum Woken {
+    LookAgain,
+    SessionOver,
+    Closing,
+    CallerGone,
+}
+
+impl Request {
+    /// Runs the attempt and, if it succeeds, the hold.
+    pub(super) async fn run(mut self) {
+        let mut seat = match Seat::take(&self.keeper).await {
+            Ok(seat) => seat,
+            Err(error) => return self.refuse(LockStatus::Unlocked, error),
+        };
+        if self.terms.priority == EMERGENCY {
+            tracing::warn!(target: "lockkeeper::audit", path = %self.node.path, by = %self.terms.id,
+                message = ?self.terms.message, "a lock is asked for with the emergency priority");
+        }
+        match self.pursue(&mut seat).await {
+            Ok(Outcome::Held { token, until_ms, until }) => self.hand_over(seat, (token, until_ms, until)).await,
+            Ok(Outcome::Failed(error)) => {
+                let status = match error {
+                    Error::Preempted { .. } => LockStatus::Preempted,
+                    _ => LockStatus::Unlocked,
+                };
+                self.refuse(status, error);
+            }
+            Ok(Outcome::CallerGone) => {
+                self.status.send_replace(LockStatus::Unlocked);
+                self.withdraw(&mut seat).await;
+            }
+            Err(error) => {
+                if !matches!(error, Error::Closed) {
+                    self.withdraw(&mut seat).await;
+                }
+                self.refuse(LockStatus::Unlocked, error);
+            }
+        }
+    }
+
+    async fn pursue(&mut self, seat: &mut Seat) -> Result<Outcome, Error> {
+        let mut give_up_ms = None;
+        let mut asked = false;
+        loop {
+            let look = match self.node.look(seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    seat.recover(&self.keeper, &fault).await?;
+                    continue;
+                }
+            };
+            let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
+            let give_up_ms = *give_up_ms.get_or_insert(look.now.latest_ms.saturating_add(waiting_ms));
+            if self.caller.is_closed() {
+                return Ok(Outcome::CallerGone);
+            }
+            match self.node.step(seat, look, &self.terms, Wish::Acquire { give_up_ms }).await? {
+                Stepped::Again => {}
+                Stepped::Refused(refusal) => return Ok(Outcome::Failed(self.refusal(refusal, asked))),
+                Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
+                    return Ok(Outcome::Held { token, until_ms, until: look.safe_until(until_ms) });
+                }
+                Stepped::Done { answer: Answer::Waits { until_ms, owner }, look, .. } => {
+                    asked = true;
+                    if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
+                        tracing::debug!(path = %self.node.path, owner = owner.owner, "asked the owner to make room");
+                    }
+                    match self.wait(seat, look, until_ms).await {
+                        Woken::LookAgain => {}
+                        Woken::SessionOver => seat.recover(&self.keeper, &Fault::SessionOver).await?,
+                        Woken::CallerGone => return Ok(Outcome::CallerGone),
+                        Woken::Closing => {
+                            self.withdraw(seat).await;
+                            return Err(Error::Closed);
+                        }
+                    }
+                }
+                Stepped::Done { answer: Answer::Unfinished(facts), .. } => {
+                    return Ok(Outcome::Failed(self.unfinished(facts)));
+                }
+                // Not an answer to this wish.
+                Stepped::Done { answer: Answer::Left { .. }, .. } => {}
+            }
+        }
+    }
+
+    /// Waits for a change of the record, for the end of the wait, or for that of the owner's lease.
+    async fn wait(&mut self, seat: &Seat, look: Look, until_ms: i64) -> Woken {
+        let lease_over_ms =
+            look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
+        let over = look.until(until_ms.min(lease_over_ms)).saturating_add(Duration::from_millis(1));
+        // Just written: the watch comes with the next look.
+        let Some(changed) = look.watcher else { return Woken::LookAgain };
+        let closing = seat.session.closing();
+        tokio::select! {
+            biased;
+            () = self.caller.closed() => Woken::CallerGone,
+            () = seat.over() => Woken::SessionOver,
+            () = closing.cancelled() => Woken::Closing,
+            _ = changed => Woken::LookAgain,
+            () = tokio::time::sleep(over) => Woken::LookAgain,
+        }
+    }
+
+    /// Takes the own request, or a grant that nobody wants, out of the record.
+    async fn withdraw(&self, seat: &mut Seat) {
+        loop {
+            let left = match self.node.look(seat).await {
+                Ok(Ok(look)) => self.node.step(seat, look, &self.terms, Wish::Leave).await,
+                Ok(Err(fault)) => match seat.recover(&self.keeper, &fault).await {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            match left {
+                Ok(Stepped::Again) => {}
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(path = %self.node.path, %error, "a request could not be withdrawn");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn hand_over(self, seat: Seat, grant: (FencingToken, i64, Duration)) {
+        let Request { keeper, node, terms, cleanup, status, caller } = self;
+        let (tenure, guard) = Tenure::begin(keeper, node, terms, cleanup, status, seat, grant);
+        // A guard that nobody takes is dropped here, and asks for the release by that.
+        _ = caller.send(Ok(guard));
+        tenure.run().await;
+    }
+
+    fn refusal(&self, refusal: Refusal, asked: bool) -> Error {
+        let path = self.node.path.clone();
+        let (by, priority, message) = match refusal {
+            Refusal::Held(owner) => (owner.id, owner.priority, owner.message),
+            Refusal::Requested(request) => (request.id, request.priority, None),
+            Refusal::Unfinished(facts) => return self.unfinished(facts),
+            // Not a refusal of this wish.
+            Refusal::NotOwner { owner } => (owner.unwrap_or_default(), 0, None),
+        };
+        match asked {
+            true => Error::Preempted { path, by, priority },
+            false => Error::Outranked { path, by, priority, message },
+        }
+    }
+
+    fn unfinished(&self, facts: Unfinished) -> Error {
+        let Unfinished { owner, message, priority, elapsed_ms, allotted_ms } = facts;
+        let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+        let (elapsed, allotted) = (millis(elapsed_ms), millis(allotted_ms));
+        Error::CleanupUnfinished { path: self.node.path.clone(), owner, message, priority, elapsed, allotted }
+    }
+
+    fn refuse(self, status: LockStatus, error: Error) {
+        self.status.send_replace(status);
+        _ = self.caller.send(Err(error));
+    }
+}
