@@ -56,7 +56,7 @@ pub(super) struct Tenure {
 
 /// What woke the task.
 enum Wake {
-    Looked(Result<Result<Look, Fault>, Error>),
+    Looked(Result<Result<Box<Look>, Fault>, Error>),
     Changed,
     SessionOver,
     Closing,
@@ -69,7 +69,6 @@ enum Wake {
 }
 
 impl Tenure {
-    #[expect(clippy::too_many_arguments, reason = "everything of a request goes over to the hold, once")]
     pub(super) fn begin(
         keeper: Lockkeeper,
         node: LockNode,
@@ -123,7 +122,7 @@ impl Tenure {
                         return self.make_room().await;
                     }
                     if let Some(renewal) = renewing.pop() {
-                        if let Some(unsure) = self.renew(look, renewal).await {
+                        if let Some(unsure) = self.renew(*look, renewal).await {
                             renewing.push(unsure);
                         }
                         continue;
@@ -169,9 +168,9 @@ impl Tenure {
             biased;
             () = tokio::time::sleep(left), if hold.loss().is_none() => {
                 hold.lose(Loss::LeaseEnded);
-                Wake::Looked(looked.await)
+                Wake::Looked(looked.await.map(|look| look.map(Box::new)))
             }
-            looked = &mut looked => Wake::Looked(looked),
+            looked = &mut looked => Wake::Looked(looked.map(|look| look.map(Box::new))),
         }
     }
 

@@ -68,7 +68,7 @@ struct Parent {
 /// How a step went.
 pub(crate) enum Stepped {
     /// It is so, by this look or by the write that followed it.
-    Done { answer: Answer, token: FencingToken, look: Look },
+    Done { answer: Answer, token: FencingToken, look: Box<Look> },
     /// The wish is not to be had.
     Refused(Refusal),
     /// Somebody else wrote first, or nobody knows who wrote: to be asked again.
@@ -194,12 +194,13 @@ impl LockNode {
         };
         let Some(record) = step.record else {
             let token = FencingToken::from_zxid(look.found.zxid);
-            return Ok(Stepped::Done { answer: step.answer, token, look });
+            return Ok(Stepped::Done { answer: step.answer, token, look: Box::new(look) });
         };
         match self.put(seat, &look.found, &record).await {
             Ok(zxid) => {
                 let (answer, token) = (step.answer, FencingToken::from_zxid(zxid));
-                Ok(Stepped::Done { answer, token, look: Look { record, watcher: None, written: true, ..look } })
+                let look = Look { record, watcher: None, written: true, ..look };
+                Ok(Stepped::Done { answer, token, look: Box::new(look) })
             }
             // The race was lost; this session has not seen by whose write.
             Err(Fault::BadVersion | Fault::NoNode | Fault::NodeExists) => {

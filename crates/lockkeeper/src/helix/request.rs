@@ -108,7 +108,7 @@ impl Request {
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
                         tracing::debug!(path = %self.node.path, owner = owner.owner, "asked the owner to make room");
                     }
-                    match self.wait(seat, look, until_ms).await {
+                    match self.wait(seat, *look, until_ms).await {
                         Woken::LookAgain => {}
                         Woken::SessionOver => seat.recover(&self.keeper, &Fault::SessionOver).await?,
                         Woken::CallerGone => return Ok(Outcome::CallerGone),

@@ -9,6 +9,7 @@ mod embedded;
 mod examples;
 mod faces;
 mod kinds;
+mod helix;
 mod recipes;
 mod simulation;
 mod support;

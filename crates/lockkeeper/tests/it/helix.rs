@@ -1,0 +1,93 @@
+//! Helix's lock: what it promises, on every server.
+//!
+//! One kind of lock, so each claim runs once on each server. Short leases are waited out, never slept through: a test waits
+//! until the lock is had, or until the server's clock says so.
+
+mod basic;
+mod cleanup;
+mod faults;
+mod priority;
+mod timeouts;
+
+use std::time::Duration;
+
+use lockkeeper::helix::{HelixLock, LockInfo};
+use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_core::helix::Record;
+use tokio::task::JoinHandle;
+
+use crate::support::{PATIENCE, World, eventually};
+
+/// Makes tests of claims: `<claim>::record::<server>`.
+macro_rules! on_every_record_server {
+    ($($claim:ident),+ $(,)?) => { $(
+        mod $claim {
+            mod record {
+                $crate::support::on_every_server!(@ $claim Native);
+            }
+        }
+    )+ };
+}
+pub(crate) use on_every_record_server;
+
+/// Long enough that no busy machine lets it end.
+const LONG: Duration = Duration::from_secs(600);
+
+/// The lock of this world for a client with this id.
+fn lock(world: &World, keeper: &Lockkeeper, id: &str) -> HelixLock {
+    keeper.helix_lock(world.lock(), LONG).user_id(id).skew(Duration::ZERO)
+}
+
+/// The record as it is on the server.
+async fn stored(world: &World) -> Record {
+    world.observer.sync(&world.lock()).await.unwrap();
+    match world.observer.get_data(&world.lock()).await {
+        Ok((data, _)) => Record::from_bytes(&data).unwrap(),
+        Err(zookeeper_client::Error::NoNode) => Record::default(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn info(world: &World) -> LockInfo {
+    stored(world).await.info()
+}
+
+/// The server's clock, by the stamp of a write.
+async fn server_time(world: &World) -> i64 {
+    let scratch = world.path("time");
+    if !world.exists(&scratch).await {
+        world.make(&scratch).await;
+    }
+    world.observer.set_data(&scratch, b"", None).await.unwrap().mtime
+}
+
+/// Waits until the record says that this client waits for the lock.
+async fn requested_by(world: &World, id: &str) {
+    eventually(&format!("a request by {id}"), async || info(world).await.requestor_id == id).await;
+}
+
+async fn owned_by(world: &World, id: &str) {
+    eventually(&format!("owned by {id}"), async || info(world).await.owner == id).await;
+}
+
+/// Asks in a task of its own.
+fn ask(lock: &HelixLock) -> Asking {
+    let lock = lock.clone();
+    Asking(tokio::spawn(async move { lock.acquire().await }))
+}
+
+struct Asking(JoinHandle<Result<lockkeeper::helix::HelixGuard, Error>>);
+
+impl Asking {
+    async fn outcome(self) -> Result<lockkeeper::helix::HelixGuard, Error> {
+        tokio::time::timeout(PATIENCE, self.0).await.expect("asks for ever").expect("the request panicked")
+    }
+
+    async fn granted(self) -> lockkeeper::helix::HelixGuard {
+        self.outcome().await.unwrap_or_else(|error| panic!("not granted: {error}"))
+    }
+
+    fn waits(&self) -> bool {
+        !self.0.is_finished()
+    }
+}

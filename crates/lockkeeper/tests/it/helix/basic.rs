@@ -1,0 +1,238 @@
+//! The basic lock: tried, leased, told of, freed.
+
+use std::time::Duration;
+
+use lockkeeper::helix::{DistributedLock, HelixLock, LockInfo, QueueLock, Scope, Unlocked};
+use lockkeeper::{Error, HoldState, Loss};
+use lockkeeper_core::helix::Record;
+
+use super::{LONG, info, lock, on_every_record_server, stored};
+use crate::support::{World, eventually};
+
+on_every_record_server!(
+    a_try_says_at_once_whether_it_has_the_lock,
+    any_lock_is_a_distributed_lock,
+    a_lock_is_one_node_that_stays,
+    a_lease_is_lazy_until_somebody_asks,
+    the_owner_renews_its_lease,
+    of_two_at_once_one_has_it,
+    an_id_is_the_owner_wherever_it_comes_from,
+    whoever_finds_an_ended_lease_may_free_it,
+    a_freed_lock_is_free_at_once_and_leaves_nothing,
+    what_cannot_be_is_refused_before_anything_is_sent,
+    something_else_in_the_node_is_left_alone,
+);
+
+/// H-01: true or false at once, whoever asks a second time included.
+/// H-19: whoever is refused can read why.
+async fn a_try_says_at_once_whether_it_has_the_lock(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = lock(world, &one, "a").message("nightly index");
+    let b = lock(world, &other, "b");
+    assert!(a.try_lock().await.unwrap());
+    assert!(!b.try_lock().await.unwrap());
+    match b.acquire().await {
+        Err(Error::Outranked { by, message, .. }) => {
+            assert_eq!((by.as_str(), message.as_deref()), ("a", Some("nightly index")));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(b.current_lock_info().await.unwrap().message, "nightly index");
+    assert!(DistributedLock::unlock(&a).await.unwrap());
+}
+
+async fn use_any(lock: &dyn DistributedLock, rival: &dyn DistributedLock) {
+    assert_eq!(lock.current_lock_info().await.unwrap(), LockInfo::default());
+    assert!(lock.unlock().await.unwrap(), "nobody holds it");
+    assert!(lock.try_lock().await.unwrap() && lock.is_current_owner().await.unwrap());
+    assert!(!rival.try_lock().await.unwrap() && !rival.is_current_owner().await.unwrap());
+    assert!(!rival.unlock().await.unwrap(), "a stranger unlocked it");
+    assert!(lock.is_current_owner().await.unwrap());
+    assert_ne!(rival.current_lock_info().await.unwrap().owner, "NONE");
+    let refused = lock.close().await.unwrap_err();
+    assert!(refused.to_string().contains("unlock"), "{refused}");
+    assert!(lock.is_current_owner().await.unwrap(), "a refused close changed something");
+    assert!(lock.unlock().await.unwrap() && !lock.is_current_owner().await.unwrap());
+    lock.close().await.unwrap();
+    assert!(matches!(lock.try_lock().await, Err(Error::LockClosed { .. })));
+    assert!(matches!(lock.unlock().await, Err(Error::LockClosed { .. })));
+    assert!(matches!(lock.current_lock_info().await, Err(Error::LockClosed { .. })));
+    assert!(rival.try_lock().await.unwrap() && rival.unlock().await.unwrap());
+}
+
+/// H-02, H-03, H-04, H-05, H-06, H-07: the same five operations behind a trait object.
+/// H-08: implemented by this lock and by the queue's.
+async fn any_lock_is_a_distributed_lock(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let locks: [(Box<dyn DistributedLock>, Box<dyn DistributedLock>); 2] = [
+        (Box::new(lock(world, &one, "a")), Box::new(lock(world, &other, "b"))),
+        (Box::new(QueueLock::new(&one, &world.path("queue"))), Box::new(QueueLock::new(&other, &world.path("queue")))),
+    ];
+    for (lock, rival) in &locks {
+        use_any(&**lock, &**rival).await;
+    }
+}
+
+/// H-09: parents are made.
+/// H-10: the node is the session's in no way.
+/// H-11, H-13: where a scope says, or anywhere.
+async fn a_lock_is_one_node_that_stays(world: &World) {
+    let keeper = world.keeper().await;
+    let path = world.path("a/b/lock");
+    let guard = keeper.helix_lock(path.clone(), LONG).user_id("a").acquire().await.unwrap();
+    let (data, stat) = world.observer.get_data(&path).await.unwrap();
+    assert_eq!(Record::from_bytes(&data).unwrap().owner.unwrap().id, "a");
+    assert_eq!(stat.ephemeral_owner, 0);
+    assert_eq!((guard.path(), guard.node()), (path.as_str(), path.clone()));
+    assert_eq!(guard.token().get(), stat.mzxid, "the token is the zxid of the winning write");
+    guard.release().await.unwrap();
+    let cluster = format!("c-{}", uuid::Uuid::new_v4());
+    let scoped = keeper.helix_lock(Scope::participant(&cluster, "p"), LONG).acquire().await.unwrap();
+    assert_eq!(scoped.path(), format!("/{cluster}/LOCK/PARTICIPANT/p"));
+    scoped.release().await.unwrap();
+    for below in ["/LOCK/PARTICIPANT", "/LOCK", ""] {
+        world.remove(&format!("/{cluster}{below}")).await;
+    }
+}
+
+/// H-15: while nobody asks, the record names the owner.
+/// H-16: whoever asks then has it, and the old owner hears of its lease's end from its own guard only.
+async fn a_lease_is_lazy_until_somebody_asks(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let short = Duration::from_millis(150);
+    let a = one.helix_lock(world.lock(), short).user_id("a").priority(9).skew(Duration::ZERO);
+    let guard = a.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::LeaseEnded);
+    assert_eq!((guard.is_held(), guard.state()), (false, HoldState::Lost(Loss::LeaseEnded)));
+    assert_eq!(info(world).await.owner, "a", "taken with nobody asking");
+    let b = lock(world, &other, "b");
+    eventually("b has the lock", async || b.try_lock().await.unwrap()).await;
+    assert_eq!(info(world).await.owner, "b");
+    assert!(!a.is_current_owner().await.unwrap());
+    assert_eq!(guard.state(), HoldState::Lost(Loss::LeaseEnded), "the first reason stays");
+    drop(guard);
+    assert!(b.is_current_owner().await.unwrap(), "a lost guard freed another's lock");
+    assert!(DistributedLock::unlock(&b).await.unwrap());
+}
+
+/// H-17: by the guard and by a second try.
+async fn the_owner_renews_its_lease(world: &World) {
+    let keeper = world.keeper().await;
+    let a = lock(world, &keeper, "a");
+    let guard = a.acquire().await.unwrap();
+    let first = info(world).await.timeout;
+    eventually("a later lease", async || {
+        guard.renew().await.unwrap();
+        info(world).await.timeout > first
+    })
+    .await;
+    assert!(guard.is_held());
+    let renewed = info(world).await.timeout;
+    let mut again = a.acquire().await.unwrap();
+    while info(world).await.timeout == renewed {
+        again = a.acquire().await.unwrap();
+    }
+    assert_eq!(guard.lost().await, Loss::Superseded);
+    drop(guard);
+    assert!(again.is_held() && a.is_current_owner().await.unwrap());
+    again.release().await.unwrap();
+    assert!(stored(world).await.is_free());
+}
+
+/// H-20: whatever the interleaving.
+async fn of_two_at_once_one_has_it(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    for round in 0..20 {
+        let (a, b) = (lock(world, &one, "a"), lock(world, &other, "b"));
+        let (first, second) = tokio::join!(a.try_lock(), b.try_lock());
+        let (first, second) = (first.unwrap(), second.unwrap());
+        assert!(first != second, "round {round}: {first} {second}");
+        let winner = if first { &a } else { &b };
+        assert!(winner.is_current_owner().await.unwrap());
+        assert!(DistributedLock::unlock(winner).await.unwrap());
+    }
+}
+
+/// H-21: the same id is the same owner; ids that nobody gave are different.
+async fn an_id_is_the_owner_wherever_it_comes_from(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (here, there) = (lock(world, &one, "a"), lock(world, &other, "a"));
+    assert!(here.try_lock().await.unwrap() && there.try_lock().await.unwrap());
+    assert!(DistributedLock::unlock(&there).await.unwrap());
+    let plain = |keeper: &lockkeeper::Lockkeeper| keeper.helix_lock(world.lock(), LONG);
+    let (first, second) = (plain(&one), plain(&one));
+    assert_ne!(first.id(), second.id());
+    assert!(first.id().contains(&std::process::id().to_string()), "{}", first.id());
+    assert!(first.try_lock().await.unwrap() && !second.try_lock().await.unwrap());
+    assert!(DistributedLock::unlock(&first).await.unwrap());
+}
+
+/// H-22: and is told whose it was.
+async fn whoever_finds_an_ended_lease_may_free_it(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let short = Duration::from_millis(100);
+    let guard = one.helix_lock(world.lock(), short).user_id("a").skew(Duration::ZERO).acquire().await.unwrap();
+    let b: HelixLock = lock(world, &other, "b");
+    let mut unlocked = b.unlock().await.unwrap();
+    eventually("an ended lease", async || {
+        if let Unlocked::NotOwner { owner } = &unlocked {
+            assert_eq!(owner.as_deref(), Some("a"));
+            unlocked = b.unlock().await.unwrap();
+        }
+        unlocked.is_unlocked()
+    })
+    .await;
+    assert_eq!(unlocked, Unlocked::Expired { owner: "a".to_owned() });
+    assert!(stored(world).await.is_free());
+    drop(guard);
+}
+
+/// H-02, H-23, H-24: deleted, or kept where Helix wants it.
+/// B16: unlocking what was never locked makes nothing.
+async fn a_freed_lock_is_free_at_once_and_leaves_nothing(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (a, b) = (lock(world, &one, "a"), lock(world, &other, "b").keep_node());
+    assert_eq!(a.unlock().await.unwrap(), Unlocked::WasFree);
+    assert!(!world.exists(&world.lock()).await);
+    for _ in 0..5 {
+        a.acquire().await.unwrap().release().await.unwrap();
+        assert!(!world.exists(&world.lock()).await, "a freed lock leaves its node");
+        b.acquire().await.unwrap().release().await.unwrap();
+        assert_eq!(info(world).await, LockInfo::default());
+        assert_eq!(b.unlock().await.unwrap(), Unlocked::WasFree);
+    }
+    assert!(world.exists(&world.lock()).await);
+}
+
+/// H-12, H-14, H-25, H-28, H-68, H-71: by type, or by name.
+async fn what_cannot_be_is_refused_before_anything_is_sent(world: &World) {
+    let keeper = world.keeper().await;
+    let plain = || lock(world, &keeper, "a");
+    let wrong = [
+        keeper.helix_lock(world.lock(), Duration::ZERO),
+        plain().priority(-1),
+        plain().priority(i32::MAX),
+        plain().user_id("NONE"),
+        plain().user_id(""),
+        plain().message("NONE"),
+    ];
+    for lock in wrong {
+        let error = lock.acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidTerms(_)), "{error}");
+    }
+    let pathless = keeper.helix_lock("lock", LONG).acquire().await;
+    assert!(matches!(pathless, Err(Error::InvalidPath(_))));
+    assert!(matches!(Scope::parse("CLUSTER", &["c"]), Err(error) if error.to_string().contains("[\"c\"]")));
+    assert!(!world.exists(&world.lock()).await);
+}
+
+/// A node that is no lock's is neither a free lock nor overwritten.
+async fn something_else_in_the_node_is_left_alone(world: &World) {
+    let keeper = world.keeper().await;
+    world.make(&world.lock()).await;
+    world.observer.set_data(&world.lock(), b"10.1.2.3", None).await.unwrap();
+    let a = lock(world, &keeper, "a");
+    assert!(matches!(a.acquire().await, Err(Error::NotARecord { .. })));
+    assert!(matches!(a.unlock().await, Err(Error::NotARecord { .. })));
+    assert_eq!(world.observer.get_data(&world.lock()).await.unwrap().0, b"10.1.2.3");
+}

@@ -1,0 +1,170 @@
+//! What an owner hears of its preemption, and what ends its cleanup.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper::{Error, Loss};
+
+use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
+use crate::support::{World, eventually};
+
+on_every_record_server!(
+    a_blocking_cleanup_stalls_nobody,
+    an_owner_without_a_cleanup_gives_way_at_once,
+    an_owner_that_unlocks_lets_the_requestor_in,
+    the_end_of_the_owners_lease_lets_the_requestor_in,
+    a_dead_owners_cleanup_ends_with_its_time,
+    the_same_lock_is_preempted_again_and_again,
+    a_released_lock_hears_nothing_of_the_next_owners,
+);
+
+/// H-32: once, soon.
+/// H-33, B9: heartbeats and other locks go on while it sleeps, on a thread that is not the library's.
+/// H-34: when it returns, the requestor has the lock.
+async fn a_blocking_cleanup_stalls_nobody(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = std::sync::Mutex::new(blocked);
+    let (started, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (begun, counted) = (started.clone(), calls.clone());
+    let a = lock(world, &one, "a").cleanup(LONG).on_cleanup(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        begun.store(true, Ordering::Relaxed);
+        let name = std::thread::current().name().map(str::to_owned);
+        assert_ne!(name.as_deref(), Some("lockkeeper-io"));
+        // Blocks its thread, as no async code should.
+        _ = blocked.lock().unwrap().recv();
+        async {}
+    });
+    let guard = a.acquire().await.unwrap();
+    let asked = Instant::now();
+    let asking = ask(&lock(world, &other, "b").priority(1));
+    eventually("the cleanup runs", async || started.load(Ordering::Relaxed)).await;
+    assert!(asked.elapsed() < Duration::from_secs(1), "told after {:?}", asked.elapsed());
+    // The same session, the same thread.
+    for _ in 0..5 {
+        one.mutex(&world.path("other")).acquire().await.unwrap().release().await.unwrap();
+    }
+    assert!(guard.is_held() && asking.waits());
+    assert_eq!(info(world).await.owner, "a");
+    release.send(()).unwrap();
+    let next = asking.granted().await;
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!((info(world).await.owner.as_str(), calls.load(Ordering::Relaxed)), ("b", 1));
+    next.release().await.unwrap();
+}
+
+/// H-36, B10: whatever it said it might need.
+async fn an_owner_without_a_cleanup_gives_way_at_once(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).acquire().await.unwrap();
+    let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(guard.preempted_by().unwrap().by, "b");
+    next.release().await.unwrap();
+}
+
+/// H-37, B7: by the guard, by dropping it, from within the cleanup; the request is kept.
+async fn an_owner_that_unlocks_lets_the_requestor_in(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    for drops in [false, true] {
+        let a = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard();
+        let guard = a.acquire().await.unwrap();
+        let asking = ask(&lock(world, &other, "b").priority(1));
+        requested_by(world, "b").await;
+        let before = stored(world).await.request;
+        guard.renew().await.unwrap();
+        assert_eq!(stored(world).await.request, before, "a renewal forgets the requestor");
+        match drops {
+            true => drop(guard),
+            false => guard.release().await.unwrap(),
+        }
+        asking.granted().await.release().await.unwrap();
+    }
+    let a = lock(world, &one, "a");
+    let within = a.clone();
+    let a = a.cleanup(LONG).on_cleanup(move |_| {
+        let within = within.clone();
+        async move {
+            assert!(within.unlock().await.unwrap().is_unlocked());
+            // Long after, the lock is somebody else's.
+            std::future::pending::<()>().await;
+        }
+    });
+    let guard = a.acquire().await.unwrap();
+    let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
+    guard.lost().await;
+    next.release().await.unwrap();
+}
+
+/// H-38, B8: not when some other timeout is over.
+async fn the_end_of_the_owners_lease_lets_the_requestor_in(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let lease = Duration::from_millis(300);
+    let a = one.helix_lock(world.lock(), lease).user_id("a").cleanup(LONG).cleanup_by_guard();
+    let guard = a.acquire().await.unwrap();
+    let next = lock(world, &other, "b").priority(1).waiting(LONG).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::LeaseEnded);
+    next.release().await.unwrap();
+}
+
+/// H-39: with force it is over then, without it is an error.
+async fn a_dead_owners_cleanup_ends_with_its_time(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let cleanup = Duration::from_millis(200);
+    // As a process leaves it that was killed.
+    let record = {
+        let guard = lock(world, &one, "dead").cleanup(cleanup).acquire().await.unwrap();
+        let record = world.observer.get_data(&world.lock()).await.unwrap().0;
+        guard.release().await.unwrap();
+        record
+    };
+    world.make(&world.lock()).await;
+    world.observer.set_data(&world.lock(), &record, None).await.unwrap();
+    let b = lock(world, &other, "b").priority(1);
+    let asked = Instant::now();
+    assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+    assert!(asked.elapsed() >= cleanup);
+    owned_by(world, "dead").await;
+    b.forceful().acquire().await.unwrap().release().await.unwrap();
+}
+
+/// B4, B5, B6: nothing of an attempt survives it in the lock object.
+async fn the_same_lock_is_preempted_again_and_again(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (a, b) = (
+        lock(world, &one, "a").cleanup(LONG).cleanup_by_guard(),
+        lock(world, &other, "b").priority(1).waiting(Duration::from_millis(100)),
+    );
+    for _ in 0..3 {
+        let guard = a.acquire().await.unwrap();
+        assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+        assert!(guard.is_held());
+        let asking = ask(&b.clone().waiting(LONG));
+        requested_by(world, "b").await;
+        guard.release().await.unwrap();
+        let next = asking.granted().await;
+        assert!(matches!(a.acquire().await, Err(Error::Outranked { .. })));
+        next.release().await.unwrap();
+        // And straight away, without anybody in the way.
+        b.acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// B12: no watch and no callback is left.
+async fn a_released_lock_hears_nothing_of_the_next_owners(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let a = lock(world, &one, "a").cleanup(LONG).on_cleanup(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async {}
+    });
+    a.acquire().await.unwrap().release().await.unwrap();
+    let guard = lock(world, &other, "b").cleanup(LONG).acquire().await.unwrap();
+    let next = lock(world, &other, "c").priority(1).acquire().await.unwrap();
+    guard.lost().await;
+    next.release().await.unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+}

@@ -1,0 +1,194 @@
+//! Races, lost replies, lost sessions, impatient callers, and clocks that are wrong.
+
+use std::time::Duration;
+
+use lockkeeper::helix::DistributedLock;
+use lockkeeper::{Error, HoldState, Lockkeeper, Loss};
+use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_testkit::sim::{Settings, Sim};
+
+use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
+use crate::support::{STEADY, World, eventually};
+
+on_every_record_server!(
+    case_40_force_that_comes_too_late_is_told_so,
+    who_is_next_is_kept_from_others_after_a_cleanup,
+    a_dropped_request_leaves_no_entry,
+    a_lost_reply_is_neither_an_error_nor_a_second_hold,
+    a_hold_outlives_its_session,
+    closing_the_handle_gives_the_lock_back,
+    a_record_in_a_node_made_again_is_not_taken_for_the_old_one,
+);
+
+/// H-57, B1: the requestor's place was taken, so its force takes nothing.
+async fn case_40_force_that_comes_too_late_is_told_so(world: &World) {
+    let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let b = lock(world, &other, "b").priority(1).forceful().waiting(LONG);
+    let asking = ask(&b);
+    requested_by(world, "b").await;
+    let c = lock(world, &third, "c").priority(2).forceful().waiting(Duration::ZERO).acquire().await.unwrap();
+    assert!(matches!(asking.outcome().await, Err(Error::Preempted { .. })));
+    assert_eq!(info(world).await.owner, "c");
+    guard.lost().await;
+    assert!(c.is_held());
+    c.release().await.unwrap();
+}
+
+/// B2: between the owner's going and the requestor's coming nobody else gets in; a dead requestor keeps others out for a
+/// moment only.
+async fn who_is_next_is_kept_from_others_after_a_cleanup(world: &World) {
+    let keeper = world.keeper().await;
+    let (now, never) = (i64::MAX / 2, i64::MAX);
+    // The record of that moment, of a requestor that will never come.
+    let cleared = format!(
+        r#"{{"id":"LOCK","simpleFields":{{"OWNER":"NONE","REQUESTOR_ID":"next","REQUESTOR_PRIORITY":"2",
+            "REQUESTOR_WAITING_TIMEOUT":"{never}","REQUESTING_TIMESTAMP":"{now}"}},"mapFields":{{}},"listFields":{{}}}}"#
+    );
+    world.make(&world.lock()).await;
+    world.observer.set_data(&world.lock(), cleared.as_bytes(), None).await.unwrap();
+    let equal = lock(world, &keeper, "b").priority(2);
+    match equal.acquire().await {
+        Err(Error::Outranked { by, .. }) => assert_eq!(by, "next"),
+        other => panic!("{other:?}"),
+    }
+    let next = lock(world, &keeper, "next").priority(2);
+    next.acquire().await.unwrap().release().await.unwrap();
+    world.make(&world.lock()).await;
+    world.observer.set_data(&world.lock(), cleared.as_bytes(), None).await.unwrap();
+    let higher = lock(world, &keeper, "c").priority(3).acquire().await.unwrap();
+    higher.release().await.unwrap();
+    world.make(&world.lock()).await;
+    world.observer.set_data(&world.lock(), cleared.as_bytes(), None).await.unwrap();
+    eventually("a dead requestor's turn passes", async || equal.try_lock().await.unwrap()).await;
+    assert!(DistributedLock::unlock(&equal).await.unwrap());
+}
+
+/// B15: nor does one that is dropped after the grant leave a hold.
+async fn a_dropped_request_leaves_no_entry(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let b = lock(world, &other, "b").priority(1);
+    let asking = ask(&b);
+    requested_by(world, "b").await;
+    asking.0.abort();
+    eventually("the request is withdrawn", async || stored(world).await.request.is_none()).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    for _ in 0..20 {
+        let mut attempt = std::pin::pin!(b.acquire());
+        _ = futures_util::poll!(&mut attempt);
+    }
+    eventually("nobody has it", async || stored(world).await.is_free()).await;
+}
+
+/// B14: whichever of the writes it was.
+async fn a_lost_reply_is_neither_an_error_nor_a_second_hold(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    for op in [OpCode::Create2, OpCode::Create, OpCode::Multi, OpCode::GetData, OpCode::Sync] {
+        let a = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard();
+        let rule = proxy.on(op).cut_before_reply();
+        let guard = a.acquire().await.unwrap();
+        assert!(guard.is_held() && info(world).await.owner == "a", "{op:?}");
+        let asking = ask(&lock(world, &other, "b").priority(1));
+        guard.revocation().await;
+        guard.release().await.unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        asking.granted().await.release().await.unwrap();
+        drop(rule);
+        proxy.heal();
+    }
+    assert!(stored(world).await.is_free());
+}
+
+/// H-10: it ends with its lease, not with the session; without a connection it is not vouched for.
+async fn a_hold_outlives_its_session(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
+    let a = lock(world, &keeper, "a").priority(1);
+    let guard = a.acquire().await.unwrap();
+    let witness = keeper.mutex(&world.path("witness")).acquire().await.unwrap();
+    proxy.black_hole();
+    eventually("suspected", async || guard.state() == HoldState::Suspected).await;
+    // What goes with the session is gone.
+    eventually("the session is over", async || world.children(&world.path("witness")).await.is_empty()).await;
+    assert!(guard.is_held() && !witness.is_held());
+    assert_eq!(info(world).await.owner, "a");
+    assert!(!lock(world, &world.keeper().await, "b").priority(1).try_lock().await.unwrap());
+    proxy.heal();
+    eventually("held again", async || guard.state() == HoldState::Held).await;
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(stored(world).await.is_free());
+}
+
+/// And every guard of it is lost.
+async fn closing_the_handle_gives_the_lock_back(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = lock(world, &keeper, "a").acquire().await.unwrap();
+    keeper.close().await;
+    assert_eq!(guard.lost().await, Loss::Closed);
+    assert!(stored(world).await.is_free());
+    assert!(matches!(lock(world, &keeper, "a").acquire().await, Err(Error::Closed)));
+}
+
+/// A version alone would be taken for the old one: both begin at 0.
+async fn a_record_in_a_node_made_again_is_not_taken_for_the_old_one(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other, third) = (world.keeper().await, world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    // Its session knows the server's time already, so that the next multi is its request.
+    other.helix_lock(world.path("warm"), LONG).acquire().await.unwrap().release().await.unwrap();
+    let held = proxy.on(OpCode::Multi).hold_request();
+    let late = ask(&lock(world, &other, "late").priority(1).waiting(LONG));
+    held.caught().await;
+    guard.release().await.unwrap();
+    let high = lock(world, &third, "high").priority(5).acquire().await.unwrap();
+    held.release();
+    match late.outcome().await {
+        Err(Error::Outranked { by, .. }) => assert_eq!(by, "high"),
+        other => panic!("{other:?}"),
+    }
+    assert!(high.is_held());
+    owned_by(world, "high").await;
+    high.release().await.unwrap();
+}
+
+/// H-38, B13: the server's clock is years behind the client's here, and its servers lag.
+#[test]
+fn case_54_leases_follow_the_servers_clock_not_the_clients() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    for seed in 0..20 {
+        runtime.block_on(async {
+            let sim = Sim::new(seed, Settings::default());
+            let keeper = || Lockkeeper::builder().simulated(sim.network(Duration::from_secs(10)));
+            let (one, other) = (keeper(), keeper());
+            let lease = Duration::from_secs(60);
+            let place = "/locks/leased";
+            let a = one.helix_lock(place, lease).user_id("a");
+            let guard = a.acquire().await.unwrap();
+            let started = tokio::time::Instant::now();
+            let record = a.info().await.unwrap();
+            let server_years = record.timeout / (365 * 24 * 3_600_000);
+            assert!((53..55).contains(&server_years), "the lease is not in the server's time: {record:?}");
+            let b = other.helix_lock(place, lease).user_id("b");
+            let lost = async {
+                let loss = guard.lost().await;
+                (loss, started.elapsed())
+            };
+            let taken = async {
+                while !b.try_lock().await.unwrap() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                started.elapsed()
+            };
+            let ((loss, lost), taken) = tokio::join!(lost, taken);
+            assert_eq!(loss, Loss::LeaseEnded, "seed {seed}");
+            assert!(lost < taken, "seed {seed}: lost after {lost:?}, taken after {taken:?}");
+            assert!(taken < lease + Duration::from_secs(3), "seed {seed}: taken after {taken:?} only");
+            assert!(b.is_current_owner().await.unwrap() && !a.is_current_owner().await.unwrap());
+            one.close().await;
+            other.close().await;
+        });
+    }
+}

@@ -1,0 +1,158 @@
+//! The three timeouts, and force: when a wait ends, and how.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper::helix::DistributedLock;
+use lockkeeper::{Error, Loss};
+
+use super::{LONG, ask, info, lock, on_every_record_server, requested_by, server_time, stored};
+use crate::support::{World, eventually};
+
+on_every_record_server!(
+    each_timeout_is_its_clients_own,
+    no_cleanup_gives_the_lock_away_at_once,
+    a_wait_of_nothing_takes_or_fails_at_once,
+    a_cleanup_that_finishes_lets_the_other_in_at_that_moment,
+    an_unfinished_cleanup_is_an_error_without_force,
+    an_unfinished_cleanup_is_overrun_by_force,
+    a_cleanup_timeout_ends_an_endless_wait,
+    a_wait_past_the_cleanup_outlasts_it,
+);
+
+const SHORT: Duration = Duration::from_millis(200);
+
+/// H-41, H-42, H-43, H-44: as stored.
+/// H-64, H-65: under Helix's names.
+/// H-67, H-69: everything can be given.
+async fn each_timeout_is_its_clients_own(world: &World) {
+    let keeper = world.keeper().await;
+    let lease = Duration::from_secs(30);
+    let lock = keeper.helix_lock(world.lock(), lease).user_id("a").message("why").priority(7);
+    let full = lock.clone().waiting(Duration::from_secs(4)).cleanup(Duration::from_secs(5)).cleanup_by_guard();
+    let guard = full.acquire().await.unwrap();
+    let stored = info(world).await;
+    assert_eq!((stored.waiting_timeout, stored.cleanup_timeout), (4_000, 5_000));
+    assert_eq!((stored.owner.as_str(), stored.message.as_str(), stored.priority), ("a", "why", 7));
+    let (_, stat) = world.observer.get_data(&world.lock()).await.unwrap();
+    let lease_ms = stored.timeout - stat.mtime;
+    assert!((29_000..31_000).contains(&lease_ms), "a lease of {lease_ms} ms by the server's time");
+    guard.release().await.unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let stored = info(world).await;
+    assert_eq!((stored.waiting_timeout, stored.cleanup_timeout), (i64::from(i32::MAX), 0));
+    guard.release().await.unwrap();
+}
+
+/// H-35: also for one that is not forceful; the owner is told.
+async fn no_cleanup_gives_the_lock_away_at_once(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let a = lock(world, &one, "a").on_cleanup(move |preemption| {
+        tell.send(preemption.by).unwrap();
+        async {}
+    });
+    let guard = a.acquire().await.unwrap();
+    let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(told.recv().await.as_deref(), Some("b"));
+    assert!(next.is_held());
+    next.release().await.unwrap();
+}
+
+/// H-46: at once in both cases; and who only tries does not make the owner clean up for nothing.
+async fn a_wait_of_nothing_takes_or_fails_at_once(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let b = lock(world, &other, "b").priority(1).waiting(Duration::ZERO);
+    assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+    assert_eq!((stored(world).await.request, guard.preempted_by()), (None, None));
+    let next = b.forceful().acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    next.release().await.unwrap();
+}
+
+/// H-47, H-48: the wait is shorter than the cleanup might take.
+/// H-50: the wait is longer.
+async fn a_cleanup_that_finishes_lets_the_other_in_at_that_moment(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    for (cleanup, waiting) in [(LONG * 2, LONG), (LONG, LONG * 2)] {
+        let guard = lock(world, &one, "a").cleanup(cleanup).cleanup_by_guard().acquire().await.unwrap();
+        let b = lock(world, &other, "b").priority(1).waiting(waiting);
+        let asking = ask(&b);
+        let told = guard.revocation().await;
+        assert!(told.remaining() <= LONG && told.remaining() > LONG / 2, "{:?}", told.remaining());
+        assert!(asking.waits());
+        guard.release().await.unwrap();
+        // Long before any of the timeouts.
+        asking.granted().await.release().await.unwrap();
+    }
+}
+
+/// H-49, H-53: with the facts.
+/// H-54, H-55: the owner keeps the lock, and may clean up or not; the slot is free for the next.
+/// H-78: that is all.
+async fn an_unfinished_cleanup_is_an_error_without_force(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = lock(world, &one, "a").priority(2).message("index").cleanup(LONG).cleanup_by_guard();
+    let guard = a.acquire().await.unwrap();
+    for id in ["b", "c"] {
+        let asked = Instant::now();
+        match lock(world, &other, id).priority(3).waiting(SHORT).acquire().await {
+            Err(error @ Error::CleanupUnfinished { .. }) => {
+                assert!(error.to_string().contains("cleanup") && error.is_retryable(), "{error}");
+                let Error::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. } = error else {
+                    unreachable!()
+                };
+                assert_eq!((owner.as_str(), message.as_deref(), priority), ("a", Some("index"), 2));
+                assert_eq!(allotted, LONG);
+                assert!(elapsed >= SHORT / 2 && asked.elapsed() >= SHORT, "{elapsed:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(stored(world).await.request, None);
+        assert!(guard.is_held() && a.is_current_owner().await.unwrap());
+    }
+    guard.release().await.unwrap();
+}
+
+/// H-49, H-56: in one step, and the old owner is told.
+/// H-47: the shorter of the two ends the wait.
+async fn an_unfinished_cleanup_is_overrun_by_force(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    for (cleanup, waiting) in [(LONG, SHORT), (SHORT, LONG)] {
+        let guard = lock(world, &one, "a").cleanup(cleanup).cleanup_by_guard().acquire().await.unwrap();
+        let asked = Instant::now();
+        let next = lock(world, &other, "b").priority(1).waiting(waiting).forceful().acquire().await.unwrap();
+        assert!(asked.elapsed() >= SHORT, "the owner had {:?}", asked.elapsed());
+        assert_eq!(guard.lost().await, Loss::Preempted);
+        assert!(next.token() > guard.token());
+        assert_eq!(stored(world).await.request, None);
+        next.release().await.unwrap();
+    }
+}
+
+/// H-51: whatever the requestor would wait.
+async fn a_cleanup_timeout_ends_an_endless_wait(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap();
+    let refused = lock(world, &other, "b").priority(1).acquire().await;
+    assert!(matches!(refused, Err(Error::CleanupUnfinished { allotted, .. }) if allotted == SHORT), "{refused:?}");
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// H-52: with the wait that outlasts the cleanup timeout, a late cleanup lets the other in.
+async fn a_wait_past_the_cleanup_outlasts_it(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap();
+    let asking = ask(&lock(world, &other, "b").priority(1).wait_past_cleanup());
+    requested_by(world, "b").await;
+    // Without that it would be over by now.
+    let over = info(world).await.requesting_timestamp + 2 * i64::try_from(SHORT.as_millis()).unwrap();
+    eventually("the cleanup timeout is over", async || server_time(world).await > over).await;
+    let third = lock(world, &other, "c").priority(1).waiting(SHORT);
+    assert!(!third.try_lock().await.unwrap(), "the request of one that waits on is gone");
+    assert!(asking.waits() && guard.is_held());
+    guard.release().await.unwrap();
+    asking.granted().await.release().await.unwrap();
+}
