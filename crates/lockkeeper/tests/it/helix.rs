@@ -20,13 +20,10 @@ use crate::support::{PATIENCE, World, eventually};
 
 /// Makes tests of claims: `<claim>::record::<server>`.
 macro_rules! on_every_record_server {
-    ($($claim:ident),+ $(,)?) => { $(
-        mod $claim {
-            mod record {
-                $crate::support::on_every_server!(@ $claim Native);
-            }
-        }
-    )+ };
+    ($($claim:ident),+ $(,)?) => {
+        // The world's own kind is not asked for: the record is the only lock of these claims.
+        $crate::support::for_kinds! { [record Native] $($claim),+ }
+    };
 }
 pub(crate) use on_every_record_server;
 
