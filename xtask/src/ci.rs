@@ -39,6 +39,14 @@ pub(crate) fn run() -> Result<()> {
         eprintln!("{}", distribution.origin());
         Ok(())
     })?;
+    step("our server beside Apache's", || match Distribution::fetch(peers::APACHE) {
+        Ok(_) => peers::apache(&sh, 1_000),
+        Err(why) => {
+            // A build machine may not reach Maven Central; a person runs `cargo xtask peers apache` where that can be.
+            eprintln!("NOT COMPARED, for there is no ZooKeeper {}: {why}", peers::APACHE);
+            Ok(())
+        }
+    })?;
     step("tests against one server and an ensemble", || zookeeper::test(&sh, &zookeeper::Tests::default()))?;
     eprintln!("all steps passed in {:.1?}", start.elapsed());
     Ok(())

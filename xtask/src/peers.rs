@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
+use lockkeeper_testkit::apache::Distribution;
 use xshell::{Shell, cmd};
 
 /// The release of Kazoo whose tests are run.
@@ -41,7 +42,16 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
+    /// Plays random scripts to Apache's server and to ours and compares all that clients see; needs Java and Maven.
+    Apache {
+        /// How many scripts.
+        #[arg(long, value_name = "N", default_value_t = 1_000)]
+        scripts: u64,
+    },
 }
+
+/// The release of Apache's server that ours is compared with, request by request.
+pub(crate) const APACHE: &str = "3.9.5";
 
 /// There is no Python that can make a virtual environment.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +62,17 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     let sh = crate::shell()?;
     match command {
         Command::Kazoo { arguments } => kazoo(&sh, arguments),
+        Command::Apache { scripts } => apache(&sh, *scripts),
     }
+}
+
+/// Compares our server with Apache's, in every answer, error and event.
+pub(crate) fn apache(sh: &Shell, scripts: u64) -> Result<()> {
+    Distribution::fetch(APACHE)?;
+    cmd!(sh, "cargo test --quiet -p lockkeeper-server --features real-servers --test differential")
+        .env("LOCKKEEPER_SCRIPTS", scripts.to_string())
+        .run()
+        .context("our server does not answer as Apache's")
 }
 
 /// Runs Kazoo's tests against a server that the plugin starts, stops and starts again as they ask.

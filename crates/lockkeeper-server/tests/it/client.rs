@@ -39,7 +39,7 @@ pub(crate) const RECONFIG: i32 = 16;
 pub(crate) const CLOSE_SESSION: i32 = -11;
 
 /// Bytes under construction.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Bytes(pub Vec<u8>);
 
 impl Bytes {
@@ -157,7 +157,7 @@ impl Answer {
     }
 }
 
-/// A watch event.
+/// A watch event; the transaction it tells of is in `event_zxids`, for few can foretell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) kind: i32,
@@ -178,6 +178,8 @@ pub(crate) struct Client {
     xid: i32,
     /// Events in the order they came, with the number of answers that came before.
     pub(crate) events: Vec<(usize, Event)>,
+    /// The transactions of all events that ever came.
+    pub(crate) event_zxids: Vec<i64>,
     pub(crate) answers: usize,
 }
 
@@ -244,7 +246,7 @@ impl Client {
         write_frame(&mut stream, &connect_frame(0, 10_000, 0, &[0; 16]).flag(false).0).ok()?;
         let mut answer = Answer { xid: 0, zxid: 0, error: 0, body: read_frame(&mut stream).ok()?, at: 4 };
         let session = Session { timeout: answer.int(), id: answer.long(), password: answer.buffer()? };
-        Some(Self { stream, session, last_zxid: 0, xid: 0, events: Vec::new(), answers: 0 })
+        Some(Self { stream, session, last_zxid: 0, xid: 0, events: Vec::new(), event_zxids: Vec::new(), answers: 0 })
     }
 
     pub(crate) fn resume(addr: SocketAddr, session: &Session, last_zxid: i64) -> Option<Self> {
@@ -271,7 +273,7 @@ impl Client {
             return None;
         }
         let session = Session { id, timeout, password };
-        Some(Self { stream, session, last_zxid, xid: 0, events: Vec::new(), answers: 0 })
+        Some(Self { stream, session, last_zxid, xid: 0, events: Vec::new(), event_zxids: Vec::new(), answers: 0 })
     }
 
     pub(crate) fn send(&mut self, opcode: i32, body: Bytes) -> i32 {
@@ -296,6 +298,7 @@ impl Client {
             assert_eq!(answer.int(), 3, "the state of an event");
             let event = Event { kind, path: answer.text() };
             assert!(answer.is_finished());
+            self.event_zxids.push(answer.zxid);
             self.events.push((self.answers, event));
         } else {
             self.answers += 1;
