@@ -1,7 +1,7 @@
 //! Reads Rust sources: which tests there are, and which lines they name.
 //!
 //! A test is a function with an attribute like `#[test]`, also inside a macro such as `proptest!`; or one that a macro such as
-//! `on_every_server!` of the same file makes tests of. So sources are read as tokens, which macros have in common with all else.
+//! `on_every_server!` or `for_kinds!` makes tests of in the same file. So sources are read as tokens, which macros have in common with all else.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use syn::LitStr;
 use super::id::{Id, Mistake};
 
 /// How the macros begin that make tests of the functions they are given.
-const MAKES_TESTS: [&str; 2] = ["on_every_", "on_the_"];
+const MAKES_TESTS: [&str; 2] = ["on_", "for_"];
 
 /// A test and the lines it names.
 #[derive(Debug)]
@@ -230,11 +230,18 @@ mod tests {
             async fn case_06_case_07_dropped(world: &World) {}
             /// N-02: ours
             async fn locks(world: &World) {}
-            async fn helper() {}";
+            async fn helper() {}
+            for_kinds!([read Read, write Write] shared);
+            /// N-03: ours
+            async fn shared(world: &World) {}";
         let expect = |name: &str, ids: &[&str]| (name.to_owned(), ids.iter().map(|id| (*id).to_owned()).collect());
         assert_eq!(
             shown(text),
-            [expect("case_06_case_07_dropped", &["case_06", "case_07", "N-01"]), expect("locks", &["N-02"])]
+            [
+                expect("case_06_case_07_dropped", &["case_06", "case_07", "N-01"]),
+                expect("locks", &["N-02"]),
+                expect("shared", &["N-03"])
+            ]
         );
     }
 

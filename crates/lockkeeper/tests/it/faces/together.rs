@@ -15,7 +15,7 @@ on_every_server!(
     the_loss_of_one_is_the_loss_of_all,
 );
 
-/// Case 52: lock_all([A, B]) against lock_all([B, A]).
+/// D-05: lock_all([A, B]) against lock_all([B, A]).
 async fn case_52_locks_taken_in_opposite_orders_never_deadlock(world: &World) {
     // On the embedded server in full; a shared server is spared.
     let rounds = if world.is_embedded() { 2_500 } else { 100 };
