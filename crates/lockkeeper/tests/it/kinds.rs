@@ -1,4 +1,7 @@
 //! What is special to each kind of lock, request by request and node by node.
 
+mod classes;
+mod permits;
+mod plain;
 mod revoking;
 mod sharing;

@@ -1,0 +1,480 @@
+//! Foreground and background: Contentserv's algorithm and layout, node for node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use lockkeeper::{Class, Error, Guard, Lockkeeper, PriorityLock};
+use lockkeeper_server::Server;
+use lockkeeper_testkit::proxy::OpCode;
+use tokio::time::Instant;
+use zookeeper_client as zk;
+
+use super::plain::Plain;
+use crate::support::{MARK, PATIENCE, STEADY, Waiter, World, block_on, config, eventually, for_kinds};
+
+for_kinds!(
+    [classes Foreground]
+    whoever_comes_first_makes_the_object_and_it_stays,
+    requests_and_mark_are_nodes_of_their_holders_sessions,
+    two_foreground_saves_run_in_the_order_of_their_numbers,
+    two_background_jobs_run_in_the_order_of_their_numbers,
+    the_foreground_runs_before_a_background_request_that_came_earlier,
+    any_class_goes_before_those_behind_it,
+    a_mark_keeps_everyone_out_whoever_made_it,
+    a_mark_made_by_a_faster_one_is_waited_for,
+    unlocking_takes_request_and_mark_in_one_transaction,
+    a_lost_reply_leaves_one_request_and_one_mark,
+    tokens_grow_though_the_last_to_come_is_the_first_served,
+    a_steady_foreground_starves_the_background_and_ageing_ends_it,
+    a_crashed_holder_is_followed_within_its_session_timeout,
+    a_crashed_waiter_takes_nothing_but_its_own_node,
+    a_released_lock_is_passed_on_within_a_tenth_of_a_second,
+    plain_clients_and_ours_exclude_each_other,
+    plain_clients_and_ours_are_served_in_one_order,
+);
+
+fn lock(world: &World, keeper: &Lockkeeper) -> PriorityLock {
+    keeper.priority_lock(&world.lock())
+}
+
+async fn foreground(world: &World, keeper: &Lockkeeper) -> Waiter {
+    world.await_in_line(lock(world, keeper).foreground().acquire()).await
+}
+
+async fn background(world: &World, keeper: &Lockkeeper) -> Waiter {
+    world.await_in_line(lock(world, keeper).background().acquire()).await
+}
+
+fn name(guard: &Guard) -> String {
+    guard.node().rsplit('/').next().unwrap().to_owned()
+}
+
+/// All children, the mark among them, as a client sees them that sorts by name.
+async fn listing(world: &World) -> Vec<String> {
+    let mut names = world.children(&world.lock()).await;
+    names.sort();
+    names
+}
+
+async fn owner(world: &World, node: &str) -> i64 {
+    world.observer.sync(node).await.unwrap();
+    world.observer.check_stat(node).await.unwrap().unwrap().ephemeral_owner
+}
+
+/// C-05, C-06: all at once on an object nobody made: all succeed; it is there when all have gone, and has no owner.
+async fn whoever_comes_first_makes_the_object_and_it_stays(world: &World) {
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let keeper = world.keeper().await;
+        for lock in [lock(world, &keeper), lock(world, &keeper).background()] {
+            tasks.push(tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(listing(world).await, [""; 0]);
+    // Neither a session's nor a container's: the server removes it by no rule.
+    assert_eq!(owner(world, &world.lock()).await, 0);
+}
+
+/// C-06: also through a restart of the server.
+#[test]
+fn the_object_stays_through_a_restart() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let durable = || config().with_directory(dir.path());
+        let server = Server::start(durable()).await.unwrap();
+        let keeper = Lockkeeper::connect(&server.connect_string()).await.unwrap();
+        keeper.priority_lock("/P1").acquire().await.unwrap().release().await.unwrap();
+        keeper.close().await;
+        server.shutdown().await.unwrap();
+        let server = Server::start(durable()).await.unwrap();
+        let client = zk::Client::connect(&server.connect_string()).await.unwrap();
+        assert!(client.check_stat("/P1").await.unwrap().is_some());
+        assert_eq!(client.list_children("/P1").await.unwrap(), [""; 0]);
+    });
+}
+
+/// C-01, C-02, C-07, C-08, C-12, C-13: the prefix, a dash and ten digits; both nodes are the session's; the mark is no request.
+async fn requests_and_mark_are_nodes_of_their_holders_sessions(world: &World) {
+    let keeper = world.keeper().await;
+    let requests = [(lock(world, &keeper), "A-"), (lock(world, &keeper).foreground(), "A-")];
+    for (lock, prefix) in requests.into_iter().chain([(lock(world, &keeper).background(), "B-")]) {
+        let guard = lock.acquire().await.unwrap();
+        let node = name(&guard);
+        let number = node.strip_prefix(prefix).unwrap_or_else(|| panic!("{node}"));
+        assert!(number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit()), "{node}");
+        assert_eq!(listing(world).await, [node.as_str(), MARK]);
+        let seen = keeper.admin().show(&world.lock()).await.unwrap();
+        let session = seen.holders[0].session.0;
+        assert_ne!(session, 0);
+        for node in [node.as_str(), MARK] {
+            assert_eq!(owner(world, &format!("{}/{node}", world.lock())).await, session);
+        }
+        assert_eq!((seen.holders[0].node.as_str(), seen.waiters.len(), seen.unknown.len()), (node.as_str(), 0, 0));
+        assert_eq!(seen.holders[0].token, guard.token());
+        guard.release().await.unwrap();
+    }
+    // A class that sorts behind the mark's name does not make a request of it.
+    let last = lock(world, &keeper).class(Class::new("z").unwrap());
+    last.acquire().await.unwrap().release().await.unwrap();
+}
+
+/// C-50, C-10, C-16, C-18: `A-n` makes the mark and runs, `A-m` waits, is told of the unlock, makes the mark, runs and unlocks; no
+/// child is left. The numbers are not consecutive: the mark counts too.
+async fn two_foreground_saves_run_in_the_order_of_their_numbers(world: &World) {
+    two_of_one_class(world, "A-", |lock| lock.foreground()).await;
+}
+
+/// C-51, C-10, C-16, C-19: the same.
+async fn two_background_jobs_run_in_the_order_of_their_numbers(world: &World) {
+    two_of_one_class(world, "B-", |lock| lock.background()).await;
+}
+
+async fn two_of_one_class(world: &World, prefix: &str, class: fn(PriorityLock) -> PriorityLock) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let first = class(lock(world, &one)).acquire().await.unwrap();
+    let second = world.await_in_line(class(lock(world, &other)).acquire()).await;
+    let [n, m] = [format!("{prefix}0000000000"), format!("{prefix}0000000002")];
+    assert_eq!(name(&first), n);
+    assert_eq!(listing(world).await, [n.as_str(), m.as_str(), MARK]);
+    let sessions = [owner(world, &first.node()).await, owner(world, &format!("{}/{m}", world.lock())).await];
+    let mark = format!("{}/{MARK}", world.lock());
+    assert_eq!(owner(world, &mark).await, sessions[0]);
+    assert!(second.waits());
+    let token = first.token();
+    first.release().await.unwrap();
+    let second = second.granted().await;
+    assert_eq!(name(&second), m);
+    assert_eq!(listing(world).await, [m.as_str(), MARK]);
+    assert_eq!(owner(world, &mark).await, sessions[1]);
+    assert!(token < second.token());
+    second.release().await.unwrap();
+    assert_eq!(listing(world).await, [""; 0]);
+}
+
+/// C-52, C-09, C-20, C-21, C-22: client 1 runs, client 2 asks in the background, client 3 in the foreground: 1, 3, 2. Nobody is
+/// interrupted.
+async fn the_foreground_runs_before_a_background_request_that_came_earlier(world: &World) {
+    let keepers = [world.keeper().await, world.keeper().await, world.keeper().await];
+    for class in [PriorityLock::foreground, PriorityLock::background] {
+        let running = class(lock(world, &keepers[0])).acquire().await.unwrap();
+        let second = background(world, &keepers[1]).await;
+        let third = foreground(world, &keepers[2]).await;
+        assert!(running.is_held() && second.waits() && third.waits());
+        running.release().await.unwrap();
+        let third = third.granted().await;
+        assert!(second.waits());
+        // One more that comes while the foreground runs goes before it as well.
+        let fourth = foreground(world, &keepers[0]).await;
+        third.release().await.unwrap();
+        let fourth = fourth.granted().await;
+        assert!(second.waits());
+        fourth.release().await.unwrap();
+        second.granted().await.release().await.unwrap();
+    }
+}
+
+/// C-09: any number of classes; the letters are their order, whatever the numbers are.
+async fn any_class_goes_before_those_behind_it(world: &World) {
+    let keeper = world.keeper().await;
+    let running = lock(world, &keeper).acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for class in ["Z", "M", "B", "AB", "A", "M", "A"] {
+        let lock = lock(world, &keeper).class(Class::new(class).unwrap());
+        waiters.push((class, Some(world.await_in_line(lock.acquire()).await)));
+    }
+    let mut running = Some(running);
+    for class in ["A", "A", "AB", "B", "M", "M", "Z"] {
+        running.take().unwrap().release().await.unwrap();
+        let next = waiters.iter_mut().find(|(of, waiter)| *of == class && waiter.is_some()).unwrap();
+        let guard = next.1.take().unwrap().granted().await;
+        assert!(name(&guard).starts_with(&format!("{class}-")), "{guard:?}");
+        assert!(waiters.iter().flat_map(|(_, waiter)| waiter).all(|waiter| waiter.waits()));
+        running = Some(guard);
+    }
+    drop(running);
+}
+
+/// C-10, C-12, C-14: one that stands alone too; its going lets the first in.
+async fn a_mark_keeps_everyone_out_whoever_made_it(world: &World) {
+    let keeper = world.keeper().await;
+    world.make(&world.lock()).await;
+    let mark = format!("{}/{MARK}", world.lock());
+    for _ in 0..3 {
+        world.make(&mark).await;
+        assert!(matches!(lock(world, &keeper).try_acquire().await, Err(Error::Held { .. })));
+        world.queued(0).await;
+        let second = background(world, &keeper).await;
+        let first = foreground(world, &keeper).await;
+        assert!(world.exists(&mark).await && first.waits() && second.waits());
+        world.remove(&mark).await;
+        let first = first.granted().await;
+        assert!(second.waits());
+        first.release().await.unwrap();
+        second.granted().await.release().await.unwrap();
+    }
+}
+
+/// C-11: without an error; and told of its going.
+async fn a_mark_made_by_a_faster_one_is_waited_for(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    lock(world, &keeper).acquire().await.unwrap().release().await.unwrap();
+    let mark = format!("{}/{MARK}", world.lock());
+    let taking = proxy.on(OpCode::Multi).hold_request();
+    let waiter = foreground(world, &keeper).await;
+    taking.caught().await;
+    world.make(&mark).await;
+    let before = proxy.counts();
+    taking.release();
+    // Refused, it lists, and watches the mark.
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) >= 1).await;
+    assert!(waiter.waits());
+    world.remove(&mark).await;
+    waiter.granted().await.release().await.unwrap();
+}
+
+/// C-15: nobody ever sees one without the other: it is one request, and it takes both.
+async fn unlocking_takes_request_and_mark_in_one_transaction(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    for _ in 0..3 {
+        let guard = lock(world, &keeper).acquire().await.unwrap();
+        let before = proxy.counts();
+        let unlock = proxy.on(OpCode::Multi).hold_reply();
+        let node = name(&guard);
+        let releasing = tokio::spawn(guard.release());
+        unlock.caught().await;
+        // The transaction is done, and nothing else was asked that deletes.
+        assert_eq!(listing(world).await, [""; 0], "{node}");
+        let sent = proxy.counts().since(&before).forwarded;
+        assert_eq!((sent.of(OpCode::Multi), sent.of(OpCode::Delete)), (1, 0), "{sent:?}");
+        unlock.release();
+        releasing.await.unwrap().unwrap();
+    }
+}
+
+/// C-11, C-15: the reply to making the mark, or to the unlock, is lost, before it took effect and after.
+async fn a_lost_reply_leaves_one_request_and_one_mark(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    lock(world, &keeper).acquire().await.unwrap().release().await.unwrap();
+    for effect in [false, true] {
+        let lose = || {
+            let multi = proxy.on(OpCode::Multi);
+            if effect { multi.cut_before_reply() } else { multi.cut_before_request() }
+        };
+        let lost = lose();
+        let guard = lock(world, &keeper).acquire().timeout(PATIENCE).await.unwrap();
+        lost.fired().await;
+        assert_eq!(listing(world).await, [name(&guard).as_str(), MARK]);
+        let seen = keeper.admin().show(&world.lock()).await.unwrap();
+        assert_eq!(seen.holders[0].token, guard.token(), "the token is not the mark's");
+        assert!(guard.is_held());
+        let lost = lose();
+        guard.release().await.unwrap();
+        lost.fired().await;
+        assert_eq!(listing(world).await, [""; 0]);
+        // A call that is dropped while it makes the mark.
+        let lost = lose();
+        let call = tokio::spawn(lock(world, &keeper).acquire().into_future());
+        lost.fired().await;
+        call.abort();
+        eventually("nothing is left", async || listing(world).await.is_empty()).await;
+    }
+}
+
+/// The mark's transaction is the grant's: the only order that grows from grant to grant.
+async fn tokens_grow_though_the_last_to_come_is_the_first_served(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let mut guard = lock(world, &one).acquire().await.unwrap();
+    let (mut waiters, mut later) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        later.push(background(world, &one).await);
+        waiters.push(foreground(world, &other).await);
+    }
+    waiters.append(&mut later);
+    let mut order = Vec::new();
+    for waiter in waiters {
+        let token = guard.token();
+        guard.release().await.unwrap();
+        guard = waiter.granted().await;
+        assert!(token < guard.token());
+        order.push(name(&guard));
+    }
+    assert!(order.is_sorted(), "{order:?}");
+    guard.release().await.unwrap();
+}
+
+/// C-23: as long as there is always another one in the foreground the background does not run, and its wait ends by its own
+/// timeout. Aged, it stands among them.
+async fn a_steady_foreground_starves_the_background_and_ageing_ends_it(world: &World) {
+    let keeper = world.keeper().await;
+    let ask = || tokio::spawn(lock(world, &keeper).acquire().into_future());
+    let mut running = lock(world, &keeper).acquire().await.unwrap();
+    let mut next = ask();
+    let starving = lock(world, &keeper).background().acquire().timeout(Duration::from_millis(300));
+    let starving = tokio::spawn(starving.into_future());
+    let ageing = lock(world, &keeper).background().ageing(Duration::from_millis(600), Class::FOREGROUND);
+    let mut ageing = tokio::spawn(ageing.acquire().into_future());
+    world.queued(4).await;
+    let mut served = 0;
+    let aged = loop {
+        let stands = ask();
+        eventually("there is always another one", async || {
+            world.queue().await.iter().filter(|name| name.starts_with("A-")).count() >= 3
+        })
+        .await;
+        running.release().await.unwrap();
+        tokio::select! {
+            aged = &mut ageing => {
+                stands.abort();
+                break aged.unwrap().unwrap();
+            }
+            granted = &mut next => (running, next, served) = (granted.unwrap().unwrap(), stands, served + 1),
+        }
+    };
+    assert!(name(&aged).starts_with("A-") && served > 1, "{aged:?} after {served}");
+    assert!(matches!(starving.await.unwrap(), Err(Error::Timeout { .. })));
+    aged.release().await.unwrap();
+    next.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// C-24: within the timeout and one tick, as the server counts; a tick of these servers is at most 2 s.
+async fn a_crashed_holder_is_followed_within_its_session_timeout(world: &World) {
+    let timeout = Duration::from_secs(2);
+    let (proxy, next) = (world.proxy().await, world.keeper().await);
+    let holder = world.keeper_through(&proxy, timeout).await;
+    let guard = lock(world, &holder).background().acquire().await.unwrap();
+    let second = background(world, &next).await;
+    let first = foreground(world, &next).await;
+    let crashed = Instant::now();
+    proxy.black_hole();
+    let first = first.granted().await;
+    let took = crashed.elapsed();
+    println!("granted {took:?} after a crash (session timeout {timeout:?})");
+    assert!(took < timeout * 2 + Duration::from_secs(2), "{took:?}");
+    assert!(!guard.is_held() && second.waits() && guard.token() < first.token());
+    proxy.heal();
+    first.release().await.unwrap();
+    second.granted().await.release().await.unwrap();
+}
+
+/// C-25: the others keep their order.
+async fn a_crashed_waiter_takes_nothing_but_its_own_node(world: &World) {
+    let (steady, crashing) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &steady).acquire().await.unwrap();
+    let third = background(world, &steady).await;
+    let gone = [foreground(world, &crashing).await, background(world, &crashing).await];
+    let fourth = background(world, &steady).await;
+    let second = foreground(world, &steady).await;
+    let before = world.queue().await;
+    crashing.close().await;
+    for waiter in gone {
+        assert!(matches!(waiter.outcome().await, Err(Error::Closed)));
+    }
+    let kept = [&before[0], &before[1], &before[4], &before[5]];
+    assert!(world.queue().await.iter().eq(kept));
+    guard.release().await.unwrap();
+    for waiter in [second, third, fourth] {
+        waiter.granted().await.release().await.unwrap();
+    }
+}
+
+/// C-26: the fastest of a few, for the machine may be busy.
+async fn a_released_lock_is_passed_on_within_a_tenth_of_a_second(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let guard = lock(world, &one).acquire().await.unwrap();
+        let waiter = background(world, &other).await;
+        let started = Instant::now();
+        let releasing = tokio::spawn(guard.release());
+        let guard = waiter.granted().await;
+        took.push(started.elapsed());
+        releasing.await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+    println!("passed on after {took:?}");
+    assert!(took.iter().min() < Some(&Duration::from_millis(100)), "{took:?}");
+}
+
+/// C-04, C-14, C-17: three clients written from the description, and ours in both classes, count up on one object; none of their
+/// updates is lost.
+async fn plain_clients_and_ours_exclude_each_other(world: &World) {
+    const ROUNDS: u64 = 15;
+    let counter = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for task in 0..3 {
+        let plain = Plain::new(world, if task == 0 { "A" } else { "B" }, task % 2 == 0).await;
+        let number = counter.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let held = plain.lock().await;
+                raise(&number).await;
+                plain.unlock(held).await;
+            }
+        }));
+        let keeper = world.keeper().await;
+        let ours = lock(world, &keeper).class(if task == 0 { Class::BACKGROUND } else { Class::FOREGROUND });
+        let number = counter.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = ours.acquire().await.unwrap();
+                raise(&number).await;
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(PATIENCE, task).await.expect("somebody waits for ever").unwrap();
+    }
+    assert_eq!(counter.load(SeqCst), 6 * ROUNDS, "updates were lost");
+    assert_eq!(listing(world).await, [""; 0]);
+}
+
+/// Reads, thinks and writes: two at a time would lose an update.
+async fn raise(counter: &AtomicU64) {
+    let seen = counter.load(SeqCst);
+    tokio::task::yield_now().await;
+    counter.store(seen + 1, SeqCst);
+}
+
+/// C-09, C-14, C-21: the ranks are the same to both, whoever holds.
+async fn plain_clients_and_ours_are_served_in_one_order(world: &World) {
+    let keeper = world.keeper().await;
+    let fore = Arc::new(Plain::new(world, "A", true).await);
+    let back = Arc::new(Plain::new(world, "B", false).await);
+    let plain = async |client: &Arc<Plain>| {
+        let (ahead, client) = (world.queue().await.len(), client.clone());
+        let waiting = tokio::spawn(async move { client.lock().await });
+        world.queued(ahead + 1).await;
+        waiting
+    };
+    let held = back.lock().await;
+    assert!(matches!(lock(world, &keeper).try_acquire().await, Err(Error::Held { .. })));
+    world.queued(1).await;
+    let third = background(world, &keeper).await;
+    let fourth = plain(&back).await;
+    let first = foreground(world, &keeper).await;
+    let second = plain(&fore).await;
+    back.unlock(held).await;
+    let first = first.granted().await;
+    assert!(third.waits() && !second.is_finished() && !fourth.is_finished());
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert!(third.waits() && !fourth.is_finished());
+    fore.unlock(second).await;
+    let third = third.granted().await;
+    assert!(!fourth.is_finished());
+    third.release().await.unwrap();
+    back.unlock(fourth.await.unwrap()).await;
+    // A plain holder whose connection ends is followed like any other.
+    let held = fore.lock().await;
+    let next = foreground(world, &keeper).await;
+    drop((held, fore, back));
+    next.granted().await.release().await.unwrap();
+}

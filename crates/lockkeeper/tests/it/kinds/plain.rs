@@ -1,0 +1,64 @@
+//! A client written from Contentserv's description and nothing else: it knows no code of ours.
+//!
+//! Make the object if it is missing, make the request, list the object and watch it, sort by name; the first runs if there is no
+//! `privateLock`, and makes that; whoever may not run waits for the object to change and looks again. Unlocking deletes both,
+//! one after the other.
+
+use zookeeper_client as zk;
+
+use crate::support::{MARK, STEADY, World};
+
+pub(super) struct Plain {
+    client: zk::Client,
+    object: String,
+    prefix: &'static str,
+    /// Which of the two it deletes first; the description does not say.
+    mark_first: bool,
+}
+
+impl Plain {
+    pub(super) async fn new(world: &World, prefix: &'static str, mark_first: bool) -> Plain {
+        let connector = zk::Client::connector().with_session_timeout(STEADY);
+        let client = connector.connect(&world.servers()).await.unwrap();
+        Plain { client, object: world.lock(), prefix, mark_first }
+    }
+
+    async fn create(&self, path: &str, mode: zk::CreateMode) -> Result<zk::CreateSequence, zk::Error> {
+        let options = mode.with_acls(zk::Acls::anyone_all());
+        self.client.create(path, b"plain", &options).await.map(|(_, sequence)| sequence)
+    }
+
+    /// The name of the request that runs now.
+    pub(super) async fn lock(&self) -> String {
+        match self.create(&self.object, zk::CreateMode::Persistent).await {
+            Ok(_) | Err(zk::Error::NodeExists) => {}
+            Err(error) => panic!("{error}"),
+        }
+        let prefix = format!("{}/{}-", self.object, self.prefix);
+        let number = self.create(&prefix, zk::CreateMode::EphemeralSequential).await.unwrap();
+        let own = format!("{}-{number}", self.prefix);
+        loop {
+            let (mut names, _, changes) = self.client.get_and_watch_children(&self.object).await.unwrap();
+            names.sort();
+            let marked = names.iter().any(|name| name == MARK);
+            if !marked && names[0] == own {
+                match self.create(&format!("{}/{MARK}", self.object), zk::CreateMode::Ephemeral).await {
+                    Ok(_) => return own,
+                    Err(zk::Error::NodeExists) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            changes.changed().await;
+        }
+    }
+
+    pub(super) async fn unlock(&self, own: String) {
+        let mut nodes = [own.as_str(), MARK];
+        if self.mark_first {
+            nodes.reverse();
+        }
+        for node in nodes {
+            self.client.delete(&format!("{}/{node}", self.object), None).await.unwrap();
+        }
+    }
+}
