@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
 use xshell::cmd;
 
-use crate::{acceptance, peers, zookeeper};
+use crate::{acceptance, interop, peers, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -48,6 +48,7 @@ pub(crate) fn run() -> Result<()> {
         }
     })?;
     step("tests against one server and an ensemble", || zookeeper::test(&sh, &zookeeper::Tests::default()))?;
+    step("Helix's lock beside ours", || interop::helix(&sh, &[]))?;
     eprintln!("all steps passed in {:.1?}", start.elapsed());
     Ok(())
 }

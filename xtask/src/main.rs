@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod ci;
+mod interop;
 mod peers;
 mod zookeeper;
 
@@ -33,6 +34,9 @@ enum Chore {
     /// Runs Apache ZooKeeper on free loopback ports.
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
+    /// Runs other makers' clients and ours on the same nodes.
+    #[command(subcommand)]
+    Interop(interop::Command),
     /// Runs the test suites of other clients against the embedded server.
     #[command(subcommand)]
     Peers(peers::Command),
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
+        Chore::Interop(command) => interop::run(&command).map(|()| ExitCode::SUCCESS),
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -143,6 +143,6 @@ fn need_python(sh: &Shell) -> Result<()> {
 }
 
 /// Where cargo puts what it builds.
-fn target_dir(sh: &Shell) -> PathBuf {
+pub(crate) fn target_dir(sh: &Shell) -> PathBuf {
     sh.current_dir().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }

@@ -1,0 +1,280 @@
+//! Apache Helix's own lock and ours on one node: they exclude, preempt and free each other.
+//!
+//! `cargo xtask interop helix` builds the Java side and says where it is; each claim runs on the embedded server and on that of
+//! Apache. The Java side is moved by lines (`interop/helix`).
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use lockkeeper::helix::{DistributedLock, HelixGuard, HelixLock};
+use lockkeeper::{Error, Lockkeeper, Loss};
+use lockkeeper_server::{Config, Server};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// How long something that must come is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Helix's side, in a process of its own.
+struct Helix {
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    /// Events that came before their answer was waited for.
+    early: Vec<String>,
+    _child: Child,
+}
+
+impl Helix {
+    async fn start(servers: &str) -> Helix {
+        let classpath = std::env::var("LOCKKEEPER_INTEROP_HELIX").expect("run `cargo xtask interop helix`");
+        let mut child = Command::new("java")
+            .args(["-cp", &classpath, "lockkeeper.interop.HelixClient", servers])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut helix = Helix { input, output: BufReader::new(output).lines(), early: Vec::new(), _child: child };
+        helix.expect("ready").await;
+        helix
+    }
+
+    async fn say(&mut self, line: &str) {
+        self.input.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    /// Waits for the line that begins so, and gives the rest of it.
+    async fn expect(&mut self, start: &str) -> String {
+        let begins = |line: &String| line == start || line.starts_with(&format!("{start} "));
+        let line = match self.early.iter().position(begins) {
+            Some(at) => self.early.remove(at),
+            None => loop {
+                let line = tokio::time::timeout(PATIENCE, self.output.next_line()).await;
+                let line = line.unwrap_or_else(|_| panic!("never: {start}")).unwrap();
+                let line = line.unwrap_or_else(|| panic!("Helix's side ended before {start}"));
+                if begins(&line) {
+                    break line;
+                }
+                self.early.push(line);
+            },
+        };
+        line[start.len()..].trim().to_owned()
+    }
+
+    async fn make(&mut self, id: &str, path: &str, terms: Terms) {
+        let Terms { priority, waiting, cleanup, forceful } = terms;
+        self.say(&format!("new {id} {path} 600000 {priority} {waiting} {cleanup} {forceful}")).await;
+        self.expect(&format!("ok {id}")).await;
+    }
+
+    async fn start_try(&mut self, id: &str) {
+        self.say(&format!("try {id}")).await;
+        self.expect(&format!("trying {id}")).await;
+    }
+
+    /// What became of a try: `true`, `false` or `failed`.
+    async fn tried(&mut self, id: &str) -> String {
+        self.expect(&format!("tried {id}")).await
+    }
+
+    async fn try_lock(&mut self, id: &str) -> String {
+        self.start_try(id).await;
+        self.tried(id).await
+    }
+
+    async fn unlock(&mut self, id: &str) -> bool {
+        self.say(&format!("unlock {id}")).await;
+        self.expect(&format!("unlocked {id}")).await == "true"
+    }
+
+    async fn is_owner(&mut self, id: &str) -> bool {
+        self.say(&format!("owner {id}")).await;
+        self.expect(&format!("owner {id}")).await == "true"
+    }
+
+    async fn info(&mut self, id: &str) -> String {
+        self.say(&format!("info {id}")).await;
+        self.expect(&format!("info {id}")).await
+    }
+}
+
+/// Terms of a lock of Helix's, in milliseconds.
+#[derive(Clone, Copy)]
+struct Terms {
+    priority: i32,
+    waiting: i64,
+    cleanup: i64,
+    forceful: bool,
+}
+
+const LOW: Terms = Terms { priority: 1, waiting: 600_000, cleanup: 600_000, forceful: false };
+const HIGH: Terms = Terms { priority: 5, waiting: 600_000, cleanup: 0, forceful: false };
+/// A wait that is over soon.
+const HASTY: i64 = 500;
+
+struct World {
+    helix: Helix,
+    keeper: Lockkeeper,
+    path: String,
+}
+
+impl World {
+    /// Our lock, as it is to be where Helix is about.
+    fn ours(&self, id: &str) -> HelixLock {
+        self.keeper.helix_lock(self.path.clone(), LONG).user_id(id).keep_node().message("by-lockkeeper")
+    }
+}
+
+fn run(servers: Option<String>, claim: impl AsyncFnOnce(&mut World)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut own = None;
+        let servers = match servers {
+            Some(servers) => servers,
+            None => own.insert(Server::start(Config::default()).await.unwrap()).connect_string(),
+        };
+        let helix = Helix::start(&servers).await;
+        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(20)).connect(&servers).await.unwrap();
+        let path = format!("/interop-{}/LOCK/RESOURCE/r", uuid::Uuid::new_v4());
+        let mut world = World { helix, keeper, path };
+        claim(&mut world).await;
+        world.keeper.close().await;
+    });
+}
+
+/// Makes tests of claims: `<claim>::<server>`.
+macro_rules! on_both_servers {
+    ($($claim:ident),+ $(,)?) => { $(
+        mod $claim {
+            #[test]
+            fn embedded() {
+                super::run(None, super::$claim);
+            }
+            #[test]
+            fn apache() {
+                let servers = std::env::var("LOCKKEEPER_TEST_ZOOKEEPER").expect("run `cargo xtask interop helix`");
+                super::run(Some(servers), super::$claim);
+            }
+        }
+    )+ };
+}
+
+on_both_servers!(
+    they_exclude_each_other_and_read_each_other,
+    ours_preempts_helixs_owner,
+    helix_preempts_our_owner,
+    force_and_its_absence_mean_the_same_to_both,
+    our_unlock_lets_helixs_requestor_in,
+);
+
+async fn granted(asking: tokio::task::JoinHandle<Result<HelixGuard, Error>>) -> HelixGuard {
+    tokio::time::timeout(PATIENCE, asking).await.expect("waits for ever").unwrap().unwrap()
+}
+
+fn ask(lock: HelixLock) -> tokio::task::JoinHandle<Result<HelixGuard, Error>> {
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+/// H-66: either reads what the other wrote.
+async fn they_exclude_each_other_and_read_each_other(world: &mut World) {
+    let path = world.path.clone();
+    let basic = Terms { priority: 0, ..LOW };
+    world.helix.make("helix", &path, basic).await;
+    let ours = world.ours("ours");
+    for _ in 0..3 {
+        assert_eq!(world.helix.try_lock("helix").await, "true");
+        assert!(!ours.try_lock().await.unwrap() && !DistributedLock::unlock(&ours).await.unwrap());
+        let seen = ours.info().await.unwrap();
+        assert_eq!((seen.owner.as_str(), seen.message.as_str(), seen.priority), ("helix", "by-helix", 0));
+        assert_eq!(seen.cleanup_timeout, 600_000);
+        assert!(world.helix.is_owner("helix").await && world.helix.unlock("helix").await);
+        let guard = ours.acquire().await.unwrap();
+        assert_eq!(world.helix.try_lock("helix").await, "false");
+        assert_eq!(world.helix.info("helix").await, "ours by-lockkeeper 0 NONE");
+        assert!(!world.helix.unlock("helix").await && guard.is_held());
+        guard.release().await.unwrap();
+        assert_eq!(world.helix.info("helix").await, "NONE NONE 0 NONE");
+    }
+}
+
+/// H-32, H-34: its listener hears of ours, and ours has the lock when that returns.
+async fn ours_preempts_helixs_owner(world: &mut World) {
+    let path = world.path.clone();
+    world.helix.make("helix", &path, LOW).await;
+    assert_eq!(world.helix.try_lock("helix").await, "true");
+    assert!(!world.ours("equal").priority(1).try_lock().await.unwrap());
+    let asking = ask(world.ours("ours").priority(2));
+    world.helix.expect("cleanup helix").await;
+    assert!(!asking.is_finished());
+    world.helix.say("finish helix").await;
+    let guard = granted(asking).await;
+    assert!(!world.helix.is_owner("helix").await && guard.is_held());
+    assert_eq!(world.helix.info("helix").await, "ours by-lockkeeper 2 NONE");
+    guard.release().await.unwrap();
+}
+
+/// H-32, H-34: the other way round.
+async fn helix_preempts_our_owner(world: &mut World) {
+    let path = world.path.clone();
+    world.helix.make("helix", &path, HIGH).await;
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (done, finish) = tokio::sync::watch::channel(false);
+    let ours = world.ours("ours").priority(2).cleanup(LONG).on_cleanup(move |preemption| {
+        tell.send((preemption.by, preemption.priority)).unwrap();
+        let mut finish = finish.clone();
+        async move { _ = finish.wait_for(|done| *done).await.map(drop) }
+    });
+    let guard = ours.acquire().await.unwrap();
+    world.helix.start_try("helix").await;
+    assert_eq!(told.recv().await, Some(("helix".to_owned(), 5)));
+    assert!(guard.is_held());
+    done.send(true).unwrap();
+    assert_eq!(world.helix.tried("helix").await, "true");
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert!(world.helix.is_owner("helix").await && !ours.is_current_owner().await.unwrap());
+    assert!(world.helix.unlock("helix").await);
+}
+
+/// H-49, H-53, H-56: whoever cleans up, and whoever waits.
+async fn force_and_its_absence_mean_the_same_to_both(world: &mut World) {
+    let path = world.path.clone();
+    world.helix.make("owner", &path, LOW).await;
+    let hasty = Terms { waiting: HASTY, ..HIGH };
+    world.helix.make("patient", &path, hasty).await;
+    world.helix.make("forceful", &path, Terms { forceful: true, ..hasty }).await;
+    let waiting = Duration::from_millis(500);
+    // Helix owns.
+    assert_eq!(world.helix.try_lock("owner").await, "true");
+    let refused = world.ours("ours").priority(2).waiting(waiting).acquire().await;
+    assert!(matches!(refused, Err(Error::CleanupUnfinished { .. })), "{refused:?}");
+    assert!(world.helix.is_owner("owner").await);
+    let guard = world.ours("ours").priority(2).waiting(waiting).forceful().acquire().await.unwrap();
+    assert!(!world.helix.is_owner("owner").await);
+    guard.release().await.unwrap();
+    // Ours own.
+    let guard = world.ours("ours").priority(2).cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    assert_eq!(world.helix.try_lock("patient").await, "failed");
+    assert!(guard.is_held());
+    assert_eq!(world.helix.try_lock("forceful").await, "true");
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(guard.preempted_by().unwrap().priority, 5);
+    assert!(world.helix.unlock("forceful").await);
+}
+
+/// H-37: the request stays in the record when the owner goes.
+async fn our_unlock_lets_helixs_requestor_in(world: &mut World) {
+    let path = world.path.clone();
+    world.helix.make("helix", &path, HIGH).await;
+    let guard = world.ours("ours").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    world.helix.start_try("helix").await;
+    assert_eq!(guard.revocation().await.by, "helix");
+    guard.release().await.unwrap();
+    assert_eq!(world.helix.tried("helix").await, "true");
+    assert!(world.helix.unlock("helix").await);
+}

@@ -1,0 +1,64 @@
+//! `cargo xtask interop`: other makers' clients and ours on the same nodes.
+//!
+//! Where `peers` has them judge our server alone, here each side must understand what the other wrote.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use lockkeeper_testkit::apache::{Apache, Options};
+use xshell::{Shell, cmd};
+
+use crate::peers::target_dir;
+
+/// The connect string of one server that runs, for the tests.
+const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
+/// Where the tests find Helix's side.
+const ENV_HELIX: &str = "LOCKKEEPER_INTEROP_HELIX";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven.
+    Helix {
+        /// Arguments of the test program, such as a part of a test's name.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
+}
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    let sh = crate::shell()?;
+    match command {
+        Command::Helix { arguments } => helix(&sh, arguments),
+    }
+}
+
+/// Builds Helix's side, then runs the tests that move it.
+pub(crate) fn helix(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let classpath = build(sh, "helix")?;
+    let apache = Apache::single(Options::default())?;
+    cmd!(sh, "cargo test -p lockkeeper --features real-servers --test helix_interop -- {arguments...}")
+        .env(ENV_SINGLE, apache.connect_string())
+        .env(ENV_HELIX, classpath)
+        .run()?;
+    Ok(())
+}
+
+/// Builds a Maven project of `interop/`; its class path, dependencies included.
+fn build(sh: &Shell, project: &str) -> Result<String> {
+    let pom = Path::new("interop").join(project).join("pom.xml");
+    let target = target_dir(sh).join(format!("interop-{project}"));
+    fs::create_dir_all(&target).with_context(|| format!("making {}", target.display()))?;
+    // Maven takes relative paths from the project.
+    let target = fs::canonicalize(&target).with_context(|| format!("finding {}", target.display()))?;
+    let (classes, dependencies) = (target.join("classes"), target.join("classpath"));
+    let properties = [("interop.target", &target), ("mdep.outputFile", &dependencies)];
+    let properties = properties.map(|(name, path)| format!("-D{name}={}", path.display()));
+    cmd!(sh, "mvn --batch-mode --quiet --file {pom} {properties...} compile dependency:build-classpath")
+        .run()
+        .context("building with Maven (Debian: apt-get install maven)")?;
+    let dependencies =
+        fs::read_to_string(&dependencies).with_context(|| format!("reading {}", dependencies.display()))?;
+    Ok(format!("{}:{}", classes.display(), dependencies.trim()))
+}
