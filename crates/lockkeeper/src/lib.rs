@@ -100,3 +100,22 @@ pub use semaphore::Semaphore;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The guide's examples compile.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/exclusive.md")]
+    struct Exclusive;
+    #[doc = include_str!("../../../docs/guide/shared.md")]
+    struct Shared;
+    #[doc = include_str!("../../../docs/guide/permits.md")]
+    struct Permits;
+    #[doc = include_str!("../../../docs/guide/priority.md")]
+    struct Priority;
+    #[doc = include_str!("../../../docs/guide/several.md")]
+    struct Several;
+    #[doc = include_str!("../../../docs/guide/asking.md")]
+    struct Asking;
+    #[doc = include_str!("../../../docs/guide/objects.md")]
+    struct Objects;
+}
