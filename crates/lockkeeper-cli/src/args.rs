@@ -224,6 +224,9 @@ pub(crate) struct ServeArgs {
     /// Allows an address that other machines can reach: there is no TLS
     #[arg(long)]
     pub allow_remote: bool,
+    /// Where to serve operators' HTTP: /health, /metrics and /commands [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub admin: Option<SocketAddr>,
     /// Whom to let do more than everyone: a file of lines `super USER:HASH` (digest) and `sasl USER:PASSWORD`
     #[arg(long, value_name = "FILE")]
     pub accounts: Option<PathBuf>,

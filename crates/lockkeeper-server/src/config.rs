@@ -54,6 +54,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Whether `listen` may be an address that other machines can reach. Default no: there is no TLS.
     pub allow_remote: bool,
+    /// Where to listen for operators' HTTP, under the same rule. Default nowhere.
+    pub admin: Option<SocketAddr>,
     /// Where the state is kept. Default in memory.
     pub storage: Storage,
     /// Sessions expire at multiples of this. Default 2 s, ZooKeeper's.
@@ -83,6 +85,7 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             allow_remote: false,
+            admin: None,
             storage: Storage::Memory,
             tick: Duration::from_secs(2),
             session_timeouts: None,
@@ -110,6 +113,13 @@ impl Config {
     #[must_use]
     pub fn allow_remote(mut self, allow: bool) -> Self {
         self.allow_remote = allow;
+        self
+    }
+
+    /// Sets where to listen for operators' HTTP; port 0 takes a free one.
+    #[must_use]
+    pub fn with_admin(mut self, listen: SocketAddr) -> Self {
+        self.admin = Some(listen);
         self
     }
 

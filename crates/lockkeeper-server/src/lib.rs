@@ -15,6 +15,7 @@
 //! effects. The TCP server drives it, and so can a simulator.
 
 mod account;
+mod admin;
 mod config;
 mod connection;
 mod disk;

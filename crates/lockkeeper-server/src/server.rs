@@ -17,7 +17,6 @@ use tokio::task::{JoinSet, LocalSet};
 use tracing::{debug, info, warn};
 
 use crate::config::{Config, Storage};
-use crate::connection;
 use crate::disk::Disk;
 use crate::engine::{Clock, Engine};
 use crate::error::ServerError;
@@ -25,6 +24,7 @@ use crate::machine::{Machine, MachineConfig, Tree};
 use crate::request::Stat;
 use crate::stats::{Counters, Stats};
 use crate::store::{Batch, DiskStore, State, Store};
+use crate::{admin, connection};
 
 /// How long a stopping server waits for its clients to take their last answers.
 const FAREWELL: Duration = Duration::from_millis(200);
@@ -33,6 +33,7 @@ const FAREWELL: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    admin: Option<SocketAddr>,
     store_id: i64,
     counters: Arc<Counters>,
     commands: mpsc::UnboundedSender<Command>,
@@ -66,6 +67,7 @@ pub(crate) enum Command {
 /// What the starting thread tells its maker.
 struct Started {
     address: SocketAddr,
+    admin: Option<SocketAddr>,
     store_id: i64,
     counters: Arc<Counters>,
 }
@@ -105,8 +107,8 @@ impl Server {
             .map_err(|source| ServerError::System { what: "a thread for the server", source })?;
         let started = started.await.map_err(|_| ServerError::Stopped);
         match started.flatten_result() {
-            Ok(Started { address, store_id, counters }) => {
-                Ok(Self { address, store_id, counters, commands, failure, thread: Some(thread) })
+            Ok(Started { address, admin, store_id, counters }) => {
+                Ok(Self { address, admin, store_id, counters, commands, failure, thread: Some(thread) })
             }
             Err(error) => {
                 // It has nothing left to do; joining frees the directory and the port before the caller tries again.
@@ -124,6 +126,11 @@ impl Server {
     /// Where it listens, as clients want it.
     pub fn connect_string(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Where operators' HTTP is served, if it is.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin
     }
 
     /// A number drawn when the store was made: transactions of stores with different numbers cannot be compared.
@@ -266,14 +273,18 @@ fn run(
 
 struct Parts {
     listener: TcpListener,
+    admin: Option<TcpListener>,
     engine: Rc<RefCell<Engine>>,
     disk: Option<Disk>,
 }
 
 impl Parts {
     async fn open(config: &Config, store: Option<Box<dyn Store>>) -> Result<(Self, Started), ServerError> {
-        let listener = listen(config).await?;
-        let address = listener.local_addr().map_err(|source| ServerError::Listen { address: config.listen, source })?;
+        let (listener, address) = listen(config, config.listen).await?;
+        let (admin, admin_address) = match config.admin {
+            None => (None, None),
+            Some(wanted) => listen(config, wanted).await.map(|(listener, address)| (Some(listener), Some(address)))?,
+        };
         let seed = random()?;
         let fresh = || State {
             tree: Tree::new(),
@@ -310,8 +321,8 @@ impl Parts {
         }
         info!(%address, zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
         let engine = Engine::new(machine, clock, config, address, disk.is_some());
-        let started = Started { address, store_id, counters: Arc::clone(&engine.counters) };
-        Ok((Self { listener, engine: Rc::new(RefCell::new(engine)), disk }, started))
+        let started = Started { address, admin: admin_address, store_id, counters: Arc::clone(&engine.counters) };
+        Ok((Self { listener, admin, engine: Rc::new(RefCell::new(engine)), disk }, started))
     }
 
     /// Serves until told to stop, and returns whom to tell, or until it cannot go on.
@@ -320,7 +331,10 @@ impl Parts {
         config: &Config,
         mut commands: mpsc::UnboundedReceiver<Command>,
     ) -> Result<Option<oneshot::Sender<()>>, ServerError> {
-        let Self { listener, engine, disk } = self;
+        let Self { listener, admin, engine, disk } = self;
+        if let Some(listener) = admin {
+            tokio::task::spawn_local(admin::serve(Rc::clone(&engine), listener));
+        }
         let mut working = tokio::task::spawn_local({
             let engine = Rc::clone(&engine);
             let (tick_interval, max_frame) = (config.tick.min(config.container_check), config.max_frame);
@@ -372,15 +386,16 @@ async fn deserted(engine: &RefCell<Engine>) {
     }
 }
 
-async fn listen(config: &Config) -> Result<TcpListener, ServerError> {
-    let address = config.listen;
+async fn listen(config: &Config, address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServerError> {
     if !config.allow_remote && !address.ip().is_loopback() {
         return Err(ServerError::NotLoopback { address });
     }
-    TcpListener::bind(address).await.map_err(|source| match source.kind() {
+    let listener = TcpListener::bind(address).await.map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse { address },
         _ => ServerError::Listen { address, source },
-    })
+    })?;
+    let address = listener.local_addr().map_err(|source| ServerError::Listen { address, source })?;
+    Ok((listener, address))
 }
 
 /// Serves whoever comes; returns only if serving someone panicked.

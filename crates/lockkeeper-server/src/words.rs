@@ -220,15 +220,20 @@ fn watches_by_path(engine: &Engine) -> String {
     text
 }
 
-fn watches_by_session(engine: &Engine) -> String {
+/// Every session that watches something, with the paths.
+pub(crate) fn paths_by_session(engine: &Engine) -> BTreeMap<i64, Vec<&str>> {
     let mut by_session: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
     for (path, sessions) in watchers(engine) {
         for session in sessions {
             by_session.entry(session).or_default().push(path);
         }
     }
+    by_session
+}
+
+fn watches_by_session(engine: &Engine) -> String {
     let mut text = String::new();
-    for (session, paths) in by_session {
+    for (session, paths) in paths_by_session(engine) {
         let _ = writeln!(text, "{session:#x}");
         for path in paths {
             let _ = writeln!(text, "\t{path}");

@@ -25,16 +25,20 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         _ => "its data is in memory only: a restart starts empty".to_owned(),
     };
     let accounts = args.accounts.map_or_else(|| Ok(Accounts::default()), |file| read_accounts(&file))?;
-    let config = server_config()
+    let mut config = server_config()
         .with_accounts(accounts)
         .with_listen(args.listen)
         .allow_remote(args.allow_remote)
         .with_storage(storage)
         .with_first_zxid(args.first_zxid);
+    config.admin = args.admin;
     let server = Server::start(config).await?;
     // The one line of data: what to give to a client.
     output::data(&format!("{}\n", server.connect_string()))?;
     printer.note(&format!("serving on {}; {data}", server.connect_string()));
+    if let Some(admin) = server.admin_addr() {
+        printer.note(&format!("operators' HTTP is on http://{admin}/commands"));
+    }
     printer.note("this is one server on one machine, not an ensemble: with its disk go its locks");
     tokio::select! {
         error = server.stopped() => Err(Failure {

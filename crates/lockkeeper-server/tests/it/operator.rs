@@ -72,6 +72,91 @@ fn every_word_is_answered_as_programs_expect_it() {
     assert!(ask("cons").contains("(queued=0,recved=0,sent=0,sid="));
 }
 
+fn http(server: &Server, request: &str) -> (String, String) {
+    use std::io::{Read, Write};
+    let mut stream = socket(server.admin_addr().unwrap());
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+fn get(server: &Server, path: &str) -> (String, String) {
+    http(server, &format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"))
+}
+
+fn with_admin() -> lockkeeper_server::Config {
+    lockkeeper_server::Config::default().with_admin(([127, 0, 0, 1], 0).into())
+}
+
+#[test]
+fn http_tells_what_the_words_tell() {
+    let server = wait(Server::start(with_admin())).unwrap();
+    let mut client = Client::connect(server.addr());
+    let session = format!("{:#x}", client.session.id);
+    client.create("/e\"", 1).unwrap();
+    client.exists("/e\"", true);
+    let ask = |path: &str| {
+        let (status, body) = get(&server, path);
+        assert_eq!(status, "HTTP/1.1 200 OK", "{path}");
+        serde_json::from_str::<serde_json::Value>(&body).unwrap()
+    };
+    assert_eq!(ask("/health")["status"], "serving");
+    for command in ask("/commands").as_array().unwrap() {
+        let (name, word) = (command[0].as_str().unwrap(), command[1].as_str().unwrap());
+        for asked in [name, word] {
+            let answer = ask(&format!("/commands/{asked}"));
+            assert_eq!((&answer["command"], answer["error"].is_null()), (&serde_json::json!(name), true));
+        }
+        assert!(word == "ruok" || !four_letters(server.addr(), word).is_empty());
+    }
+    client.ping();
+    assert_eq!(ask("/commands/dump")["session_id_to_ephemeral_paths"][&session][0], "/e\"");
+    assert_eq!(ask("/commands/watches")["session_id_to_watched_paths"][&session][0], "/e\"");
+    assert_eq!(ask("/commands/watches_by_path")["path_to_session_ids"]["/e\""][0], session.as_str());
+    assert_eq!(ask("/commands/connections")["connections"][0]["session_id"], session.as_str());
+    assert_eq!(ask("/commands/monitor")["znode_count"], 5);
+    assert_eq!(ask("/commands/stats?x=1")["node_count"], 5);
+    let (_, metrics) = get(&server, "/metrics");
+    for line in ["# TYPE znode_count gauge", "znode_count 5", "requests_total{operation=\"Create\"} 1"] {
+        assert!(metrics.lines().any(|have| have == line), "{line} in {metrics}");
+    }
+}
+
+#[test]
+fn http_refuses_what_it_does_not_serve() {
+    let server = wait(Server::start(with_admin())).unwrap();
+    for (request, status) in [
+        ("GET /commands/nothing HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
+        ("GET  HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
+        ("\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        ("POST /commands/srst HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+    ] {
+        assert_eq!(http(&server, request).0, status, "{request:?}");
+    }
+    assert_eq!(http(&server, "HEAD /health HTTP/1.1\r\n\r\n"), ("HTTP/1.1 200 OK".to_owned(), String::new()));
+    let secret = with_admin().with_secret(lockkeeper_server::Secret::new(*b"x"));
+    let guarded = wait(Server::start(secret)).unwrap();
+    assert_eq!(get(&guarded, "/commands/dump").0, "HTTP/1.1 403 Forbidden");
+    assert_eq!(get(&guarded, "/metrics").0, "HTTP/1.1 403 Forbidden");
+    assert_eq!(get(&guarded, "/commands/ruok").0, "HTTP/1.1 200 OK");
+    let everywhere = lockkeeper_server::Config::default().with_admin(([0, 0, 0, 0], 0).into());
+    assert!(matches!(wait(Server::start(everywhere)), Err(lockkeeper_server::ServerError::NotLoopback { .. })));
+}
+
+/// Silent, endless and half-said requests: clients are served on.
+#[test]
+fn http_clients_that_never_end_hold_up_nobody() {
+    use std::io::Write;
+    let server = wait(Server::start(with_admin())).unwrap();
+    let _silent: Vec<_> = (0..10).map(|_| socket(server.admin_addr().unwrap())).collect();
+    let mut endless = socket(server.admin_addr().unwrap());
+    while endless.write_all(&[b'x'; 4096]).is_ok() {}
+    assert_eq!(get(&server, "/health").0, "HTTP/1.1 200 OK");
+    Client::connect(server.addr()).ping();
+}
+
 /// Times are of answers: one that waits for the disk has taken a moment, and a reset forgets it.
 #[test]
 fn latencies_are_measured_and_reset() {
