@@ -96,6 +96,11 @@ pub use revoke::{Answer, Asked};
 pub use rwlock::{Access, RwLock};
 pub use semaphore::Semaphore;
 
+/// The guide's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/helix.md")]
+struct ComingFromHelix;
+
 /// The README's examples compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
