@@ -48,18 +48,15 @@ impl std::fmt::Display for Loss {
 
 impl std::error::Error for Loss {}
 
-/// What is known of a session's connection.
+/// What is known of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkState {
-    /// Connected.
+    /// Connected, and proved since.
     Up,
-    /// Not connected; what the session holds may be trusted until this moment of the clock and not after.
-    Suspected {
-        /// The deadline, as time since the clock's origin.
-        until: Duration,
-    },
-    /// Not connected for too long: the session may have expired. It may also come back; what it held does not.
-    Unreachable,
+    /// Not connected, or not proved since: what it holds may still be held, until its deadline.
+    Suspected,
+    /// Not proved for so long that the session may have expired. It may also come back; what it held does not.
+    Overdue,
     /// Over for good, for this reason.
     Over(Loss),
 }
@@ -67,18 +64,25 @@ pub enum LinkState {
 /// A session at one moment, as its holds need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// The connection.
+    /// The session.
     pub state: LinkState,
-    /// How many deadlines have passed without a connection. A hold granted before the latest one is lost for good, also if
-    /// its holder slept through the whole break and finds the connection up again.
+    /// Whether a server is connected: what is told of will be heard.
+    pub connected: bool,
+    /// How many deadlines have passed unproved. A hold granted before the latest one is lost for good, also if its holder slept
+    /// through the whole break and finds the session proved again.
     pub breaches: u32,
+    /// How often the connection was lost. What was told meanwhile is told in no order afterwards.
+    pub breaks: u32,
 }
 
 /// How far a hold may be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
-    /// It is held.
-    Held,
+    /// It is held, and may be trusted until this moment of the clock without further proof.
+    Held {
+        /// The deadline, as time since the clock's origin.
+        until: Duration,
+    },
     /// The connection is lost; it may still be trusted until this moment of the clock, but start nothing new.
     Suspected {
         /// The deadline, as time since the clock's origin.
@@ -88,78 +92,111 @@ pub enum Trust {
     Lost(Loss),
 }
 
-impl Link {
-    /// Judges, at `now`, a hold that was granted when `breaches` deadlines had passed.
-    pub fn trust(&self, granted_under: u32, now: Duration) -> Trust {
-        match self.state {
-            LinkState::Over(loss) => Trust::Lost(loss),
-            LinkState::Unreachable => Trust::Lost(Loss::Unreachable),
-            _ if self.breaches != granted_under => Trust::Lost(Loss::Unreachable),
-            LinkState::Up => Trust::Held,
-            LinkState::Suspected { until } if now < until => Trust::Suspected { until },
-            LinkState::Suspected { .. } => Trust::Lost(Loss::Unreachable),
-        }
-    }
-}
-
-/// Judges one session: fed with what the connection does and with time.
+/// Judges one session: fed with proofs that it lives, with what its connection does, and with time.
+///
+/// A proof is a request that the leader has put in order with all others, on the word of a majority: a write, whether it
+/// succeeds or not. A ping, a read or a `sync` is none: a server cut off from its peers goes on answering those, and so does a
+/// leader that is one no more. The leader had not expired the session when it ordered the request, so not when it was *sent*,
+/// and it had heard of the session shortly before: a client with something to say or not sends a sign of life every 3/20 of
+/// the timeout. So counted from the moment of sending, the session lives for a timeout less that, whatever happens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LinkClock {
     timeout: Duration,
-    link: Link,
+    connected: bool,
+    /// A proof was sent, and confirmed, on this connection.
+    proved: bool,
+    /// Until when the last proof is good.
+    until: Duration,
+    overdue: bool,
+    breaches: u32,
+    breaks: u32,
+    over: Option<Loss>,
 }
 
 impl LinkClock {
-    /// A session that has just been connected, with its negotiated timeout.
+    /// A session that has just been connected, with its negotiated timeout. Nothing is proved yet.
     pub const fn connected(timeout: Duration) -> Self {
-        LinkClock { timeout, link: Link { state: LinkState::Up, breaches: 0 } }
+        let (until, over) = (Duration::ZERO, None);
+        LinkClock { timeout, connected: true, proved: false, until, overdue: false, breaches: 0, breaks: 0, over }
     }
 
     /// What is known now.
-    pub const fn link(&self) -> Link {
-        self.link
+    pub fn link(&self) -> Link {
+        let state = match self.over {
+            Some(loss) => LinkState::Over(loss),
+            None if self.overdue => LinkState::Overdue,
+            None if self.connected && self.proved => LinkState::Up,
+            None => LinkState::Suspected,
+        };
+        let connected = self.connected && self.over.is_none();
+        Link { state, connected, breaches: self.breaches, breaks: self.breaks }
     }
 
-    /// How long after a disconnect was noticed the session may still be trusted.
+    /// How long a proof is good, counted from when it was sent.
     ///
-    /// The client pings so often and times a silent connection out so early that at the moment it notices, the server
-    /// heard of it at most 2/5 of the timeout T ago. It expires the session no earlier than T after that, so 3/5 T from
-    /// now; a quarter of T is kept as margin (a follower passes its touches on only when the leader pings it). What is
-    /// left, rounded down, is T/3.
-    pub fn grace(&self) -> Duration {
-        self.timeout / 3
+    /// A quarter of the timeout is kept back: for the sign of life before the proof, up to 3/20 of it earlier, which may be the
+    /// last that the leader has counted; and for its way to the leader. A hundredth more is for clocks that do not run
+    /// alike.
+    pub fn validity(&self) -> Duration {
+        (self.timeout - self.timeout / 4) / 100 * 99
     }
 
-    /// The connection was lost at `now`.
-    pub fn disconnected(&mut self, now: Duration) {
-        if self.link.state == LinkState::Up {
-            self.link.state = LinkState::Suspected { until: now + self.grace() };
+    /// How often to prove the session while something rests on it.
+    pub fn heartbeat(&self) -> Duration {
+        self.timeout / 4
+    }
+
+    /// Until when the last proof is good, as time since the clock's origin.
+    pub fn until(&self) -> Duration {
+        self.until
+    }
+
+    /// Judges, at `now`, a hold that was granted when `breaches` deadlines had passed.
+    pub fn trust(&self, granted_under: u32, now: Duration) -> Trust {
+        let until = self.until;
+        match self.link().state {
+            LinkState::Over(loss) => Trust::Lost(loss),
+            LinkState::Overdue => Trust::Lost(Loss::Unreachable),
+            _ if self.breaches != granted_under || now >= until => Trust::Lost(Loss::Unreachable),
+            LinkState::Up => Trust::Held { until },
+            LinkState::Suspected => Trust::Suspected { until },
         }
     }
 
-    /// The same session is connected again at `now`.
-    pub fn reconnected(&mut self, now: Duration) {
+    /// A request that was sent at `sent` was put in order; its reply came at `now`.
+    pub fn proved(&mut self, sent: Duration, now: Duration) {
         self.tick(now);
-        if !matches!(self.link.state, LinkState::Over(_)) {
-            self.link.state = LinkState::Up;
+        let until = sent + self.validity();
+        if self.over.is_none() && until > now {
+            self.until = self.until.max(until);
+            self.overdue = false;
+            // A reply that comes comes over the connection of now.
+            self.proved = self.connected;
         }
+    }
+
+    /// The connection was lost.
+    pub fn disconnected(&mut self) {
+        self.breaks += u32::from(self.connected);
+        (self.connected, self.proved) = (false, false);
+    }
+
+    /// The same session is connected again.
+    pub fn reconnected(&mut self) {
+        self.connected = true;
     }
 
     /// Time has come to `now`.
     pub fn tick(&mut self, now: Duration) {
-        if let LinkState::Suspected { until } = self.link.state
-            && now >= until
-        {
-            self.link.state = LinkState::Unreachable;
-            self.link.breaches += 1;
+        if !self.overdue && now >= self.until {
+            self.overdue = true;
+            self.breaches += 1;
         }
     }
 
     /// The session is over. The first reason stays.
     pub fn over(&mut self, loss: Loss) {
-        if !matches!(self.link.state, LinkState::Over(_)) {
-            self.link.state = LinkState::Over(loss);
-        }
+        _ = self.over.get_or_insert(loss);
     }
 }
 
@@ -167,45 +204,74 @@ impl LinkClock {
 mod tests {
     use super::*;
 
-    const T: Duration = Duration::from_secs(6);
-    const fn at(secs: u64) -> Duration {
-        Duration::from_secs(secs)
+    const T: Duration = Duration::from_secs(8);
+
+    const fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Proved at 100 s, by what was sent then.
+    fn proved() -> (LinkClock, Duration) {
+        let mut clock = LinkClock::connected(T);
+        assert_eq!(clock.trust(0, at(100_000)), Trust::Lost(Loss::Unreachable), "nothing is proved yet");
+        clock.proved(at(100_000), at(100_010));
+        (clock, at(100_000 + 5_940))
     }
 
     #[test]
-    fn a_short_break_is_forgiven() {
-        let mut clock = LinkClock::connected(T);
-        clock.disconnected(at(100));
-        assert_eq!(clock.link().trust(0, at(101)), Trust::Suspected { until: at(102) });
-        clock.reconnected(at(101));
-        assert_eq!(clock.link().trust(0, at(101)), Trust::Held);
+    fn a_proof_is_good_from_when_it_was_sent() {
+        let (clock, until) = proved();
+        let granted = clock.link().breaches;
+        assert_eq!(clock.trust(granted, at(100_010)), Trust::Held { until });
+        assert_eq!(clock.trust(granted, until - at(1)), Trust::Held { until });
+        assert_eq!(
+            clock.trust(granted, until),
+            Trust::Lost(Loss::Unreachable),
+            "also while the connection seems to stand"
+        );
+    }
+
+    #[test]
+    fn a_short_break_is_forgiven_once_it_is_proved_that_the_session_lives() {
+        let (mut clock, until) = proved();
+        let granted = clock.link().breaches;
+        clock.disconnected();
+        assert_eq!(clock.trust(granted, at(101_000)), Trust::Suspected { until });
+        clock.reconnected();
+        assert_eq!(clock.trust(granted, at(102_000)), Trust::Suspected { until }, "a server that answers is no proof");
+        clock.proved(at(102_000), at(102_010));
+        assert_eq!(clock.trust(granted, at(102_010)), Trust::Held { until: until + at(2_000) });
     }
 
     #[test]
     fn loss_is_final_whatever_the_network_says_later() {
-        let mut clock = LinkClock::connected(T);
-        clock.disconnected(at(100));
-        assert_eq!(clock.link().trust(0, at(102)), Trust::Lost(Loss::Unreachable));
-        clock.reconnected(at(103));
-        assert_eq!(clock.link().trust(0, at(103)), Trust::Lost(Loss::Unreachable));
+        let (mut clock, until) = proved();
+        let granted = clock.link().breaches;
+        clock.proved(until, until + at(10));
+        assert_eq!(
+            clock.trust(granted, until + at(10)),
+            Trust::Lost(Loss::Unreachable),
+            "it slept through the deadline"
+        );
         // A hold granted after the break is another matter.
-        assert_eq!(clock.link().trust(clock.link().breaches, at(103)), Trust::Held);
+        assert!(matches!(clock.trust(clock.link().breaches, until + at(10)), Trust::Held { .. }));
+    }
+
+    #[test]
+    fn a_reply_that_took_too_long_proves_nothing() {
+        let (mut clock, until) = proved();
+        clock.proved(at(100_100), at(107_000));
+        assert_eq!(clock.until(), until);
+        assert_eq!(clock.link().state, LinkState::Overdue);
     }
 
     #[test]
     fn an_ended_session_never_comes_back() {
-        let mut clock = LinkClock::connected(T);
+        let (mut clock, _) = proved();
         clock.over(Loss::SessionExpired);
-        clock.reconnected(at(1));
+        clock.reconnected();
+        clock.proved(at(100_100), at(100_110));
         clock.over(Loss::Closed);
-        assert_eq!(clock.link().trust(0, at(1)), Trust::Lost(Loss::SessionExpired));
-    }
-
-    #[test]
-    fn a_second_disconnect_does_not_move_the_deadline() {
-        let mut clock = LinkClock::connected(T);
-        clock.disconnected(at(100));
-        clock.disconnected(at(101));
-        assert_eq!(clock.link().state, LinkState::Suspected { until: at(102) });
+        assert_eq!(clock.trust(clock.link().breaches, at(100_110)), Trust::Lost(Loss::SessionExpired));
     }
 }

@@ -365,66 +365,89 @@ proptest! {
     }
 }
 
-/// What happens to a connection, each some time after the last.
+/// What happens to a session, each some time after the last.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     Disconnected,
     Reconnected,
     Tick,
+    /// The answer to a proof that was sent so many milliseconds ago.
+    Proved(u64),
     Over,
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    prop_oneof![
+        2 => Just(Turn::Disconnected),
+        2 => Just(Turn::Reconnected),
+        2 => Just(Turn::Tick),
+        6 => (0..10_000u64).prop_map(Turn::Proved),
+        1 => Just(Turn::Over),
+    ]
 }
 
 proptest! {
     #![proptest_config(config())]
 
-    /// A hold is lost from the moment a break has lasted its grace, whether or not anyone looked at the clock then, and
-    /// for good. Until then it is held or suspected.
+    /// A hold is lost from the moment the last proof is no longer good, whether or not anyone looked at the clock then, and
+    /// for good; and at no moment is a session trusted that the leader may have expired. Until then it is held, or suspected
+    /// where the connection was lost since the last proof.
     #[test]
     fn a_hold_is_lost_at_its_deadline_and_for_good(
-        timeout_ms in 1..60_000u64,
-        turns in vec((select(&[Turn::Disconnected, Turn::Reconnected, Turn::Tick, Turn::Over][..]), 0..30_000u64), 0..20),
+        timeout_ms in 1..30_000u64,
+        turns in vec((turn(), 0..10_000u64), 0..30),
         granted_at in any::<Index>(),
     ) {
         let timeout = Duration::from_millis(timeout_ms);
         let mut clock = LinkClock::connected(timeout);
-        let grace = clock.grace();
-        // Two fifths may have passed when the silence is noticed, a quarter is kept as margin.
-        prop_assert!(grace <= timeout * 7 / 20);
         let granted_at = granted_at.index(turns.len() + 1);
         let mut hold = None;
         let mut now = Duration::from_secs(1000);
-        let mut down_since = None;
-        let mut lost = false;
+        // By the rules alone: until when the proofs so far are good, and whether one was sent on this connection.
+        let (mut good_until, mut connected, mut fresh, mut lost) = (Duration::ZERO, true, false, false);
         for (i, (turn, pause)) in turns.iter().enumerate() {
-            if i == granted_at && down_since.is_none() && !lost {
+            if i == granted_at && fresh && now < good_until && !lost {
                 hold = Some(clock.link().breaches);
             }
             now += Duration::from_millis(*pause);
-            let too_late = down_since.is_some_and(|since| now >= since + grace);
-            lost |= too_late && hold.is_some();
+            lost |= hold.is_some() && now >= good_until;
             match turn {
                 Turn::Disconnected => {
-                    down_since = down_since.or(Some(now));
-                    clock.disconnected(now);
+                    (connected, fresh) = (false, false);
+                    clock.disconnected();
                 }
                 Turn::Reconnected => {
-                    down_since = None;
-                    clock.reconnected(now);
+                    connected = true;
+                    clock.reconnected();
                 }
                 Turn::Tick => clock.tick(now),
+                Turn::Proved(age) => {
+                    let sent = now - Duration::from_millis(*age);
+                    if sent + clock.validity() > now {
+                        good_until = good_until.max(sent + clock.validity());
+                        fresh = connected;
+                    }
+                    clock.proved(sent, now);
+                    // The leader heard of the session at most 3/20 of the timeout before it was sent.
+                    let least = sent + timeout - timeout * 3 / 20;
+                    prop_assert!(sent + clock.validity() <= least - timeout / 20);
+                }
                 Turn::Over => {
                     clock.over(Loss::SessionExpired);
                     lost = true;
                 }
             }
             let Some(breaches) = hold else { continue };
-            match clock.link().trust(breaches, now) {
+            match clock.trust(breaches, now) {
                 Trust::Lost(_) => prop_assert!(lost, "lost too early at {now:?}"),
-                Trust::Held => prop_assert!(!lost && down_since.is_none(), "held at {now:?}"),
+                Trust::Held { until } => {
+                    prop_assert!(!lost && connected && fresh && now < until, "held at {now:?}");
+                    prop_assert_eq!(until, good_until);
+                }
                 Trust::Suspected { until } => {
-                    prop_assert!(!lost && now < until);
-                    prop_assert_eq!(down_since.map(|since| since + grace), Some(until));
-                    prop_assert_eq!(clock.link().trust(breaches, until), Trust::Lost(Loss::Unreachable));
+                    prop_assert!(!lost && !fresh && now < until);
+                    prop_assert_eq!(until, good_until);
+                    prop_assert_eq!(clock.trust(breaches, until), Trust::Lost(Loss::Unreachable));
                 }
             }
         }

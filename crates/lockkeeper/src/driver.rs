@@ -14,9 +14,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    Ask, Class, Command, Contender, End, Event, Failure, Link, LinkState, Loss, Payload, Revocation, Testimony, Trust,
+    Ask, Class, Command, Contender, End, Event, Failure, Grant, Link, LinkState, Loss, Payload, Revocation, Testimony,
+    Trust,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::trace;
@@ -28,7 +29,7 @@ use crate::Error;
 use crate::admin::ContenderInfo;
 use crate::ensemble::{Ensemble, Fault, Fired, Watcher};
 use crate::guard::Request;
-use crate::session::Session;
+use crate::session::{Dependant, Session};
 
 /// How old a node must be to be watched by its own maker.
 ///
@@ -77,6 +78,14 @@ struct Driver {
     session: Arc<Session>,
     contender: Contender,
     caller: Caller,
+    /// A grant that waits for the proof that the session lives.
+    granted: Option<Grant>,
+    /// How often the connection had been lost when that was looked at last.
+    breaks: u32,
+    /// When the operation under way was started, by the session's clock.
+    sent: Duration,
+    /// Kept while the session must be proved at all times.
+    dependant: Option<Dependant>,
     /// Told when the change of its hold has happened that the caller asked for.
     changing: Option<oneshot::Sender<()>>,
     /// The request to let go that was last seen in the own node, and the answer.
@@ -95,11 +104,16 @@ struct Driver {
 
 /// Runs one attempt to its end. Whoever listens to `answer` gets the outcome.
 pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<Session>, answer: caller::Answer) {
+    let breaks = session.link().borrow().breaks;
     let driver = Driver {
         attempt,
         session,
         contender,
         caller: Caller::Waiting(answer),
+        granted: None,
+        breaks,
+        sent: Duration::ZERO,
+        dependant: None,
         changing: None,
         revocation: None,
         refusing: false,
@@ -132,7 +146,7 @@ impl Driver {
             while let Some(command) = self.contender.next_command() {
                 trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
                 match command {
-                    Command::Grant(grant) => self.hand_over(grant),
+                    Command::Grant(grant) => self.granted = Some(grant),
                     Command::Revoke => self.revoke(),
                     Command::Upgraded => self.changed(),
                     Command::Reads { name } => {
@@ -148,13 +162,17 @@ impl Driver {
                         self.caller.refuse(error);
                         self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
                     }
-                    other => flight = Some(self.operations().start(other)),
+                    other => {
+                        self.sent = self.session.now();
+                        flight = Some(self.operations().start(other));
+                    }
                 }
             }
+            self.hand_over_if_proved();
             watches.retain(|(name, _)| self.contender.watches(name));
             // A try that has left already still owes its caller the holder's name.
             if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
-                let end = self.look_closer(end, &mut link).await;
+                let end = self.look_closer(end).await;
                 return self.finish(end);
             }
             let aged = self.attempt.ageing.map(|(when, _)| when);
@@ -211,13 +229,33 @@ impl Driver {
                     self.contender.handle(Event::Leave);
                 }
                 Wake::Requested(request) => self.requested(request),
-                Wake::LinkChanged => self.judge_link(link.borrow_and_update().state),
+                Wake::LinkChanged => {
+                    let link = *link.borrow_and_update();
+                    self.judge_link(link);
+                }
                 Wake::Closing => {
                     close_seen = true;
                     self.lose(Loss::Closed);
                     self.give_up(Error::Closed);
                 }
             }
+        }
+    }
+
+    /// Gives a grant to the caller once the session is known to live: what was true when the node before vanished need not be
+    /// so when we hear of it. Whoever is next in line keeps the session proved, so that this does not take a round trip.
+    fn hand_over_if_proved(&mut self) {
+        let next = self.contender.holds() || self.contender.place().is_some_and(|place| place.ahead <= 1);
+        if next != self.dependant.is_some() {
+            self.dependant = next.then(|| self.session.depend());
+        }
+        if self.granted.is_some() && !self.contender.holds() {
+            self.granted = None;
+        } else if self.granted.is_some()
+            && self.session.is_proved()
+            && let Some(grant) = self.granted.take()
+        {
+            self.hand_over(grant);
         }
     }
 
@@ -228,6 +266,9 @@ impl Driver {
 
     /// Tells the contender how an operation went.
     fn settle(&mut self, outcome: Outcome, watches: &mut Vec<(String, Watcher)>) {
+        if outcome.proves() {
+            self.session.proved(self.sent);
+        }
         match outcome {
             Outcome::Entered(created, seen) => {
                 if let Ok((name, _)) = &created {
@@ -319,7 +360,7 @@ impl Driver {
     }
 
     /// The connection changed: holders may have lost, waiters go on as long as the session may live.
-    fn judge_link(&mut self, state: LinkState) {
+    fn judge_link(&mut self, link: Link) {
         if let Caller::Holding { hold, .. } = &self.caller
             && let Trust::Lost(loss) = hold.trust()
         {
@@ -328,8 +369,10 @@ impl Driver {
             self.contender.handle(Event::Leave);
         }
         // Also when it is up again already: a break that came and went while nobody looked was one all the same.
-        self.contender.handle(Event::Disconnected);
-        if let LinkState::Over(loss) = state {
+        if std::mem::replace(&mut self.breaks, link.breaks) != link.breaks {
+            self.contender.handle(Event::Disconnected);
+        }
+        if let LinkState::Over(loss) = link.state {
             self.lose(loss);
             self.contender.handle(Event::SessionOver);
         }
@@ -339,7 +382,7 @@ impl Driver {
     ///
     /// One round trip, or as long as a lost connection leaves that open, but not past the deadline. A holder is told of its
     /// loss at once instead, whatever the cause.
-    async fn look_closer(&self, end: End, link: &mut watch::Receiver<Link>) -> End {
+    async fn look_closer(&self, end: End) -> End {
         if end != End::Evicted || !self.caller.is_waiting() {
             return end;
         }
@@ -347,14 +390,8 @@ impl Driver {
             loop {
                 match self.attempt.ensemble.sync(&self.attempt.path).await {
                     Err(Fault::SessionOver) => return false,
-                    Err(Fault::ConnectionLoss) => {
-                        let settled = |link: &Link| !matches!(link.state, LinkState::Suspected { .. });
-                        match link.wait_for(settled).await {
-                            Ok(link) if matches!(link.state, LinkState::Over(_)) => return false,
-                            Ok(_) => {}
-                            Err(_) => return false,
-                        }
-                    }
+                    // The next one waits until the connection is back, or the session over.
+                    Err(Fault::ConnectionLoss) => {}
                     _ => return true,
                 }
             }

@@ -172,6 +172,9 @@ pub trait Ensemble: Send + Sync + 'static {
     fn read(&self, path: &str) -> Reply<Node>;
     /// Reads a node and watches it. No watch is left where there is no node.
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)>;
+    /// A request that changes nothing and is put in order with all writes, by a majority: that the session lives. What a server
+    /// that is cut off from its peers cannot answer.
+    fn prove(&self) -> Reply<()>;
     /// Brings the server this session is connected to up to the leader.
     fn sync(&self, path: &str) -> Reply<()>;
 }

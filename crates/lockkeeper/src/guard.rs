@@ -203,10 +203,22 @@ impl Holding {
         !matches!(self.state(), HoldState::Lost(_))
     }
 
+    /// For how long the lock may still be trusted without hearing from a server again: zero once it is lost. No round trip.
+    ///
+    /// Each step of protected work should end within it. It is renewed by a write of the session every quarter of the
+    /// session's timeout while something is held, and counted from when that write was sent, by a clock that runs through
+    /// suspend.
+    pub fn valid_for(&self) -> Duration {
+        match self.hold.trust() {
+            Trust::Held { until } | Trust::Suspected { until } => until.saturating_sub(self.hold.session().now()),
+            Trust::Lost(_) => Duration::ZERO,
+        }
+    }
+
     /// The same, told apart. No round trip.
     pub fn state(&self) -> HoldState {
         match self.hold.trust() {
-            Trust::Held => HoldState::Held,
+            Trust::Held { .. } => HoldState::Held,
             Trust::Suspected { .. } => HoldState::Suspected,
             Trust::Lost(loss) => HoldState::Lost(loss),
         }

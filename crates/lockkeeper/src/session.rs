@@ -7,20 +7,21 @@
 //! queue: [`TaskTracker`] counts them. That is the whole of what other libraries have a janitor for: the task that made a
 //! node is the one that sees it deleted.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use lockkeeper_core::helix::ServerClock;
 use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, Trust};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use crate::Error;
 use crate::clock::Clock;
-use crate::ensemble::{Connection, Ensemble, Opened};
+use crate::ensemble::{Connection, Ensemble, Opened, Reply};
 
 /// Where the library's tasks run.
 #[derive(Debug)]
@@ -77,14 +78,55 @@ impl Drop for Io {
     }
 }
 
+/// What is known of how long a session lives, for all who rest on it.
+struct Life {
+    link_clock: Mutex<LinkClock>,
+    clock: Clock,
+    /// Told of changes of the state, not of every proof: there may be many who listen.
+    link: watch::Sender<Link>,
+    /// How many want the session proved at all times.
+    dependants: AtomicUsize,
+    /// Wakes the supervisor: somebody wants a proof.
+    wanted: Notify,
+}
+
+impl Life {
+    /// Takes something in and tells everyone if it changes the state.
+    fn learn<T>(&self, change: impl FnOnce(&mut LinkClock, Duration) -> T) -> T {
+        let mut clock = self.link_clock.lock().expect("held for a change only");
+        let told = change(&mut clock, self.clock.now());
+        let link = clock.link();
+        drop(clock);
+        self.link.send_if_modified(|known| std::mem::replace(known, link) != link);
+        told
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&LinkClock, Duration) -> T) -> T {
+        look(&self.link_clock.lock().expect("held for a look only"), self.clock.now())
+    }
+
+    /// Whether a hold granted now could be trusted.
+    fn is_proved(&self) -> bool {
+        self.look(|clock, now| clock.link().state == LinkState::Up && now < clock.until())
+    }
+}
+
+/// As long as it lives, the session is proved often enough to be trusted at any moment.
+pub(crate) struct Dependant(Arc<Life>);
+
+impl Drop for Dependant {
+    fn drop(&mut self) {
+        self.0.dependants.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A session that is used by a keeper and by the guards it gave out.
 pub(crate) struct Session {
     id: SessionId,
     timeout: Duration,
     /// Weak: the supervisor and the contenders keep it, so that the session can close under a guard that is still around.
     ensemble: Weak<dyn Ensemble>,
-    clock: Clock,
-    link: watch::Receiver<Link>,
+    life: Arc<Life>,
     contenders: TaskTracker,
     /// Cancelled to end the session: contenders leave, then it closes.
     closing: CancellationToken,
@@ -100,15 +142,15 @@ impl Session {
     pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
         let Opened { ensemble, timeout, connection, anchor } = opened;
         let link_clock = LinkClock::connected(timeout);
-        let (link_sender, link) = watch::channel(link_clock.link());
+        let link = watch::Sender::new(link_clock.link());
+        let (dependants, wanted) = (AtomicUsize::new(0), Notify::new());
+        let life = Arc::new(Life { link_clock: Mutex::new(link_clock), clock, link, dependants, wanted });
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
         let contenders = TaskTracker::new();
         info!(session = %ensemble.session(), timeout_ms = timeout.as_millis() as u64, "session opened");
         let supervisor = Supervisor {
             ensemble: Some(ensemble.clone()),
-            link: link_sender,
-            link_clock,
-            clock,
+            life: life.clone(),
             connection,
             closing: closing.clone(),
             contenders: contenders.clone(),
@@ -124,8 +166,7 @@ impl Session {
             id: ensemble.session(),
             timeout,
             ensemble: Arc::downgrade(&ensemble),
-            clock,
-            link,
+            life,
             contenders,
             closing,
             closed,
@@ -172,12 +213,34 @@ impl Session {
     }
 
     pub(crate) fn link(&self) -> watch::Receiver<Link> {
-        self.link.clone()
+        self.life.link.subscribe()
     }
 
     /// Now, by the clock that holds are judged by.
     pub(crate) fn now(&self) -> Duration {
-        self.clock.now()
+        self.life.clock.now()
+    }
+
+    /// A write that was sent at `sent` was answered just now.
+    pub(crate) fn proved(&self, sent: Duration) {
+        self.life.learn(|clock, now| clock.proved(sent, now));
+    }
+
+    /// Whether a hold granted now could be trusted. If not, a proof is on its way, and the link's next change tells.
+    pub(crate) fn is_proved(&self) -> bool {
+        let proved = self.life.is_proved();
+        if !proved {
+            self.life.learn(LinkClock::tick);
+            self.life.wanted.notify_one();
+        }
+        proved
+    }
+
+    /// Wants the session proved at all times, until the value is dropped.
+    pub(crate) fn depend(&self) -> Dependant {
+        self.life.dependants.fetch_add(1, Ordering::Relaxed);
+        self.life.wanted.notify_one();
+        Dependant(self.life.clone())
     }
 
     /// The last estimate of the server's time, if one was made.
@@ -195,22 +258,24 @@ impl Session {
 
     /// How far a hold that was granted when `breaches` deadlines had passed may be trusted now. No round trip.
     pub(crate) fn trust(&self, breaches: u32) -> Trust {
-        self.link.borrow().trust(breaches, self.clock.now())
+        self.life.look(|clock, now| clock.trust(breaches, now))
     }
 
     /// How far a lease that can be relied on until that moment may be trusted now. Sessions come and go under it; but who is
     /// not connected hears of no preemption. No round trip.
     pub(crate) fn lease_trust(&self, until: Duration) -> Trust {
-        match self.link.borrow().state {
-            _ if self.clock.now() >= until => Trust::Lost(Loss::LeaseEnded),
-            LinkState::Up => Trust::Held,
-            LinkState::Suspected { .. } | LinkState::Unreachable | LinkState::Over(_) => Trust::Suspected { until },
+        if self.now() >= until {
+            Trust::Lost(Loss::LeaseEnded)
+        } else if self.life.link.borrow().connected {
+            Trust::Held { until }
+        } else {
+            Trust::Suspected { until }
         }
     }
 
     /// Whether a new contender can be given to it.
     fn is_usable(&self) -> bool {
-        !self.closing.is_cancelled() && !matches!(self.link.borrow().state, LinkState::Over(_))
+        !self.closing.is_cancelled() && !matches!(self.life.link.borrow().state, LinkState::Over(_))
     }
 
     /// Ends it: contenders leave their queues, holds are lost, then the server is told.
@@ -226,13 +291,11 @@ impl Drop for Session {
     }
 }
 
-/// Turns what the connection does into what holders may believe, and closes the session in the end.
+/// Turns what the connection does into what holders may believe, proves the session, and closes it in the end.
 struct Supervisor {
     /// Given up to close the session.
     ensemble: Option<Arc<dyn Ensemble>>,
-    link: watch::Sender<Link>,
-    link_clock: LinkClock,
-    clock: Clock,
+    life: Arc<Life>,
     connection: mpsc::UnboundedReceiver<Connection>,
     closing: CancellationToken,
     contenders: TaskTracker,
@@ -250,23 +313,40 @@ impl Supervisor {
             contenders.close();
             tokio::time::timeout(patience, contenders.wait()).await.is_ok()
         });
+        let life = self.life.clone();
+        let mut connected = true;
+        // A heartbeat under way, and when it was sent.
+        let mut beat: Option<(Duration, Reply<()>)> = None;
         loop {
-            let deadline = match self.link_clock.link().state {
-                LinkState::Suspected { until } => Some(until.saturating_sub(self.clock.now())),
-                _ => None,
-            };
+            let (mut pause, mut deadline) = (None, None);
+            if life.dependants.load(Ordering::Relaxed) > 0 {
+                let (now, until, next) = life.look(|clock, now| (now, clock.until(), Self::next_beat(clock)));
+                deadline = (life.link.borrow().state != LinkState::Overdue).then(|| until.saturating_sub(now));
+                pause = (connected && beat.is_none()).then(|| next.saturating_sub(now));
+            }
             tokio::select! {
                 biased;
                 change = self.connection.recv() => {
-                    let over = self.follow(change);
-                    self.publish();
-                    if over {
+                    connected = matches!(change, Some(Connection::Back));
+                    if self.follow(change) {
                         break;
                     }
+                    // What was asked on the old connection says nothing of the new one.
+                    beat = self.beat().filter(|_| connected && life.dependants.load(Ordering::Relaxed) > 0);
                 }
-                () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => {
-                    self.link_clock.tick(self.clock.now());
-                    self.publish();
+                () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => life.learn(LinkClock::tick),
+                outcome = async { beat.as_mut().expect("looked at before").1.as_mut().await }, if beat.is_some() => {
+                    if let Some((sent, _)) = beat.take().filter(|_| outcome.is_ok()) {
+                        life.learn(|clock, now| clock.proved(sent, now));
+                    }
+                }
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {
+                    beat = self.beat().filter(|_| life.dependants.load(Ordering::Relaxed) > 0);
+                }
+                () = life.wanted.notified() => {
+                    if beat.is_none() && connected && !life.is_proved() {
+                        beat = self.beat();
+                    }
                 }
                 all_left = &mut leaving, if self.ensemble.is_some() => {
                     if !all_left {
@@ -274,41 +354,49 @@ impl Supervisor {
                     }
                     // The last handle closes the session; the end comes through `connection`.
                     self.ensemble = None;
-                    self.link_clock.over(Loss::Closed);
-                    self.publish();
+                    beat = None;
+                    life.learn(|clock, _| clock.over(Loss::Closed));
                 }
             }
         }
     }
 
-    /// Takes in one change; `true` if it was the last.
-    fn follow(&mut self, change: Option<Connection>) -> bool {
-        let now = self.clock.now();
-        match change {
-            Some(Connection::Lost) => {
-                debug!("connection lost; holds are suspected");
-                self.link_clock.disconnected(now);
-                false
-            }
-            Some(Connection::Back) => {
-                debug!("connection back");
-                self.link_clock.reconnected(now);
-                false
-            }
-            Some(Connection::Over(loss)) => {
-                info!(%loss, "session over");
-                self.link_clock.over(loss);
-                true
-            }
-            None => {
-                self.link_clock.over(Loss::Closed);
-                true
-            }
-        }
+    /// When the next heartbeat is due, by the last proof.
+    fn next_beat(clock: &LinkClock) -> Duration {
+        (clock.until() + clock.heartbeat()).saturating_sub(clock.validity())
     }
 
-    fn publish(&self) {
-        let link = self.link_clock.link();
-        self.link.send_if_modified(|known| std::mem::replace(known, link) != link);
+    /// Starts a heartbeat.
+    fn beat(&self) -> Option<(Duration, Reply<()>)> {
+        let ensemble = self.ensemble.as_ref()?;
+        Some((self.life.clock.now(), ensemble.prove()))
+    }
+
+    /// Takes in one change; `true` if it was the last.
+    fn follow(&mut self, change: Option<Connection>) -> bool {
+        self.life.learn(|clock, now| {
+            clock.tick(now);
+            match change {
+                Some(Connection::Lost) => {
+                    debug!("connection lost; holds are suspected");
+                    clock.disconnected();
+                    false
+                }
+                Some(Connection::Back) => {
+                    debug!("connection back");
+                    clock.reconnected();
+                    false
+                }
+                Some(Connection::Over(loss)) => {
+                    info!(%loss, "session over");
+                    clock.over(loss);
+                    true
+                }
+                None => {
+                    clock.over(Loss::Closed);
+                    true
+                }
+            }
+        })
     }
 }

@@ -273,6 +273,20 @@ impl Ensemble for Client {
         })
     }
 
+    fn prove(&self) -> Reply<()> {
+        // A delete that cannot succeed. The leader proposes a failed write like any other, so that all servers count it
+        // (PrepRequestProcessor makes an error transaction of it), and it leaves nothing and wakes nobody. Should anybody
+        // make the node, the version protects it.
+        self.reply(&format!("/{NOBODYS}"), |client, path| async move {
+            match client.delete(&path, Some(i32::MAX)).await {
+                Ok(()) | Err(zk::Error::NoNode | zk::Error::BadVersion | zk::Error::NoAuth | zk::Error::NotEmpty) => {
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+
     fn sync(&self, path: &str) -> Reply<()> {
         self.reply(path, |client, path| async move { client.sync(&path).await })
     }
@@ -322,6 +336,9 @@ fn fault(error: &zk::Error) -> Fault {
         _ => Fault::ConnectionLoss,
     }
 }
+
+/// The name of a node that is not there.
+const NOBODYS: &str = "lockkeeper-heartbeat";
 
 /// How long to wait before an operation is tried again on a connection that still stands, so that a server in trouble is not
 /// asked as fast as it answers.

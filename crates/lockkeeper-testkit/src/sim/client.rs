@@ -166,6 +166,12 @@ impl Ensemble for Client {
         self.ask(Request::GetData(read), |answer| Some((node(answer.response)?, watcher(answer.watch?))))
     }
 
+    fn prove(&self) -> Reply<()> {
+        let nobodys = VersionedPath { path: "/lockkeeper-heartbeat".to_owned(), version: i32::MAX };
+        let asked = self.ask(Request::Delete(nobodys), |_| Some(()));
+        asked.map(|answer| answer.or_else(|fault| if fault == Fault::NoNode { Ok(()) } else { Err(fault) })).boxed()
+    }
+
     fn sync(&self, path: &str) -> Reply<()> {
         self.ask(Request::Sync { path: path.to_owned() }, |_| Some(()))
     }

@@ -83,6 +83,8 @@ impl Driver {
         let fences = self.attempt.permits.is_none();
         let hold = Hold::new(self.attempt.path.clone(), grant, fences, self.session.clone());
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
+        // Asked while the grant waited for its proof.
+        hold.asked.send_replace(self.revocation.clone().filter(|asked| asked.refused.is_none()));
         self.caller = Caller::Holding { hold: hold.clone(), requests };
         // A guard that nobody takes is dropped here, and asks for the release by that.
         _ = caller.send(Ok(Holding::new(hold, sender)));

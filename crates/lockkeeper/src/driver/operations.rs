@@ -26,6 +26,19 @@ pub(super) enum Outcome {
     Deleted(Result<(), Fault>),
 }
 
+impl Outcome {
+    /// Whether it shows that the session lived when the operation was sent: a write that took effect does.
+    pub(super) fn proves(&self) -> bool {
+        match self {
+            Outcome::Entered(created, _) => created.is_ok(),
+            Outcome::BarrierTaken(made) | Outcome::Downgraded(made) => made.is_ok(),
+            Outcome::Told { written, .. } => written.is_ok(),
+            Outcome::LimitStored(done) | Outcome::Deleted(done) => done.is_ok(),
+            Outcome::ParentMade(_) | Outcome::Listed(_) | Outcome::Inspected(_) | Outcome::Watched(..) => false,
+        }
+    }
+}
+
 /// What a look at the parent showed.
 pub(super) struct Seen {
     names: Vec<String>,

@@ -13,4 +13,5 @@ mod kinds;
 mod recipes;
 mod simulation;
 mod support;
+mod trust;
 mod work;

@@ -250,7 +250,7 @@ fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {
 
 /// T-09, N-21: a waiter sends nothing but heartbeats, also when the holder it once read about has left.
 #[test]
-fn an_idle_waiter_sends_nothing_but_pings() {
+fn an_idle_waiter_sends_nothing_but_heartbeats() {
     simulate(async {
         let sim = Sim::new(1, Settings::default());
         let keeper = Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT));
@@ -269,7 +269,11 @@ fn an_idle_waiter_sends_nothing_but_pings() {
         let before = sim.requests();
         tokio::time::sleep(Duration::from_secs(60)).await;
         let mut after = sim.requests();
+        // The session proves that it lives, for the holder and whoever is next: a write every quarter of its timeout.
+        let proofs = after["delete"] - before["delete"];
+        assert!(proofs as u128 <= 60_000 / (SESSION_TIMEOUT / 4).as_millis() + 1, "{proofs}");
         after.insert("ping", before["ping"]);
+        after.insert("delete", before["delete"]);
         assert_eq!(before, after);
         second.release().await.unwrap();
         third.await.unwrap().unwrap().release().await.unwrap();

