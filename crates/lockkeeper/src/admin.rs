@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    AttemptId, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, Revocation,
+    AttemptId, Class, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, Revocation,
     SessionId, Testimony, Verdict, decide,
 };
 use serde::{Serialize, Serializer};
@@ -28,6 +28,9 @@ pub use journal::Broken;
 /// How many reads travel together.
 const READS_IN_FLIGHT: usize = 64;
 
+/// The limit of a semaphore whose path states none: all hold, as far as one can tell.
+const UNSTATED: u32 = u32::MAX;
+
 /// How deep below the root of a listing locks are looked for.
 const MAX_DEPTH: usize = 16;
 
@@ -37,8 +40,14 @@ const MAX_DEPTH: usize = 16;
 pub struct ContenderInfo {
     /// Its node's name.
     pub node: String,
-    /// What it asks for: `exclusive`, `read`, …
+    /// What it asks for: `exclusive`, `write`, `read`, `permits`, `class`.
     pub mode: &'static str,
+    /// How many permits, where it asks for some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u32>,
+    /// Its class, where the lock has classes.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub class: Option<Class>,
     /// Who stands behind it, as far as the node tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
@@ -65,6 +74,13 @@ fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S
     serializer.serialize_u64(as_millis_since_1970(*time))
 }
 
+fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok, S::Error> {
+    match class {
+        Some(class) => serializer.collect_str(class),
+        None => serializer.serialize_none(),
+    }
+}
+
 fn as_millis_since_1970(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -73,13 +89,21 @@ impl ContenderInfo {
     pub(crate) fn read(node: String, seen: &Node) -> Self {
         let testimony = Testimony::read(&seen.data);
         let record = testimony.record();
-        let mode = match Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node)) {
-            Some(name) => mode_name(name.mode),
-            None if node == BARRIER => "class",
-            None => "unknown",
-        };
+        let mode = Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node)).map(|name| name.mode);
         ContenderInfo {
-            mode,
+            mode: match mode {
+                Some(mode) => mode_name(mode),
+                None if node == BARRIER => "class",
+                None => "unknown",
+            },
+            permits: match mode {
+                Some(Mode::Permits(permits)) => Some(permits),
+                _ => None,
+            },
+            class: match mode {
+                Some(Mode::Class(class)) => Some(class),
+                _ => None,
+            },
             node,
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),
@@ -120,6 +144,9 @@ const fn mode_name(mode: Mode) -> &'static str {
 pub struct LockInfo {
     /// Its path.
     pub path: String,
+    /// How many permits it has, where it is a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u32>,
     /// Who holds it.
     pub holders: Vec<ContenderInfo>,
     /// Who waits, the next in line first.
@@ -139,7 +166,8 @@ impl Admin {
         Admin { keeper }
     }
 
-    /// Who holds the lock at `path` and who waits for it, in order. One listing, then one read a contender, in flight together.
+    /// Who holds the lock at `path` and who waits for it, in order. One listing, then one read a contender, in flight together;
+    /// one of the path, for its permits, where nobody contends.
     ///
     /// Dropping the future leaves nothing behind.
     ///
@@ -149,7 +177,11 @@ impl Admin {
         let path = LockPath::parse(path)?;
         self.on_session(move |ensemble| async move {
             let names = ensemble.list(path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?;
-            Ok(describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await)
+            let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
+            if info.holders.is_empty() && info.waiters.is_empty() {
+                info.permits = stated_permits(&*ensemble, path.as_str()).await;
+            }
+            Ok(info)
         })
         .await
     }
@@ -306,6 +338,7 @@ async fn describe(
     }
     let mut info = LockInfo {
         path: path.to_owned(),
+        permits: discipline.permits().filter(|permits| *permits != UNSTATED),
         holders: Vec::new(),
         waiters: Vec::new(),
         unknown: queue.unknown().iter().map(|name| (*name).to_owned()).collect(),
@@ -340,16 +373,21 @@ async fn queue<'a>(ensemble: &dyn Ensemble, path: &str, names: &'a [String]) -> 
     let discipline = match queue.entries().first().map(|entry| entry.mode) {
         Some(Mode::Class(_)) => Discipline::Classes { barrier: BARRIER.to_owned() },
         Some(Mode::Permits(_)) => {
-            let node = ensemble.read(path).await.ok();
-            match node.map(|node| PathRecord::limit(&node.data, node.version)) {
-                Some(Limit::Permits(permits)) => Discipline::Permits { permits },
-                _ => Discipline::Permits { permits: u32::MAX },
-            }
+            Discipline::Permits { permits: stated_permits(ensemble, path).await.unwrap_or(UNSTATED) }
         }
         // An exclusive lock is a shared one that nobody reads.
         _ => Discipline::SharedExclusive,
     };
     (queue, discipline)
+}
+
+/// How many permits the path states.
+async fn stated_permits(ensemble: &dyn Ensemble, path: &str) -> Option<u32> {
+    let node = ensemble.read(path).await.ok()?;
+    match PathRecord::limit(&node.data, node.version) {
+        Limit::Permits(permits) => Some(permits),
+        _ => None,
+    }
 }
 
 pub(crate) fn refused(path: &str, fault: Fault) -> Error {
