@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use lockkeeper::{Class, Dialect};
+use rustix::process::Signal;
 
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Runs a command while holding a lock
+    /// Runs a command while holding a lock, or several
     Run(RunArgs),
     /// Lists the locks that somebody holds or waits for
     List(ListArgs),
@@ -38,6 +40,8 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Explains why a lock cannot be had now, and what one can do
     Why(WhyArgs),
+    /// Asks whoever holds a lock to let go
+    Revoke(RevokeArgs),
     /// Takes a lock from whoever holds it, with a reason that stays
     Break(BreakArgs),
     /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
@@ -61,6 +65,7 @@ impl Verb {
             Verb::List(args) => args.json,
             Verb::Show(args) => args.json,
             Verb::Why(args) => args.json,
+            Verb::Revoke(args) => args.json,
             Verb::Break(args) => args.json,
             Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
@@ -83,34 +88,46 @@ pub(crate) struct ConnectArgs {
 }
 
 const RUN_HELP: &str = "\
-NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path.
+NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path. Of several,
+all are held or none: they are taken in the order of their paths, so that no two commands wait for each other.
+
+All who use one lock say the same of it: --shared goes with plain and --exclusive, --permits with --permits and --class with
+--class. Plain and --class on one path, or two dialects, do not see each other.
 
 The command runs in a process group of its own, with its standard streams untouched, and is told of the hold in
-LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE. Signals sent to lockkeeper go to the whole group.
+LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE, of several holds a line each. Signals sent to lockkeeper go to the
+whole group. So does --on-revoke's when somebody asks for the lock: the command ends in its own time, or not at all.
 
 What a lock cannot do:
   No lock can stop a process that is paused between looking and acting. If two at once would do damage, let the resource
-  refuse: LOCKKEEPER_TOKEN grows with every grant of the lock, so it can turn away whoever comes with a smaller one.
+  refuse: LOCKKEEPER_TOKEN grows with every grant of the lock, so it can turn away whoever comes with a smaller one. Permits
+  have no token: they are held beside others.
   The hold ends with the command. What it leaves running in the background, or as a daemon, runs without the lock.
 
 Exit status:
   that of the command; 128+n if signal n killed it. Of lockkeeper itself:
-   64  the command line is wrong           75  not acquired: taken (--try), or --wait is over
+   64  the command line is wrong           75  not acquired: taken (--try), --wait is over, or somebody called it off
    69  no server could be reached          76  the lock was lost while the command ran; it was stopped
    70  internal failure                    77  the server refused
-   73  the embedded server cannot start    126, 127  the command cannot be executed, was not found
+   73  the embedded server cannot start    78  the lock has another number of permits
+                                           126, 127  the command cannot be executed, was not found
 
 Examples:
   lockkeeper run nightly -- ./job.sh
   lockkeeper run nightly --try --message 'nightly index' -- ./job.sh
-  lockkeeper run deploy --wait 30s --servers zk1:2181,zk2:2181,zk3:2181 -- make deploy";
+  lockkeeper run deploy --wait 30s --servers zk1:2181,zk2:2181,zk3:2181 -- make deploy
+  lockkeeper run catalog --shared -- ./report.sh
+  lockkeeper run downloads --permits 3 -- ./fetch.sh
+  lockkeeper run index --background --on-revoke USR1 -- ./reindex.sh
+  lockkeeper run accounts orders -- ./transfer.sh";
 
 /// `lockkeeper run`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = RUN_HELP, override_usage = "lockkeeper run <NAME> [OPTIONS] -- <COMMAND>...")]
+#[command(after_help = RUN_HELP, override_usage = "lockkeeper run <NAME>... [OPTIONS] -- <COMMAND>...")]
 pub(crate) struct RunArgs {
-    /// The lock
-    pub name: String,
+    /// The lock, or several: all of them or none
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
     /// Gives up at once if the lock is taken
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
@@ -120,6 +137,12 @@ pub(crate) struct RunArgs {
     /// Says why, to those who wait and look
     #[arg(long, short, value_name = "TEXT")]
     pub message: Option<String>,
+    /// How it is held.
+    #[command(flatten)]
+    pub kind: KindArgs,
+    /// What the command gets when somebody asks for the lock; ignore answers that it is not to be had
+    #[arg(long, value_name = "SIGNAL", value_enum, ignore_case = true, default_value = "TERM")]
+    pub on_revoke: OnRevoke,
     /// When the lock is lost, how long the command may take to end before it is killed; at most a quarter of the session
     /// timeout
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
@@ -136,6 +159,89 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// How a lock is held. At most one of these, and what goes with it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KindArgs {
+    /// Holds the lock beside others who share it, and beside nobody else
+    #[arg(long, group = "kind")]
+    pub shared: bool,
+    /// Holds the lock alone. So it is without this; with it, as the writer of a lock that other makers' readers share
+    #[arg(long, group = "kind")]
+    pub exclusive: bool,
+    /// The lock has this many permits; takes one of them, or --take
+    #[arg(long, value_name = "COUNT", group = "kind", value_parser = clap::value_parser!(u32).range(1..))]
+    pub permits: Option<u32>,
+    /// Takes so many of the --permits, all or none
+    #[arg(long, value_name = "COUNT", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]
+    pub take: Option<u32>,
+    /// Holds the lock alone; while waiting, before all of the background. The same as --class A
+    #[arg(long, group = "kind")]
+    pub foreground: bool,
+    /// Holds the lock alone; while waiting, behind all of the foreground. The same as --class B
+    #[arg(long, group = "kind")]
+    pub background: bool,
+    /// Holds the lock alone; while waiting, behind all of the classes before it in the alphabet
+    #[arg(long, value_name = "CLASS", group = "kind")]
+    pub class: Option<Class>,
+    /// Names the lock's nodes as these other clients do, to stand in one line with them [default: curator]
+    #[arg(long, value_enum, conflicts_with_all = ["permits", "foreground", "background", "class"])]
+    pub dialect: Option<DialectArg>,
+}
+
+/// Whose names the nodes have.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DialectArg {
+    /// Apache Curator
+    Curator,
+    /// The recipes of ZooKeeper's documentation
+    Recipe,
+    /// Kazoo
+    Kazoo,
+}
+
+impl From<DialectArg> for Dialect {
+    fn from(dialect: DialectArg) -> Self {
+        match dialect {
+            DialectArg::Curator => Dialect::Curator,
+            DialectArg::Recipe => Dialect::Recipe,
+            DialectArg::Kazoo => Dialect::Kazoo,
+        }
+    }
+}
+
+/// What a command gets when somebody asks for its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub(crate) enum OnRevoke {
+    /// SIGTERM: ends most commands
+    Term,
+    /// SIGINT, as Ctrl-C
+    Int,
+    /// SIGHUP
+    Hup,
+    /// SIGUSR1: ends a command that does not expect it
+    Usr1,
+    /// SIGUSR2: ends a command that does not expect it
+    Usr2,
+    /// Nothing; whoever asks is told that the lock is not to be had
+    #[value(name = "ignore")]
+    Ignore,
+}
+
+impl OnRevoke {
+    /// The signal, if it is one, and its name.
+    pub(crate) fn signal(self) -> Option<(Signal, &'static str)> {
+        match self {
+            OnRevoke::Term => Some((Signal::TERM, "SIGTERM")),
+            OnRevoke::Int => Some((Signal::INT, "SIGINT")),
+            OnRevoke::Hup => Some((Signal::HUP, "SIGHUP")),
+            OnRevoke::Usr1 => Some((Signal::USR1, "SIGUSR1")),
+            OnRevoke::Usr2 => Some((Signal::USR2, "SIGUSR2")),
+            OnRevoke::Ignore => None,
+        }
+    }
 }
 
 /// `lockkeeper list`.
@@ -173,6 +279,37 @@ pub(crate) struct WhyArgs {
     /// The lock
     pub name: String,
     /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper revoke`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Nothing is taken by force. A command under lockkeeper run gets the signal of its --on-revoke, and the lock is free when it has
+ended. To take a lock away: lockkeeper break.
+
+Exit status:
+   0  asked; with --wait, all who were asked have let go
+   1  there is nobody to ask
+   2  with --wait: somebody refused
+  75  with --wait: not all have answered in time")]
+pub(crate) struct RevokeArgs {
+    /// The lock
+    pub name: String,
+    /// Whom: the name of its node, as show tells it; one in line is asked to withdraw [default: all who hold the lock]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Why, for those who are asked
+    #[arg(long, short, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Waits for the answers, at most this long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<Duration>,
+    /// Prints who was asked, and what they answered, as one JSON document
     #[arg(long)]
     pub json: bool,
     /// Where the lock is.
@@ -266,7 +403,8 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
         None => "see lockkeeper --help".to_owned(),
     };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::new(Code::Usage, "what to do is missing: run, list, show, why, break or serve").hint(help);
+        return Failure::new(Code::Usage, "what to do is missing: run, list, show, why, revoke, break or serve")
+            .hint(help);
     }
     let text = error.to_string();
     let mut paragraphs = text.split("\n\n");

@@ -4,9 +4,12 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::process::Command;
 use std::time::Duration;
 
-use lockkeeper::{Guard, Lockkeeper, Loss};
+use futures_util::FutureExt;
+use futures_util::future::select_all;
+use lockkeeper::{Holding, Lockkeeper, Loss, MultiGuard, Revocation};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
@@ -15,6 +18,7 @@ use rustix::process::{
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::args::OnRevoke;
 use crate::exit::Failure;
 use crate::launcher;
 use crate::output::Printer;
@@ -29,6 +33,9 @@ const SURVIVORS: Duration = Duration::from_millis(10);
 /// How long to wait after a question that could not be answered.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
+/// What is answered to whoever asks for a lock that the command is not told of.
+const REFUSAL: &str = "its command is not to be disturbed (--on-revoke ignore)";
+
 /// A command that runs.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -38,6 +45,15 @@ pub(crate) struct Job {
     continued: unix::Signal,
     terminal: Option<Terminal>,
     watchdog: Option<Watchdog>,
+}
+
+/// What the command may count on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// How long it may take to end once the lock is lost.
+    pub grace: Duration,
+    /// What it gets when somebody asks for the lock.
+    pub on_revoke: OnRevoke,
 }
 
 /// How it went.
@@ -52,7 +68,7 @@ pub(crate) struct Outcome {
 
 impl Job {
     /// Starts a command that holds `guard`.
-    pub(crate) fn start(command: &[OsString], guard: &Guard) -> Result<Self, Failure> {
+    pub(crate) fn start(command: &[OsString], guard: &MultiGuard) -> Result<Self, Failure> {
         let catch = |kind| unix::signal(kind).map_err(|error| Failure::system("cannot catch signals", error));
         let (changed, continued) = (catch(SignalKind::child())?, catch(SignalKind::from_raw(Signal::CONT.as_raw()))?);
         let terminal = Terminal::controlling();
@@ -60,29 +76,27 @@ impl Job {
         // A command that turns out to need it gets it then.
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
-        let child = launcher::command(command, foreground)
-            .env("LOCKKEEPER_TOKEN", guard.token().to_string())
-            .env("LOCKKEEPER_PATH", guard.path())
-            .env("LOCKKEEPER_NODE", guard.node())
-            .spawn()
-            .map_err(|error| Failure::system("cannot start a process", error))?;
+        let mut child = launcher::command(command, foreground);
+        tell_of_the_hold(&mut child, guard);
+        let child = child.spawn().map_err(|error| Failure::system("cannot start a process", error))?;
         let pid = Pid::from_child(&child);
         // Where no process is to be had for it, the kernel's death signal is what is left.
         let watchdog = Watchdog::over(pid).ok();
         Ok(Job { pid, changed, continued, terminal, watchdog })
     }
 
-    /// Follows the command to its end, passing signals on, and stops it when the lock is lost.
+    /// Follows the command to its end, passing signals and requests to let go on, and stops it when a lock is lost.
     pub(crate) async fn attend(
         mut self,
         keeper: &Lockkeeper,
-        guard: &Guard,
+        guard: &MultiGuard,
         signals: &mut Signals,
-        grace: Duration,
+        terms: Terms,
         printer: Printer,
     ) -> Result<Outcome, Failure> {
         let mut loss = None;
         let mut kill_at = None;
+        let mut told = Vec::new();
         let lost = guard.lost();
         tokio::pin!(lost);
         let status = loop {
@@ -91,9 +105,21 @@ impl Job {
                 biased;
                 why = &mut lost, if loss.is_none() => {
                     loss = Some(why);
-                    printer.note(&format!("lock {} is lost: {why}; stopping the command", guard.path()));
+                    let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
+                    printer.note(&format!("lock {path} is lost: {why}; stopping the command"));
                     self.stop();
-                    kill_at = Some(Instant::now() + grace);
+                    kill_at = Some(Instant::now() + terms.grace);
+                }
+                (holding, request) = asked(guard, &told), if loss.is_none() => {
+                    let signal = terms.on_revoke.signal();
+                    printer.asked(holding.path(), &request, signal.map(|(_, name)| name));
+                    match signal {
+                        Some((signal, _)) => {
+                            told.push(holding.path());
+                            self.signal(signal);
+                        }
+                        None => holding.refuse_revocation(REFUSAL),
+                    }
                 }
                 () = sleep_until(deadline), if kill_at.is_some() => {
                     self.signal(Signal::KILL);
@@ -157,7 +183,7 @@ impl Job {
     }
 
     /// The command was stopped: by Ctrl-Z, by its wish for the terminal, or by someone's `kill -STOP`.
-    async fn stopped(&mut self, signal: i32, keeper: &Lockkeeper, guard: &Guard) {
+    async fn stopped(&mut self, signal: i32, keeper: &Lockkeeper, guard: &MultiGuard) {
         let Some(terminal) = &self.terminal else {
             // No terminal, no job control: whoever stopped it will let it go on.
             return;
@@ -183,23 +209,53 @@ impl Job {
     }
 }
 
+/// Tells the command what it holds: a line for each lock, in the order of their paths.
+fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
+    let lines = |line: fn(&Holding) -> String| guard.holdings().iter().map(line).collect::<Vec<_>>().join("\n");
+    command.env("LOCKKEEPER_PATH", lines(|holding| holding.path().to_owned()));
+    command.env("LOCKKEEPER_NODE", lines(Holding::node));
+    let tokens = guard.holdings().iter().map(Holding::fencing_token).collect::<Option<Vec<_>>>();
+    match tokens {
+        Some(tokens) => {
+            let tokens: Vec<_> = tokens.iter().map(ToString::to_string).collect();
+            command.env("LOCKKEEPER_TOKEN", tokens.join("\n"))
+        }
+        // One that we were started with belongs to another lock.
+        None => command.env_remove("LOCKKEEPER_TOKEN"),
+    };
+}
+
+/// The next request to let go of a lock that is not among those already told of. Dropping the future loses none.
+async fn asked<'a>(guard: &'a MultiGuard, told: &[&str]) -> (&'a Holding, Revocation) {
+    let untold = guard.holdings().iter().filter(|holding| !told.contains(&holding.path()));
+    let requests: Vec<_> =
+        untold.map(|holding| holding.revocation().map(move |request| (holding, request)).boxed()).collect();
+    match requests.is_empty() {
+        true => std::future::pending().await,
+        false => select_all(requests).await.0,
+    }
+}
+
 /// Asks the server, before the command moves again after a stop, whether the lock is still ours; `false` is a loss that the
 /// guard reports too.
 ///
 /// This process was stopped as well. It cannot know how long, nor what its connection has missed, without asking.
-async fn still_held(keeper: &Lockkeeper, guard: &Guard) -> bool {
-    let (node, admin) = (guard.node(), keeper.admin());
-    loop {
-        tokio::select! {
-            biased;
-            _ = guard.lost() => return false,
-            shown = admin.show(guard.path()) => match shown {
-                Ok(lock) if lock.holders.iter().any(|holder| node.ends_with(&holder.node)) => return guard.is_held(),
-                // No server, or one that shows somebody else: the guard hears of it.
-                _ => sleep(ASK_AGAIN).await,
-            },
+async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
+    let admin = keeper.admin();
+    for holding in guard.holdings() {
+        loop {
+            tokio::select! {
+                biased;
+                _ = guard.lost() => return false,
+                shown = admin.show(holding.path()) => match shown {
+                    Ok(lock) if lock.holders.iter().any(|holder| holding.node().ends_with(&holder.node)) => break,
+                    // No server, or one that shows somebody else: the guard hears of it.
+                    _ => sleep(ASK_AGAIN).await,
+                },
+            }
         }
     }
+    guard.is_held()
 }
 
 /// The next change of the command's state. Dropping the future loses none.

@@ -12,6 +12,8 @@ use lockkeeper_server::ServerError;
 pub(crate) enum Code {
     /// There is no such lock, nobody to take it from, or nobody agreed: nothing was changed.
     NoSuchLock = 1,
+    /// Somebody who was asked to let go refused.
+    Declined = 2,
     /// The command line or a setting is wrong; nothing was done.
     Usage = 64,
     /// No server could be reached.
@@ -26,6 +28,8 @@ pub(crate) enum Code {
     Lost = 76,
     /// A server refused.
     Refused = 77,
+    /// The lock is not what the command line says it is.
+    Mismatch = 78,
     /// The command cannot be executed.
     NotExecutable = 126,
     /// The command was not found.
@@ -65,13 +69,20 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::InvalidPath(_) | Error::InvalidServers { .. } => Code::Usage,
+            Error::InvalidPath(_)
+            | Error::InvalidClass(_)
+            | Error::InvalidPermits { .. }
+            | Error::InvalidServers { .. }
+            | Error::Duplicate { .. }
+            | Error::NoCredential { .. } => Code::Usage,
+            Error::PermitsMismatch { .. } => Code::Mismatch,
             Error::Unreachable { .. } | Error::ConnectionLost { .. } => Code::Unreachable,
             Error::AuthFailed { .. } | Error::Refused { .. } => Code::Refused,
             Error::Timeout { .. }
             | Error::Held { .. }
             | Error::Cancelled { .. }
             | Error::Evicted { .. }
+            | Error::Revoked { .. }
             | Error::SessionLost { .. }
             | Error::ParentVanishes { .. } => Code::NotAcquired,
             Error::NoSuchLock { .. } | Error::NobodyHolds { .. } | Error::NotContending { .. } => Code::NoSuchLock,

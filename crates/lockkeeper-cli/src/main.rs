@@ -8,6 +8,7 @@ mod child;
 mod commands;
 mod daemon;
 mod exit;
+mod kind;
 mod launcher;
 mod local;
 mod output;
@@ -56,6 +57,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::List(args) => commands::list::list(args, printer).await,
             Verb::Show(args) => commands::show::show(args, printer).await,
             Verb::Why(args) => commands::why::why(args, printer).await,
+            Verb::Revoke(args) => commands::revoke::revoke(args, printer).await,
             Verb::Break(args) => commands::breaking::break_lock(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Completions { shell } => args::completions(shell),

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::{Broken, ContenderInfo, LockInfo, Owner};
+use lockkeeper::{Broken, ContenderInfo, LockInfo, Owner, Revocation};
 use serde::Serialize;
 
 use crate::exit::{Code, Failure};
@@ -25,6 +25,7 @@ pub(crate) struct Printer {
 enum Event<'a> {
     Note { message: &'a str },
     Waiting { message: &'a str, lock: LockView<'a>, ahead: usize },
+    Asked { message: &'a str, path: &'a str, request: RequestView<'a>, signal: Option<&'a str> },
     Error { exit_code: u8, message: &'a str, hint: Option<&'a str> },
 }
 
@@ -54,6 +55,18 @@ impl Printer {
             event(&Event::Waiting { message, lock: LockView::of(lock), ahead });
         } else {
             say(message);
+        }
+    }
+
+    /// Says who asks for a lock of the command's, and which signal it got.
+    pub(crate) fn asked(self, path: &str, request: &Revocation, signal: Option<&str>) {
+        let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        let told = signal.map_or_else(|| "refused".to_owned(), |signal| format!("{signal} sent to the command"));
+        let message = format!("{} asks for {path}{why}: {told}", asker(request));
+        if self.json {
+            event(&Event::Asked { message: &message, path, request: RequestView::of(request), signal });
+        } else {
+            say(&message);
         }
     }
 
@@ -147,13 +160,51 @@ pub(crate) fn moment(time: SystemTime) -> String {
     time.strftime(format).to_string()
 }
 
-/// `build@ci-7 (pid 4711) since 10:42:03 (nightly index)`
+/// `build@ci-7 (pid 4711), reading, since 10:42:03 (nightly index)`
 pub(crate) fn who(contender: &ContenderInfo) -> String {
-    let mut text = format!("{} since {}", contender.described, moment(contender.since));
+    let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
+    let mut text = format!("{}{part} since {}", contender.described, moment(contender.since));
     if let Some(message) = &contender.message {
         _ = write!(text, " ({message})");
     }
+    if let Some(request) = &contender.revocation {
+        _ = write!(text, ", {}", standing(request));
+    }
     plain(&text)
+}
+
+/// What part of the lock is held or asked for, where it is not all of it.
+pub(crate) fn part(contender: &ContenderInfo) -> Option<String> {
+    match (contender.mode, contender.permits, &contender.class) {
+        (_, Some(1), _) => Some("1 permit".to_owned()),
+        (_, Some(permits), _) => Some(format!("{permits} permits")),
+        (_, _, Some(class)) => Some(format!("class {class}")),
+        ("read", ..) => Some("reading".to_owned()),
+        ("write", ..) => Some("writing".to_owned()),
+        _ => None,
+    }
+}
+
+/// `2 of 3 permits taken`
+pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
+    let taken: u32 = lock.holders.iter().map(|holder| holder.permits.unwrap_or(1)).sum();
+    lock.permits.map(|permits| format!("{taken} of {permits} permits taken"))
+}
+
+/// `asked to let go by ops@desk (pid 9): deploying`
+pub(crate) fn standing(request: &Revocation) -> String {
+    let mut text = format!("asked to let go by {}", asker(request));
+    if let Some(reason) = &request.reason {
+        _ = write!(text, ": {reason}");
+    }
+    if let Some(why) = &request.refused {
+        _ = write!(text, "; refuses: {why}");
+    }
+    text
+}
+
+fn asker(request: &Revocation) -> String {
+    request.by.as_ref().map_or_else(|| "someone unnamed".to_owned(), Owner::to_string)
 }
 
 /// `2026-11-20 10:42:03  /locks/nightly  build@ci-7 (pid 4711) removed by op@desk (pid 7): its host is gone`
@@ -192,11 +243,37 @@ struct ByView<'a> {
     pid: u32,
 }
 
+impl<'a> ByView<'a> {
+    fn of(owner: &'a Owner) -> Self {
+        let Owner { user, host, pid, .. } = owner;
+        ByView { user, host, pid: *pid }
+    }
+}
+
+/// A request to let go, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct RequestView<'a> {
+    by: Option<ByView<'a>>,
+    reason: Option<&'a str>,
+    at_ms: u64,
+    refused: Option<&'a str>,
+}
+
+impl<'a> RequestView<'a> {
+    fn of(request: &'a Revocation) -> Self {
+        RequestView {
+            by: request.by.as_ref().map(ByView::of),
+            reason: request.reason.as_deref(),
+            at_ms: request.at_ms,
+            refused: request.refused.as_deref(),
+        }
+    }
+}
+
 impl<'a> BrokenView<'a> {
     /// The view of a record.
     pub(crate) fn of(broken: &'a Broken) -> Self {
         let owner = broken.owner.as_ref();
-        let Owner { user, host, pid, .. } = &broken.by;
         let at = Timestamp::try_from(broken.at).ok();
         BrokenView {
             path: &broken.path,
@@ -211,7 +288,7 @@ impl<'a> BrokenView<'a> {
             since_ms: broken.since_ms,
             token: broken.token.get(),
             session: broken.session.to_string(),
-            by: ByView { user, host, pid: *pid },
+            by: ByView::of(&broken.by),
             reason: &broken.reason,
             at: at.map(|at| at.to_string()),
             at_ms: at.map_or(0, Timestamp::as_millisecond),
@@ -224,12 +301,15 @@ impl<'a> BrokenView<'a> {
 pub(crate) struct ContenderView<'a> {
     node: String,
     mode: &'a str,
+    permits: Option<u32>,
+    class: Option<String>,
     user: Option<&'a str>,
     host: Option<&'a str>,
     pid: Option<u32>,
     program: Option<&'a str>,
     described: &'a str,
     message: Option<&'a str>,
+    revocation: Option<RequestView<'a>>,
     since: Option<String>,
     since_ms: i64,
     token: i64,
@@ -240,6 +320,7 @@ pub(crate) struct ContenderView<'a> {
 #[derive(Serialize)]
 pub(crate) struct LockView<'a> {
     path: &'a str,
+    permits: Option<u32>,
     holders: Vec<ContenderView<'a>>,
     waiters: Vec<ContenderView<'a>>,
     unknown: &'a [String],
@@ -253,6 +334,7 @@ impl<'a> LockView<'a> {
         };
         LockView {
             path: &lock.path,
+            permits: lock.permits,
             holders: view(&lock.holders),
             waiters: view(&lock.waiters),
             unknown: &lock.unknown,
@@ -261,18 +343,22 @@ impl<'a> LockView<'a> {
 }
 
 impl<'a> ContenderView<'a> {
-    fn of(path: &str, contender: &'a ContenderInfo) -> Self {
+    /// The view of one.
+    pub(crate) fn of(path: &str, contender: &'a ContenderInfo) -> Self {
         let owner = contender.owner.as_ref();
         let since = Timestamp::try_from(contender.since).ok();
         ContenderView {
             node: format!("{path}/{}", contender.node),
             mode: contender.mode,
+            permits: contender.permits,
+            class: contender.class.map(|class| class.to_string()),
             user: owner.map(|owner| owner.user.as_str()),
             host: owner.map(|owner| owner.host.as_str()),
             pid: owner.map(|owner| owner.pid),
             program: owner.and_then(|owner| owner.program.as_deref()),
             described: &contender.described,
             message: contender.message.as_deref(),
+            revocation: contender.revocation.as_ref().map(RequestView::of),
             since: since.map(|since| since.to_string()),
             since_ms: since.map_or(0, Timestamp::as_millisecond),
             token: contender.token.get(),

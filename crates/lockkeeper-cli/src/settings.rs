@@ -99,6 +99,11 @@ pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     Ok(path)
 }
 
+/// The name of a contender's node, given as that or as its path.
+pub(crate) fn node_name<'a>(lock: &str, node: &'a str) -> &'a str {
+    node.strip_prefix(lock).and_then(|rest| rest.strip_prefix('/')).unwrap_or(node)
+}
+
 /// Where a listing starts, which may be the root of all.
 pub(crate) fn list_root(prefix: Option<&str>) -> Result<String, Failure> {
     let path = match prefix {

@@ -10,7 +10,7 @@ use crate::args::BreakArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
 use crate::output::{self, BrokenView, Printer, plain, who};
-use crate::settings::{Settings, lock_path};
+use crate::settings::{Settings, lock_path, node_name};
 
 /// Breaks a lock; returns the exit status.
 pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -55,7 +55,7 @@ fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool
             _ => Err(Error::SeveralHold { path, holders: lock.holders }),
         };
     };
-    let name = node.strip_prefix(&path).and_then(|rest| rest.strip_prefix('/')).unwrap_or(node);
+    let name = node_name(&path, node);
     let holders = lock.holders.into_iter().map(|holder| (holder, true));
     let mut all = holders.chain(lock.waiters.into_iter().map(|waiter| (waiter, false)));
     all.find(|(contender, _)| contender.node == name)

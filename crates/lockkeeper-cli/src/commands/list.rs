@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::args::ListArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
-use crate::output::{self, BrokenView, LockView, Printer, broken_line, plain, who};
+use crate::output::{self, BrokenView, LockView, Printer, broken_line, permits, plain, who};
 use crate::settings::{Settings, list_root};
 
 #[derive(Serialize)]
@@ -71,6 +71,9 @@ fn line(lock: &LockInfo) -> String {
             }
         }
         None => line.push_str("  free"),
+    }
+    if let Some(permits) = permits(lock) {
+        _ = write!(line, ", {permits}");
     }
     if !lock.waiters.is_empty() {
         _ = write!(line, ", {} waiting", lock.waiters.len());

@@ -2,6 +2,7 @@
 
 pub(crate) mod breaking;
 pub(crate) mod list;
+pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;

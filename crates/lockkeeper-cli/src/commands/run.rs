@@ -7,12 +7,13 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lockkeeper::{Builder, Error, Guard, LockPath, Lockkeeper, Loss, ReleaseError};
+use lockkeeper::{Builder, Error, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
 use tokio::time::{Instant, timeout};
 
-use crate::args::RunArgs;
-use crate::child::{Job, Outcome};
+use crate::args::{OnRevoke, RunArgs};
+use crate::child::{Job, Outcome, Terms};
 use crate::exit::{Code, Failure};
+use crate::kind::Kind;
 use crate::local;
 use crate::output::Printer;
 use crate::settings::{CONNECT_TIMEOUT, Place, Settings, lock_path};
@@ -30,14 +31,16 @@ const PROGRAM_CHARS: usize = 200;
 
 /// Runs a command under a lock; returns the exit status.
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
-    let path = lock_path(&args.name)?;
+    let paths = lock_paths(&args.names)?;
+    let kind = Kind::of(&args.kind)?;
     let settings = Settings::read(args.connect)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     // A wait of nothing is a try: no server could answer in no time.
     let wait = args.wait.filter(|wait| !wait.is_zero());
     let mut line = Line {
-        path,
+        paths,
+        kind,
         once: args.once || (args.wait.is_some() && wait.is_none()),
         message: args.message,
         builder: settings.builder().program(program(&args.command)),
@@ -67,17 +70,15 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
             return Ok(signals::status(signal.as_raw()));
         }
     };
-    // It notices a loss in time to end before anybody else can be let in, if it ends within a quarter of the timeout.
-    let grace = args.grace.min(guard.session_timeout() / 4);
     let keeper = line.keeper.as_ref().expect("it granted the lock");
-    let ran = hold(&args.command, keeper, &guard, &mut signals, grace, *printer).await;
+    let ran = hold(&args.command, keeper, &guard, &mut signals, args.grace, args.on_revoke, *printer).await;
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // Said when it happened. There is nothing to release; if a node is left, closing the session takes it along.
         drop(guard);
         line.leave(LEAVING).await;
         return Ok(Code::Lost as u8);
     }
-    let released = release(guard).await;
+    let released = release(guard, &line.locks()).await;
     line.leave(LEAVING).await;
     let outcome = ran?;
     match released {
@@ -87,38 +88,58 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
             Ok(outcome.status)
         }
         Err(loss) => {
-            printer.note(&format!("lock {} was lost before the command ended: {loss}", line.path));
+            printer.note(&format!("{} was lost before the command ended: {loss}", line.locks()));
             Ok(Code::Lost as u8)
         }
+    }
+}
+
+/// The paths that names stand for, in the order in which they are taken.
+fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
+    let mut paths = names.iter().map(|name| lock_path(name)).collect::<Result<Vec<_>, _>>()?;
+    paths.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    match paths.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => Err(Error::Duplicate { path: twice[0].to_string() }.into()),
+        None => Ok(paths),
     }
 }
 
 async fn hold(
     command: &[OsString],
     keeper: &Lockkeeper,
-    guard: &Guard,
+    guard: &MultiGuard,
     signals: &mut Signals,
     grace: Duration,
+    on_revoke: OnRevoke,
     printer: Printer,
 ) -> Result<Outcome, Failure> {
     let job = Job::start(command, guard)?;
     signals.add(RUNNING)?;
-    job.attend(keeper, guard, signals, grace, printer).await
+    // It notices a loss in time to end before anybody else can be let in, if it ends within a quarter of the timeout.
+    let terms = Terms { grace: grace.min(session_timeout(guard) / 4), on_revoke };
+    job.attend(keeper, guard, signals, terms, printer).await
+}
+
+/// The timeout of the session that holds the locks.
+fn session_timeout(guard: &MultiGuard) -> Duration {
+    guard.holdings().first().expect("the parser asks for a name").session_timeout()
 }
 
 /// Lets go of the lock; says what there is to say about it.
 ///
 /// # Errors
 /// The loss, if it was not ours any more, so that the command may have run beside another.
-async fn release(guard: Guard) -> Result<Option<String>, Loss> {
-    let (path, session_timeout) = (guard.path().to_owned(), guard.session_timeout());
+async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss> {
+    let session_timeout = session_timeout(&guard);
     match timeout(RELEASING, guard.release()).await {
         Ok(Ok(())) => Ok(None),
         Ok(Err(ReleaseError::NotHeld { loss })) => Err(loss),
-        Ok(Err(error)) => Ok(Some(format!("lock {path}: {error}"))),
+        Ok(Err(error)) => Ok(Some(format!("{locks}: {error}"))),
         Err(_) => {
             let timeout = humantime::format_duration(session_timeout);
-            Ok(Some(format!("releasing {path} was not confirmed; it is free when the session ends, in {timeout}")))
+            Ok(Some(format!(
+                "the release of {locks} was not confirmed; it is free when the session ends, in {timeout}"
+            )))
         }
     }
 }
@@ -131,7 +152,9 @@ fn program(command: &[OsString]) -> String {
 
 /// A place in line, or the way to it.
 struct Line {
-    path: LockPath,
+    /// In the order in which they are taken.
+    paths: Vec<LockPath>,
+    kind: Kind,
     once: bool,
     message: Option<String>,
     builder: Builder,
@@ -145,7 +168,7 @@ struct Line {
 
 impl Line {
     /// Stands in line until the lock is granted or the deadline has passed, in a new session if one is lost.
-    async fn stand(&mut self) -> Result<Guard, Failure> {
+    async fn stand(&mut self) -> Result<MultiGuard, Failure> {
         let mut stood = false;
         loop {
             let keeper = match self.connect().await {
@@ -158,8 +181,8 @@ impl Line {
             };
             self.keeper = Some(keeper.clone());
             stood = true;
-            let lock = keeper.mutex(self.path.as_str());
-            let mut acquire = if self.once { lock.try_acquire() } else { lock.acquire() };
+            let requests = self.paths.iter().map(|path| self.kind.request(&keeper, path.as_str(), self.once));
+            let mut acquire = keeper.multi_lock(requests);
             if let Some(remaining) = self.remaining() {
                 acquire = acquire.timeout(remaining);
             }
@@ -169,12 +192,11 @@ impl Line {
             let outcome = tokio::select! {
                 biased;
                 outcome = IntoFuture::into_future(acquire) => outcome,
-                never = waiting::tell(&keeper, self.path.as_str(), self.started, self.printer) => match never {},
+                never = waiting::tell(&keeper, &self.paths, self.started, self.printer) => match never {},
             };
             match outcome {
-                Err(Error::SessionLost { loss, .. }) if self.has_time() => {
-                    self.printer
-                        .note(&format!("the place in line for {} is lost: {loss}; standing in line again", self.path));
+                Err(error @ Error::SessionLost { .. }) if self.has_time() => {
+                    self.printer.note(&format!("{error}; standing in line again"));
                     self.leave(Duration::ZERO).await;
                 }
                 other => return Ok(other?),
@@ -197,6 +219,12 @@ impl Line {
                 })
             }
         }
+    }
+
+    /// `lock /locks/nightly`, `locks /locks/a, /locks/b`
+    fn locks(&self) -> String {
+        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
+        format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "))
     }
 
     fn remaining(&self) -> Option<Duration> {

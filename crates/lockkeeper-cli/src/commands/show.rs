@@ -7,7 +7,7 @@ use lockkeeper::{Admin, ContenderInfo, Error, LockInfo};
 use crate::args::ShowArgs;
 use crate::exit::Failure;
 use crate::local;
-use crate::output::{self, LockView, Printer, moment, plain};
+use crate::output::{self, LockView, Printer, moment, part, permits, plain, standing};
 use crate::settings::{CONNECT_TIMEOUT, Place, Settings, lock_path};
 
 /// Shows a lock; returns the exit status.
@@ -49,6 +49,9 @@ pub(crate) async fn inquire<T>(
 fn text(lock: &LockInfo) -> String {
     let mut text = plain(&lock.path);
     text.push('\n');
+    if let Some(permits) = permits(lock) {
+        _ = writeln!(text, "  {permits}");
+    }
     if lock.holders.is_empty() {
         text.push_str("  free\n");
     }
@@ -70,16 +73,21 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
     let detail = |text: &mut String, name: &str, value: &str| {
         _ = writeln!(text, "    {name:<8} {}", plain(value));
     };
+    if let Some(part) = part(contender) {
+        detail(text, "as", &part);
+    }
     if let Some(message) = &contender.message {
         detail(text, "why", message);
     }
     if let Some(program) = contender.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
         detail(text, "runs", program);
     }
-    detail(text, "token", &contender.token.to_string());
+    if let Some(request) = &contender.revocation {
+        detail(text, "told", &standing(request));
+    }
+    if contender.permits.is_none() {
+        detail(text, "token", &contender.token.to_string());
+    }
     detail(text, "node", &format!("{path}/{}", contender.node));
     detail(text, "session", &contender.session.to_string());
-    if contender.mode != "exclusive" {
-        detail(text, "mode", contender.mode);
-    }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::args::WhyArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
-use crate::output::{self, BrokenView, LockView, Printer, broken_line, moment, plain};
+use crate::output::{self, BrokenView, LockView, Printer, broken_line, moment, part, permits, plain, standing};
 use crate::settings::{Settings, lock_path};
 
 /// How many of those who wait are told one by one.
@@ -58,6 +58,9 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
             }
         }
     }
+    if let Some(permits) = permits(lock) {
+        _ = writeln!(text, "{permits}");
+    }
     if !lock.waiters.is_empty() {
         let waiters = lock.waiters.len();
         _ = writeln!(text, "{waiters} in line; who comes now stands behind them");
@@ -79,6 +82,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
              \x20 wait in line         lockkeeper run {name} -- COMMAND\n\
              \x20 not for ever         lockkeeper run {name} --wait 5m -- COMMAND\n\
              \x20 see it all           lockkeeper show {name}\n\
+             \x20 ask for it           lockkeeper revoke {name} --reason 'WHY' --wait 1m\n\
              \x20 take it away         lockkeeper break {name} --reason 'WHY'\n"
         );
     }
@@ -88,9 +92,13 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
 /// `build@ci-7 (pid 4711) since 10:42:03, 12m ago (nightly index)`
 fn stands(contender: &ContenderInfo, now: SystemTime) -> String {
     let ago = now.duration_since(contender.since).unwrap_or_default();
-    let mut text = format!("{} since {}, {} ago", contender.described, moment(contender.since), coarse(ago));
+    let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
+    let mut text = format!("{}{part} since {}, {} ago", contender.described, moment(contender.since), coarse(ago));
     if let Some(message) = &contender.message {
         _ = write!(text, " ({message})");
+    }
+    if let Some(request) = &contender.revocation {
+        _ = write!(text, ", {}", standing(request));
     }
     plain(&text)
 }

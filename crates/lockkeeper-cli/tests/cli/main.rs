@@ -5,9 +5,12 @@
 mod breaking;
 mod harness;
 mod input;
+mod kinds;
 mod losing;
 mod place;
+mod revoking;
 mod running;
+mod several;
 mod showing;
 mod signals;
 mod terminal;

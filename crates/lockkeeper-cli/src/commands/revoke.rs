@@ -1,0 +1,107 @@
+//! `lockkeeper revoke`: asks whoever holds a lock to let go, and tells what came of it.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkeeper::{Admin, Answer, Asked, Error};
+use serde::Serialize;
+
+use crate::args::RevokeArgs;
+use crate::commands::show::inquire;
+use crate::exit::{Code, Failure};
+use crate::output::{self, ContenderView, Printer, who};
+use crate::settings::{Settings, lock_path, node_name};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    path: &'a str,
+    asked: Vec<AskedView<'a>>,
+}
+
+/// One who was asked, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct AskedView<'a> {
+    #[serde(flatten)]
+    contender: ContenderView<'a>,
+    /// `null` where nobody waited for it.
+    answer: Option<&'static str>,
+    refusal: Option<&'a str>,
+}
+
+/// Asks; returns the exit status.
+pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    let settings = Settings::read(args.connect)?;
+    let (node, reason) = (args.node.as_deref().map(|node| node_name(&path, node)), args.reason.as_deref());
+    let asking = inquire(&settings, async |admin| {
+        let asked = ask(&admin, &path, node, reason).await?;
+        if !printer.is_json() {
+            for asked in &asked {
+                printer.note(&format!("asked {} to let go of {path}", who(asked.contender())));
+            }
+        }
+        let answers = match args.wait {
+            Some(wait) => Some(hear(&asked, wait, printer).await?),
+            None => None,
+        };
+        Ok((asked, answers))
+    });
+    // Where no server runs nobody can hold anything.
+    let (asked, answers) = asking.await?.ok_or_else(|| Error::NoSuchLock { path: path.clone() })?;
+    if printer.is_json() {
+        let answers = answers.iter().flatten().map(Some).chain(std::iter::repeat(None));
+        let asked = asked.iter().zip(answers).map(|(asked, answer)| view(&path, asked, answer)).collect();
+        output::document(&Report { path: &path, asked })?;
+    }
+    Ok(status(answers.as_deref().unwrap_or_default()))
+}
+
+/// Puts the request to one, or to all who hold the lock.
+async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+    let asked = match node {
+        Some(node) => vec![admin.revoke_node(path, node, reason).await?],
+        None => admin.revoke(path, reason).await?,
+    };
+    if asked.is_empty() {
+        return Err(Error::NobodyHolds { path: path.to_owned() });
+    }
+    Ok(asked)
+}
+
+/// Waits for all of the answers, and tells each when it comes.
+async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<Answer>, Error> {
+    let answers = asked.iter().map(async |asked| {
+        let answer = asked.answer(wait).await?;
+        if !printer.is_json() {
+            let who = &asked.contender().described;
+            printer.note(&match &answer {
+                Answer::Released => format!("{who} has let go"),
+                Answer::Refused(why) => format!("{who} refuses: {why}"),
+                _ => format!("no answer within {} from {who}", humantime::format_duration(wait)),
+            });
+        }
+        Ok(answer)
+    });
+    join_all(answers).await.into_iter().collect()
+}
+
+fn view<'a>(path: &str, asked: &'a Asked, answer: Option<&'a Answer>) -> AskedView<'a> {
+    let (answer, refusal) = match answer {
+        None => (None, None),
+        Some(Answer::Released) => (Some("released"), None),
+        Some(Answer::Refused(why)) => (Some("refused"), Some(why.as_str())),
+        Some(_) => (Some("none"), None),
+    };
+    AskedView { contender: ContenderView::of(path, asked.contender()), answer, refusal }
+}
+
+/// A refusal weighs more than silence: it will not change by waiting.
+fn status(answers: &[Answer]) -> u8 {
+    if answers.iter().any(|answer| matches!(answer, Answer::Refused(_))) {
+        Code::Declined as u8
+    } else if answers.iter().any(|answer| !matches!(answer, Answer::Released)) {
+        Code::NotAcquired as u8
+    } else {
+        0
+    }
+}

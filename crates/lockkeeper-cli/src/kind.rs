@@ -1,0 +1,73 @@
+//! The kind of lock that the command line asks for, as a request to the library.
+
+use lockkeeper::{Acquire, Class, Dialect, Holding, Lockkeeper};
+
+use crate::args::KindArgs;
+use crate::exit::{Code, Failure};
+
+/// How a lock is to be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Alone.
+    Alone(Dialect),
+    /// Alone, as the writer among readers.
+    Writing(Dialect),
+    /// Beside others who share it.
+    Shared(Dialect),
+    /// Some of its permits.
+    Permits { permits: u32, take: u32 },
+    /// Alone, in turn by class.
+    Class(Class),
+}
+
+impl Kind {
+    /// What was typed; the parser has seen to it that it is one kind.
+    ///
+    /// # Errors
+    /// More permits are to be taken than there are.
+    pub(crate) fn of(args: &KindArgs) -> Result<Self, Failure> {
+        let dialect = args.dialect.map_or_else(Dialect::default, Dialect::from);
+        Ok(match (args.permits, args.class) {
+            (Some(permits), _) => {
+                let take = args.take.unwrap_or(1);
+                if take > permits {
+                    let problem = format!("--take {take} asks for more than there are with --permits {permits}");
+                    return Err(Failure::new(Code::Usage, problem));
+                }
+                Kind::Permits { permits, take }
+            }
+            (None, Some(class)) => Kind::Class(class),
+            (None, None) if args.foreground => Kind::Class(Class::FOREGROUND),
+            (None, None) if args.background => Kind::Class(Class::BACKGROUND),
+            (None, None) if args.shared => Kind::Shared(dialect),
+            (None, None) if args.exclusive => Kind::Writing(dialect),
+            (None, None) => Kind::Alone(dialect),
+        })
+    }
+
+    /// A request for the lock at `path`; with `once`, one that does not wait.
+    pub(crate) fn request(self, keeper: &Lockkeeper, path: &str, once: bool) -> Acquire<Holding> {
+        match self {
+            Kind::Alone(dialect) => {
+                let lock = keeper.mutex(path).dialect(dialect);
+                if once { lock.try_acquire().any() } else { lock.acquire().any() }
+            }
+            Kind::Writing(dialect) => {
+                let lock = keeper.rwlock(path).dialect(dialect).write();
+                if once { lock.try_acquire().any() } else { lock.acquire().any() }
+            }
+            Kind::Shared(dialect) => {
+                let lock = keeper.rwlock(path).dialect(dialect).read();
+                if once { lock.try_acquire().any() } else { lock.acquire().any() }
+            }
+            Kind::Permits { permits, take } => {
+                let lock = keeper.semaphore(path, permits);
+                if once { lock.try_acquire_many(take).any() } else { lock.acquire_many(take).any() }
+            }
+            Kind::Class(class) => {
+                let lock = keeper.priority_lock(path).class(class);
+                if once { lock.try_acquire().any() } else { lock.acquire().any() }
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Every kind of lock from the command line: who holds beside whom, and what is told of it.
+
+use std::io::BufRead;
+
+use crate::harness::{Home, Running, failure, until};
+
+/// A command that holds the lock until its standard input ends.
+fn holder(home: &Home, name: &str, args: &[&str]) -> Running {
+    let mut holder = home.spawn(name, args, "echo up; cat");
+    assert_eq!(holder.line(), "up", "{name} {args:?}");
+    holder
+}
+
+fn let_go(mut holders: Vec<Running>) {
+    for holder in &mut holders {
+        holder.close_stdin();
+        assert!(holder.wait().success());
+    }
+}
+
+/// Whether a second command is kept out.
+fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
+    let output = home.output(&[&["run", name, "--try"], args, &["--", "true"]].concat());
+    match output.status.code() {
+        Some(0) => false,
+        Some(75) => true,
+        _ => panic!("{output:?}"),
+    }
+}
+
+/// T-15, T-22, N-27: who shares and who does not, each pair in both orders, in every dialect.
+#[test]
+fn readers_hold_together_and_with_nobody_else() {
+    let home = Home::new();
+    for dialect in ["curator", "recipe", "kazoo"] {
+        let kinds = [vec![], vec!["--exclusive"], vec!["--shared"]];
+        let kinds = kinds.map(|kind| [kind, vec!["--dialect", dialect]].concat());
+        for first in &kinds {
+            let holding = holder(&home, dialect, first);
+            for second in &kinds {
+                let both_read = first[0] == "--shared" && second[0] == "--shared";
+                // The recipes' writers and plain locks have names of their own, which count for each other here.
+                assert_eq!(is_kept_out(&home, dialect, second), !both_read, "{first:?}, {second:?}");
+            }
+            let_go(vec![holding]);
+        }
+    }
+}
+
+/// N-30: no stream of readers keeps a writer out.
+#[test]
+fn a_reader_behind_a_waiting_writer_waits() {
+    let home = Home::new();
+    let readers = vec![holder(&home, "a", &["--shared"]), holder(&home, "a", &["--shared"])];
+    assert_eq!(home.count("a"), (2, 0));
+    let mut writer = home.spawn("a", &[], "echo writer >> order");
+    let mut line = String::new();
+    writer.stderr.read_line(&mut line).unwrap();
+    assert!(line.contains(", reading, since ") && line.trim_end().ends_with(" and 1 more, 2 ahead"), "{line}");
+    let mut reader = home.spawn("a", &["--shared"], "echo reader >> order");
+    until("both wait", || home.count("a") == (2, 2));
+    assert_eq!(home.show("a")["holders"][0]["mode"], "read");
+    let text = String::from_utf8(home.output(&["show", "a"]).stdout).unwrap();
+    assert!(text.contains("    as       reading\n"), "{text}");
+    let_go(readers);
+    assert!(writer.wait().success() && reader.wait().success());
+    assert_eq!(crate::harness::text(&home.file("order")), "writer\nreader\n");
+}
+
+/// As many at once as there are permits, told as such; whoever thinks there are more is refused.
+#[test]
+fn permits_are_counted_and_the_number_belongs_to_the_lock() {
+    let home = Home::new();
+    let pool = ["--permits", "3"];
+    let two = holder(&home, "pool", &["--permits", "3", "--take", "2"]);
+    assert!(is_kept_out(&home, "pool", &["--permits", "3", "--take", "2"]));
+    let one = holder(&home, "pool", &pool);
+    assert!(is_kept_out(&home, "pool", &pool));
+
+    let lock = home.show("pool");
+    assert_eq!((&lock["permits"], &lock["holders"][0]["permits"]), (&3.into(), &2.into()));
+    assert_eq!(lock["holders"][0]["mode"], "permits");
+    let text = String::from_utf8(home.output(&["show", "pool"]).stdout).unwrap();
+    assert!(text.contains("  3 of 3 permits taken\n") && text.contains("    as       2 permits\n"), "{text}");
+    assert!(!text.contains("token"), "{text}");
+    let text = String::from_utf8(home.output(&["list"]).stdout).unwrap();
+    assert!(text.contains(", 2 permits, since ") && text.ends_with(" and 1 more, 3 of 3 permits taken\n"), "{text}");
+    let mut waiter = home.spawn("pool", &pool, "echo in");
+    let mut line = String::new();
+    waiter.stderr.read_line(&mut line).unwrap();
+    assert!(line.trim_end().ends_with(" and 1 more, 3 of 3 permits taken, 2 ahead"), "{line}");
+    let text = String::from_utf8(home.output(&["why", "pool"]).stdout).unwrap();
+    assert!(text.contains("3 of 3 permits taken\n"), "{text}");
+
+    let output = home.output(&["run", "pool", "--permits", "4", "--", "touch", "ran"]);
+    assert_eq!(failure(&output), (Some(78), "/locks/pool has 3 permits, not 4".to_owned()));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("  hint: all who use the path must agree"));
+    let_go(vec![one]);
+    assert_eq!(waiter.line(), "in");
+    assert!(waiter.wait().success());
+    let_go(vec![two]);
+    // It stays so when nobody holds any.
+    assert_eq!(home.show("pool")["permits"], 3);
+    assert_eq!(home.output(&["run", "pool", "--permits", "2", "--", "true"]).status.code(), Some(78));
+    assert!(!home.file("ran").exists());
+}
+
+/// Permits are held beside others, so there is no newest of them. One that was inherited is another lock's.
+#[test]
+fn permits_have_no_token() {
+    let home = Home::new();
+    let inner = [crate::harness::BINARY, "run", "pool", "--permits", "2", "--", "sh", "-c"];
+    let script = "echo \"${LOCKKEEPER_TOKEN-none} $LOCKKEEPER_PATH $LOCKKEEPER_NODE\"";
+    let output = home.output(&[&["run", "a", "--"], inner.as_slice(), &[script]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("none /locks/pool /locks/pool/_c_") && text.contains("-permits-1-"), "{text}");
+}
+
+/// C-09, C-18, C-20: the order of service is that of the classes, then that of arrival; nobody is interrupted.
+#[test]
+fn classes_are_served_in_their_order() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &["--background"], "echo $LOCKKEEPER_TOKEN; cat");
+    let token = first.line();
+    let mut waiters = Vec::new();
+    for (at, args) in
+        [&["--class", "C"][..], &["--background"], &["--foreground"], &["--class", "A"]].iter().enumerate()
+    {
+        waiters.push(home.spawn("a", args, &format!("echo {at} >> order")));
+        until("it waits", || home.count("a") == (1, at + 1));
+    }
+    let lock = home.show("a");
+    assert_eq!((&lock["holders"][0]["class"], &lock["holders"][0]["mode"]), (&"B".into(), &"class".into()));
+    assert_eq!(lock["holders"][0]["token"].to_string(), token);
+    let classes: Vec<_> = lock["waiters"].as_array().unwrap().iter().map(|waiter| waiter["class"].clone()).collect();
+    assert_eq!(classes, ["A", "A", "B", "C"]);
+    let mut line = String::new();
+    waiters[2].stderr.read_line(&mut line).unwrap();
+    assert!(line.contains(", class B, since "), "{line}");
+    assert!(is_kept_out(&home, "a", &["--foreground"]));
+    let_go(vec![first]);
+    for waiter in &mut waiters {
+        assert!(waiter.wait().success());
+    }
+    assert_eq!(crate::harness::text(&home.file("order")), "2\n3\n1\n0\n");
+}
+
+type IsNamed = fn(&str) -> bool;
+
+/// The nodes are named as the other clients name theirs.
+#[test]
+fn dialects_name_the_nodes() {
+    let home = Home::new();
+    let cases: [(&[&str], IsNamed); 7] = [
+        (&[], |name| name.starts_with("_c_") && name.contains("-lock-")),
+        (&["--exclusive"], |name| name.starts_with("_c_") && name.contains("-__WRIT__")),
+        (&["--shared", "--dialect", "curator"], |name| name.starts_with("_c_") && name.contains("-__READ__")),
+        (&["--dialect", "recipe"], |name| name.starts_with("lock-")),
+        (&["--dialect", "recipe", "--shared"], |name| name.starts_with("read-")),
+        (&["--dialect", "kazoo", "--shared"], |name| name[32..].starts_with("__rlock__")),
+        (&["--background"], |name| name.starts_with("B-")),
+    ];
+    for (at, (args, is_named)) in cases.iter().enumerate() {
+        let lock = format!("/app/{at}");
+        let args = [&["run", &lock], *args, &["--", "sh", "-c", "echo $LOCKKEEPER_NODE"]].concat();
+        let output = home.output(&args);
+        let node = String::from_utf8(output.stdout).unwrap();
+        let name = node.trim_end().strip_prefix(&format!("{lock}/")).unwrap_or_else(|| panic!("{args:?}: {node}"));
+        assert!(is_named(name), "{args:?}: {name}");
+    }
+}

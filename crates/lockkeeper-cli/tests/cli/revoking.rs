@@ -1,0 +1,199 @@
+//! Asking for a lock: what the command under it gets, what the asker is told, and that nothing is taken by force.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::harness::{Home, Running, failure, is_alive};
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// T-27: of every kind the holder's command is signalled within a second, and its end is the end of the hold.
+#[test]
+fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
+    let home = Home::new();
+    let kinds: [&[&str]; 7] = [
+        &[],
+        &["--exclusive"],
+        &["--shared"],
+        &["--permits", "2"],
+        &["--background"],
+        &["--dialect", "recipe"],
+        &["--dialect", "kazoo"],
+    ];
+    for (at, kind) in kinds.iter().enumerate() {
+        let name = format!("k{at}");
+        let script = "trap 'date +%s%3N; exit 9' TERM; echo up; while :; do sleep 0.01; done";
+        let mut holder = home.spawn(&name, &[*kind, &["--json"]].concat(), script);
+        assert_eq!(holder.line(), "up");
+        let output = home.output(&["revoke", &name, "--reason", "deploying", "--wait", "30s"]);
+        assert_eq!(output.status.code(), Some(0), "{kind:?}: {output:?}");
+        let told: u64 = holder.line().parse().unwrap();
+        let (code, text) = holder.end();
+        assert_eq!(code, Some(9), "{kind:?}: {text}");
+        let event: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!((&event["event"], &event["signal"]), (&"asked".into(), &"SIGTERM".into()), "{text}");
+        assert_eq!(
+            (&event["path"], &event["request"]["reason"]),
+            (&format!("/locks/{name}").into(), &"deploying".into())
+        );
+        let asked = event["request"]["at_ms"].as_u64().unwrap();
+        assert!(told.saturating_sub(asked) < 1000, "{kind:?}: {} ms", told - asked);
+        assert_eq!(home.count(&name), (0, 0));
+    }
+}
+
+/// The whole group gets it; the exit status is the command's, as with a signal sent by anybody else.
+#[test]
+fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["-m", "long"], "echo $$; sh -c 'echo $$; exec sleep 1000'; true");
+    let (command, grandchild) = (holder.pid_line(), holder.pid_line());
+    let mut next = home.spawn("a", &[], "echo in");
+    let output = home.output(&["revoke", "a", "-r", "deploying", "--wait", "30s"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let who = format!("(pid {})", holder.pid().as_raw_nonzero());
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("lockkeeper: asked ") && lines[0].ends_with(" to let go of /locks/a"), "{text}");
+    assert!(lines[0].contains(&who) && lines[0].contains("(long)"), "{text}");
+    assert!(lines[1].contains(&who) && lines[1].ends_with(" has let go"), "{text}");
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(128 + 15), "{text}");
+    assert!(text.ends_with(" asks for /locks/a (deploying): SIGTERM sent to the command\n"), "{text}");
+    assert_eq!(next.line(), "in");
+    assert!(next.wait().success());
+    assert!(!is_alive(command) && !is_alive(grandchild));
+}
+
+/// T-25: the command decides when: it ends its step, and the lock is free then.
+#[test]
+fn the_signal_can_be_chosen() {
+    let home = Home::new();
+    for (signal, number) in [("USR1", 10), ("usr2", 12), ("HUP", 1), ("INT", 2), ("TERM", 15)] {
+        let script = format!("trap 'echo told; read end; exit 7' {number}; echo up; while :; do sleep 0.01; done");
+        let mut holder = home.spawn("a", &["--on-revoke", signal], &script);
+        assert_eq!(holder.line(), "up");
+        assert!(home.output(&["revoke", "a"]).status.success());
+        assert_eq!(holder.line(), "told");
+        let lock = home.show("a");
+        let asked = &lock["holders"][0]["revocation"];
+        assert_eq!((&asked["reason"], &asked["refused"]), (&Value::Null, &Value::Null), "{lock}");
+        assert!(asked["by"]["pid"].is_u64() && asked["at_ms"].is_u64(), "{lock}");
+        for verb in ["show", "why", "list"] {
+            let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+            assert!(text.contains("asked to let go by "), "{text}");
+        }
+        holder.close_stdin();
+        assert_eq!(holder.wait().code(), Some(7));
+        assert_eq!(home.count("a"), (0, 0));
+    }
+}
+
+/// T-28: nothing is taken by force, and the asker knows that it was not given.
+#[test]
+fn a_command_that_stays_keeps_the_lock() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "trap 'echo told' TERM; echo up; until [ -e stop ]; do sleep 0.01; done");
+    assert_eq!(holder.line(), "up");
+    let output = home.output(&["revoke", "a", "--wait", "300ms"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(75), "{text}");
+    assert!(text.contains("no answer within 300ms from "), "{text}");
+    assert_eq!(holder.line(), "told");
+    assert_eq!(home.count("a"), (1, 0));
+    std::fs::write(home.file("stop"), "").unwrap();
+    assert!(holder.wait().success());
+}
+
+/// A refusal is an answer, to each who asks.
+#[test]
+fn a_command_that_is_not_to_be_disturbed_refuses() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--on-revoke", "ignore"], "trap 'echo told' TERM; echo up; cat; echo end");
+    assert_eq!(holder.line(), "up");
+    for reason in ["first", "second"] {
+        let output = home.output(&["revoke", "a", "--reason", reason, "--wait", "30s", "--json"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let asked = &report["asked"][0];
+        assert_eq!((&report["path"], &asked["answer"]), (&"/locks/a".into(), &"refused".into()), "{report}");
+        assert!(asked["refusal"].as_str().unwrap().contains("--on-revoke ignore"), "{report}");
+        assert_eq!(asked["pid"], holder.pid().as_raw_nonzero().get());
+    }
+    let output = home.output(&["revoke", "a", "--wait", "30s"]);
+    assert!(output.status.code() == Some(2) && stderr(&output).contains(" refuses: "), "{output:?}");
+    let text = String::from_utf8(home.output(&["show", "a"]).stdout).unwrap();
+    assert!(text.contains("; refuses: its command is not to be disturbed"), "{text}");
+    holder.close_stdin();
+    assert_eq!(holder.line(), "end");
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(0));
+    assert!(text.contains(" asks for /locks/a (second): refused\n"), "{text}");
+}
+
+/// One in line that is asked withdraws, and is told by whom.
+#[test]
+fn one_in_line_withdraws() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("a", &[], "touch ran");
+    crate::harness::until("it waits", || home.count("a") == (1, 1));
+    let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
+    let output = home.output(&["revoke", "a", "--node", &node, "-r", "not today", "--wait", "30s", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["asked"][0]["node"], &report["asked"][0]["answer"]), (&node.into(), &"released".into()));
+    let (code, text) = waiter.end();
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("the wait for /locks/a was called off by ") && text.contains("not today"), "{text}");
+    assert!(!home.file("ran").exists());
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// All who hold it are asked; of several locks, the command is told of each.
+#[test]
+fn all_holders_are_asked() {
+    let home = Home::new();
+    let mut readers: Vec<_> = (0..3).map(|_| home.spawn("a", &["--shared"], "echo up; exec sleep 1000")).collect();
+    for reader in &mut readers {
+        assert_eq!(reader.line(), "up");
+    }
+    let output = home.output(&["revoke", "a", "--wait", "30s", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["asked"].as_array().unwrap().len(), 3);
+    for reader in &mut readers {
+        assert_eq!(reader.wait().code(), Some(128 + 15));
+    }
+
+    let script = "trap 'echo told; n=x$n' USR1; echo up; while [ \"$n\" != xx ]; do sleep 0.01; done; exit 5";
+    let args = ["run", "b", "c", "--on-revoke", "USR1", "--", "sh", "-c", script];
+    let mut both = Running::start(&mut home.command(&args));
+    assert_eq!(both.line(), "up");
+    for name in ["c", "b"] {
+        assert!(home.output(&["revoke", name]).status.success());
+        assert_eq!(both.line(), "told");
+    }
+    assert_eq!(both.wait().code(), Some(5));
+}
+
+#[test]
+fn where_nobody_holds_there_is_nobody_to_ask() {
+    let home = Home::new();
+    assert_eq!(failure(&home.output(&["revoke", "a"])), (Some(1), "there is no lock at /locks/a".to_owned()));
+    // Asking is no reason to start a server.
+    assert!(home.server().is_none());
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    assert_eq!(failure(&home.output(&["revoke", "a"])), (Some(1), "nobody holds /locks/a".to_owned()));
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(failure(&home.output(&["revoke", "a", "--node", "other"])).0, Some(1));
+    assert_eq!(home.show("a")["holders"][0]["revocation"], Value::Null);
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}

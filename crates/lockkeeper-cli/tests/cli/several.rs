@@ -1,0 +1,112 @@
+//! Several locks for one command: all of them, or none.
+
+use std::io::BufRead;
+
+use crate::harness::{Home, Running, failure, until};
+
+#[test]
+fn all_are_held_and_told_in_the_order_of_their_paths() {
+    let home = Home::new();
+    let script = "echo $LOCKKEEPER_PATH; echo $LOCKKEEPER_TOKEN; echo \"$LOCKKEEPER_NODE\"; cat";
+    let args = ["run", "b", "/app/c", "a", "--message", "moving", "--", "sh", "-c", script];
+    let mut running = Running::start(&mut home.command(&args));
+    assert_eq!(running.line(), "/app/c /locks/a /locks/b");
+    let tokens = running.line();
+    let tokens: Vec<_> = tokens.split(' ').collect();
+    for (name, token) in ["/app/c", "a", "b"].iter().zip(&tokens) {
+        let lock = home.show(name);
+        let holder = &lock["holders"][0];
+        assert_eq!((holder["token"].to_string().as_str(), &holder["message"]), (*token, &"moving".into()), "{name}");
+        assert_eq!(holder["node"], running.line());
+    }
+    assert_eq!(tokens.len(), 3);
+    running.close_stdin();
+    assert!(running.wait().success());
+    for name in ["/app/c", "a", "b"] {
+        assert_eq!(home.count(name), (0, 0));
+    }
+}
+
+#[test]
+fn case_52_if_one_is_taken_none_is_held() {
+    let home = Home::new();
+    let mut holder = home.spawn("b", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let (code, line) = failure(&home.output(&["run", "a", "b", "c", "--try", "--", "touch", "ran"]));
+    assert_eq!(code, Some(75));
+    assert!(line.starts_with("/locks/b is taken: held by "), "{line}");
+    let (code, line) = failure(&home.output(&["run", "c", "b", "a", "--wait", "200ms", "--", "touch", "ran"]));
+    assert_eq!(code, Some(75));
+    assert!(line.starts_with("waited ") && line.contains(" for /locks/b: held by "), "{line}");
+    assert_eq!((home.count("a"), home.count("b"), home.count("c")), ((0, 0), (1, 0), (0, 0)));
+    assert!(!home.file("ran").exists());
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// The line names the lock that is waited for, not one that is held already or not come to.
+#[test]
+fn each_wait_is_told_for_the_lock_it_is_for() {
+    let home = Home::new();
+    let mut holders: Vec<_> = ["a", "c"].iter().map(|name| home.spawn(name, &["-m", name], "echo up; cat")).collect();
+    for holder in &mut holders {
+        assert_eq!(holder.line(), "up");
+    }
+    let script = ["--", "sh", "-c", "echo in"];
+    let mut waiter = Running::start(&mut home.command(&[&["run", "c", "b", "a"], script.as_slice()].concat()));
+    for (holder, name) in holders.iter_mut().zip(["a", "c"]) {
+        let mut line = String::new();
+        waiter.stderr.read_line(&mut line).unwrap();
+        assert!(line.starts_with(&format!("lockkeeper: waiting for /locks/{name}: held by ")), "{line}");
+        assert!(line.trim_end().ends_with(&format!("({name})")), "{line}");
+        holder.close_stdin();
+    }
+    assert_eq!(waiter.line(), "in");
+    assert_eq!(waiter.end(), (Some(0), String::new()));
+    for holder in &mut holders {
+        assert!(holder.wait().success());
+    }
+}
+
+/// Whatever order they are named in, no two wait for each other.
+#[test]
+fn case_52_two_orders_do_not_deadlock() {
+    let home = Home::new();
+    let script = "mkdir busy && rmdir busy";
+    let orders = [["a", "b"], ["b", "a"]];
+    let mut running: Vec<_> = (0..12)
+        .map(|at| {
+            let args = [&["run"], orders[at % 2].as_slice(), &["--", "sh", "-c", script]].concat();
+            Running::start(&mut home.command(&args))
+        })
+        .collect();
+    for running in &mut running {
+        assert!(running.wait().success());
+    }
+}
+
+/// With one of its locks the command loses what it was promised, so it is stopped and the others are let go.
+#[test]
+fn the_loss_of_one_stops_the_command_and_frees_the_others() {
+    let home = Home::new();
+    let args = ["run", "a", "b", "--", "sh", "-c", "echo up; exec sleep 1000"];
+    let mut running = Running::start(&mut home.command(&args));
+    assert_eq!(running.line(), "up");
+    assert!(home.output(&["break", "b", "--reason", "test", "--yes"]).status.success());
+    let (code, text) = running.end();
+    assert_eq!(code, Some(76), "{text}");
+    assert!(text.starts_with("lockkeeper: lock /locks/b is lost: "), "{text}");
+    until("the other is free", || home.count("a") == (0, 0));
+}
+
+/// Each of them as the flags say.
+#[test]
+fn kinds_go_for_all_of_them() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--shared"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    assert!(home.output(&["run", "a", "b", "--shared", "--try", "--", "true"]).status.success());
+    assert_eq!(home.output(&["run", "a", "b", "--try", "--", "true"]).status.code(), Some(75));
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
