@@ -164,7 +164,12 @@ impl Contender {
     /// A watched node is gone.
     pub(super) fn gone(&mut self, name: &str) {
         if self.node() == Some(name) {
-            return self.evicted();
+            // Our own doing, perhaps: the reply says, or where that is lost the look that follows.
+            let ours = self.flight == Some(Flight::Downgrade) || self.downgrade == Downgrade::Doubtful;
+            if !ours {
+                self.evicted();
+            }
+            return;
         }
         match self.barrier {
             Barrier::Ours { watched: true, .. } if self.discipline.barrier() == Some(name) => {

@@ -48,3 +48,28 @@ fn a_waiter_is_granted_by_its_blockers_going_without_another_listing() {
     assert_eq!(waiter.next_command(), Some(Command::Grant(Grant { name: own, token })));
     assert!(waiter.holds());
 }
+
+#[test]
+fn the_going_of_its_own_node_by_its_own_downgrade_is_no_eviction() {
+    let mut writer = Contender::new(Discipline::SharedExclusive, Dialect::Curator, Mode::Write, ID, SessionId(1));
+    let Some(Command::Enter { prefix, .. }) = writer.next_command() else {
+        panic!("it enters first");
+    };
+    let own = format!("{prefix}0000000001");
+    let listing = [own.clone()];
+    writer.handle(Event::Entered { created: Ok((&own, Zxid(7))), listed: Ok(Listing::of(&listing)) });
+    assert!(matches!(writer.next_command(), Some(Command::Grant(_))));
+    writer.handle(Event::Lingered);
+    assert_eq!(writer.next_command(), watch(&own, WatchKind::Own));
+    writer.handle(Event::Watched(Ok(SEEN)));
+    writer.handle(Event::Ask(crate::Ask::Downgrade));
+    let Some(Command::Downgrade { into, .. }) = writer.next_command() else {
+        panic!("it was asked to");
+    };
+    // The server tells of the watch before it answers.
+    writer.handle(Event::Gone(&own));
+    assert!(writer.holds());
+    writer.handle(Event::Downgraded(Ok(Zxid(8))));
+    assert_eq!(writer.next_command(), Some(Command::Reads { name: into }));
+    assert!(writer.holds());
+}
