@@ -2,6 +2,8 @@
 //!
 //! `LOCKKEEPER_SEED=n` replays one seed alone; `LOCKKEEPER_SEEDS=n` runs that many.
 
+mod kinds;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -268,8 +268,11 @@ async fn a_writer_that_gives_up_lets_the_readers_behind_it_share(world: &World) 
 
 /// The readers right behind it come in, the writer behind those does not; number and token stay.
 async fn a_downgrade_keeps_the_place(world: &World) {
-    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (proxy, other) = (world.proxy().await, world.keeper().await);
+    let one = world.keeper_through(&proxy, STEADY).await;
     let guard = lock(world, &one).write().acquire().await.unwrap();
+    // From now on it hears of the going of its own node, which a downgrade deletes.
+    watches_set(&proxy, 1).await;
     let near = reader(world, &other).await;
     let next = writer(world, &other).await;
     let far = reader(world, &one).await;
