@@ -5,7 +5,8 @@
 //! what changed, and starting is one scan with nothing to replay.
 //!
 //! Invariant: a commit is atomic and on the disk when it returns, so the database is always the state after some
-//! transaction.
+//! transaction. A seal over all records is part of every commit; a start that finds it broken is refused, for a lock that is
+//! remembered wrongly is worse than a server that is down.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -22,8 +23,9 @@ use crate::machine::{Node, Owner, Tree};
 use crate::request::{Acl, AclId};
 use crate::wire::jute::{self, Malformed, Reader};
 
-/// The layout that this program reads and writes.
-const FORMAT: u32 = 1;
+/// The layout that this program writes. It also reads the one before, which has no seal, and makes it its own.
+const FORMAT: u32 = 2;
+const UNSEALED: u32 = 1;
 
 const NODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("nodes");
 const SESSIONS: TableDefinition<'_, i64, (u64, [u8; 16])> = TableDefinition::new("sessions");
@@ -32,6 +34,8 @@ const META: TableDefinition<'_, &str, i64> = TableDefinition::new("meta");
 const ZXID: &str = "zxid";
 const NEXT_SESSION: &str = "next_session";
 const STORE_ID: &str = "store_id";
+/// Fingerprint of the other numbers and of what all records add up to.
+const SEAL: &str = "seal";
 
 /// The tree lives in memory, so the database's own cache has little to do.
 const CACHE_BYTES: usize = 4 << 20;
@@ -84,6 +88,9 @@ pub(crate) trait Store: Send {
 pub(crate) struct DiskStore {
     path: PathBuf,
     database: Database,
+    store_id: i64,
+    /// What the fingerprints of all records add up to.
+    sum: u64,
     /// Released when the store is dropped, after the database.
     _lock: File,
 }
@@ -93,38 +100,52 @@ impl DiskStore {
     pub(crate) fn open(path: &Path, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
         let fail = |source| ServerError::disk(path.to_owned(), source);
         make_directory(path)?;
-        let known = check_format(path)?;
+        let format = check_format(path)?;
         let lock = lock(path)?;
-        if !known {
+        if format.is_none() {
             refuse_foreign(path)?;
         }
         let file = path.join("state.redb");
-        if known && !file.try_exists().map_err(fail)? {
+        if format.is_some() && !file.try_exists().map_err(fail)? {
             return Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb is missing".to_owned() });
         }
         let file = private_file(&file).map_err(fail)?;
-        let database = Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create_file(file)
-            .map_err(|error| database_error(path, error))?;
-        let mut store = Self { path: path.to_owned(), database, _lock: lock };
-        let state = match store.load().map_err(|error| database_error(path, error))? {
-            Some(state) => state?,
+        let open = || {
+            let database = Database::builder()
+                .set_cache_size(CACHE_BYTES)
+                .create_file(file)
+                .map_err(|error| database_error(path, error))?;
+            let mut store = Self { path: path.to_owned(), database, store_id: 0, sum: 0, _lock: lock };
+            let found = store.load(format != Some(UNSEALED)).map_err(|error| database_error(path, error))?;
+            Ok((store, found.transpose()?))
+        };
+        // The database trusts its own pages, and panics over some that are damaged.
+        let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(open));
+        let (mut store, found) = opened.unwrap_or_else(|_| {
+            Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb cannot be read".to_owned() })
+        })?;
+        let state = match found {
+            Some(state) => state,
+            None if format.is_some() => return Err(store.damaged("state.redb is empty".to_owned())),
             None => {
                 let state = fresh();
                 store.create(&state)?;
                 state
             }
         };
-        if !known {
+        if format == Some(UNSEALED) {
+            let batch = Batch { zxid: state.zxid, next_session: state.next_session, ..Batch::default() };
+            store.write(&batch).map_err(|error| database_error(path, error))?;
+        }
+        if format != Some(FORMAT) {
             write_format(path).map_err(fail)?;
         }
         Ok((store, state))
     }
 
-    /// `None` if nothing was ever committed.
+    /// `None` if nothing was ever committed. Without a seal to find, what is there is believed.
     #[allow(clippy::type_complexity, reason = "the two layers of error have different makers")]
-    fn load(&self) -> Result<Option<Result<State, ServerError>>, redb::Error> {
+    fn load(&mut self, sealed: bool) -> Result<Option<Result<State, ServerError>>, redb::Error> {
         let read = self.database.begin_read()?;
         let meta = match read.open_table(META) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
@@ -132,19 +153,28 @@ impl DiskStore {
         };
         let number = |key| -> Result<i64, redb::Error> { Ok(meta.get(key)?.map_or(0, |value| value.value())) };
         let (zxid, next_session, store_id) = (number(ZXID)?, number(NEXT_SESSION)?, number(STORE_ID)?);
+        let mut sum = 0_u64;
         let mut sessions = Vec::new();
         for entry in read.open_table(SESSIONS)?.iter()? {
             let (id, value) = entry?;
             let (timeout_ms, password) = value.value();
+            sum = sum.wrapping_add(session_print(id.value(), timeout_ms, &password));
             sessions.push((id.value(), Duration::from_millis(timeout_ms), password));
         }
         let mut nodes = Vec::new();
         for entry in read.open_table(NODES)?.iter()? {
             let (path, value) = entry?;
+            sum = sum.wrapping_add(node_print(path.value(), value.value()));
             match decode_node(value.value()) {
                 Ok(node) => nodes.push((Arc::from(path.value()), node)),
                 Err(Malformed) => return Ok(Some(Err(self.damaged(format!("node {} cannot be read", path.value()))))),
             }
+        }
+        (self.sum, self.store_id) = (sum, store_id);
+        let seal = meta.get(SEAL)?.map(|value| value.value());
+        if sealed && seal != Some(self.seal(zxid, next_session, sum)) {
+            let what = "the records in state.redb are not those that were committed".to_owned();
+            return Ok(Some(Err(self.damaged(what))));
         }
         Ok(Some(match Tree::load(nodes) {
             Ok(tree) => Ok(State { tree, sessions, zxid, next_session, store_id }),
@@ -161,45 +191,62 @@ impl DiskStore {
         for (path, node) in state.tree.iter() {
             batch.put_node(Arc::clone(path), Some(node));
         }
-        self.write(&batch, Some(state.store_id)).map_err(|error| database_error(&self.path, error))
+        self.store_id = state.store_id;
+        self.write(&batch).map_err(|error| database_error(&self.path, error))
     }
 
-    fn write(&self, batch: &Batch, store_id: Option<i64>) -> Result<(), redb::Error> {
+    fn seal(&self, zxid: i64, next_session: i64, sum: u64) -> i64 {
+        let numbers = [zxid, next_session, self.store_id].map(i64::to_be_bytes);
+        let seal = fingerprint([&numbers[0][..], &numbers[1], &numbers[2], &sum.to_be_bytes()]);
+        i64::from_be_bytes(seal.to_be_bytes())
+    }
+
+    fn write(&mut self, batch: &Batch) -> Result<(), redb::Error> {
+        let mut sum = self.sum;
         let mut write = self.database.begin_write()?;
         write.set_durability(Durability::Immediate)?;
         {
             let mut nodes = write.open_table(NODES)?;
             for (path, range) in &batch.nodes {
-                match range {
-                    Some(range) => drop(nodes.insert(&**path, &batch.bytes[range.clone()])?),
-                    None => drop(nodes.remove(&**path)?),
-                }
+                let old = match range {
+                    Some(range) => {
+                        let value = &batch.bytes[range.clone()];
+                        sum = sum.wrapping_add(node_print(path, value));
+                        nodes.insert(&**path, value)?
+                    }
+                    None => nodes.remove(&**path)?,
+                };
+                sum = sum.wrapping_sub(old.map_or(0, |old| node_print(path, old.value())));
             }
             let mut sessions = write.open_table(SESSIONS)?;
             for (id, session) in &batch.sessions {
-                match session {
+                let old = match session {
                     Some((timeout, password)) => {
                         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-                        drop(sessions.insert(id, (timeout_ms, *password))?);
+                        sum = sum.wrapping_add(session_print(*id, timeout_ms, password));
+                        sessions.insert(id, (timeout_ms, *password))?
                     }
-                    None => drop(sessions.remove(id)?),
+                    None => sessions.remove(id)?,
+                };
+                if let Some((timeout_ms, password)) = old.map(|old| old.value()) {
+                    sum = sum.wrapping_sub(session_print(*id, timeout_ms, &password));
                 }
             }
             let mut meta = write.open_table(META)?;
             meta.insert(ZXID, batch.zxid)?;
             meta.insert(NEXT_SESSION, batch.next_session)?;
-            if let Some(id) = store_id {
-                meta.insert(STORE_ID, id)?;
-            }
+            meta.insert(STORE_ID, self.store_id)?;
+            meta.insert(SEAL, self.seal(batch.zxid, batch.next_session, sum))?;
         }
         write.commit()?;
+        self.sum = sum;
         Ok(())
     }
 }
 
 impl Store for DiskStore {
     fn commit(&mut self, batch: &Batch) -> Result<(), ServerError> {
-        self.write(batch, None).map_err(|error| database_error(&self.path, error))
+        self.write(batch).map_err(|error| database_error(&self.path, error))
     }
 }
 
@@ -210,10 +257,10 @@ fn database_error(path: &Path, error: impl Into<redb::Error>) -> ServerError {
         redb::Error::Io(source)
             if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
         {
-            ServerError::Damaged { path, what: source.to_string() }
+            ServerError::Damaged { path, what: format!("state.redb: {source}") }
         }
         redb::Error::Io(source) => ServerError::disk(path, source),
-        other => ServerError::Damaged { path, what: other.to_string() },
+        other => ServerError::Damaged { path, what: format!("state.redb: {other}") },
     }
 }
 
@@ -240,16 +287,17 @@ fn private_file(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Whether the directory says that it has our format; false if it says nothing.
-fn check_format(path: &Path) -> Result<bool, ServerError> {
+/// Which of the formats that can be read the directory says it has; `None` if it says nothing.
+fn check_format(path: &Path) -> Result<Option<u32>, ServerError> {
     let found = match std::fs::read_to_string(path.join("format")) {
         Ok(found) => found.trim().to_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => "unreadable".to_owned(),
         Err(error) => return Err(ServerError::disk(path.to_owned(), error)),
     };
-    if found == FORMAT.to_string() {
-        return Ok(true);
+    let known = [UNSEALED, FORMAT].into_iter().find(|format| found == format.to_string());
+    if known.is_some() {
+        return Ok(known);
     }
     Err(ServerError::Format { path: path.to_owned(), found, supported: FORMAT })
 }
@@ -286,6 +334,23 @@ fn write_format(path: &Path) -> io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&new, path.join("format"))?;
     File::open(path)?.sync_all()
+}
+
+/// FNV-1a, 64 bits, of parts with their lengths: what a changed bit is found by, and quick for records this short.
+fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    parts.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {
+        let len = part.len().to_be_bytes();
+        part.iter().fold(len.iter().fold(hash, step), step)
+    })
+}
+
+fn node_print(path: &str, value: &[u8]) -> u64 {
+    fingerprint([path.as_bytes(), value])
+}
+
+fn session_print(id: i64, timeout_ms: u64, password: &[u8; 16]) -> u64 {
+    fingerprint([&id.to_be_bytes()[..], &timeout_ms.to_be_bytes(), password])
 }
 
 fn encode_node(out: &mut BytesMut, node: &Node) {
@@ -345,4 +410,56 @@ fn decode_node(bytes: &[u8]) -> Result<Node, Malformed> {
     let children = Default::default();
     let acl = Arc::from(acl);
     Ok(Node { data, acl, owner, czxid, mzxid, pzxid, ctime, mtime, version, aversion, creates, children })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> State {
+        State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 }
+    }
+
+    /// Makes a directory what the version before left: no seal.
+    fn unseal(directory: &Path) {
+        let database = Database::open(directory.join("state.redb")).unwrap();
+        let write = database.begin_write().unwrap();
+        write.open_table(META).unwrap().remove(SEAL).unwrap();
+        write.commit().unwrap();
+        std::fs::write(directory.join("format"), "1\n").unwrap();
+    }
+
+    #[test]
+    fn data_of_the_version_before_is_taken_over_and_sealed() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || DiskStore::open(directory.path(), fresh);
+        drop(open().unwrap());
+        unseal(directory.path());
+        for _ in 0..2 {
+            let (_, state) = open().unwrap();
+            assert_eq!((state.zxid, state.next_session, state.store_id, state.tree.len()), (7, 3, 5, 4));
+            assert_eq!(std::fs::read_to_string(directory.path().join("format")).unwrap(), "2\n");
+        }
+    }
+
+    #[test]
+    fn a_record_or_number_that_was_not_committed_breaks_the_seal() {
+        let changes: [fn(&redb::WriteTransaction); 4] = [
+            |write| drop(write.open_table(META).unwrap().insert(ZXID, 8).unwrap()),
+            |write| drop(write.open_table(META).unwrap().remove(SEAL).unwrap()),
+            |write| drop(write.open_table(NODES).unwrap().remove("/zookeeper/config").unwrap()),
+            |write| drop(write.open_table(SESSIONS).unwrap().insert(1, (1, [0; 16])).unwrap()),
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let directory = tempfile::tempdir().unwrap();
+            drop(DiskStore::open(directory.path(), fresh).unwrap());
+            let database = Database::open(directory.path().join("state.redb")).unwrap();
+            let write = database.begin_write().unwrap();
+            change(&write);
+            write.commit().unwrap();
+            drop(database);
+            let error = DiskStore::open(directory.path(), fresh).unwrap_err();
+            assert!(matches!(error, ServerError::Damaged { .. }), "{at}: {error}");
+        }
+    }
 }

@@ -107,9 +107,9 @@ fn a_directory_that_cannot_be_used_is_refused_with_its_name_and_a_way_out() {
     wait(server.shutdown()).unwrap();
     drop(start(&used));
 
-    std::fs::write(used.join("format"), "2\n").unwrap();
-    let ServerError::Format { found, supported: 1, .. } = refused(&used) else { panic!() };
-    assert_eq!(found, "2");
+    std::fs::write(used.join("format"), "3\n").unwrap();
+    let ServerError::Format { found, supported: 2, .. } = refused(&used) else { panic!() };
+    assert_eq!(found, "3");
     assert!(refused(&used).hint().contains("newer version"));
 
     std::fs::write(used.join("format"), "1\n").unwrap();
@@ -340,4 +340,50 @@ fn a_full_disk_stops_the_server_and_loses_nothing_acknowledged() {
     }
     assert!(!acknowledged.is_empty());
     client.create("/works-again", 0).unwrap();
+}
+
+/// One byte of the state changed, or its end cut off: the server starts with exactly what was there, or says that the
+/// directory is damaged. It never starts with something else.
+#[test]
+fn damaged_data_is_refused_or_harmless_but_never_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = |path: &std::path::Path| wait(Server::start(Config::default().with_directory(path)));
+    let (expected, sessions) = {
+        let server = start(directory.path()).unwrap();
+        let mut client = Client::connect(server.addr());
+        for n in 0..300 {
+            let data = vec![u8::try_from(n % 251).unwrap(); n];
+            assert_eq!(client.call(CREATE, bytes().create(&format!("/n{n:03}"), &data, 0)).error, 0);
+        }
+        let told = (wait(server.dump()).unwrap(), wait(server.sessions()).unwrap());
+        wait(server.shutdown()).unwrap();
+        told
+    };
+    let whole = std::fs::read(directory.path().join("state.redb")).unwrap();
+    let mut refused = 0;
+    for seed in 0..100 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut damaged = whole.clone();
+        let at = rng.usize(..whole.len());
+        if seed % 10 == 0 {
+            damaged.truncate(at);
+        } else {
+            damaged[at] ^= 1 << rng.u8(..8);
+        }
+        let copy = tempfile::tempdir().unwrap();
+        std::fs::write(copy.path().join("format"), "2\n").unwrap();
+        std::fs::write(copy.path().join("state.redb"), damaged).unwrap();
+        match start(copy.path()) {
+            Ok(server) => {
+                assert_eq!(wait(server.dump()).unwrap(), expected, "seed {seed}, byte {at}");
+                assert_eq!(wait(server.sessions()).unwrap(), sessions, "seed {seed}, byte {at}");
+            }
+            Err(ServerError::Damaged { path, what }) => {
+                refused += 1;
+                assert!(path == copy.path() && what.contains("state.redb"), "{what}");
+            }
+            Err(error) => panic!("seed {seed}, byte {at}: {error:?}"),
+        }
+    }
+    assert!(refused > 10, "{refused}");
 }
