@@ -96,11 +96,6 @@ pub use revoke::{Answer, Asked};
 pub use rwlock::{Access, RwLock};
 pub use semaphore::Semaphore;
 
-/// The guide's examples compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/helix.md")]
-struct ComingFromHelix;
-
 /// The README's examples compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
@@ -123,4 +118,6 @@ mod guide {
     struct Asking;
     #[doc = include_str!("../../../docs/guide/objects.md")]
     struct Objects;
+    #[doc = include_str!("../../../docs/guide/helix.md")]
+    struct Helix;
 }
