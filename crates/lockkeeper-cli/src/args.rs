@@ -110,6 +110,7 @@ Exit status:
    69  no server could be reached          76  the lock was lost while the command ran; it was stopped
    70  internal failure                    77  the server refused
    73  the embedded server cannot start    78  the lock has another number of permits
+   79  a higher priority took the lock (--lease); the command was stopped
                                            126, 127  the command cannot be executed, was not found
 
 Examples:
@@ -150,6 +151,9 @@ pub(crate) struct RunArgs {
     /// The exit status for "not acquired"
     #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8)]
     pub conflict_exit_code: u8,
+    /// Holds a leased lock instead of standing in line
+    #[command(flatten)]
+    pub leased: LeaseArgs,
     /// Prints what lockkeeper has to say as JSON, a line each, on standard error
     #[arg(long)]
     pub json: bool,
@@ -242,6 +246,31 @@ impl OnRevoke {
             OnRevoke::Ignore => None,
         }
     }
+}
+
+/// What makes a leased lock, as Apache Helix has it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Leased locks, shared with Apache Helix")]
+pub(crate) struct LeaseArgs {
+    /// Takes the lock for this long, or not at all; the command is stopped when that is over
+    #[arg(long, value_name = "DURATION", value_parser = duration, group = "kind", conflicts_with_all = ["wait", "once", "dialect"])]
+    pub lease: Option<Duration>,
+    /// Takes the lock from owners of a lower priority; 0 is the lowest
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "lease")]
+    pub priority: i32,
+    /// How long to wait for a lower owner's cleanup [default: as long as it may take]
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "lease")]
+    pub waiting: Option<Duration>,
+    /// How long the command may take to end when a higher priority wants the lock: it gets what --on-revoke says, and its group is killed
+    /// after this
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s", requires = "lease")]
+    pub cleanup: Duration,
+    /// Takes the lock when the wait is over, whether the owner has cleaned up or not
+    #[arg(long, requires = "lease")]
+    pub forceful: bool,
+    /// Leaves the node of the free lock, as is needed where Helix's own clients use it too
+    #[arg(long, requires = "lease")]
+    pub keep_node: bool,
 }
 
 /// `lockkeeper list`.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
+use lockkeeper::helix::Preemption;
 use lockkeeper::{Holding, Lockkeeper, Loss, MultiGuard, Revocation};
 use rustix::io::Errno;
 use rustix::process::{
@@ -16,6 +17,7 @@ use rustix::process::{
     test_kill_process_group, waitpid,
 };
 use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::OnRevoke;
@@ -48,12 +50,24 @@ pub(crate) struct Job {
 }
 
 /// What the command may count on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Terms {
     /// How long it may take to end once the lock is lost.
     pub grace: Duration,
     /// What it gets when somebody asks for the lock.
     pub on_revoke: OnRevoke,
+    /// Who takes the lock by a higher priority, and when; of leased locks.
+    pub preemption: Option<watch::Receiver<Option<Preemption>>>,
+}
+
+impl Terms {
+    /// How long the command may take to end when a higher priority wants the lock, counted from now; `None` if none does.
+    ///
+    /// Its own cleanup time, also where the other does not wait as long: that one may give up.
+    fn cleanup(&self) -> Option<Duration> {
+        let preemption = self.preemption.as_ref()?.borrow().clone()?;
+        Some(preemption.deadline.saturating_duration_since(std::time::Instant::now()))
+    }
 }
 
 /// How it went.
@@ -63,6 +77,8 @@ pub(crate) struct Outcome {
     pub status: u8,
     /// Why the lock was lost meanwhile, if it was.
     pub loss: Option<Loss>,
+    /// Somebody of a higher priority wanted the lock, and the command was told, or lost it.
+    pub preempted: bool,
     _watchdog: Option<Dismissed>,
 }
 
@@ -97,6 +113,7 @@ impl Job {
         let mut loss = None;
         let mut kill_at = None;
         let mut told = Vec::new();
+        let mut preempted = false;
         let lost = guard.lost();
         tokio::pin!(lost);
         let status = loop {
@@ -105,10 +122,13 @@ impl Job {
                 biased;
                 why = &mut lost, if loss.is_none() => {
                     loss = Some(why);
+                    preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
                     printer.note(&format!("lock {path} is lost: {why}; stopping the command"));
                     self.stop();
-                    kill_at = Some(Instant::now() + terms.grace);
+                    // Whoever preempts is in already: a cleanup has had its time.
+                    let grace = if why == Loss::Preempted { Duration::ZERO } else { terms.grace };
+                    kill_at = Some(Instant::now() + grace);
                 }
                 (holding, request) = asked(guard, &told), if loss.is_none() => {
                     let signal = terms.on_revoke.signal();
@@ -117,6 +137,10 @@ impl Job {
                         Some((signal, _)) => {
                             told.push(holding.path());
                             self.signal(signal);
+                            if let Some(cleanup) = terms.cleanup() {
+                                preempted = true;
+                                kill_at = Some(Instant::now() + cleanup);
+                            }
                         }
                         None => holding.refuse_revocation(REFUSAL),
                     }
@@ -146,7 +170,7 @@ impl Job {
         if let Some(deadline) = kill_at {
             self.outlast(deadline).await;
         }
-        Ok(Outcome { status, loss, _watchdog: self.watchdog.map(Watchdog::dismiss) })
+        Ok(Outcome { status, loss, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
     }
 
     /// Asks the whole group to end.
@@ -243,6 +267,10 @@ async fn asked<'a>(guard: &'a MultiGuard, told: &[&str]) -> (&'a Holding, Revoca
 async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
     let admin = keeper.admin();
     for holding in guard.holdings() {
+        if holding.node() == holding.path() {
+            // A lease: it ends by a clock that did not stop, and who wants the lock keeps saying so in the record.
+            continue;
+        }
         loop {
             tokio::select! {
                 biased;

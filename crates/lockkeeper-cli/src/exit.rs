@@ -30,6 +30,8 @@ pub(crate) enum Code {
     Refused = 77,
     /// The lock is not what the command line says it is.
     Mismatch = 78,
+    /// Somebody of a higher priority took the lock while the command ran.
+    Preempted = 79,
     /// The command cannot be executed.
     NotExecutable = 126,
     /// The command was not found.
@@ -71,6 +73,7 @@ impl From<Error> for Failure {
         let code = match &error {
             Error::InvalidPath(_)
             | Error::InvalidClass(_)
+            | Error::InvalidTerms(_)
             | Error::InvalidPermits { .. }
             | Error::InvalidServers { .. }
             | Error::Duplicate { .. }
@@ -84,6 +87,9 @@ impl From<Error> for Failure {
             | Error::Evicted { .. }
             | Error::Revoked { .. }
             | Error::SessionLost { .. }
+            | Error::Outranked { .. }
+            | Error::Preempted { .. }
+            | Error::CleanupUnfinished { .. }
             | Error::ParentVanishes { .. } => Code::NotAcquired,
             Error::NoSuchLock { .. } | Error::NobodyHolds { .. } | Error::NotContending { .. } => Code::NoSuchLock,
             Error::NoReason { .. } | Error::SeveralHold { .. } => Code::Usage,

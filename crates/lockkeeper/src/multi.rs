@@ -18,6 +18,7 @@ use crate::Error;
 use crate::acquire::Acquire;
 use crate::error::ReleaseError;
 use crate::guard::{HoldState, Holding, run_until};
+use crate::helix::HelixGuard;
 
 /// A request for several locks, not yet made: await it, or give it options first. Made by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).
@@ -119,6 +120,13 @@ impl IntoFuture for MultiAcquire {
 pub struct MultiGuard {
     /// In the order of their paths, which is that of their taking.
     holdings: Vec<Holding>,
+}
+
+/// A leased lock as the only one of several, for code that takes any.
+impl From<HelixGuard> for MultiGuard {
+    fn from(guard: HelixGuard) -> Self {
+        MultiGuard::of(vec![guard.into_holding()])
+    }
 }
 
 impl MultiGuard {

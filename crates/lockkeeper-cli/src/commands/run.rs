@@ -7,10 +7,12 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use lockkeeper::helix::{HelixGuard, LockStatus, Preemption};
 use lockkeeper::{Builder, Error, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::args::{OnRevoke, RunArgs};
+use crate::args::{LeaseArgs, RunArgs};
 use crate::child::{Job, Outcome, Terms};
 use crate::exit::{Code, Failure};
 use crate::kind::Kind;
@@ -33,6 +35,9 @@ const PROGRAM_CHARS: usize = 200;
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
     let paths = lock_paths(&args.names)?;
     let kind = Kind::of(&args.kind)?;
+    if args.leased.lease.is_some() && paths.len() > 1 {
+        return Err(Failure::new(Code::Usage, "--lease takes one lock"));
+    }
     let settings = Settings::read(args.connect)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
@@ -43,6 +48,8 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         kind,
         once: args.once || (args.wait.is_some() && wait.is_none()),
         message: args.message,
+        leased: args.leased,
+        preemption: None,
         builder: settings.builder().program(program(&args.command)),
         place: settings.place,
         started: Instant::now(),
@@ -70,23 +77,29 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
             return Ok(signals::status(signal.as_raw()));
         }
     };
+    // It notices a loss in time to end before anybody else can be let in, if it ends within a quarter of the timeout.
+    let grace = args.grace.min(session_timeout(&guard) / 4);
+    let terms = Terms { grace, on_revoke: args.on_revoke, preemption: line.preemption.take() };
     let keeper = line.keeper.as_ref().expect("it granted the lock");
-    let ran = hold(&args.command, keeper, &guard, &mut signals, args.grace, args.on_revoke, *printer).await;
+    let ran = hold(&args.command, keeper, &guard, &mut signals, terms, *printer).await;
+    let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // Said when it happened. There is nothing to release; if a node is left, closing the session takes it along.
         drop(guard);
         line.leave(LEAVING).await;
-        return Ok(Code::Lost as u8);
+        return Ok(if preempted { Code::Preempted } else { Code::Lost } as u8);
     }
     let released = release(guard, &line.locks()).await;
     line.leave(LEAVING).await;
     let outcome = ran?;
     match released {
+        Ok(_) if preempted => Ok(Code::Preempted as u8),
         Ok(None) => Ok(outcome.status),
         Ok(Some(problem)) => {
             printer.note(&problem);
             Ok(outcome.status)
         }
+        Err(Loss::Preempted) => Ok(Code::Preempted as u8),
         Err(loss) => {
             printer.note(&format!("{} was lost before the command ended: {loss}", line.locks()));
             Ok(Code::Lost as u8)
@@ -109,14 +122,11 @@ async fn hold(
     keeper: &Lockkeeper,
     guard: &MultiGuard,
     signals: &mut Signals,
-    grace: Duration,
-    on_revoke: OnRevoke,
+    terms: Terms,
     printer: Printer,
 ) -> Result<Outcome, Failure> {
     let job = Job::start(command, guard)?;
     signals.add(RUNNING)?;
-    // It notices a loss in time to end before anybody else can be let in, if it ends within a quarter of the timeout.
-    let terms = Terms { grace: grace.min(session_timeout(guard) / 4), on_revoke };
     job.attend(keeper, guard, signals, terms, printer).await
 }
 
@@ -157,6 +167,9 @@ struct Line {
     kind: Kind,
     once: bool,
     message: Option<String>,
+    leased: LeaseArgs,
+    /// Who preempts the leased lock that was granted.
+    preemption: Option<watch::Receiver<Option<Preemption>>>,
     builder: Builder,
     place: Place,
     started: Instant,
@@ -181,6 +194,11 @@ impl Line {
             };
             self.keeper = Some(keeper.clone());
             stood = true;
+            if let Some(lease) = self.leased.lease {
+                let guard = self.lease(&keeper, lease).await?;
+                self.preemption = Some(guard.follow_preemption());
+                return Ok(guard.into());
+            }
             let requests = self.paths.iter().map(|path| self.kind.request(&keeper, path.as_str(), self.once));
             let mut acquire = keeper.multi_lock(requests);
             if let Some(remaining) = self.remaining() {
@@ -202,6 +220,35 @@ impl Line {
                 other => return Ok(other?),
             }
         }
+    }
+
+    /// Takes the lock for `lease`, from a lower owner where need be.
+    async fn lease(&self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, Error> {
+        let LeaseArgs { lease: _, priority, waiting, cleanup, forceful, keep_node } = self.leased;
+        let path = self.paths.first().expect("the parser asks for a name").as_str();
+        let mut lock = keeper.helix_lock(path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
+        if let Some(waiting) = waiting {
+            lock = lock.waiting(waiting);
+        }
+        if let Some(message) = &self.message {
+            lock = lock.message(message);
+        }
+        if forceful {
+            lock = lock.forceful();
+        }
+        if keep_node {
+            lock = lock.keep_node();
+        }
+        let mut status = lock.follow_status();
+        let mut acquired = std::pin::pin!(lock.acquire());
+        tokio::select! {
+            biased;
+            acquired = &mut acquired => return acquired,
+            _ = status.wait_for(|status| *status == LockStatus::Pending) => {
+                self.printer.note(&format!("asked the owner of {} to make room", self.locks()));
+            }
+        }
+        acquired.await
     }
 
     async fn connect(&self) -> Result<Lockkeeper, Failure> {

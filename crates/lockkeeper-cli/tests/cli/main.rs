@@ -6,6 +6,7 @@ mod breaking;
 mod harness;
 mod input;
 mod kinds;
+mod leasing;
 mod losing;
 mod place;
 mod revoking;

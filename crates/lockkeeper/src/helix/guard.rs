@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{Error, ReleaseError};
-use crate::guard::Guard;
+use crate::guard::{FromHolding, Guard, Holding};
 
 /// Somebody of a higher priority wants the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,15 +16,16 @@ pub struct Preemption {
     pub by: String,
     /// Its priority.
     pub priority: i32,
-    /// By when the cleanup should be done: the earlier of the own cleanup timeout and the other's waiting timeout, both counted
-    /// from the first request.
+    /// When the own cleanup timeout ends, counted from the first request.
     pub deadline: Instant,
+    /// When the other's wait ends: then, or at the deadline if that is earlier, it takes the lock by force or gives up.
+    pub wanted_by: Instant,
 }
 
 impl Preemption {
-    /// How long is left for the cleanup.
+    /// How long is left for a cleanup that the other still waits for.
     pub fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.deadline.min(self.wanted_by).saturating_duration_since(Instant::now())
     }
 }
 
@@ -72,6 +73,15 @@ impl HelixGuard {
     /// Who preempted this hold, or is about to. No round trip.
     pub fn preempted_by(&self) -> Option<Preemption> {
         self.preemption.borrow().clone()
+    }
+
+    /// Follows who wants the lock, also beyond this guard. No round trip.
+    pub fn follow_preemption(&self) -> watch::Receiver<Option<Preemption>> {
+        self.preemption.clone()
+    }
+
+    pub(crate) fn into_holding(self) -> Holding {
+        self.guard.into_holding()
     }
 
     /// Begins a new lease, as long as the first. Two round trips. A pending preemption is not put off by it.

@@ -20,6 +20,8 @@ use crate::helix::lock::LockStatus;
 use crate::helix::node::{LockNode, Look, Seat, Stepped};
 use crate::keeper::Lockkeeper;
 
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A cleanup in the user's code.
 pub(super) type Listener = Arc<dyn Fn(Preemption) -> BoxFuture<'static, ()> + Send + Sync>;
 
@@ -215,24 +217,28 @@ impl Tenure {
             if self.told != Some(request.since_ms) {
                 self.told = Some(request.since_ms);
                 let cleaned_ms = request.since_ms.saturating_add(owner.cleanup_ms.max(0));
-                let deadline_ms = request.until_ms.map_or(cleaned_ms, |until| until.min(cleaned_ms));
-                let left = look.safe_until(deadline_ms).saturating_sub(self.seat.session.now());
-                self.tell(request.id.clone(), request.priority, left);
+                let wanted_ms = request.until_ms.unwrap_or(cleaned_ms);
+                let now = self.seat.session.now();
+                let left = |ms| look.safe_until(ms).saturating_sub(now);
+                self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));
             }
         }
         true
     }
 
     /// Tells the user that somebody wants the lock.
-    fn tell(&mut self, by: String, priority: i32, left: Duration) {
+    fn tell(&mut self, by: String, priority: i32, left: Duration, wanted: Duration) {
         let now = Instant::now();
-        let deadline = now.checked_add(left).unwrap_or(now);
-        let preemption = Preemption { by, priority, deadline };
+        // A time beyond the clock's end is as good as a century.
+        let after = |left: Duration| now + left.min(CENTURY);
+        let (deadline, wanted_by) = (after(left), after(wanted));
+        let preemption = Preemption { by, priority, deadline, wanted_by };
         tracing::info!(path = %self.node.path, by = preemption.by, priority, ?left, "preempted");
         let mut asked = Revocation::default();
         asked.reason = Some(format!("preempted by {} with priority {priority}", preemption.by));
-        self.hold.asked.send_replace(Some(asked));
+        // In this order: whoever hears of the request finds the facts.
         self.preemption.send_replace(Some(preemption.clone()));
+        self.hold.asked.send_replace(Some(asked));
         if let Cleanup::Listener(listener, runtime) = &self.cleanup {
             let (done, cleaned) = oneshot::channel();
             let (listener, runtime, session) = (listener.clone(), runtime.clone(), self.seat.session.clone());
@@ -259,7 +265,7 @@ impl Tenure {
             Some((by, priority)) => {
                 if self.told.is_none() && self.hold.loss().is_none() {
                     // It went so fast that only the outcome was seen.
-                    self.tell(by, priority, Duration::ZERO);
+                    self.tell(by, priority, Duration::ZERO, Duration::ZERO);
                 }
                 self.hold.lose(Loss::Preempted);
             }
