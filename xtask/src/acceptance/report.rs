@@ -80,9 +80,11 @@ impl<'a> Report<'a> {
 
     fn summary(&self, page: &Page) -> String {
         let shown = |wanted: Option<bool>| {
-            let lines = page.lines.iter().filter(|(_, required)| wanted.is_none_or(|wanted| **required == wanted));
-            let (all, shown): (Vec<_>, Vec<_>) = lines.map(|(id, _)| ((), self.shown.contains_key(id))).unzip();
-            format!("{} of {}", shown.iter().filter(|shown| **shown).count(), all.len())
+            let is_wanted = |required: &bool| wanted.is_none_or(|wanted| *required == wanted);
+            let lines: Vec<&Id> =
+                page.lines.iter().filter(|(_, required)| is_wanted(required)).map(|(id, _)| id).collect();
+            let shown = lines.iter().filter(|id| self.shown.contains_key(**id)).count();
+            format!("{shown} of {}", lines.len())
         };
         if !page.judged {
             return format!("{} shown", shown(None));

@@ -34,7 +34,8 @@ impl Admin {
     /// Breaks the lock at `path`: deletes the node of whoever holds it.
     ///
     /// The holder is told that it lost the lock; it may still be at work for as long as it does not look. `reason` is for those
-    /// who ask later: it is kept with who broke it, who was removed and when ([`Admin::broken`]), and logged. Cut at 1024 bytes.
+    /// who ask later: it is kept with who broke it, who was removed and when ([`Admin::broken`]), and logged with the
+    /// target `lockkeeper::audit`. Cut at 1024 bytes.
     ///
     /// Costs what [`Admin::show`] costs and five round trips. Dropping the future leaves it done or not done; either way a break
     /// and its record go together.
@@ -103,6 +104,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
                 Ok(Some(broken)) => {
                     journal::prune(ensemble).await;
                     warn!(
+                        target: "lockkeeper::audit",
                         %path, node = %broken.node, held = broken.held, removed = %broken.described, token = %broken.token,
                         by = %broken.by, %reason, "lock broken"
                     );

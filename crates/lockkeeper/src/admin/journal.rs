@@ -7,7 +7,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::{FencingToken, Owner, SessionId, Zxid};
+use lockkeeper_core::{FencingToken, Owner, SessionId};
 use serde::{Deserialize, Serialize};
 
 use super::READS_IN_FLIGHT;
@@ -95,7 +95,7 @@ pub(super) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
     // The session may have moved to a server that has not applied yet what was committed.
     ensemble.sync(ROOT).await?;
     match ensemble.read(&node(id)).await {
-        Ok(seen) => Ok(parse(&seen).map(|(_, broken)| broken)),
+        Ok(seen) => Ok(parse(&seen)),
         Err(Fault::NoNode) => Ok(None),
         Err(fault) => Err(fault),
     }
@@ -104,7 +104,7 @@ pub(super) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
 /// All entries, the oldest first. What is no entry, or of a later kind, is left out.
 pub(super) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Broken>, Fault> {
     let entries = read_all(ensemble, names(ensemble).await?).await;
-    Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen).map(|(_, broken)| broken)).collect())
+    Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
 }
 
 /// Deletes the oldest entries if there are too many. What fails is left to the next break.
@@ -141,8 +141,8 @@ async fn read_all(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(String, N
     entries
 }
 
-fn parse(seen: &Node) -> Option<(Zxid, Broken)> {
+fn parse(seen: &Node) -> Option<Broken> {
     let Entry::Break(mut broken) = serde_json::from_slice(&seen.data).ok()?;
     broken.at = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
-    Some((seen.czxid, broken))
+    Some(broken)
 }
