@@ -1,7 +1,9 @@
 //! What is special to each kind of lock, request by request and node by node.
 
 mod classes;
+mod fairness;
 mod permits;
 mod plain;
 mod revoking;
 mod sharing;
+mod wakeups;

@@ -195,6 +195,14 @@ macro_rules! for_every_kind_embedded {
 }
 pub(crate) use for_every_kind_embedded;
 
+/// And for claims about the kinds named.
+macro_rules! on_the_embedded_server_for {
+    ($kinds:tt $($claim:ident),+ $(,)?) => {
+        $crate::support::embedded_tests! { $kinds $($claim)+ }
+    };
+}
+pub(crate) use on_the_embedded_server_for;
+
 macro_rules! embedded_tests {
     ($kinds:tt $($claim:ident)+) => { $(
         mod $claim {

@@ -79,6 +79,11 @@ impl Kind {
         matches!(self, Kind::Read | Kind::RecipeRead | Kind::KazooRead)
     }
 
+    /// Whether only its data says whose a node is.
+    pub(crate) fn is_unprotected(self) -> bool {
+        !self.dialect().protects()
+    }
+
     pub(crate) fn dialect(self) -> Dialect {
         match self {
             Kind::Recipe | Kind::RecipeRead | Kind::RecipeWrite => Dialect::Recipe,

@@ -1,0 +1,105 @@
+//! Fair within a class: the order of grants is the order in which the server stored the requests.
+
+use std::sync::{Arc, Mutex};
+
+use crate::support::{Held, Kind, World, eventually, grew, on_the_embedded_server_for};
+
+on_the_embedded_server_for!(
+    [native Native, foreground Foreground]
+    ten_thousand_grants_come_in_the_order_of_their_creates,
+);
+
+on_the_embedded_server_for!(
+    [recipe Recipe, write Write, upgradeable Upgradeable, permits Permits, background Background]
+    a_thousand_grants_come_in_the_order_of_their_creates,
+);
+
+on_the_embedded_server_for!(
+    [classes Background]
+    within_each_of_two_classes_grants_come_in_the_order_of_their_creates,
+);
+
+const CONTENDERS: usize = 64;
+
+/// The numbers of the nodes of all grants, in the order of the grants.
+#[derive(Clone, Default)]
+struct Grants(Arc<Mutex<Vec<(String, u32)>>>);
+
+impl Grants {
+    /// One grant, noted while it is held: where there is one holder at a time, that is the order.
+    fn note(&self, guard: &Held) {
+        let name = guard.name();
+        let (class, number) = name.split_at(name.len() - 10);
+        let class = class.split_once('-').map_or("", |(class, _)| class).to_owned();
+        self.0.lock().unwrap().push((class, number.parse().unwrap()));
+    }
+}
+
+/// C-18, N-04: 64 contenders of four sessions.
+async fn ten_thousand_grants_come_in_the_order_of_their_creates(world: &World) {
+    grants_come_in_the_order_of_their_creates(world, 10_000).await;
+}
+
+async fn a_thousand_grants_come_in_the_order_of_their_creates(world: &World) {
+    grants_come_in_the_order_of_their_creates(world, 1_000).await;
+}
+
+/// Each number is greater than all before it, and so is each token.
+async fn grants_come_in_the_order_of_their_creates(world: &World, enough: usize) {
+    let grants = Grants::default();
+    let newest = Arc::new(Mutex::new(None));
+    let mut tasks = Vec::new();
+    for keeper in [world.keeper().await, world.keeper().await, world.keeper().await, world.keeper().await] {
+        for _ in 0..CONTENDERS / 4 {
+            let (lock, grants, newest) = (world.subject(&keeper), grants.clone(), newest.clone());
+            tasks.push(tokio::spawn(async move {
+                while grants.0.lock().unwrap().len() < enough {
+                    let guard = lock.acquire().await.unwrap();
+                    grants.note(&guard);
+                    let before = newest.lock().unwrap().replace(guard.token());
+                    assert!(before.is_none_or(|before| grew(before, guard.token())), "{before:?}, then {guard:?}");
+                    drop(guard);
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let grants = grants.0.lock().unwrap();
+    assert!(grants.len() >= enough);
+    let out_of_turn = grants.windows(2).find(|pair| pair[0].1 >= pair[1].1);
+    assert_eq!(out_of_turn, None, "of {} grants", grants.len());
+    eventually("nobody is left", async || world.queue().await.is_empty()).await;
+}
+
+/// C-18, C-19, C-21: the classes overtake each other, nobody in a class does.
+async fn within_each_of_two_classes_grants_come_in_the_order_of_their_creates(world: &World) {
+    const ROUNDS: usize = 20;
+    let grants = Grants::default();
+    let mut tasks = Vec::new();
+    for keeper in [world.keeper().await, world.keeper().await, world.keeper().await, world.keeper().await] {
+        for contender in 0..CONTENDERS / 4 {
+            let kind = if contender % 2 == 0 { Kind::Foreground } else { Kind::Background };
+            let (lock, grants) = (kind.lock(&keeper, &world.lock()), grants.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let guard = lock.acquire().await.unwrap();
+                    grants.note(&guard);
+                    drop(guard);
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let grants = grants.0.lock().unwrap();
+    for class in ["A", "B"] {
+        let numbers: Vec<_> = grants.iter().filter(|(of, _)| of == class).map(|(_, number)| number).collect();
+        assert_eq!(numbers.len(), CONTENDERS / 2 * ROUNDS);
+        assert!(numbers.is_sorted(), "{class}: out of turn");
+    }
+    let first_background = grants.iter().position(|(class, _)| class == "B").unwrap();
+    println!("{first_background} of {} grants came before the first in the background", grants.len());
+}
