@@ -99,8 +99,8 @@ pub struct Contender {
     own: Own,
     /// Nodes that may be of this attempt and must be looked at, the oldest last.
     suspects: Vec<String>,
-    /// Nodes of this attempt beside the own one, to be deleted.
-    strays: Vec<String>,
+    /// Nodes of this attempt beside the own one, with the transactions that made them, to be deleted.
+    strays: Vec<(String, Zxid)>,
     /// A create's fate was unknown once: a second node may turn up, so the leaver looks again.
     doubted: bool,
     parent_missing: bool,
@@ -119,6 +119,8 @@ pub struct Contender {
     granted: bool,
     /// The grant follows from the blocker's going alone; no listing has shown the own node first.
     inferred: bool,
+    /// The listing that granted showed somebody behind, who may have seen more before us than it did.
+    followed: bool,
     handed_over: bool,
     token: Option<FencingToken>,
     /// An upgradeable reader's wish to be alone.
@@ -172,6 +174,7 @@ impl Contender {
             barrier: Barrier::None,
             granted: false,
             inferred: false,
+            followed: false,
             handed_over: false,
             token: None,
             alone: Alone::Unasked,
@@ -222,9 +225,10 @@ impl Contender {
         self.leaving.is_some()
     }
 
-    /// Whether what it holds is for it alone, beside no reader.
+    /// Whether what it holds is for it alone, beside no reader: not any more once it has asked to read on.
     pub fn is_alone(&self) -> bool {
-        self.holds() && self.mode != Mode::Read && !self.reads_early && !matches!(self.alone, Alone::Wanted)
+        let reads = self.mode == Mode::Read || self.reads_early || self.downgrade != Downgrade::None;
+        self.holds() && !reads && self.alone != Alone::Wanted
     }
 
     /// Where it stood in the last listing, while it waits.
@@ -409,7 +413,7 @@ impl Contender {
 
     /// A node of ours is gone for good.
     fn forget(&mut self, name: &str) {
-        self.strays.retain(|stray| stray != name);
+        self.strays.retain(|(stray, _)| stray != name);
         if self.node() == Some(name) {
             self.own = Own::None;
         }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper_core::{
-    AttemptId, Contender, Dialect, Discipline, Event, Failure, Inspection, LinkClock, Listing, LockPath, Loss, Mode,
-    Queue, Sequence, SessionId, Testimony, Trust, Verdict, Watch, Zxid, decide,
+    AttemptId, Class, Dialect, Discipline, LinkClock, LockPath, Loss, Mode, Queue, Sequence, Testimony, Trust, Verdict,
+    Watch, decide, decide_as_reader,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -15,46 +15,78 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-const DIALECTS: [Dialect; 2] = [Dialect::Curator, Dialect::Recipe];
-const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Read];
-
 fn name(dialect: Dialect, mode: Mode, id: u128, sequence: i32) -> String {
-    let prefix = dialect.prefix(mode, AttemptId::new(id)).expect("both dialects name both modes");
+    let prefix = dialect.prefix(mode, AttemptId::new(id)).expect("a mode that the dialect names");
     format!("{prefix}{}", Sequence::new(sequence))
-}
-
-/// A queue in order: distinct numbers from anywhere on the circle, close together or far apart, readers and writers.
-fn queue() -> impl Strategy<Value = Vec<String>> {
-    let offsets = prop_oneof![btree_set(0..40u32, 0..9), btree_set(0..(1u32 << 31), 0..9)];
-    (select(&DIALECTS[..]), any::<i32>(), offsets, vec(select(&MODES[..]), 9), any::<u128>()).prop_map(
-        |(dialect, start, offsets, modes, id)| {
-            let sequences = offsets.into_iter().map(|offset| start.wrapping_add_unsigned(offset));
-            let ids = (0..).map(|i: u128| id.wrapping_mul(2 * i + 1).wrapping_add(i));
-            sequences.zip(modes).zip(ids).map(|((seq, mode), id)| name(dialect, mode, id, seq)).collect()
-        },
-    )
-}
-
-fn dialect_of(names: &[String]) -> Dialect {
-    if names.first().is_some_and(|name| name.starts_with("_c_")) { Dialect::Curator } else { Dialect::Recipe }
-}
-
-fn reads(name: &str) -> bool {
-    dialect_of(&[name.to_owned()]).parse(name).is_some_and(|node| node.mode == Mode::Read)
 }
 
 const BARRIER: &str = "privateLock";
 
-fn disciplines() -> impl Strategy<Value = Discipline> {
+fn classes() -> Vec<Mode> {
+    ["10", "A", "AB", "B"].map(|class| Mode::Class(Class::new(class).expect(class))).to_vec()
+}
+
+/// A rule, and the dialect and modes that its queues are made of.
+type Rule = (Discipline, Dialect, Vec<Mode>);
+
+fn shared_rules() -> impl Strategy<Value = Rule> {
+    let of = |dialect, modes: &[Mode]| (Discipline::SharedExclusive, dialect, modes.to_vec());
+    select(vec![
+        of(Dialect::Curator, &[Mode::Write, Mode::Read, Mode::Read]),
+        of(Dialect::Kazoo, &[Mode::Write, Mode::Read, Mode::Read]),
+        of(Dialect::Curator, &[Mode::Exclusive, Mode::Write, Mode::Read]),
+        of(Dialect::Recipe, &[Mode::Exclusive, Mode::Write, Mode::Read]),
+    ])
+}
+
+fn class_rules() -> impl Strategy<Value = Rule> {
+    Just((Discipline::Classes { barrier: BARRIER.to_owned() }, Dialect::Contentserv, classes()))
+}
+
+fn rules() -> impl Strategy<Value = Rule> {
     prop_oneof![
-        Just(Discipline::Exclusive),
-        Just(Discipline::SharedExclusive),
-        (0..5u32).prop_map(|permits| Discipline::Permits { permits }),
-        Just(Discipline::Classes { barrier: BARRIER.to_owned() }),
+        select(&[Dialect::Curator, Dialect::Recipe, Dialect::Kazoo][..]).prop_map(|dialect| (
+            Discipline::Exclusive,
+            dialect,
+            vec![Mode::Exclusive]
+        )),
+        shared_rules(),
+        (0..6u32).prop_map(|permits| {
+            let modes = [1, 1, 2, 3, u32::MAX].map(Mode::Permits).to_vec();
+            (Discipline::Permits { permits }, Dialect::Curator, modes)
+        }),
+        class_rules(),
     ]
 }
 
-/// What `decide` says to `me`, kept beyond the queue it was said of.
+/// A queue in order, and its rule: distinct numbers from anywhere on the circle, close together or far apart.
+#[derive(Clone, Debug)]
+struct Line {
+    discipline: Discipline,
+    dialect: Dialect,
+    names: Vec<String>,
+}
+
+fn line() -> impl Strategy<Value = Line> {
+    line_by(rules())
+}
+
+fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
+    rules.prop_flat_map(|(discipline, dialect, modes)| {
+        let offsets = prop_oneof![btree_set(0..40u32, 0..9), btree_set(0..(1u32 << 31), 0..9)];
+        (any::<i32>(), offsets, vec(select(modes), 9), any::<u128>()).prop_map(move |(start, offsets, modes, id)| {
+            let sequences = offsets.into_iter().map(|offset| start.wrapping_add_unsigned(offset));
+            let ids = (0..).map(|i: u128| id.wrapping_mul(2 * i + 1).wrapping_add(i));
+            let mut entries: Vec<_> = sequences.zip(modes).zip(ids).collect();
+            // Stable: within a class it is the order of the numbers.
+            entries.sort_by_key(|((_, mode), _)| if let Mode::Class(class) = mode { Some(*class) } else { None });
+            let names = entries.into_iter().map(|((seq, mode), id)| name(dialect, mode, id, seq)).collect();
+            Line { discipline: discipline.clone(), dialect, names }
+        })
+    })
+}
+
+/// What is said to somebody, kept beyond the queue it was said of.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Granted,
@@ -66,34 +98,59 @@ enum Said {
     BarrierGone,
 }
 
-fn judge(discipline: &Discipline, names: &[String], me: &str) -> Said {
-    let queue = Queue::read_with_barrier(dialect_of(names), discipline.barrier(), names);
-    match decide(discipline, &queue, me) {
-        Verdict::Granted => Said::Granted,
-        Verdict::TakeBarrier => Said::TakeBarrier,
-        Verdict::Missing => Said::Missing,
-        Verdict::Blocked(Watch::Deleted { name, grants }) => Said::Deleted { name: name.to_owned(), grants },
-        Verdict::Blocked(Watch::GrantedOrDeleted(name)) => Said::GrantedOrDeleted(name.to_owned()),
-        Verdict::Blocked(Watch::Children) => Said::Children,
-        Verdict::Blocked(Watch::BarrierGone) => Said::BarrierGone,
+impl From<Verdict<'_>> for Said {
+    fn from(verdict: Verdict<'_>) -> Said {
+        match verdict {
+            Verdict::Granted => Said::Granted,
+            Verdict::TakeBarrier => Said::TakeBarrier,
+            Verdict::Missing => Said::Missing,
+            Verdict::Blocked(Watch::Deleted { name, grants }) => Said::Deleted { name: name.to_owned(), grants },
+            Verdict::Blocked(Watch::GrantedOrDeleted(name)) => Said::GrantedOrDeleted(name.to_owned()),
+            Verdict::Blocked(Watch::Children) => Said::Children,
+            Verdict::Blocked(Watch::BarrierGone) => Said::BarrierGone,
+        }
     }
 }
 
-/// The rule itself, restated: may the one at `me` hold, given who stands before it?
-fn may_hold(discipline: &Discipline, names: &[String], me: usize) -> bool {
-    match discipline {
-        Discipline::Exclusive => me == 0,
-        Discipline::SharedExclusive if reads(&names[me]) => names[..me].iter().all(|name| reads(name)),
-        Discipline::SharedExclusive => me == 0,
-        // No dialect prints a number of permits yet: each asks for one.
-        Discipline::Permits { permits } => me < *permits as usize,
-        // Nobody holds by the queue alone.
-        Discipline::Classes { .. } => false,
+impl Line {
+    /// What `decide` says to `me`.
+    fn judge(&self, me: &str) -> Said {
+        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), &self.names);
+        decide(&self.discipline, &queue, me).into()
     }
-}
 
-fn without(names: &[String], gone: &str) -> Vec<String> {
-    names.iter().filter(|name| *name != gone).cloned().collect()
+    fn mode(&self, name: &str) -> Mode {
+        self.dialect.parse(name).expect("one of its own").mode
+    }
+
+    fn reads(&self, name: &str) -> bool {
+        self.mode(name) == Mode::Read
+    }
+
+    /// What the one of this name takes, where permits are counted.
+    fn takes(&self, name: &str) -> u64 {
+        if let Mode::Permits(permits) = self.mode(name) { permits.into() } else { 1 }
+    }
+
+    /// The rule itself, restated: may the one at `me` hold, given who stands before it?
+    fn may_hold(&self, me: usize) -> bool {
+        let mut older = self.names[..me].iter();
+        match self.discipline {
+            Discipline::Exclusive => me == 0,
+            Discipline::SharedExclusive if self.reads(&self.names[me]) => older.all(|name| self.reads(name)),
+            Discipline::SharedExclusive => me == 0,
+            Discipline::Permits { permits } => {
+                self.names[..=me].iter().map(|name| self.takes(name)).sum::<u64>() <= u64::from(permits)
+            }
+            // Nobody holds by the queue alone.
+            Discipline::Classes { .. } => false,
+        }
+    }
+
+    fn without(&self, gone: &str) -> Line {
+        let names = self.names.iter().filter(|name| *name != gone).cloned().collect();
+        Line { names, ..self.clone() }
+    }
 }
 
 proptest! {
@@ -102,58 +159,74 @@ proptest! {
     /// N-25, N-27, N-29, N-30, T-15, T-19, T-22: who holds is exactly who may; so exclusion and
     /// first come, first served are those of the rule.
     #[test]
-    fn granted_is_who_the_rule_lets_hold(discipline in disciplines(), names in queue()) {
-        let holders: Vec<bool> = names.iter().map(|me| judge(&discipline, &names, me) == Said::Granted).collect();
-        let allowed: Vec<bool> = (0..names.len()).map(|me| may_hold(&discipline, &names, me)).collect();
+    fn granted_is_who_the_rule_lets_hold(line in line()) {
+        let holders: Vec<bool> = line.names.iter().map(|me| line.judge(me) == Said::Granted).collect();
+        let allowed: Vec<bool> = (0..line.names.len()).map(|me| line.may_hold(me)).collect();
         prop_assert_eq!(&holders, &allowed);
-        let count = holders.iter().filter(|holds| **holds).count();
-        match discipline {
-            Discipline::Exclusive => prop_assert!(count <= 1),
+        let held: Vec<&String> = line.names.iter().zip(&holders).filter(|(_, holds)| **holds).map(|(name, _)| name).collect();
+        match line.discipline {
+            Discipline::Exclusive => prop_assert!(held.len() <= 1),
             Discipline::SharedExclusive => {
-                let writers = names.iter().zip(&holders).filter(|(name, holds)| **holds && !reads(name)).count();
-                prop_assert!(writers == 0 || count == 1);
+                prop_assert!(held.len() <= 1 || held.iter().all(|name| line.reads(name)));
             }
             Discipline::Permits { permits } => {
-                prop_assert!(count <= permits as usize);
+                prop_assert!(held.iter().map(|name| line.takes(name)).sum::<u64>() <= u64::from(permits));
                 // No one overtakes.
                 prop_assert!(holders.is_sorted_by(|older, younger| older >= younger));
             }
-            Discipline::Classes { .. } => prop_assert_eq!(count, 0),
+            Discipline::Classes { .. } => prop_assert!(held.is_empty()),
         }
     }
 
-    /// The first takes the barrier, or waits for it; nobody else thinks of it.
+    /// A reader with a writer's node holds beside the readers before it, and nobody holds behind it: so that it has only those to
+    /// wait for when it wants to be alone.
     #[test]
-    fn only_the_first_in_line_takes_the_barrier(names in queue(), taken in any::<bool>()) {
-        let discipline = Discipline::Classes { barrier: BARRIER.to_owned() };
-        let mut listed = names.clone();
-        listed.extend(taken.then(|| BARRIER.to_owned()));
-        for (i, me) in names.iter().enumerate() {
+    fn who_reads_with_a_writers_node_is_a_reader_to_those_before_it(line in line_by(shared_rules())) {
+        let queue = Queue::read(line.dialect, &line.names);
+        for (i, me) in line.names.iter().enumerate() {
+            let nearest = line.names[..i].iter().rev().find(|name| !line.reads(name));
+            match (Said::from(decide_as_reader(&queue, me)), nearest) {
+                (Said::Granted, None) => {}
+                (Said::Deleted { name, .. }, Some(nearest)) => prop_assert_eq!(&name, nearest),
+                (said, _) => prop_assert!(false, "{said:?}"),
+            }
+            if !line.reads(me) {
+                prop_assert!(line.names[i + 1..].iter().all(|behind| line.judge(behind) != Said::Granted));
+            }
+        }
+        prop_assert_eq!(Said::from(decide_as_reader(&queue, "")), Said::Missing);
+    }
+
+    /// C-10, C-12: the first takes the barrier, or waits for it; nobody else thinks of it.
+    #[test]
+    fn only_the_first_in_line_takes_the_barrier(line in line_by(class_rules()), taken in any::<bool>()) {
+        let mut listed = line.clone();
+        listed.names.extend(taken.then(|| BARRIER.to_owned()));
+        for (i, me) in line.names.iter().enumerate() {
             let expected = match i {
                 0 if taken => Said::BarrierGone,
                 0 => Said::TakeBarrier,
-                _ => Said::Deleted { name: names[i - 1].clone(), grants: false },
+                _ => Said::Deleted { name: line.names[i - 1].clone(), grants: false },
             };
-            prop_assert_eq!(judge(&discipline, &listed, me), expected);
+            prop_assert_eq!(listed.judge(me), expected);
         }
     }
 
     /// What is watched is there and older; and following the watches from anyone leads to one who can go on.
     #[test]
-    fn every_chain_of_watches_leads_to_a_holder(discipline in disciplines(), names in queue()) {
-        for start in 0..names.len() {
+    fn every_chain_of_watches_leads_to_a_holder(line in line()) {
+        for start in 0..line.names.len() {
             let mut at = start;
             loop {
-                match judge(&discipline, &names, &names[at]) {
+                match line.judge(&line.names[at]) {
                     Said::Deleted { name, .. } | Said::GrantedOrDeleted(name) => {
-                        let watched = names.iter().position(|other| *other == name);
-                        prop_assert!(watched.is_some_and(|watched| watched < at), "{} watches {name}", names[at]);
+                        let watched = line.names.iter().position(|other| *other == name);
+                        prop_assert!(watched.is_some_and(|watched| watched < at), "{} watches {name}", line.names[at]);
                         at = watched.expect("just seen");
                     }
-                    // The first waiter hears of each holder that goes; with no permits at all there is none.
+                    // The first waiter hears of each holder that goes; where it asks for more than there is, there is none.
                     Said::Children => {
-                        let Discipline::Permits { permits } = discipline else { panic!("only permits watch children") };
-                        prop_assert_eq!(at, permits as usize);
+                        prop_assert!(line.names[..at].iter().all(|older| line.judge(older) == Said::Granted));
                         break;
                     }
                     Said::Granted | Said::TakeBarrier => break,
@@ -163,37 +236,41 @@ proptest! {
         }
     }
 
-    /// Whoever's going lets me hold, my watch fires for it; and `grants` is said exactly when the going of the watched
-    /// node alone is enough, whoever came behind me meanwhile.
+    /// Whoever's going lets me hold, my watch fires for it, or for the grant of the one I watch that comes of it; and `grants`
+    /// is said exactly when the going of the watched node alone is enough, whoever came behind me meanwhile. (Not of a
+    /// writer's: it may go on as a reader.)
     #[test]
-    fn no_going_that_lets_me_hold_is_missed(discipline in disciplines(), names in queue(), newcomers in 0..3usize) {
-        for (i, me) in names.iter().enumerate() {
-            let said = judge(&discipline, &names, me);
-            for gone in names.iter().filter(|name| *name != me) {
-                if judge(&discipline, &without(&names, gone), me) != Said::Granted {
+    fn no_going_that_lets_me_hold_is_missed(line in line(), newcomers in 0..3usize) {
+        for (i, me) in line.names.iter().enumerate() {
+            let said = line.judge(me);
+            for gone in line.names.iter().filter(|name| *name != me) {
+                let after = line.without(gone);
+                if after.judge(me) != Said::Granted {
                     continue;
                 }
                 let fires = match &said {
                     Said::Granted | Said::Children => true,
-                    Said::Deleted { name, .. } | Said::GrantedOrDeleted(name) => name == gone,
+                    Said::Deleted { name, .. } => name == gone,
+                    Said::GrantedOrDeleted(name) => name == gone || after.judge(name) == Said::Granted,
                     _ => false,
                 };
                 prop_assert!(fires, "{me} is told {said:?} and hears nothing of {gone}");
             }
             if let Said::Deleted { name, grants } = said {
-                let later = names.len().min(i + 1 + newcomers);
-                let enough = judge(&discipline, &without(&names[..later], &name), me) == Said::Granted;
-                prop_assert_eq!(grants, enough);
+                let names = line.names[..line.names.len().min(i + 1 + newcomers)].to_vec();
+                let enough = Line { names, ..line.clone() }.without(&name).judge(me) == Said::Granted;
+                let may_read_on = line.mode(&name) == Mode::Write && !line.reads(me);
+                prop_assert_eq!(grants, enough && !may_read_on);
             }
         }
     }
 
     /// T-16, T-21: Curator's readers watch the first writer and wake for each; ours the nearest, and wake once.
     #[test]
-    fn a_reader_watches_the_nearest_older_writer(names in queue()) {
-        for (i, me) in names.iter().enumerate().filter(|(_, name)| reads(name)) {
-            let nearest = names[..i].iter().rev().find(|name| !reads(name));
-            match judge(&Discipline::SharedExclusive, &names, me) {
+    fn a_reader_watches_the_nearest_older_writer(line in line_by(shared_rules())) {
+        for (i, me) in line.names.iter().enumerate().filter(|(_, name)| line.reads(name)) {
+            let nearest = line.names[..i].iter().rev().find(|name| !line.reads(name));
+            match line.judge(me) {
                 Said::Granted => prop_assert_eq!(nearest, None),
                 Said::Deleted { name, .. } => prop_assert_eq!(nearest, Some(&name)),
                 said => prop_assert!(false, "{said:?}"),
@@ -201,37 +278,36 @@ proptest! {
         }
     }
 
-    /// One watcher a node, where one at a time is let in: a going wakes one.
+    /// One watcher a node, but for the readers behind one writer: a going wakes one.
     #[test]
-    fn nobody_shares_a_watch(names in queue(), permits in 1..5u32) {
-        for discipline in [Discipline::Exclusive, Discipline::Permits { permits }] {
-            let mut watched: Vec<_> = names.iter().map(|me| judge(&discipline, &names, me)).collect();
-            watched.retain(|said| *said != Said::Granted);
-            for (i, said) in watched.iter().enumerate() {
-                prop_assert!(!watched[..i].contains(said), "two wait for {said:?}");
-            }
+    fn nobody_shares_a_watch(line in line()) {
+        let waits_alone = |name: &&String| line.discipline != Discipline::SharedExclusive || !line.reads(name);
+        let mut watched: Vec<_> = line.names.iter().filter(waits_alone).map(|me| line.judge(me)).collect();
+        watched.retain(|said| *said != Said::Granted);
+        for (i, said) in watched.iter().enumerate() {
+            prop_assert!(!watched[..i].contains(said), "two wait for {said:?}");
         }
     }
 
     #[test]
-    fn whoever_is_not_listed_is_missing(discipline in disciplines(), names in queue(), pick in any::<Index>()) {
-        prop_assume!(!names.is_empty());
-        let me = pick.get(&names);
-        prop_assert_eq!(judge(&discipline, &without(&names, me), me), Said::Missing);
+    fn whoever_is_not_listed_is_missing(line in line(), pick in any::<Index>()) {
+        prop_assume!(!line.names.is_empty());
+        let me = pick.get(&line.names);
+        prop_assert_eq!(line.without(me).judge(me), Said::Missing);
     }
 
-    /// Cases 18 and 29: one order, however the server lists and wherever on the circle the numbers lie. `queue` makes them
+    /// Cases 18 and 29: one order, however the server lists and wherever on the circle the numbers lie. `line` makes them
     /// in order, so the order read is the order made.
     #[test]
-    fn a_listing_has_one_order(names in queue(), shuffled in any::<u64>()) {
-        let mut listed = names.clone();
+    fn a_listing_has_one_order(line in line(), shuffled in any::<u64>()) {
+        let mut listed = line.names.clone();
         let mut random = shuffled;
         for i in (1..listed.len()).rev() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             listed.swap(i, (random >> 33) as usize % (i + 1));
         }
-        let queue = Queue::read(dialect_of(&names), &listed);
-        prop_assert_eq!(queue.entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), names);
+        let queue = Queue::read(line.dialect, &listed);
+        prop_assert_eq!(queue.entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), line.names);
     }
 
     /// Also numbers that no server ever made stand in one order, ties too, and nothing is lost.
@@ -259,10 +335,13 @@ proptest! {
     #[test]
     fn every_number_splits_off_as_it_was_printed(count in prop_oneof![any::<i32>(), -1000..1000, (i32::MAX - 9)..]) {
         let sequence = Sequence::new(count);
-        for (dialect, mode) in DIALECTS.into_iter().flat_map(|d| MODES.map(|m| (d, m))) {
+        let id = AttemptId::new(count as u32 as u128);
+        let modes = [Mode::Exclusive, Mode::Write, Mode::Read, Mode::Permits(7), Mode::Class(Class::BACKGROUND)];
+        for (dialect, mode) in Dialect::ALL.into_iter().flat_map(|d| modes.map(|m| (d, m))) {
+            let Some(prefix) = dialect.prefix(mode, id) else { continue };
+            // Kazoo names both alike.
+            let mode = if (dialect, mode) == (Dialect::Kazoo, Mode::Exclusive) { Mode::Write } else { mode };
             for near in [sequence, Sequence::new(count.wrapping_add(i32::MIN))] {
-                let id = AttemptId::new(count as u32 as u128);
-                let prefix = dialect.prefix(mode, id).expect("both dialects name both modes");
                 let name = format!("{prefix}{near}");
                 prop_assert_eq!(Sequence::split(&name), Some((prefix.as_str(), near)));
                 let node = dialect.parse(&name).expect("a name of its own making");
@@ -288,11 +367,12 @@ proptest! {
     /// Case 26: any text may stand in a listing. What is read in it prints back into it.
     #[test]
     fn any_listing_is_read(
-        names in vec(prop_oneof![any::<String>(), "[-_a-zA-Z0-9]{0,60}", "(_c_[-0-9a-f]{34,38})?-?(lock-|read-|__READ__)-?[0-9]{7,20}"], 0..9),
+        names in vec(prop_oneof![any::<String>(), "[-_a-zA-Z0-9]{0,60}", "(_c_[-0-9a-f]{34,38})?-?(lock-|read-|__READ__|permits-[0-9]{1,11}-)-?[0-9]{7,20}",
+            "[0-9a-f]{31,33}(__lock__|__rlock__)-?[0-9]{7,20}", "[A-Za-z0-9]{0,9}-{0,2}[0-9]{7,20}", Just(BARRIER.to_owned())], 0..9),
         me in any::<String>(),
-        discipline in disciplines(),
+        (discipline, ..) in rules(),
     ) {
-        for dialect in DIALECTS {
+        for dialect in Dialect::ALL {
             let queue = Queue::read_with_barrier(dialect, discipline.barrier(), &names);
             let barriers = names.iter().filter(|name| discipline.barrier() == Some(name)).count();
             prop_assert_eq!(queue.entries().len() + queue.unknown().len() + barriers, names.len());
@@ -450,102 +530,6 @@ proptest! {
                     prop_assert_eq!(clock.trust(breaches, until), Trust::Lost(Loss::Unreachable));
                 }
             }
-        }
-    }
-}
-
-/// Something told to a contender, asked for or not.
-#[derive(Clone, Debug)]
-enum Told {
-    Entered(Result<(usize, i64), Failure>, Result<Vec<usize>, Failure>),
-    Listed(Result<Vec<usize>, Failure>),
-    Inspected(Result<Look, Failure>),
-    ParentMade(Result<(), Failure>),
-    Watched(Result<Look, Failure>),
-    Deleted(Result<(), Failure>),
-    Gone(usize),
-    Changed(usize),
-    Lingered,
-    Leave,
-    SessionOver,
-}
-
-/// An owner, a czxid, an attempt, and whether its owner is asked to let go.
-type Look = (i64, i64, u128, bool);
-
-fn inspection((owner, czxid, id, asked): Look) -> Inspection {
-    let (owner, czxid, id) = (SessionId(owner), Zxid(czxid), Some(AttemptId::new(id)));
-    Inspection { owner, czxid, id, version: i32::from(asked), granted: false, asked }
-}
-
-fn told() -> impl Strategy<Value = Told> {
-    let failures = [Failure::NoNode, Failure::ConnectionLoss, Failure::BadVersion, Failure::Refused];
-    let failure = move || select(failures.to_vec());
-    let unit = move || prop_oneof![Just(Ok(())), failure().prop_map(Err)];
-    let listing = move || prop_oneof![3 => vec(0..8usize, 0..6).prop_map(Ok), 1 => failure().prop_map(Err)];
-    let look = move || {
-        let seen = (0..2i64, 0..9i64, 0..3u128, proptest::bool::weighted(0.2));
-        prop_oneof![3 => seen.prop_map(Ok), 1 => failure().prop_map(Err)]
-    };
-    let created = prop_oneof![3 => (0..8usize, 0..9i64).prop_map(Ok), 1 => failure().prop_map(Err)];
-    prop_oneof![
-        6 => (created, listing()).prop_map(|(created, listed)| Told::Entered(created, listed)),
-        6 => listing().prop_map(Told::Listed),
-        6 => look().prop_map(Told::Inspected),
-        2 => unit().prop_map(Told::ParentMade),
-        4 => look().prop_map(Told::Watched),
-        4 => unit().prop_map(Told::Deleted),
-        4 => (0..8usize).prop_map(Told::Gone),
-        2 => (0..8usize).prop_map(Told::Changed),
-        1 => Just(Told::Lingered),
-        1 => Just(Told::Leave),
-        1 => Just(Told::SessionOver),
-    ]
-}
-
-proptest! {
-    #![proptest_config(config())]
-
-    /// Case 5: whatever a contender is told, also what it did not ask for, it goes on asking for one thing at a time, holds
-    /// only with a node, and says nothing more once it has ended.
-    #[test]
-    fn a_contender_survives_whatever_it_is_told(dialect in select(&DIALECTS[..]), events in vec(told(), 0..40)) {
-        let me = AttemptId::new(1);
-        let names: Vec<String> =
-            (0..8).map(|i| name(dialect, MODES[i % 2], i as u128 % 3, i32::MAX - 3 + i as i32 % 4)).chain([String::new()]).collect();
-        let pick = |listed: &Vec<usize>| -> Vec<String> { listed.iter().map(|i| names[*i].clone()).collect() };
-        let mut contender = Contender::new(Discipline::SharedExclusive, dialect, Mode::Read, me, SessionId(1));
-        let mut ended = false;
-        for event in &events {
-            match event {
-                Told::Entered(created, listed) => {
-                    let created = created.map(|(i, zxid)| (names[i].as_str(), Zxid(zxid)));
-                    let listed = listed.as_ref().map(pick).map_err(|failure| *failure);
-                    contender.handle(Event::Entered { created, listed: listed.as_deref().map(Listing::of).map_err(|f| *f) });
-                }
-                Told::Listed(listed) => {
-                    let listed = listed.as_ref().map(pick).map_err(|failure| *failure);
-                    contender.handle(Event::Listed(listed.as_deref().map(Listing::of).map_err(|f| *f)));
-                }
-                Told::Inspected(seen) => contender.handle(Event::Inspected(seen.map(inspection))),
-                Told::ParentMade(outcome) => contender.handle(Event::ParentMade(*outcome)),
-                Told::Watched(seen) => contender.handle(Event::Watched(seen.map(inspection))),
-                Told::Deleted(outcome) => contender.handle(Event::Deleted(*outcome)),
-                Told::Gone(i) => contender.handle(Event::Gone(&names[*i])),
-                Told::Changed(i) => contender.handle(Event::Changed(&names[*i])),
-                Told::Lingered => contender.handle(Event::Lingered),
-                Told::Leave => contender.handle(Event::Leave),
-                Told::SessionOver => contender.handle(Event::SessionOver),
-            }
-            let mut asked = 0;
-            while let Some(command) = contender.next_command() {
-                prop_assert!(!ended, "{command:?} after the end");
-                ended |= matches!(command, lockkeeper_core::Command::End(_));
-                asked += 1;
-                prop_assert!(asked <= 2, "more than a grant and one request: {command:?}");
-            }
-            prop_assert!(!contender.holds() || contender.node().is_some());
-            prop_assert!(contender.place().is_none_or(|place| place.ahead > 0));
         }
     }
 }

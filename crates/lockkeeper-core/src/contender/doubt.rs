@@ -12,7 +12,7 @@ impl Contender {
             self.flight = Some(Flight::Inspect(name.clone()));
             return Some(Command::Inspect { name });
         }
-        if let Some(name) = self.strays.last().cloned() {
+        if let Some((name, _)) = self.strays.last().cloned() {
             return Some(self.delete(name));
         }
         if self.own == Own::Doubtful {
@@ -63,7 +63,7 @@ impl Contender {
     pub(super) fn settled(&mut self, names: Option<&[String]>) {
         let stands = |name: &str| names.is_some_and(|names| names.iter().any(|listed| listed == name));
         if std::mem::take(&mut self.delete_doubted) {
-            self.strays.retain(|stray| stands(stray));
+            self.strays.retain(|(stray, _)| stands(stray));
             if self.node().is_some_and(|own| !stands(own)) {
                 self.own = Own::None;
             }
@@ -112,12 +112,18 @@ impl Contender {
             Err(_) if self.downgrade == Downgrade::Adopt => return self.evicted(),
             Err(_) => return,
         };
-        if seen.owner != self.session || !(self.dialect.protects() || seen.id == Some(self.id)) {
+        // The name that a downgrade gives is known beforehand, so that a bare word over the data does not hide it.
+        let adopting = self.downgrade == Downgrade::Adopt;
+        let names_us = self.dialect.protects() || seen.id == Some(self.id) || adopting && seen.id.is_none();
+        if seen.owner != self.session || !names_us {
+            if adopting {
+                self.evicted();
+            }
             return;
         }
         match &self.own {
             Own::Node { name: own, .. } if *own == name => {}
-            Own::Node { .. } => self.strays.push(name),
+            Own::Node { .. } => self.strays.push((name, seen.czxid)),
             Own::None | Own::Doubtful => {
                 self.own = Own::Node { name, czxid: seen.czxid };
                 self.listing_due = true;
@@ -142,11 +148,11 @@ impl Contender {
 
     /// Whether the node just seen under the name of one of ours is still that one.
     fn is_ours(&self, name: &str, seen: &Inspection) -> bool {
-        let same = match &self.own {
-            Own::Node { name: own, czxid } if own == name => *czxid == seen.czxid,
-            _ => seen.id == Some(self.id),
+        let own = match &self.own {
+            Own::Node { name: own, czxid } if own == name => Some(czxid),
+            _ => self.strays.iter().find(|(stray, _)| stray == name).map(|(_, czxid)| czxid),
         };
-        same && seen.owner == self.session
+        own == Some(&seen.czxid) && seen.owner == self.session
     }
 
     /// Whose is the barrier that stands after the reply to our create was lost?

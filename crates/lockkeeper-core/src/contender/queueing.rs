@@ -123,6 +123,10 @@ impl Contender {
         let Own::Node { name: own, .. } = &self.own else {
             return;
         };
+        // Asked for on the way to being alone, and no longer wanted.
+        if !self.waits() {
+            return;
+        }
         if let Some(ours) = self.discipline.permits() {
             match listing.limit {
                 Some(Limit::Permits(limit)) if limit == ours => {}
@@ -144,7 +148,11 @@ impl Contender {
         let verdict =
             if self.reads_early { decide_as_reader(&queue, own) } else { decide(&self.discipline, &queue, own) };
         match verdict {
-            Verdict::Granted => self.let_in(false),
+            Verdict::Granted => {
+                let counted = self.discipline.permits().is_some();
+                self.followed = counted && queue.entries().last().is_some_and(|last| last.name != own);
+                self.let_in(false);
+            }
             Verdict::TakeBarrier => self.barrier = Barrier::Due,
             Verdict::Missing => self.evicted(),
             Verdict::Blocked(watch) => {
@@ -217,10 +225,10 @@ impl Contender {
     /// Goes over to another class: the own node becomes a stray, and the next command after its end is to enter.
     pub(super) fn change_class(&mut self) {
         let may = !self.granted && self.leaving.is_none() && self.barrier == Barrier::None;
-        if let (true, Own::Node { name, .. }) = (may, &self.own)
+        if let (true, Own::Node { name, czxid }) = (may, &self.own)
             && let Some(class) = self.reclassify.take()
         {
-            self.strays.push(name.clone());
+            self.strays.push((name.clone(), *czxid));
             (self.own, self.mode) = (Own::None, Mode::Class(class));
             (self.blocker, self.place, self.own_watched, self.listing_due) = (None, None, false, false);
         }

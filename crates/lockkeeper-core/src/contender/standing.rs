@@ -64,11 +64,11 @@ pub(super) struct Record {
 impl Contender {
     pub(super) fn asked_by_its_caller(&mut self, ask: Ask) {
         match ask {
-            Ask::Downgrade if self.granted && self.mode == Mode::Write => {
+            Ask::Downgrade if self.handed_over && self.mode == Mode::Write => {
                 self.downgrade = Downgrade::Wanted;
                 self.stop_upgrade();
             }
-            Ask::Upgrade if self.granted && self.reads_early => {
+            Ask::Upgrade if self.handed_over && self.reads_early => {
                 (self.reads_early, self.alone, self.listing_due) = (false, Alone::Wanted, true);
             }
             // Its caller missed the first answer.
@@ -108,10 +108,10 @@ impl Contender {
 
     /// Whether something must be written into the own node.
     ///
-    /// Who waited for permits tells of its grant: the next in line watches it. Who never waited was seen to hold by everyone
-    /// behind it, for each of their listings shows no more before it than its own did.
+    /// Who was let in by counting tells those whom the listing that let it in showed behind it: they may have listed earlier, seen
+    /// more before it than it did, and wait to hear of it. Whoever entered later sees no more before it than it did.
     pub(super) fn must_announce(&self) -> bool {
-        let counted = self.discipline.permits().is_some() && self.granted && self.waited;
+        let counted = self.discipline.permits().is_some() && self.granted && self.followed;
         self.record.due || counted && !self.record.announced
     }
 
@@ -214,7 +214,9 @@ impl Contender {
     }
 
     pub(super) fn barrier_taken(&mut self, outcome: Result<Zxid, Failure>) {
-        self.flight = None;
+        let Some(Flight::TakeBarrier) = self.flight.take() else {
+            return;
+        };
         self.barrier = Barrier::None;
         match outcome {
             Ok(czxid) => self.hold_barrier(czxid),
@@ -227,7 +229,9 @@ impl Contender {
     }
 
     pub(super) fn downgraded(&mut self, outcome: Result<Zxid, Failure>) {
-        self.flight = None;
+        let Some(Flight::Downgrade) = self.flight.take() else {
+            return;
+        };
         match outcome {
             Ok(czxid) => {
                 if let Own::Node { name, .. } = &self.own {

@@ -1,25 +1,30 @@
-//! What must always be so, and what must be seen to happen for that to mean anything.
+//! What must always be so. That it means anything is shown by the witnesses and by the seeded mistakes.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::Ordering;
 
-use lockkeeper_core::{Discipline, End, Mode};
+use lockkeeper_core::{Class, Discipline, End, Limit, Mode};
 use stateright::{Model, Property};
 
+use super::client::{Client, Life};
 use super::step::says_it_left;
-use super::tree::Name;
-use super::world::{Action, Client, Life, Server, State, World};
+use super::tree::{Name, Node, Tree};
+use super::world::{Action, Role, State, World};
 
-pub(crate) const EXCLUSION: &str = "at most one holds, or readers together";
+pub(crate) const EXCLUSION: &str = "those who hold may hold together";
+pub(crate) const ENTITLED: &str = "who holds is let in by what the leader has";
 pub(crate) const NODE_STANDS: &str = "a grant's node is there on the server of the one who is granted";
 pub(crate) const TOKENS: &str = "tokens grow from grant to grant";
 pub(crate) const NOTHING_LEFT: &str = "who has left has left nothing behind";
 pub(crate) const NO_GHOST: &str = "at rest every node belongs to one who waits or holds";
-pub(crate) const NO_LOST_WAKEUP: &str = "at rest whoever waits watches an older node that is there";
+pub(crate) const NO_LOST_WAKEUP: &str =
+    "at rest nobody waits who could go on, and whoever waits is woken from before it";
 pub(crate) const SOMEONE_IN: &str = "at rest someone holds if anyone wants to";
 pub(crate) const OWN_NODES: &str = "nobody deletes the node of another session";
-pub(crate) const NO_HERD: &str = "one going wakes at most one";
-pub(crate) const NO_DEAD_END: &str = "no attempt is stuck or refused";
+pub(crate) const NO_HERD: &str = "one going wakes one of each class, or the readers behind one writer";
+pub(crate) const IN_TURN: &str =
+    "the barrier is taken in order within a class, and by one who was first while it was free";
+pub(crate) const ASKED: &str = "at rest a holder who is asked was told so, its node names it, and no waiter is asked";
+pub(crate) const NO_DEAD_END: &str = "no attempt ends but as it may";
 pub(crate) const SETTLES: &str = "left alone, everyone gets in and goes";
 
 impl Model for World {
@@ -41,18 +46,21 @@ impl Model for World {
     fn properties(&self) -> Vec<Property<World>> {
         let mut properties = vec![
             Property::always(EXCLUSION, exclusion),
+            Property::always(ENTITLED, entitled),
             Property::always(NODE_STANDS, |_, state: &State| !state.granted_to_none),
             Property::always(TOKENS, |_, state: &State| !state.token_went_back),
             Property::always(NOTHING_LEFT, nothing_left),
-            Property::always(NO_GHOST, no_ghost),
-            Property::always(NO_LOST_WAKEUP, no_lost_wakeup),
-            Property::always(SOMEONE_IN, someone_in),
+            Property::always(NO_GHOST, at_rest::<NoGhost>),
+            Property::always(NO_LOST_WAKEUP, at_rest::<NoLostWakeup>),
+            Property::always(SOMEONE_IN, at_rest::<SomeoneIn>),
             Property::always(OWN_NODES, |_, state: &State| !state.deleted_foreign),
             Property::always(NO_HERD, no_herd),
+            Property::always(IN_TURN, in_turn),
+            Property::always(ASKED, at_rest::<Asked>),
             Property::always(NO_DEAD_END, no_dead_end),
             Property::always(SETTLES, settles),
         ];
-        properties.extend(self.witnesses.iter().map(|w| Property::sometimes(w.says(), LOOKS[*w as usize])));
+        properties.extend(self.witnesses.iter().map(|witness| Property::sometimes(witness.says(), witness.look())));
         properties
     }
 }
@@ -61,10 +69,15 @@ impl State {
     /// Who holds: says so, in a session that lives. Where an operator deletes nodes, the node must be there too: the one
     /// whose node was taken hears of it a little later, and its token is worth nothing by then.
     pub(crate) fn holders(&self, world: &World) -> Vec<usize> {
+        let stands = |client: &Client| {
+            let node = client.own().is_some_and(|own| self.leader.get(own).is_some());
+            let ours = |barrier: &Node| barrier.owner == client.session;
+            node && (world.discipline.barrier().is_none() || self.leader.barrier().is_some_and(ours))
+        };
         let holds = |client: &Client| {
             client.says_it_holds()
                 && !self.is_expired(client.session)
-                && (world.budget.evictions == 0 || client.own().is_some_and(|own| self.leader.get(own).is_some()))
+                && (world.budget.evictions == 0 || stands(client))
         };
         (0..self.clients.len()).filter(|i| holds(&self.clients[*i])).collect()
     }
@@ -79,10 +92,78 @@ impl State {
     }
 }
 
+/// How many permits it takes, where they are counted.
+fn permits(mode: Option<Mode>) -> u32 {
+    if let Some(Mode::Permits(permits)) = mode { permits } else { 1 }
+}
+
+impl World {
+    /// What client `i` asks for.
+    fn mode(&self, i: usize) -> Mode {
+        match self.roles[i] {
+            Role::Enters(mode) => mode,
+            Role::Upgradeable => Mode::Write,
+            Role::Dissents(_) => Mode::Permits(1),
+            Role::Plain(class) => Mode::Class(class),
+        }
+    }
+
+    /// Whether client `i` is to stand beside readers: as a holder as far as it knows, else by what it asks for.
+    fn reads(&self, state: &State, i: usize) -> bool {
+        let client = &state.clients[i];
+        match self.roles[i] {
+            _ if client.says_it_holds() => !client.says_it_is_alone() && !client.told_alone,
+            role => matches!(role, Role::Enters(Mode::Read) | Role::Upgradeable),
+        }
+    }
+
+    /// The rule of the discipline, said again in the plainest words: does what a server has let client `i` in?
+    fn lets_in(&self, state: &State, tree: &Tree, i: usize) -> bool {
+        let session = state.clients[i].session;
+        let queue = tree.queue();
+        let Some(position) = queue.iter().position(|n| n.owner == session) else { return false };
+        let older = &queue[..position];
+        match &self.discipline {
+            Discipline::Exclusive => older.is_empty(),
+            Discipline::SharedExclusive if self.reads(state, i) => {
+                older.iter().all(|n| n.name.mode == Some(Mode::Read))
+            }
+            Discipline::SharedExclusive => older.is_empty(),
+            Discipline::Permits { permits: limit } => {
+                queue[..=position].iter().map(|n| permits(n.name.mode)).sum::<u32>() <= *limit
+            }
+            Discipline::Classes { .. } => tree.barrier().is_some_and(|barrier| barrier.owner == session),
+        }
+    }
+
+    /// Whether client `i`, who waits, could have what it waits for, if this were what the leader has.
+    fn could_go_on(&self, state: &State, tree: &Tree, i: usize) -> bool {
+        match &self.discipline {
+            Discipline::Classes { .. } => {
+                let first = tree.queue().first().is_some_and(|n| n.owner == state.clients[i].session);
+                first && tree.barrier().is_none()
+            }
+            Discipline::SharedExclusive if state.clients[i].upgrading => {
+                tree.queue().first().is_some_and(|n| n.owner == state.clients[i].session)
+            }
+            _ => self.lets_in(state, tree, i),
+        }
+    }
+}
+
 fn exclusion(world: &World, state: &State) -> bool {
     let holders = state.holders(world);
-    let reads = |i: &usize| world.modes[*i] == Mode::Read;
-    holders.len() <= 1 || (world.discipline == Discipline::SharedExclusive && holders.iter().all(reads))
+    match &world.discipline {
+        Discipline::Exclusive | Discipline::Classes { .. } => holders.len() <= 1,
+        Discipline::SharedExclusive => holders.len() <= 1 || holders.iter().all(|i| world.reads(state, *i)),
+        Discipline::Permits { permits: limit } => {
+            holders.iter().map(|i| permits(Some(world.mode(*i)))).sum::<u32>() <= *limit
+        }
+    }
+}
+
+fn entitled(world: &World, state: &State) -> bool {
+    state.holders(world).into_iter().all(|i| world.lets_in(state, &state.leader, i))
 }
 
 fn nothing_left(_: &World, state: &State) -> bool {
@@ -90,50 +171,113 @@ fn nothing_left(_: &World, state: &State) -> bool {
     gone.all(|c| state.leader.nodes.iter().all(|n| n.owner != c.session))
 }
 
-fn no_ghost(world: &World, state: &State) -> bool {
-    let accounted = |owner: u8, name: Name| {
-        let mut clients = state.clients.iter();
-        clients.any(|c| c.is_live() && c.session == owner && !c.left && c.own() == Some(name))
-    };
-    !state.is_at_rest(world) || state.leader.nodes.iter().all(|n| accounted(n.owner, n.name))
+/// A claim on states in which nothing moves any more.
+trait AtRest {
+    fn holds(world: &World, state: &State) -> bool;
 }
 
-fn no_lost_wakeup(world: &World, state: &State) -> bool {
-    let waits_for_an_older = |client: &Client| {
-        let tree = client.server.map(|server| state.tree(server))?;
-        let watched = tree.get(client.watches[0]?.target)?;
-        let own = tree.get(client.own()?)?;
-        (watched.czxid < own.czxid).then_some(())
-    };
-    !state.is_at_rest(world) || state.clients.iter().all(|c| !c.wants_in() || waits_for_an_older(c).is_some())
+fn at_rest<Claim: AtRest>(world: &World, state: &State) -> bool {
+    Claim::holds(world, state) || !state.is_at_rest(world)
 }
 
-fn someone_in(world: &World, state: &State) -> bool {
-    !state.is_at_rest(world) || !state.clients.iter().any(Client::wants_in) || !state.holders(world).is_empty()
-}
+struct NoGhost;
 
-/// Readers of one writer wake together, and should; all others one by one.
-fn no_herd(world: &World, state: &State) -> bool {
-    if world.discipline != Discipline::Exclusive {
-        return true;
+impl AtRest for NoGhost {
+    fn holds(_: &World, state: &State) -> bool {
+        state.leader.nodes.iter().all(|n| {
+            let mut owners = state.clients.iter().filter(|c| c.is_live() && c.session == n.owner && !c.left);
+            owners.any(|c| if n.name.is_barrier() { c.says_it_holds() } else { c.own() == Some(n.name) })
+        })
     }
-    let mut watched = state.clients.iter().filter_map(|client| {
-        let own = client.own().filter(|own| !client.left && state.leader.get(*own).is_some());
-        own.and(client.server).and(client.watches[0]).map(|watch| watch.target)
-    });
-    let mut seen = Vec::new();
-    watched.all(|name| {
-        !seen.contains(&name) && {
-            seen.push(name);
-            true
+}
+
+struct NoLostWakeup;
+
+impl AtRest for NoLostWakeup {
+    fn holds(world: &World, state: &State) -> bool {
+        let queue = state.leader.queue();
+        let place = |name: Name| queue.iter().position(|n| n.name == name);
+        (0..state.clients.len()).filter(|i| state.clients[*i].waits()).all(|i| {
+            let client = &state.clients[i];
+            let from_before = |watched: Name| match (place(watched), client.own().and_then(place)) {
+                (Some(watched), Some(own)) => watched < own,
+                _ => watched.is_barrier() && state.leader.barrier().is_some(),
+            };
+            let watch = client.watches[..2].iter().flatten().any(|watch| from_before(watch.target));
+            let children = client.children.is_some();
+            !world.could_go_on(state, &state.leader, i) && (watch || children)
+        })
+    }
+}
+
+struct SomeoneIn;
+
+impl AtRest for SomeoneIn {
+    fn holds(world: &World, state: &State) -> bool {
+        !state.clients.iter().any(Client::wants_in) || !state.holders(world).is_empty()
+    }
+}
+
+struct Asked;
+
+impl AtRest for Asked {
+    fn holds(world: &World, state: &State) -> bool {
+        // Who does not watch its node does not know yet.
+        !world.linger
+            || state.clients.iter().enumerate().all(|(i, client)| {
+                let Some(node) = client.own().and_then(|own| state.leader.get(own)) else { return true };
+                let heard = !node.data.asked || client.told;
+                heard && (client.says_it_holds() && node.data.id == Some(i as u8) || !node.data.asked)
+            })
+    }
+}
+
+/// Who watches what, and whether its going would let it on.
+///
+/// The one that holds the last watch on a node is the one behind it; who came in front of that one since then (a lower class)
+/// watches the same node for its own class.
+fn no_herd(world: &World, state: &State) -> bool {
+    let ours = |i: usize, client: &Client| {
+        client.waits() && client.server.is_some() && !matches!(world.roles[i], Role::Plain(_))
+    };
+    let mut seen: Vec<(Option<Name>, Option<Class>)> = Vec::new();
+    for (i, client) in state.clients.iter().enumerate().filter(|(i, client)| ours(*i, client)) {
+        let Some(own) = client.own().filter(|own| state.leader.get(*own).is_some()) else { continue };
+        let nodes = client.watches[..2].iter().flatten().map(|watch| Some(watch.target));
+        for watched in nodes.chain(client.children.map(|_| None)) {
+            let entry = (watched, own.class());
+            // The readers that a writer keeps out wake together.
+            let writer = watched.is_some_and(|name| name.mode == Some(Mode::Write));
+            if world.discipline == Discipline::SharedExclusive && writer && world.reads(state, i) {
+                continue;
+            }
+            if seen.contains(&entry) {
+                // While a change is on its way, two may stand at the same place in what they know of it.
+                return world.discipline != Discipline::Exclusive && !state.is_at_rest(world);
+            }
+            seen.push(entry);
         }
-    })
+    }
+    true
+}
+
+fn in_turn(world: &World, state: &State) -> bool {
+    let by_barrier = world.discipline.barrier().is_some();
+    !state.overtook && (!by_barrier || state.holders(world).into_iter().all(|i| state.clients[i].was_first))
 }
 
 fn no_dead_end(world: &World, state: &State) -> bool {
-    state.clients.iter().all(|client| match client.life {
+    let budget = &world.budget;
+    state.clients.iter().enumerate().all(|(i, client)| match client.life {
         Life::Ended(End::Stuck | End::Refused | End::ParentVanishes) => false,
-        Life::Ended(End::Evicted) => world.budget.evictions > 0,
+        Life::Ended(End::Evicted) => budget.evictions > 0,
+        Life::Ended(End::Revoked) => budget.words + budget.asks > 0,
+        Life::Ended(End::LimitDiffers(stated)) => {
+            let ours =
+                if let Role::Dissents(permits) = world.roles[i] { Some(permits) } else { world.discipline.permits() };
+            let disagree = world.roles.iter().any(|role| matches!(role, Role::Dissents(_)));
+            stated != ours && (disagree || world.limit == Limit::Foreign)
+        }
         _ => true,
     })
 }
@@ -154,7 +298,7 @@ fn settles(world: &World, state: &State) -> bool {
         actions.clear();
         world.progress(&state, &mut actions);
         if actions.is_empty() {
-            let holder = state.clients.iter().position(Client::says_it_holds);
+            let holder = state.clients.iter().position(|c| c.says_it_holds() && !c.upgrading);
             actions.extend(holder.map(|i| Action::Leave(i as u8)));
         }
         if actions.is_empty() {
@@ -163,140 +307,4 @@ fn settles(world: &World, state: &State) -> bool {
         state = world.after(&state, actions[step % actions.len()]);
     }
     false
-}
-
-/// Something that must be seen to happen: without it, a claim that nothing bad happens would say nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Witness {
-    OneWaitsWhileAnotherHolds,
-    SecondGrant,
-    Handover,
-    LaterListing,
-    GrantAfterTheHoldersCrash,
-    LostCreateAdopted,
-    WaiterLeft,
-    QueueAtRest,
-    AllGone,
-    StaleView,
-    NumbersStartAgain,
-    OldNodeBesideTheReturned,
-    DeleteRepeated,
-    StrayDeleted,
-    WrapCrossed,
-    ReadersTogether,
-    Evicted,
-    WrittenNodeReleased,
-    BackInTime,
-    ExpiredMeanwhile,
-}
-
-use Witness::*;
-
-type Look = fn(&World, &State) -> bool;
-
-const LOOKS: [Look; Witness::COUNT] = [
-    look::<0>, look::<1>, look::<2>, look::<3>, look::<4>, look::<5>, look::<6>, look::<7>, look::<8>, look::<9>,
-    look::<10>, look::<11>, look::<12>, look::<13>, look::<14>, look::<15>, look::<16>, look::<17>, look::<18>,
-    look::<19>,
-];
-
-/// Looks for a witness until it was seen once; the checker keeps the path to that state.
-fn look<const WITNESS: usize>(world: &World, state: &State) -> bool {
-    let seen = &world.seen[WITNESS];
-    !seen.load(Ordering::Relaxed) && Witness::ALL[WITNESS].shows(world, state) && !seen.swap(true, Ordering::Relaxed)
-}
-
-impl Witness {
-    pub(crate) const COUNT: usize = 20;
-
-    const ALL: [Witness; Witness::COUNT] = [
-        OneWaitsWhileAnotherHolds,
-        SecondGrant,
-        Handover,
-        LaterListing,
-        GrantAfterTheHoldersCrash,
-        LostCreateAdopted,
-        WaiterLeft,
-        QueueAtRest,
-        AllGone,
-        StaleView,
-        NumbersStartAgain,
-        OldNodeBesideTheReturned,
-        DeleteRepeated,
-        StrayDeleted,
-        WrapCrossed,
-        ReadersTogether,
-        Evicted,
-        WrittenNodeReleased,
-        BackInTime,
-        ExpiredMeanwhile,
-    ];
-
-    pub(crate) const fn says(self) -> &'static str {
-        match self {
-            OneWaitsWhileAnotherHolds => "one waits while another holds",
-            SecondGrant => "the lock is granted again after a release",
-            Handover => "a holder's going grants with no second listing",
-            LaterListing => "a second listing grants",
-            GrantAfterTheHoldersCrash => "the lock is granted after its holder crashed",
-            LostCreateAdopted => "a node whose create's reply was lost is adopted and comes to hold",
-            WaiterLeft => "a waiter leaves while another holds",
-            QueueAtRest => "two wait behind a holder and nothing moves",
-            AllGone => "everyone was in, everyone is gone, no node is left",
-            StaleView => "a waiter's server still shows a blocker that is gone",
-            NumbersStartAgain => "the parent was made again and a later token has an earlier number",
-            OldNodeBesideTheReturned => "a client is back while the node of its old session stands",
-            DeleteRepeated => "a delete whose reply was lost is repeated and finds nothing",
-            StrayDeleted => "a second node of one attempt is found and deleted",
-            WrapCrossed => "a holder's number is the largest, the next waiter's the smallest",
-            ReadersTogether => "two readers hold while a writer waits",
-            Evicted => "one whose node was deleted is told so while another holds",
-            BackInTime => "a waiter is overdue, comes back, and is granted the lock",
-            ExpiredMeanwhile => "one whose session expired unheard is told so while another holds",
-            WrittenNodeReleased => "a node that somebody wrote to is released by its owner",
-        }
-    }
-
-    fn shows(self, world: &World, state: &State) -> bool {
-        let clients = || state.clients.iter();
-        let held = || clients().any(Client::says_it_holds);
-        let ended = |c: &Client| matches!(c.life, Life::Ended(_));
-        match self {
-            OneWaitsWhileAnotherHolds => held() && clients().any(|c| c.wants_in() && c.watches[0].is_some()),
-            SecondGrant => held() && clients().any(|c| c.life == Life::Ended(End::Left) && c.granted_by.is_some()),
-            Handover => clients().any(|c| c.says_it_holds() && c.granted_by == Some(super::world::GrantedBy::Handover)),
-            LaterListing => {
-                clients().any(|c| c.says_it_holds() && c.granted_by == Some(super::world::GrantedBy::LaterListing))
-            }
-            GrantAfterTheHoldersCrash => held() && clients().any(|c| c.life == Life::Crashed { holding: true }),
-            LostCreateAdopted => clients().any(|c| c.adopted && c.says_it_holds()),
-            WaiterLeft => held() && clients().any(|c| c.life == Life::Ended(End::Left) && c.granted_by.is_none()),
-            QueueAtRest => held() && clients().filter(|c| c.wants_in()).count() >= 2 && state.is_at_rest(world),
-            AllGone => {
-                state.leader.nodes.is_empty() && clients().all(|c| ended(c) && (c.left || c.granted_by.is_some()))
-            }
-            StaleView => clients().any(|c| {
-                let stale = |name| state.follower.get(name).is_some() && state.leader.get(name).is_none();
-                c.wants_in()
-                    && c.server == Some(Server::Follower)
-                    && c.watches[0].is_some_and(|watch| stale(watch.target))
-            }),
-            NumbersStartAgain => held() && state.leader.nodes.iter().any(|n| n.name.seq == 0 && n.czxid > 1),
-            OldNodeBesideTheReturned => {
-                let old = |i: usize| state.leader.nodes.iter().any(|n| usize::from(n.owner) == i);
-                clients().enumerate().any(|(i, c)| c.returned && c.is_live() && old(i))
-            }
-            DeleteRepeated => clients().any(|c| c.delete_repeated && ended(c)),
-            StrayDeleted => clients().any(|c| c.stray_deleted),
-            WrapCrossed => {
-                let seqs: Vec<_> = state.leader.nodes.iter().map(|n| n.name.seq).collect();
-                held() && seqs.starts_with(&[i32::MAX, i32::MIN])
-            }
-            ReadersTogether => state.holders(world).len() == 2 && clients().any(|c| c.watches[0].is_some()),
-            Evicted => held() && clients().any(|c| c.life == Life::Ended(End::Evicted)),
-            BackInTime => clients().any(|c| c.says_it_holds() && c.was_overdue),
-            ExpiredMeanwhile => held() && clients().any(|c| c.was_overdue && c.life == Life::Ended(End::SessionOver)),
-            WrittenNodeReleased => clients().any(|c| c.word_seen && c.life == Life::Ended(End::Left)),
-        }
-    }
 }

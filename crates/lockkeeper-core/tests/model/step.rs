@@ -1,12 +1,10 @@
-//! What each action does: the commands carried out as a driver and two servers would, and the events they give.
+//! What each action does: the commands carried out as a driver would, and the changes that every server applies.
 
-use lockkeeper_core::{Command, Contender, End, Event, Failure, Inspection, Listing, Mode, WatchKind, Zxid};
+use lockkeeper_core::{Ask, Class, Command, Discipline, End, Event, Mode, WatchKind, Zxid};
 
-use super::tree::{Fired, Name, Node, Tree, Txn, attempt};
-use super::world::{
-    Action, Client, Cut, Flight, GrantedBy, Life, Machine, Mistake, Outcome, Request, Server, State, Watching, World,
-    session,
-};
+use super::client::{Client, Flight, GrantedBy, Life, Request, WATCHES, Watching};
+use super::tree::{Data, Fired, Txn};
+use super::world::{Action, Mistake, Role, Server, State, World};
 
 impl World {
     /// The world after `action`.
@@ -17,9 +15,9 @@ impl World {
     }
 }
 
-struct Step<'w> {
-    world: &'w World,
-    state: State,
+pub(crate) struct Step<'w> {
+    pub(crate) world: &'w World,
+    pub(crate) state: State,
 }
 
 impl Step<'_> {
@@ -62,7 +60,7 @@ impl Step<'_> {
                 budget.breaches -= 1;
                 let client = self.client(i);
                 client.overdue = true;
-                client.was_overdue = true;
+                client.past.was_overdue = true;
                 if client.says_it_holds() {
                     client.left = true;
                     self.tell(i, Event::Leave);
@@ -76,7 +74,7 @@ impl Step<'_> {
                 budget.returns -= 1;
                 let client = self.client(i);
                 client.session += 4;
-                client.returned = true;
+                client.past.returned = true;
                 client.left = false;
                 client.granted_by = None;
                 self.start(i, server);
@@ -91,23 +89,53 @@ impl Step<'_> {
             }
             Action::Word(name) => {
                 budget.words -= 1;
-                self.commit(Txn::Write(name));
+                self.commit(Txn::Write(name, Data::WORD));
+            }
+            Action::AskFor(name) => {
+                budget.asks -= 1;
+                let data = self.state.leader.get(name).expect("only of what is there").data;
+                self.commit(Txn::Write(name, Data { asked: true, ..data }));
+            }
+            Action::Refuse(i) => {
+                budget.refusals -= 1;
+                let client = self.client(i);
+                (client.keeps_request, client.told, client.past.refused) = (false, false, true);
+                self.tell(i, Event::Ask(Ask::Refuse));
+            }
+            Action::Upgrade(i) => {
+                budget.upgrades -= 1;
+                self.client(i).upgrading = true;
+                self.tell(i, Event::Ask(Ask::Upgrade));
+            }
+            Action::StayReader(i) => {
+                budget.stays -= 1;
+                let client = self.client(i);
+                (client.upgrading, client.past.stayed) = (false, true);
+                self.tell(i, Event::Ask(Ask::StayReader));
+            }
+            Action::Downgrade(i) => {
+                budget.downgrades -= 1;
+                let client = self.client(i);
+                (client.upgrading, client.told_alone, client.downgrading) = (false, false, true);
+                self.tell(i, Event::Ask(Ask::Downgrade));
+            }
+            Action::Age(i) => {
+                budget.ages -= 1;
+                self.client(i).past.aged = true;
+                self.tell(i, Event::Ask(Ask::Reclassify(Class::FOREGROUND)));
             }
         }
     }
 
-    fn client(&mut self, i: u8) -> &mut Client {
+    pub(crate) fn client(&mut self, i: u8) -> &mut Client {
         &mut self.state.clients[usize::from(i)]
     }
 
     fn start(&mut self, i: u8, server: Server) {
-        let world = self.world;
-        let number = self.client(i).session;
-        let mode = world.modes[usize::from(i)];
-        let contender = Contender::new(world.discipline.clone(), world.dialect, mode, attempt(i), session(number));
+        let machine = self.world.machine(i, self.client(i).session);
         let client = self.client(i);
         client.life = Life::Live;
-        client.machine = Some(Machine::new(contender));
+        client.machine = Some(machine);
         client.server = Some(server);
         // A new session may be opened on any server, however far behind.
         client.ahead = 0;
@@ -123,59 +151,97 @@ impl Step<'_> {
         client.overdue = false;
         client.ahead = 0;
         client.flight = Flight::None;
-        client.watches = [None; 2];
+        client.watches = [None; WATCHES];
+        client.children = None;
         client.lingered = false;
+        (client.upgrading, client.told_alone, client.downgrading) = (false, false, false);
+        (client.told, client.keeps_request, client.was_first) = (false, false, false);
     }
 
-    /// Tells a contender what happened and carries out what needs no server.
-    fn tell(&mut self, i: u8, event: Event<'_>) {
+    /// Tells a client what happened and carries out what needs no server.
+    pub(crate) fn tell(&mut self, i: u8, event: Event<'_>) {
         let by = match event {
             Event::Gone(_) => GrantedBy::Handover,
             Event::Entered { .. } => GrantedBy::FirstListing,
+            Event::Inspected(_) => GrantedBy::Inspection,
             _ => GrantedBy::LaterListing,
         };
         let looked = matches!(event, Event::Inspected(_));
         let client = self.client(i);
         let had_node = client.own().is_some();
         let Some(machine) = client.machine.as_mut() else { return };
-        machine.contender().handle(event);
+        machine.handle(event);
         self.carry_out(i, Some(by));
         let client = self.client(i);
-        client.adopted |= looked && !had_node && client.own().is_some();
+        if let (true, false, Some(own)) = (looked, had_node, client.own()) {
+            client.past.adopted = true;
+            self.client(i).knows = self.state.leader.get(own).map_or(0, |n| n.czxid);
+        }
     }
 
     fn carry_out(&mut self, i: u8, by: Option<GrantedBy>) {
-        let dialect = self.world.dialect;
+        let world = self.world;
         loop {
             let client = self.client(i);
             let Some(machine) = client.machine.as_mut() else { return };
-            let Some(command) = machine.contender().next_command() else {
-                machine.settle(dialect);
+            let Some(command) = machine.next_command() else {
+                machine.settle(world);
+                // As the driver does, which takes off what is of no more use.
+                for watch in &mut client.watches {
+                    watch.take_if(|watch| {
+                        let name = watch.asked.map_or_else(String::new, |name| world.print(name));
+                        !machine.watches(&name)
+                    });
+                }
+                client.children.take_if(|_| !machine.watches(""));
+                if matches!(world.roles[usize::from(i)], Role::Plain(_)) && client.says_it_holds() {
+                    client.granted_by = client.granted_by.or(by);
+                }
                 return;
             };
-            let read = |name: &str| Name::read(dialect, name);
             let request = match command {
                 Command::Grant(grant) => {
+                    assert_eq!(client.granted_by, None, "granted twice");
                     client.granted_by = by;
                     self.granted(i, grant.token.zxid());
+                    continue;
+                }
+                Command::Revoke => {
+                    client.told = true;
+                    continue;
+                }
+                Command::Upgraded => {
+                    (client.upgrading, client.told_alone) = (false, true);
+                    self.upgraded(i);
+                    continue;
+                }
+                Command::Reads { name: _ } => {
+                    client.past.reads_on = true;
                     continue;
                 }
                 Command::End(end) => {
                     self.stop(i, Life::Ended(end));
                     return;
                 }
-                Command::Enter { prefix, limit: _ } => {
-                    let mode = self.world.modes[usize::from(i)];
-                    assert_eq!(dialect.prefix(mode, attempt(i)), Some(prefix));
-                    Request::Enter
+                Command::Enter { prefix, limit } => {
+                    assert_eq!(limit, world.discipline.permits().is_some());
+                    let asked = world.dialect.parse(&format!("{prefix}0000000000")).expect("a name of its dialect");
+                    Request::Enter(asked.mode)
                 }
-                Command::MakeParent { .. } => Request::MakeParent,
-                Command::List { .. } => Request::List,
+                Command::MakeParent { stays: _, limit } => Request::MakeParent(limit),
+                Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
+                Command::List { limit: _, watch } => Request::List { watch },
                 Command::Recover => Request::Recover,
-                Command::Inspect { name } => Request::Inspect(read(&name)),
-                Command::Watch { name, kind } => Request::Watch(read(&name), kind),
-                Command::Delete { name, version, barrier: None } => Request::Delete(read(&name), version),
-                other => unreachable!("no world has a use for {other:?} yet"),
+                Command::Inspect { name } => Request::Inspect(world.read(&name)),
+                Command::Watch { name, kind } => Request::Watch(world.read(&name), kind),
+                Command::TakeBarrier { own, barrier: _ } => Request::TakeBarrier(world.read(&own)),
+                Command::Tell { name, granted, version } => Request::Tell(world.read(&name), granted, version),
+                Command::Downgrade { from, into } => Request::Downgrade(world.read(&from), world.read(&into)),
+                Command::Delete { name, version, barrier: None } => Request::Delete(world.read(&name), version),
+                Command::Delete { name, version, barrier: Some((_, barriers)) } => {
+                    assert_eq!(version, None, "the barrier's version is proof enough");
+                    Request::DeleteBoth(world.read(&name), barriers)
+                }
             };
             self.client(i).flight = Flight::Sent(request);
         }
@@ -184,30 +250,55 @@ impl Step<'_> {
     fn granted(&mut self, i: u8, token: Zxid) {
         let token = u8::try_from(token.0).expect("few nodes are made");
         let server = self.client(i).server.unwrap_or(Server::Leader);
-        self.state.granted_to_none |= !self.state.tree(server).nodes.iter().any(|n| n.czxid == token);
-        if self.world.budget.evictions > 0 && !self.state.leader.nodes.iter().any(|n| n.czxid == token) {
+        let made = |tree: &super::tree::Tree| tree.nodes.iter().any(|n| n.czxid == token);
+        self.state.granted_to_none |= !made(self.state.tree(server)) && self.world.mistake != Some(Mistake::NoBarrier);
+        if self.world.budget.evictions > 0 && !made(&self.state.leader) {
             // Its server does not know yet that an operator took the node. A later token fences it off, whenever it came.
             return;
         }
+        if let Discipline::Permits { .. } = self.world.discipline {
+            // Holders together have no order.
+            return;
+        }
         let (any, writer) = self.state.tokens;
-        let reads = self.world.modes[usize::from(i)] == Mode::Read;
+        let reads = matches!(self.world.roles[usize::from(i)], Role::Enters(Mode::Read) | Role::Upgradeable);
         // Readers hold together, so among themselves they may be told in any order.
         let least = if reads { writer } else { any };
         self.state.token_went_back |= token <= least;
         self.state.tokens = (any.max(token), if reads { writer } else { writer.max(token) });
     }
 
+    /// A reader is alone: its token, by which it was let in, is a writer's from here on.
+    fn upgraded(&mut self, i: u8) {
+        let session = self.client(i).session;
+        let Some(node) = self.state.leader.nodes.iter().find(|n| n.owner == session) else { return };
+        let (any, writer) = self.state.tokens;
+        self.state.token_went_back |= node.czxid < any;
+        self.state.tokens = (any, writer.max(node.czxid));
+    }
+
     /// The leader decides on a change; the watches of those connected to it fire.
-    fn commit(&mut self, txn: Txn) {
+    pub(crate) fn commit(&mut self, txn: Txn) {
         let fired = self.state.leader.apply(txn);
         self.state.pending.push(txn);
+        self.note_the_first();
         self.fire(Server::Leader, &fired);
         if self.state.pending.len() > self.world.lag {
             self.follower_applies();
         }
     }
 
-    fn follower_applies(&mut self) {
+    /// Who is first in line while nobody holds may take the barrier, now or a little later.
+    fn note_the_first(&mut self) {
+        if self.world.discipline.barrier().is_some()
+            && self.state.leader.barrier().is_none()
+            && let Some(owner) = self.state.leader.queue().first().map(|n| n.owner)
+        {
+            self.client(owner % 4).was_first = true;
+        }
+    }
+
+    pub(crate) fn follower_applies(&mut self) {
         let txn = self.state.pending.remove(0);
         let fired = self.state.follower.apply(txn);
         let mut due = Vec::new();
@@ -230,280 +321,38 @@ impl Step<'_> {
 
     fn fire(&mut self, server: Server, fired: &[Fired]) {
         for fired in fired {
-            let (Fired::Gone(name) | Fired::Changed(name)) = *fired;
             for i in 0..self.state.clients.len() as u8 {
-                let client = self.client(i);
-                let mut hit = None;
-                for watch in client.watches.iter_mut().filter(|_| client.server == Some(server)) {
-                    hit = hit.or(watch.take_if(|watch| watch.target == name));
+                if self.client(i).server != Some(server) {
+                    continue;
                 }
-                if let Some(watch) = hit {
-                    self.tell_fired(i, watch, matches!(fired, Fired::Gone(_)));
+                let (Fired::Gone(name) | Fired::Changed(name)) = *fired else {
+                    if self.client(i).children.take().is_some() {
+                        self.tell(i, Event::ChildrenChanged);
+                    }
+                    continue;
+                };
+                // The driver asks its own nodes' watches first.
+                for slot in (0..WATCHES).rev() {
+                    if let Some(watch) = self.client(i).watches[slot].take_if(|watch| watch.target == name) {
+                        self.tell_fired(i, watch, matches!(fired, Fired::Gone(_)));
+                    }
                 }
             }
         }
     }
 
     /// A watch's event, under the name that the contender asked for.
-    fn tell_fired(&mut self, i: u8, watch: Watching, gone: bool) {
-        let name = watch.asked.print(self.world.dialect);
+    pub(crate) fn tell_fired(&mut self, i: u8, watch: Watching, gone: bool) {
+        let name = match watch.asked {
+            Some(name) => self.world.print(name),
+            None => return self.tell(i, Event::ChildrenChanged),
+        };
         self.tell(i, if gone { Event::Gone(&name) } else { Event::Changed(&name) });
     }
 
-    /// A reply is seen: no server may show less from here on.
-    fn saw(&mut self, i: u8) {
-        let behind = self.state.pending.len();
-        let client = self.client(i);
-        client.ahead = if client.server == Some(Server::Leader) { behind } else { 0 };
-    }
-
-    fn effect(&mut self, i: u8) {
-        match self.client(i).flight.clone() {
-            Flight::Sent(Request::Enter) if self.world.mistake == Some(Mistake::ListBeforeCreate) => {
-                let names = self.view(i).nodes.iter().map(|n| n.name).collect();
-                self.client(i).flight = Flight::ListedFirst(names);
-            }
-            Flight::Sent(request @ (Request::Enter | Request::MakeParent | Request::Delete(..))) => {
-                self.decide(i, request);
-                self.reply_if_due(i);
-            }
-            Flight::Sent(request) => self.read(i, request),
-            Flight::Created { node, .. } => {
-                let listed = self.view(i).list(self.world.dialect).ok_or(Failure::NoNode);
-                self.entered(i, node, listed);
-            }
-            Flight::ListedFirst(mut names) => {
-                self.decide(i, Request::Enter);
-                if let Flight::Created { node, .. } = self.client(i).flight {
-                    names.push(node.name);
-                    let listed = names.iter().map(|n| n.print(self.world.dialect)).collect();
-                    self.entered(i, node, Ok(listed));
-                }
-            }
-            Flight::None | Flight::Decided { .. } => unreachable!("has no effect to take"),
-        }
-    }
-
-    fn view(&self, i: u8) -> &Tree {
-        let server = self.state.clients[usize::from(i)].server.expect("only a connected client is served");
-        self.state.tree(server)
-    }
-
-    fn entered(&mut self, i: u8, node: Node, listed: Result<Vec<String>, Failure>) {
-        self.saw(i);
-        self.client(i).flight = Flight::None;
-        let name = node.name.print(self.world.dialect);
-        let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
-        self.tell(
-            i,
-            Event::Entered { created, listed: listed.as_deref().map(Listing::of).map_err(|failure| *failure) },
-        );
-    }
-
-    /// The leader decides on a write of client `i`; its reply waits for the session's own server.
-    fn decide(&mut self, i: u8, request: Request) {
-        let owner = self.client(i).session;
-        let mistake = self.world.mistake;
-        let outcome = match request {
-            Request::Enter => match self.state.leader.counter {
-                Some(seq) => {
-                    let protected = self.world.dialect.protects() && mistake != Some(Mistake::Unprotected);
-                    self.state.created += 1;
-                    let node = Node {
-                        name: Name { id: protected.then_some(i), mode: self.world.modes[usize::from(i)], seq },
-                        czxid: self.state.created,
-                        owner,
-                        data: (mistake != Some(Mistake::Unprotected)).then_some(i),
-                        version: 0,
-                    };
-                    if mistake == Some(Mistake::DeleteByName) {
-                        self.client(i).made = node.czxid;
-                    }
-                    self.commit(Txn::Create(node));
-                    let wait = self.distance(i);
-                    self.client(i).flight = Flight::Created { node, wait };
-                    return;
-                }
-                None => Outcome::NoNode,
-            },
-            Request::MakeParent => {
-                if self.state.leader.counter.is_none() {
-                    self.commit(Txn::MakeParent);
-                }
-                Outcome::Done
-            }
-            Request::Delete(name, version) => match self.state.leader.get(name).copied() {
-                None => Outcome::NoNode,
-                Some(node)
-                    if mistake != Some(Mistake::DeleteByName)
-                        && version.is_some_and(|version| version != i32::from(node.version)) =>
-                {
-                    Outcome::BadVersion
-                }
-                Some(node) => {
-                    self.state.deleted_foreign |= node.owner != owner;
-                    self.client(i).word_seen = node.version > 0;
-                    self.commit(Txn::Delete(name));
-                    Outcome::Done
-                }
-            },
-            _ => unreachable!("only writes are decided"),
-        };
-        let wait = self.distance(i);
-        self.client(i).flight = Flight::Decided { request, outcome, wait };
-    }
-
-    /// How many changes the server of client `i` is behind the leader.
-    fn distance(&self, i: u8) -> usize {
-        match self.state.clients[usize::from(i)].server {
-            Some(Server::Follower) => self.state.pending.len(),
-            _ => 0,
-        }
-    }
-
-    fn reply_if_due(&mut self, i: u8) {
-        let Flight::Decided { request, outcome, wait: 0 } = self.client(i).flight else { return };
-        self.saw(i);
-        self.client(i).flight = Flight::None;
-        let outcome = match outcome {
-            Outcome::Done => Ok(()),
-            Outcome::NoNode => Err(Failure::NoNode),
-            Outcome::BadVersion => Err(Failure::BadVersion),
-        };
-        match request {
-            Request::Enter => {
-                let failure = outcome.err().unwrap_or(Failure::NoNode);
-                self.tell(i, Event::Entered { created: Err(failure), listed: Err(failure) });
-            }
-            Request::MakeParent => self.tell(i, Event::ParentMade(outcome)),
-            Request::Delete(name, _) => {
-                let client = self.client(i);
-                let own = client.own();
-                client.stray_deleted |= outcome.is_ok() && own != Some(name);
-                client.delete_repeated |= outcome == Err(Failure::NoNode);
-                self.tell(i, Event::Deleted(outcome));
-            }
-            _ => unreachable!("only writes are decided"),
-        }
-    }
-
-    fn read(&mut self, i: u8, request: Request) {
-        let dialect = self.world.dialect;
-        if request == Request::Recover && self.world.mistake != Some(Mistake::NoSync) {
-            while self.client(i).server == Some(Server::Follower) && !self.state.pending.is_empty() {
-                self.follower_applies();
-            }
-        }
-        self.saw(i);
-        self.client(i).flight = Flight::None;
-        match request {
-            Request::List | Request::Recover => {
-                let names = self.view(i).list(dialect);
-                self.tell(i, Event::Listed(names.as_deref().map(Listing::of).ok_or(Failure::NoNode)));
-            }
-            Request::Inspect(name) => {
-                let seen = self.inspect(i, name);
-                self.tell(i, Event::Inspected(seen));
-            }
-            Request::Watch(name, kind) => {
-                let target = self.watch_target(i, name, kind);
-                let czxid = self.view(i).get(target).map(|n| n.czxid);
-                let seen = self.inspect(i, target);
-                let slot = usize::from(kind == WatchKind::Own);
-                self.client(i).watches[slot] = czxid.map(|czxid| Watching { asked: name, target, czxid });
-                self.tell(i, Event::Watched(seen));
-            }
-            _ => unreachable!("only reads are read"),
-        }
-    }
-
-    fn inspect(&self, i: u8, name: Name) -> Result<Inspection, Failure> {
-        let me = &self.state.clients[usize::from(i)];
-        if self.world.mistake == Some(Mistake::DeleteByName) && me.own() == Some(name) {
-            // From memory: what it made is what must be there.
-            let (owner, czxid) = (session(me.session), Zxid(i64::from(me.made)));
-            return Ok(Inspection { owner, czxid, id: Some(attempt(i)), version: 0, granted: false, asked: false });
-        }
-        let node = self.view(i).get(name).ok_or(Failure::NoNode)?;
-        let owner = if self.world.mistake == Some(Mistake::AdoptForeign) { me.session } else { node.owner };
-        Ok(Inspection {
-            owner: session(owner),
-            czxid: Zxid(i64::from(node.czxid)),
-            id: node.data.map(attempt),
-            version: i32::from(node.version),
-            granted: false,
-            asked: false,
-        })
-    }
-
-    /// Where a watch goes: to the node asked for, unless a mistake is on.
-    fn watch_target(&self, i: u8, name: Name, kind: WatchKind) -> Name {
-        let nodes = &self.view(i).nodes;
-        let at = nodes.iter().position(|n| n.name == name);
-        match (self.world.mistake, at, self.state.clients[usize::from(i)].own()) {
-            (Some(Mistake::WatchTheFirst), Some(_), _) if kind == WatchKind::Blocker => nodes[0].name,
-            (Some(Mistake::WatchTheNextYounger), Some(at), Some(own)) if kind == WatchKind::Blocker => {
-                nodes[at + 1..].iter().map(|n| n.name).find(|n| *n != own).unwrap_or(own)
-            }
-            _ => name,
-        }
-    }
-
-    fn cut(&mut self, i: u8, cut: Cut) {
-        if let (Cut::After, Flight::Sent(request)) = (cut, self.client(i).flight.clone()) {
-            self.decide(i, request);
-        }
-        if let (Cut::Between, Flight::Created { node, .. }) = (cut, self.client(i).flight.clone()) {
-            self.saw(i);
-            self.client(i).server = None;
-            self.tell(i, Event::Disconnected);
-            self.client(i).flight = Flight::None;
-            let name = node.name.print(self.world.dialect);
-            let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
-            self.tell(i, Event::Entered { created, listed: Err(Failure::ConnectionLoss) });
-            return;
-        }
-        self.client(i).server = None;
-        self.tell(i, Event::Disconnected);
-        let flight = std::mem::replace(&mut self.client(i).flight, Flight::None);
-        let lost = Err(Failure::ConnectionLoss);
-        let request = match flight {
-            Flight::None => return,
-            Flight::Sent(request) | Flight::Decided { request, .. } => request,
-            Flight::Created { .. } | Flight::ListedFirst(_) => Request::Enter,
-        };
-        match request {
-            Request::Enter => {
-                let failure = Failure::ConnectionLoss;
-                self.tell(i, Event::Entered { created: Err(failure), listed: Err(failure) });
-            }
-            Request::MakeParent => self.tell(i, Event::ParentMade(lost)),
-            Request::List | Request::Recover => self.tell(i, Event::Listed(Err(Failure::ConnectionLoss))),
-            Request::Inspect(_) => self.tell(i, Event::Inspected(Err(Failure::ConnectionLoss))),
-            Request::Watch(..) => self.tell(i, Event::Watched(Err(Failure::ConnectionLoss))),
-            Request::Delete(..) => self.tell(i, Event::Deleted(lost)),
-        }
-    }
-
-    /// The session goes on at `server`, and its watches with it: what changed meanwhile fires at once.
-    fn reconnect(&mut self, i: u8, server: Server) {
-        let session = self.client(i).session;
-        if self.state.is_expired(session) {
-            return self.tell(i, Event::SessionOver);
-        }
-        self.client(i).server = Some(server);
-        self.client(i).overdue = false;
-        for slot in 0..2 {
-            let Some(watch) = self.client(i).watches[slot] else { continue };
-            let gone = match self.state.tree(server).get(watch.target) {
-                None => true,
-                // Another node by now: to the server, a change since this session last saw it.
-                Some(node) if node.czxid != watch.czxid => false,
-                Some(_) => continue,
-            };
-            self.client(i).watches[slot] = None;
-            self.tell_fired(i, watch, gone);
-        }
+    /// Which of a client's watches one is.
+    pub(crate) fn slot(watched: super::tree::Name, kind: WatchKind) -> usize {
+        usize::from(watched.is_barrier()) + if kind == WatchKind::Own { 2 } else { 0 }
     }
 }
 

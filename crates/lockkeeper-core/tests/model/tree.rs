@@ -1,44 +1,84 @@
-//! The znodes of one lock path, as small as the protocol can tell: the parent, its counter, its children.
+//! The znodes of one lock path, as small as the protocol can tell: the parent, its counter and data, its children.
 //!
 //! A transaction is applied by every server in the same order and means the same on each; only the leader decides whether
 //! it happens. Names are kept apart into what they tell (so a state stays small) and printed and read by the real
 //! [`Dialect`], so that what the contender sees are the names it would see in production.
 
-use lockkeeper_core::{AttemptId, Dialect, Mode, Sequence};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use lockkeeper_core::{AttemptId, Class, Dialect, Limit, Mode, Sequence};
 
 /// The attempt of client `i`.
 pub(crate) fn attempt(client: u8) -> AttemptId {
     AttemptId::new(u128::from(client) + 1)
 }
 
+/// The barrier's name, as Contentserv's document has it.
+pub(crate) const BARRIER: &str = "privateLock";
+
 /// What a child's name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     /// The client whose attempt's id it carries; none in a dialect without.
     pub(crate) id: Option<u8>,
-    /// What it asks for.
-    pub(crate) mode: Mode,
-    /// Its number.
+    /// What it asks for; none for the barrier.
+    pub(crate) mode: Option<Mode>,
+    /// Its number; the barrier has none.
     pub(crate) seq: i32,
 }
 
 impl Name {
+    pub(crate) const BARRIER: Name = Name { id: None, mode: None, seq: 0 };
+
+    pub(crate) fn is_barrier(self) -> bool {
+        self.mode.is_none()
+    }
+
+    pub(crate) fn class(self) -> Option<Class> {
+        if let Some(Mode::Class(class)) = self.mode { Some(class) } else { None }
+    }
+
     /// Reads a name that a contender said.
     pub(crate) fn read(dialect: Dialect, text: &str) -> Name {
+        if text == BARRIER {
+            return Name::BARRIER;
+        }
         let name = dialect.parse(text).expect("a contender only says names that its dialect knows");
         let id = name.id.map(|id| (0..8).find(|i| attempt(*i) == id).expect("only clients of this world make nodes"));
-        Name { id, mode: name.mode, seq: name.sequence.get() }
+        Name { id, mode: Some(name.mode), seq: name.sequence.get() }
     }
 
     /// As the server lists it.
     pub(crate) fn print(self, dialect: Dialect) -> String {
-        let mode = self.mode;
+        let Some(mode) = self.mode else { return BARRIER.to_owned() };
         let prefix = match self.id {
             Some(client) => dialect.prefix(mode, attempt(client)),
             // Without its protection a Curator mutex is named as the recipe's lock is.
-            None => Dialect::Recipe.prefix(mode, attempt(0)),
+            None if dialect.protects() => Dialect::Recipe.prefix(mode, attempt(0)),
+            None => dialect.prefix(mode, attempt(0)),
         };
-        format!("{}{}", prefix.expect("both dialects name both modes"), Sequence::new(self.seq))
+        format!("{}{}", prefix.expect("its dialect names what it asks for"), Sequence::new(self.seq))
+    }
+}
+
+/// What a node's data says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Data {
+    /// The client whose attempt it names.
+    pub(crate) id: Option<u8>,
+    /// It was granted.
+    pub(crate) granted: bool,
+    /// Its owner is asked to let go.
+    pub(crate) asked: bool,
+}
+
+impl Data {
+    /// What an asker's bare word leaves of it.
+    pub(crate) const WORD: Data = Data { id: None, granted: false, asked: true };
+
+    /// The record of client `i`, as it is created.
+    pub(crate) fn of(i: u8) -> Data {
+        Data { id: Some(i), granted: false, asked: false }
     }
 }
 
@@ -50,8 +90,7 @@ pub(crate) struct Node {
     pub(crate) czxid: u8,
     /// The session it lives and dies with.
     pub(crate) owner: u8,
-    /// The client whose attempt its data names.
-    pub(crate) data: Option<u8>,
+    pub(crate) data: Data,
     /// How often its data was written.
     pub(crate) version: u8,
 }
@@ -61,6 +100,9 @@ pub(crate) struct Node {
 pub(crate) struct Tree {
     /// The number the next create gets; none while there is no parent.
     pub(crate) counter: Option<i32>,
+    /// The limit that the parent's data states.
+    pub(crate) limit: Limit,
+    /// The children, in the order of their numbers; the barrier, which has none, where it was made.
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -69,9 +111,13 @@ pub(crate) struct Tree {
 pub(crate) enum Txn {
     Create(Node),
     Delete(Name),
-    /// Somebody wrote a node's data: a word to its owner.
-    Write(Name),
-    MakeParent,
+    /// A contender's node and the barrier.
+    DeleteBoth(Name),
+    /// The node of this name gives its place to the other.
+    Replace(Name, Node),
+    Write(Name, Data),
+    MakeParent(Option<u32>),
+    StoreLimit(u32),
     /// The reaper of empty containers took the parent.
     Reap,
     /// A session and all its nodes ended.
@@ -83,20 +129,40 @@ pub(crate) enum Txn {
 pub(crate) enum Fired {
     Gone(Name),
     Changed(Name),
+    Children,
 }
 
 impl Tree {
     pub(crate) fn new(first: i32) -> Tree {
-        Tree { counter: Some(first), nodes: Vec::new() }
+        Tree { counter: Some(first), ..Tree::empty() }
+    }
+
+    /// Without the parent.
+    pub(crate) fn empty() -> Tree {
+        Tree { counter: None, limit: Limit::Unset { version: 0 }, nodes: Vec::new() }
     }
 
     pub(crate) fn get(&self, name: Name) -> Option<&Node> {
         self.nodes.iter().find(|n| n.name == name)
     }
 
-    /// What a listing shows; `None` without a parent.
-    pub(crate) fn list(&self, dialect: Dialect) -> Option<Vec<String>> {
-        self.counter.map(|_| self.nodes.iter().map(|n| n.name.print(dialect)).collect())
+    /// The barrier.
+    pub(crate) fn barrier(&self) -> Option<&Node> {
+        self.get(Name::BARRIER)
+    }
+
+    /// The contenders' nodes, the first in line first: by class, then in the order of their numbers.
+    pub(crate) fn queue(&self) -> Vec<&Node> {
+        let mut queue: Vec<_> = self.nodes.iter().filter(|n| !n.name.is_barrier()).collect();
+        queue.sort_by_key(|n| n.name.class());
+        queue
+    }
+
+    /// A number for the set of children, to see whether it has changed.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.nodes.iter().for_each(|n| n.czxid.hash(&mut hasher));
+        hasher.finish()
     }
 
     /// Applies a change and tells what watches may fire, in order.
@@ -105,28 +171,45 @@ impl Tree {
             Txn::Create(node) => {
                 self.counter = self.counter.map(|n| n.wrapping_add(1));
                 self.nodes.push(node);
-                Vec::new()
+                vec![Fired::Children]
             }
             Txn::Delete(name) => {
                 self.nodes.retain(|n| n.name != name);
-                vec![Fired::Gone(name)]
+                vec![Fired::Gone(name), Fired::Children]
             }
-            Txn::Write(name) => {
+            Txn::DeleteBoth(name) => {
+                self.nodes.retain(|n| n.name != name && !n.name.is_barrier());
+                vec![Fired::Gone(name), Fired::Children, Fired::Gone(Name::BARRIER)]
+            }
+            Txn::Replace(name, node) => {
+                self.counter = self.counter.map(|n| n.wrapping_add(1));
+                self.nodes.iter_mut().filter(|n| n.name == name).for_each(|n| *n = node);
+                vec![Fired::Children, Fired::Gone(name)]
+            }
+            Txn::Write(name, data) => {
                 for node in self.nodes.iter_mut().filter(|n| n.name == name) {
                     node.version += 1;
+                    node.data = data;
                 }
                 vec![Fired::Changed(name)]
             }
-            Txn::MakeParent => {
+            Txn::MakeParent(limit) => {
                 self.counter = Some(0);
+                self.limit = limit.map_or(Limit::Unset { version: 0 }, Limit::Permits);
+                Vec::new()
+            }
+            Txn::StoreLimit(permits) => {
+                self.limit = Limit::Permits(permits);
                 Vec::new()
             }
             Txn::Reap => {
-                self.counter = None;
+                *self = Tree::empty();
                 Vec::new()
             }
             Txn::Expire(session) => {
-                let gone = self.nodes.iter().filter(|n| n.owner == session).map(|n| Fired::Gone(n.name)).collect();
+                let ends = |n: &&Node| n.owner == session;
+                let gone = self.nodes.iter().filter(ends).flat_map(|n| [Fired::Gone(n.name), Fired::Children]);
+                let gone = gone.collect();
                 self.nodes.retain(|n| n.owner != session);
                 gone
             }

@@ -8,26 +8,29 @@
 //!
 //! Each fault has a budget, so that the worlds are finite and explored to the end.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lockkeeper_core::{Contender, Dialect, Discipline, End, Mode, SessionId, WatchKind};
+use lockkeeper_core::{Class, Contender, Dialect, Discipline, End, Limit, Mode, SessionId};
 
-use super::claims::Witness;
-use super::tree::{Name, Node, Tree, Txn};
+use super::client::{Client, Engine, Flight, Life, Machine, Past, WATCHES};
+use super::plain::Plain;
+use super::tree::{Name, Node, Tree, Txn, attempt};
+use super::witness::Witness;
 
 /// A world to explore.
 pub(crate) struct World {
     pub(crate) name: &'static str,
     pub(crate) dialect: Dialect,
     pub(crate) discipline: Discipline,
-    /// One contender each.
-    pub(crate) modes: Vec<Mode>,
+    /// One client each.
+    pub(crate) roles: Vec<Role>,
     /// The number that the parent's next child gets at first.
     pub(crate) first: i32,
     /// Whether the parent is there at first.
     pub(crate) parent: bool,
+    /// The limit that it states then.
+    pub(crate) limit: Limit,
     /// How far the follower may be behind; with 0 there is none.
     pub(crate) lag: usize,
     pub(crate) budget: Budget,
@@ -41,8 +44,21 @@ pub(crate) struct World {
     pub(crate) seen: [AtomicBool; Witness::COUNT],
 }
 
-/// How many of each fault a world has left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// What a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A contender that asks for this.
+    Enters(Mode),
+    /// One that reads first and may want to be alone later.
+    Upgradeable,
+    /// One whose process thinks that there are this many permits, and asks for one.
+    Dissents(u32),
+    /// A client of another maker.
+    Plain(Class),
+}
+
+/// How many of each fault, and of each wish, a world has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     /// Connections lost.
     pub(crate) cuts: u8,
@@ -60,8 +76,40 @@ pub(crate) struct Budget {
     pub(crate) reaps: u8,
     /// Nodes deleted by an operator.
     pub(crate) evictions: u8,
-    /// Nodes written to by somebody else.
+    /// Bare words written over a node's data: let go.
     pub(crate) words: u8,
+    /// The same, asked within the owner's record.
+    pub(crate) asks: u8,
+    /// Refusals of that.
+    pub(crate) refusals: u8,
+    /// Readers that want to be alone.
+    pub(crate) upgrades: u8,
+    /// Those that think better of it.
+    pub(crate) stays: u8,
+    /// Writers that want to read on.
+    pub(crate) downgrades: u8,
+    /// Waiters that change over to the first class.
+    pub(crate) ages: u8,
+}
+
+impl Budget {
+    pub(crate) const NONE: Budget = Budget {
+        cuts: 0,
+        crashes: 0,
+        breaches: 0,
+        closes: 0,
+        returns: 0,
+        cancels: 0,
+        reaps: 0,
+        evictions: 0,
+        words: 0,
+        asks: 0,
+        refusals: 0,
+        upgrades: 0,
+        stays: 0,
+        downgrades: 0,
+        ages: 0,
+    };
 }
 
 /// A mistake that a driver could make.
@@ -81,6 +129,16 @@ pub(crate) enum Mistake {
     DeleteByName,
     /// A look at a node names the asker's session as its owner.
     AdoptForeign,
+    /// The first waiter for permits watches the node as many places before it as there are permits, not the children.
+    WatchOnePlace,
+    /// No grant is written to the own node.
+    NoAnnouncement,
+    /// Nobody's barrier keeps anybody out.
+    NoBarrier,
+    /// A look at the barrier is answered from memory.
+    BarrierByName,
+    /// A writer's node is named like a mutex's: its going is taken for the end of its hold.
+    WritersLookExclusive,
 }
 
 /// One of the two servers.
@@ -88,167 +146,6 @@ pub(crate) enum Mistake {
 pub(crate) enum Server {
     Leader,
     Follower,
-}
-
-/// What a contender asked for, small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Request {
-    Enter,
-    MakeParent,
-    List,
-    Recover,
-    Inspect(Name),
-    Watch(Name, WatchKind),
-    Delete(Name, Option<i32>),
-}
-
-/// How far a request has come.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Flight {
-    None,
-    Sent(Request),
-    /// The create is committed, the listing behind it is not read yet. The reply waits until the session's server has
-    /// applied `wait` more changes.
-    Created {
-        node: Node,
-        wait: usize,
-    },
-    /// A write is decided, its reply waits as above. The request tells which event it becomes.
-    Decided {
-        request: Request,
-        outcome: Outcome,
-        wait: usize,
-    },
-    /// Only under [`Mistake::ListBeforeCreate`].
-    ListedFirst(Vec<Name>),
-}
-
-/// The outcome of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Outcome {
-    Done,
-    NoNode,
-    BadVersion,
-}
-
-/// A one-shot watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Watching {
-    /// The node that the contender asked to watch.
-    pub(crate) asked: Name,
-    /// The node that is watched: the same, but for a mistake.
-    pub(crate) target: Name,
-    /// The create of the node that was read when the watch was set.
-    pub(crate) czxid: u8,
-}
-
-/// How a grant came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum GrantedBy {
-    FirstListing,
-    LaterListing,
-    /// A watch alone, with no second listing.
-    Handover,
-}
-
-/// Where a client is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Life {
-    Unborn,
-    Live,
-    Crashed { holding: bool },
-    Ended(End),
-}
-
-/// The real contender, with its hash and its node's name at hand: a step changes one of four.
-#[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    hash: u64,
-    own: Option<Name>,
-    contender: Arc<Contender>,
-}
-
-impl Machine {
-    pub(crate) fn new(contender: Contender) -> Self {
-        Machine { hash: 0, own: None, contender: Arc::new(contender) }
-    }
-
-    /// The contender, to tell or ask it something; [`Machine::settle`] follows.
-    pub(crate) fn contender(&mut self) -> &mut Contender {
-        Arc::make_mut(&mut self.contender)
-    }
-
-    /// Takes note of what it has become.
-    pub(crate) fn settle(&mut self, dialect: Dialect) {
-        self.own = self.contender.node().map(|node| Name::read(dialect, node));
-        let mut hasher = DefaultHasher::new();
-        self.contender.hash(&mut hasher);
-        self.hash = hasher.finish();
-    }
-}
-
-impl PartialEq for Machine {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.contender == other.contender
-    }
-}
-
-impl Eq for Machine {}
-
-impl Hash for Machine {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-/// A client: one contender, its session and its connection.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Client {
-    pub(crate) life: Life,
-    pub(crate) machine: Option<Machine>,
-    pub(crate) session: u8,
-    pub(crate) server: Option<Server>,
-    /// No server was reached for so long that the session may expire.
-    pub(crate) overdue: bool,
-    /// How many changes the follower must still apply before it shows no less than this session saw.
-    pub(crate) ahead: usize,
-    pub(crate) flight: Flight,
-    /// The blocker's and the own node's.
-    pub(crate) watches: [Option<Watching>; 2],
-    pub(crate) left: bool,
-    pub(crate) lingered: bool,
-    /// The czxid of its last create, remembered only for [`Mistake::DeleteByName`].
-    pub(crate) made: u8,
-
-    // History, for the witnesses only.
-    pub(crate) granted_by: Option<GrantedBy>,
-    pub(crate) adopted: bool,
-    pub(crate) stray_deleted: bool,
-    pub(crate) delete_repeated: bool,
-    pub(crate) returned: bool,
-    pub(crate) word_seen: bool,
-    pub(crate) was_overdue: bool,
-}
-
-impl Client {
-    /// The node that the contender takes for its own.
-    pub(crate) fn own(&self) -> Option<Name> {
-        self.machine.as_ref().and_then(|machine| machine.own)
-    }
-
-    pub(crate) fn is_live(&self) -> bool {
-        self.life == Life::Live
-    }
-
-    /// Its contender says that it holds.
-    pub(crate) fn says_it_holds(&self) -> bool {
-        self.is_live() && self.machine.as_ref().is_some_and(|machine| machine.contender.holds())
-    }
-
-    /// In the queue or on the way there, and not on the way out.
-    pub(crate) fn wants_in(&self) -> bool {
-        self.is_live() && !self.left && !self.says_it_holds()
-    }
 }
 
 /// The world at one moment.
@@ -274,6 +171,8 @@ pub(crate) struct State {
     pub(crate) token_went_back: bool,
     /// Somebody deleted the node of another session.
     pub(crate) deleted_foreign: bool,
+    /// The barrier was taken while an older node of the same class stood.
+    pub(crate) overtook: bool,
 }
 
 impl State {
@@ -319,7 +218,15 @@ pub(crate) enum Action {
     Return(u8, Server),
     Reap,
     Evict(Name),
+    /// Somebody asks the node's owner to let go, by a bare word.
     Word(Name),
+    /// Or in its record.
+    AskFor(Name),
+    Refuse(u8),
+    Upgrade(u8),
+    StayReader(u8),
+    Downgrade(u8),
+    Age(u8),
 }
 
 pub(crate) fn session(number: u8) -> SessionId {
@@ -332,11 +239,12 @@ impl World {
             name,
             dialect: Dialect::Curator,
             discipline: Discipline::Exclusive,
-            modes: vec![Mode::Exclusive; contenders],
+            roles: vec![Role::Enters(Mode::Exclusive); contenders],
             first: 0,
             parent: true,
+            limit: Limit::Unset { version: 0 },
             lag: 2,
-            budget: Budget::default(),
+            budget: Budget::NONE,
             linger: false,
             mistake: None,
             witnesses: Vec::new(),
@@ -357,24 +265,27 @@ impl World {
             overdue: false,
             ahead: 0,
             flight: Flight::None,
-            watches: [None; 2],
+            watches: [None; WATCHES],
+            children: None,
             left: false,
             lingered: false,
+            upgrading: false,
+            told_alone: false,
+            downgrading: false,
+            told: false,
+            keeps_request: false,
+            was_first: false,
+            knows: 0,
             made: 0,
             granted_by: None,
-            adopted: false,
-            stray_deleted: false,
-            delete_repeated: false,
-            returned: false,
-            word_seen: false,
-            was_overdue: false,
+            past: Past::default(),
         };
-        let tree = if self.parent { Tree::new(self.first) } else { Tree { counter: None, nodes: Vec::new() } };
+        let tree = if self.parent { Tree { limit: self.limit, ..Tree::new(self.first) } } else { Tree::empty() };
         State {
             leader: tree.clone(),
             follower: tree,
             pending: Vec::new(),
-            clients: (0..self.modes.len()).map(client).collect(),
+            clients: (0..self.roles.len()).map(client).collect(),
             expired: 0,
             created: 0,
             budget: self.budget,
@@ -383,7 +294,41 @@ impl World {
             granted_to_none: false,
             token_went_back: false,
             deleted_foreign: false,
+            overtook: false,
         }
+    }
+
+    /// What client `i` runs, in this session.
+    pub(crate) fn machine(&self, i: u8, number: u8) -> Machine {
+        let (id, session, dialect) = (attempt(i), session(number), self.dialect);
+        let contender = |discipline: Discipline, mode| Contender::new(discipline, dialect, mode, id, session);
+        let contender = match self.roles[usize::from(i)] {
+            Role::Enters(mode) => contender(self.discipline.clone(), mode),
+            Role::Dissents(permits) => contender(Discipline::Permits { permits }, Mode::Permits(1)),
+            Role::Upgradeable => Contender::upgradeable(dialect, id, session),
+            Role::Plain(class) => return Machine::new(Engine::Plain(Arc::new(Plain::new(class)))),
+        };
+        Machine::new(Engine::Contender(Arc::new(contender)))
+    }
+
+    /// Reads a name that a client said.
+    pub(crate) fn read(&self, text: &str) -> Name {
+        let name = Name::read(self.dialect, text);
+        match name.mode {
+            Some(Mode::Exclusive) if self.mistake == Some(Mistake::WritersLookExclusive) => {
+                Name { mode: Some(Mode::Write), ..name }
+            }
+            _ => name,
+        }
+    }
+
+    /// As the server lists it.
+    pub(crate) fn print(&self, name: Name) -> String {
+        let mode = match name.mode {
+            Some(Mode::Write) if self.mistake == Some(Mistake::WritersLookExclusive) => Some(Mode::Exclusive),
+            mode => mode,
+        };
+        Name { mode, ..name }.print(self.dialect)
     }
 
     /// Everything that can happen now.
@@ -401,9 +346,9 @@ impl World {
         for i in 0..state.clients.len() as u8 {
             let client = &state.clients[usize::from(i)];
             if client.life == Life::Unborn {
-                let mode = self.modes[usize::from(i)];
+                let role = self.roles[usize::from(i)];
                 let twin_first =
-                    (0..usize::from(i)).any(|j| state.clients[j].life == Life::Unborn && self.modes[j] == mode);
+                    (0..usize::from(i)).any(|j| state.clients[j].life == Life::Unborn && self.roles[j] == role);
                 if !twin_first {
                     actions.extend(self.servers().iter().map(|server| Action::Start(i, *server)));
                 }
@@ -417,7 +362,14 @@ impl World {
             actions.extend(state.leader.nodes.iter().map(|n| Action::Evict(n.name)));
         }
         if state.budget.words > 0 {
-            actions.extend(state.leader.nodes.iter().map(|n| Action::Word(n.name)));
+            // An unprotected node's maker knows it by its data alone: a word before it has its name would hide it for good.
+            let known = |n: &&Node| self.dialect.protects() || n.czxid <= state.clients[usize::from(n.owner % 4)].knows;
+            let nodes = state.leader.nodes.iter().filter(known).map(|n| n.name).filter(|name| !name.is_barrier());
+            actions.extend(nodes.map(Action::Word));
+        }
+        if state.budget.asks > 0 {
+            let nodes = state.leader.nodes.iter().map(|n| n.name).filter(|name| !name.is_barrier());
+            actions.extend(nodes.map(Action::AskFor));
         }
     }
 
@@ -434,7 +386,7 @@ impl World {
     fn steps_of(&self, state: &State, i: u8, actions: &mut Vec<Action>) {
         let client = &state.clients[usize::from(i)];
         let dead = matches!(client.life, Life::Crashed { .. } | Life::Ended(End::SessionOver));
-        if client.returned && !state.is_expired(i) {
+        if client.past.returned && !state.is_expired(i) {
             actions.push(Action::Expire(i));
         }
         if (dead || client.overdue) && !state.is_expired(client.session) {
@@ -457,7 +409,7 @@ impl World {
         let waits = match client.flight {
             Flight::None => true,
             Flight::Created { wait, .. } | Flight::Decided { wait, .. } => wait > 0,
-            Flight::Sent(_) | Flight::ListedFirst(_) => false,
+            Flight::Sent(_) | Flight::ListedFirst(..) => false,
         };
         if !waits {
             actions.push(Action::Effect(i));
@@ -467,7 +419,7 @@ impl World {
     fn faults_of(&self, state: &State, i: u8, actions: &mut Vec<Action>) {
         let client = &state.clients[usize::from(i)];
         let budget = &state.budget;
-        if client.life == Life::Ended(End::SessionOver) && budget.returns > 0 && !client.returned {
+        if client.life == Life::Ended(End::SessionOver) && budget.returns > 0 && !client.past.returned {
             actions.extend(self.servers().iter().map(|server| Action::Return(i, *server)));
         }
         if !client.is_live() {
@@ -476,6 +428,7 @@ impl World {
         if !client.left && (client.says_it_holds() || budget.cancels > 0) {
             actions.push(Action::Leave(i));
         }
+        self.wishes_of(state, i, actions);
         if budget.crashes > 0 {
             actions.push(Action::Crash(i));
         }
@@ -486,9 +439,9 @@ impl World {
             if budget.breaches > 0 && !client.overdue {
                 actions.push(Action::ClockRunsOut(i));
             }
-        } else if budget.cuts > 0 {
+        } else if budget.cuts > 0 && !matches!(self.roles[usize::from(i)], Role::Plain(_)) {
             match client.flight {
-                Flight::Sent(Request::Enter | Request::MakeParent | Request::Delete(..)) => {
+                Flight::Sent(request) if request.is_write() => {
                     actions.extend([Cut::Before, Cut::After].map(|cut| Action::Cut(i, cut)));
                 }
                 Flight::Created { wait: 0, .. } => {
@@ -496,6 +449,32 @@ impl World {
                 }
                 _ => actions.push(Action::Cut(i, Cut::Before)),
             }
+        }
+    }
+
+    /// What a client's caller may want of it, beside its leaving.
+    fn wishes_of(&self, state: &State, i: u8, actions: &mut Vec<Action>) {
+        let client = &state.clients[usize::from(i)];
+        let (budget, role) = (&state.budget, self.roles[usize::from(i)]);
+        if client.left {
+            return;
+        }
+        if client.says_it_holds() && client.granted_by.is_some() && !client.downgrading {
+            if budget.upgrades > 0 && role == Role::Upgradeable && !client.upgrading && !client.says_it_is_alone() {
+                actions.push(Action::Upgrade(i));
+            }
+            if budget.stays > 0 && client.upgrading {
+                actions.push(Action::StayReader(i));
+            }
+            if budget.downgrades > 0 && matches!(role, Role::Upgradeable | Role::Enters(Mode::Write)) {
+                actions.push(Action::Downgrade(i));
+            }
+        }
+        if budget.refusals > 0 && client.told && client.keeps_request {
+            actions.push(Action::Refuse(i));
+        }
+        if budget.ages > 0 && role == Role::Enters(Mode::Class(Class::BACKGROUND)) && client.wants_in() {
+            actions.push(Action::Age(i));
         }
     }
 }

@@ -1,0 +1,216 @@
+//! A contender told anything at all, asked for or not, stays sane: nothing from the network is trusted to make sense.
+
+use lockkeeper_core::{
+    Ask, AttemptId, Class, Command, Contender, Dialect, Discipline, Event, Failure, Inspection, Limit, Listing, Mode,
+    Sequence, SessionId, Zxid,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// Counterexamples worth keeping become named tests, so nothing is written beside the sources.
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+const BARRIER: &str = "privateLock";
+const ME: AttemptId = AttemptId::new(1);
+const SESSION: SessionId = SessionId(1);
+
+/// What a contender may be.
+#[derive(Clone, Debug)]
+struct Kind {
+    discipline: Discipline,
+    dialect: Dialect,
+    mode: Mode,
+    upgradeable: bool,
+}
+
+impl Kind {
+    fn contender(&self) -> Contender {
+        if self.upgradeable {
+            return Contender::upgradeable(self.dialect, ME, SESSION);
+        }
+        Contender::new(self.discipline.clone(), self.dialect, self.mode, ME, SESSION)
+    }
+
+    /// Names that a listing may have: a few of each mode and id, their numbers about the end of the circle, and others.
+    fn names(&self) -> Vec<String> {
+        let modes = match self.mode {
+            Mode::Class(_) => [Mode::Class(Class::FOREGROUND), Mode::Class(Class::BACKGROUND)],
+            Mode::Permits(_) => [Mode::Permits(1), Mode::Permits(2)],
+            Mode::Exclusive => [Mode::Exclusive; 2],
+            Mode::Read | Mode::Write => [Mode::Write, Mode::Read],
+        };
+        let name = |i: usize| {
+            let prefix = self.dialect.prefix(modes[i % 2], AttemptId::new(i as u128 % 3)).expect("of its kind");
+            format!("{prefix}{}", Sequence::new((i32::MAX - 3).wrapping_add(i as i32 % 4 * 2)))
+        };
+        (0..NAMES - 2).map(name).chain([BARRIER.to_owned(), String::new()]).collect()
+    }
+}
+
+const NAMES: usize = 10;
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    let shared = || select(&[Dialect::Curator, Dialect::Recipe, Dialect::Kazoo][..]);
+    let kind = |discipline, dialect, mode, upgradeable| Kind { discipline, dialect, mode, upgradeable };
+    prop_oneof![
+        shared().prop_map(move |dialect| kind(Discipline::Exclusive, dialect, Mode::Exclusive, false)),
+        (shared(), select(&[(Mode::Read, false), (Mode::Write, false), (Mode::Write, true)][..])).prop_map(
+            move |(dialect, (mode, upgradeable))| kind(Discipline::SharedExclusive, dialect, mode, upgradeable)
+        ),
+        Just(kind(Discipline::Permits { permits: 2 }, Dialect::Curator, Mode::Permits(1), false)),
+        Just(kind(
+            Discipline::Classes { barrier: BARRIER.to_owned() },
+            Dialect::Contentserv,
+            Mode::Class(Class::BACKGROUND),
+            false
+        )),
+    ]
+}
+
+/// What one look at the parent is said to have shown: some of the names, and a limit.
+type Look = (Vec<usize>, Option<Limit>);
+
+#[derive(Clone, Debug)]
+enum Told {
+    Entered(Result<(usize, i64), Failure>, Result<Look, Failure>),
+    Listed(Result<Look, Failure>),
+    Inspected(Result<Inspection, Failure>),
+    Watched(Result<Inspection, Failure>),
+    Written(Written, Result<i64, Failure>),
+    Gone(usize),
+    Changed(usize),
+    Ask(Ask),
+    Other(Event<'static>),
+}
+
+/// The outcome of which write.
+#[derive(Clone, Copy, Debug)]
+enum Written {
+    Parent,
+    Limit,
+    Barrier,
+    Record,
+    Downgrade,
+    Delete,
+}
+
+fn inspection() -> impl Strategy<Value = Inspection> {
+    (0..2i64, 0..9i64, 0..3u128, 0..3i32, any::<bool>(), proptest::bool::weighted(0.2)).prop_map(
+        |(owner, czxid, id, version, granted, asked)| {
+            let (owner, czxid) = (SessionId(owner), Zxid(czxid));
+            let id = (id > 0).then_some(AttemptId::new(id));
+            Inspection { owner, czxid, id, version, granted, asked }
+        },
+    )
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    use Failure::*;
+    let failure = || select(&[NoNode, NodeExists, ConnectionLoss, BadVersion, Refused][..]);
+    let limits = [
+        None,
+        Some(Limit::Permits(2)),
+        Some(Limit::Permits(3)),
+        Some(Limit::Foreign),
+        Some(Limit::Unset { version: 0 }),
+    ];
+    let limit = prop_oneof![6 => Just(limits[1]), 1 => select(limits.to_vec())];
+    let shown = (vec(0..NAMES, 0..6), limit);
+    let look = prop_oneof![4 => shown.prop_map(Ok), 1 => failure().prop_map(Err)].boxed();
+    let seen = || prop_oneof![3 => inspection().prop_map(Ok), 1 => failure().prop_map(Err)];
+    let created = prop_oneof![3 => (0..NAMES - 2, 0..9i64).prop_map(Ok), 1 => failure().prop_map(Err)];
+    let writes =
+        [Written::Parent, Written::Limit, Written::Barrier, Written::Record, Written::Downgrade, Written::Delete];
+    let outcome = prop_oneof![3 => (0..9i64).prop_map(Ok), 2 => failure().prop_map(Err)];
+    let other = [Event::ChildrenChanged, Event::Lingered, Event::Disconnected];
+    let asks = [
+        Ask::Downgrade,
+        Ask::Upgrade,
+        Ask::StayReader,
+        Ask::Refuse,
+        Ask::Reclassify(Class::FOREGROUND),
+        Ask::Reclassify(Class::BACKGROUND),
+    ];
+    prop_oneof![
+        6 => (created, look.clone()).prop_map(|(created, listed)| Told::Entered(created, listed)),
+        6 => look.prop_map(Told::Listed),
+        6 => seen().prop_map(Told::Inspected),
+        6 => seen().prop_map(Told::Watched),
+        12 => (select(writes.to_vec()), outcome).prop_map(|(write, outcome)| Told::Written(write, outcome)),
+        4 => (0..NAMES).prop_map(Told::Gone),
+        2 => (0..NAMES).prop_map(Told::Changed),
+        4 => select(asks.to_vec()).prop_map(Told::Ask),
+        3 => select(other.to_vec()).prop_map(Told::Other),
+        1 => select(vec![Event::Leave, Event::SessionOver]).prop_map(Told::Other),
+    ]
+}
+
+/// Tells a contender, in words that it understands.
+fn tell(contender: &mut Contender, names: &[String], told: &Told) {
+    let pick = |(shown, limit): &Look| -> (Vec<String>, Option<Limit>) {
+        (shown.iter().map(|i| names[*i].clone()).collect(), *limit)
+    };
+    let listing = |look: &Result<Look, Failure>| look.as_ref().map(pick).map_err(|failure| *failure);
+    fn shown(look: &Result<(Vec<String>, Option<Limit>), Failure>) -> Result<Listing<'_>, Failure> {
+        look.as_ref().map(|(names, limit)| Listing { names, limit: *limit }).map_err(|failure| *failure)
+    }
+    match told {
+        Told::Entered(created, look) => {
+            let created = created.map(|(i, zxid)| (names[i].as_str(), Zxid(zxid)));
+            contender.handle(Event::Entered { created, listed: shown(&listing(look)) });
+        }
+        Told::Listed(look) => contender.handle(Event::Listed(shown(&listing(look)))),
+        Told::Inspected(seen) => contender.handle(Event::Inspected(*seen)),
+        Told::Watched(seen) => contender.handle(Event::Watched(*seen)),
+        Told::Written(write, outcome) => {
+            let (done, zxid) = (outcome.map(drop), outcome.map(Zxid));
+            contender.handle(match write {
+                Written::Parent => Event::ParentMade(done),
+                Written::Limit => Event::LimitStored(done),
+                Written::Barrier => Event::BarrierTaken(zxid),
+                Written::Record => Event::Told(outcome.map(|version| version as i32)),
+                Written::Downgrade => Event::Downgraded(zxid),
+                Written::Delete => Event::Deleted(done),
+            });
+        }
+        Told::Gone(i) => contender.handle(Event::Gone(&names[*i])),
+        Told::Changed(i) => contender.handle(Event::Changed(&names[*i])),
+        Told::Ask(ask) => contender.handle(Event::Ask(*ask)),
+        Told::Other(event) => contender.handle(event.clone()),
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Case 5: whatever a contender is told, also what it did not ask for, it goes on asking for one thing at a time, holds
+    /// only with a node, and says nothing more once it has ended.
+    #[test]
+    fn a_contender_survives_whatever_it_is_told(kind in kinds(), events in vec(told(), 0..40)) {
+        let names = kind.names();
+        let mut contender = kind.contender();
+        let mut ended = false;
+        for event in &events {
+            tell(&mut contender, &names, event);
+            let mut requests = 0;
+            let mut words = 0;
+            while let Some(command) = contender.next_command() {
+                prop_assert!(!ended, "{command:?} after the end");
+                match command {
+                    Command::Grant(_) | Command::Revoke | Command::Upgraded | Command::Reads { .. } => words += 1,
+                    Command::End(_) => ended = true,
+                    _ => requests += 1,
+                }
+                prop_assert!(requests <= 1, "two things at a time: {command:?}");
+                prop_assert!(words <= 4, "the same again: {command:?}");
+            }
+            // A writer that reads on has no node that it knows while a lost reply is settled.
+            prop_assert!(!contender.holds() || contender.node().is_some() || kind.mode == Mode::Write);
+            prop_assert!(!contender.is_alone() || contender.holds());
+            prop_assert!(contender.place().is_none_or(|place| place.ahead > 0));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A client of another maker: Contentserv's algorithm as its document tells it, without a thought of ours.
+//!
+//! It watches the parent, sorts the names, and takes the barrier when it was first in a listing without one, however old that
+//! listing is by then; it gives up request and barrier one by one. It speaks the driver's words, so that the harness carries
+//! out what it wants as it does for a contender.
+
+use lockkeeper_core::{Class, Command, Event, Failure};
+
+use super::tree::BARRIER;
+
+/// Where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum At {
+    Start,
+    Look,
+    Wait,
+    Take,
+    Hold,
+    DropBarrier,
+    DropRequest,
+    End,
+}
+
+/// The client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Plain {
+    class: Class,
+    own: Option<String>,
+    at: At,
+    asked: bool,
+}
+
+impl Plain {
+    pub(crate) fn new(class: Class) -> Plain {
+        Plain { class, own: None, at: At::Start, asked: false }
+    }
+
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.own.as_deref()
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        self.at == At::Hold
+    }
+
+    fn go(&mut self, at: At) {
+        (self.at, self.asked) = (at, false);
+    }
+
+    pub(crate) fn handle(&mut self, event: Event<'_>) {
+        match event {
+            Event::Entered { created, .. } => {
+                self.own = created.ok().map(|(name, _)| name.to_owned());
+                self.go(if self.own.is_some() { At::Look } else { At::End });
+            }
+            Event::Listed(Ok(listing)) => {
+                let mut names: Vec<_> = listing.names.iter().filter(|name| *name != BARRIER).collect();
+                names.sort();
+                let first = names.first().copied() == self.own.as_ref();
+                let free = names.len() == listing.names.len();
+                self.go(if first && free { At::Take } else { At::Wait });
+            }
+            Event::ChildrenChanged if self.at == At::Wait => self.go(At::Look),
+            Event::BarrierTaken(Ok(_)) => self.go(At::Hold),
+            Event::BarrierTaken(Err(Failure::NodeExists)) => self.go(At::Look),
+            Event::Leave => self.go(At::DropBarrier),
+            Event::Deleted(_) if self.at == At::DropBarrier => self.go(At::DropRequest),
+            Event::Deleted(_) => self.go(At::End),
+            Event::SessionOver => self.go(At::End),
+            _ => {}
+        }
+    }
+
+    /// What it does next; one thing at a time.
+    pub(crate) fn next_command(&mut self) -> Option<Command> {
+        if std::mem::replace(&mut self.asked, true) {
+            return None;
+        }
+        let own = || self.own.clone().expect("it has entered");
+        let delete = |name| Command::Delete { name, version: None, barrier: None };
+        match self.at {
+            At::Start => Some(Command::Enter { prefix: format!("{}-", self.class), limit: false }),
+            At::Look => Some(Command::List { limit: false, watch: true }),
+            At::Take => Some(Command::TakeBarrier { own: own(), barrier: BARRIER.to_owned() }),
+            At::DropBarrier => Some(delete(BARRIER.to_owned())),
+            At::DropRequest => Some(delete(own())),
+            At::End => Some(Command::End(lockkeeper_core::End::Left)),
+            At::Wait | At::Hold => None,
+        }
+    }
+}

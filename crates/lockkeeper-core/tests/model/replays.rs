@@ -1,0 +1,143 @@
+//! What the model has found, step by step: each is a path on which an earlier contender broke a promise.
+
+use lockkeeper_core::{Dialect, Discipline, End, Mode};
+
+use super::client::Life;
+use super::world::Action::{self, *};
+use super::world::Server::{Follower, Leader};
+use super::world::{Budget, Cut, Role, State, World};
+use super::worlds::{BACKGROUND, NO_FAULT, READ, WRITE, classes_rule, takes, world};
+
+/// Takes the steps of a counterexample as far as they can still happen, then lets the world come to rest.
+fn replay(world: &World, steps: &[Action]) -> State {
+    let mut state = world.initial();
+    let mut enabled = Vec::new();
+    for step in steps {
+        enabled.clear();
+        world.list_actions(&state, &mut enabled);
+        assert!(enabled.contains(step), "{step:?} cannot happen; what can is {enabled:?}");
+        state = world.after(&state, *step);
+    }
+    loop {
+        enabled.clear();
+        world.progress(&state, &mut enabled);
+        let Some(step) = enabled.first() else { return state };
+        state = world.after(&state, *step);
+    }
+}
+
+/// A client enters: the create, and the listing behind it.
+fn enters(i: u8) -> [Action; 3] {
+    [Start(i, Leader), Effect(i), Effect(i)]
+}
+
+/// The reply to a delete is lost, the session moves to a server that has not applied the delete yet,
+/// and there the node still looks like ours; meanwhile the parent is reaped and made again, and the name is another's.
+#[test]
+fn case_20_a_lost_delete_is_repeated_only_behind_a_sync() {
+    let world = World {
+        dialect: Dialect::Recipe,
+        budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
+        lag: 1,
+        ..World::new("a delete repeated on a stale look", 2)
+    };
+    let delete_and_lose = [Leave(0), Effect(0), Cut(0, Cut::After)];
+    let look_elsewhere = [Reconnect(0, Follower), Effect(0)];
+    let parent_made_again = [Reap, Start(1, Leader), Effect(1), Effect(1)];
+    let other_enters = [Effect(1), Effect(1)];
+    let state = replay(
+        &world,
+        &[&enters(0)[..], &delete_and_lose, &look_elsewhere, &parent_made_again, &other_enters].concat(),
+    );
+    assert_eq!(state.clients[0].life, Life::Ended(End::Left));
+    assert!(state.clients[1].says_it_holds());
+    assert_eq!(state.leader.nodes.iter().map(|n| n.owner).collect::<Vec<_>>(), [1], "the other's node was deleted");
+}
+
+/// C enters behind A, who has all the permits. Before C lists, D enters behind C, lists, and watches C, whose turn is before its
+/// own; then A leaves, and C's first listing grants. C never waited, yet D waits for what C has to say.
+#[test]
+fn one_granted_by_its_first_listing_tells_whoever_listed_before_it() {
+    let world = world("a listing overtaken", Discipline::Permits { permits: 2 }, &[takes(2), takes(1), takes(1)]);
+    let world = World { lag: 0, ..world };
+    let d_watches_c = [Start(1, Leader), Effect(1), Start(2, Leader), Effect(2), Effect(2), Effect(2)];
+    let c_lists_when_a_is_gone = [Leave(0), Effect(0), Effect(1)];
+    let state = replay(&world, &[&enters(0)[..], &d_watches_c, &c_lists_when_a_is_gone].concat());
+    assert!(state.clients[1].says_it_holds());
+    assert!(state.clients[2].says_it_holds(), "there is room for it, and nobody wakes it");
+}
+
+/// The own writer's node goes by our own hand, and its watch tells of that before the reply does.
+#[test]
+fn a_downgrade_is_not_taken_for_an_eviction() {
+    let budget = Budget { downgrades: 1, cuts: 1, ..NO_FAULT };
+    let world = || {
+        let world = world("a watched writer reads on", Discipline::SharedExclusive, &[WRITE]);
+        World { budget, linger: true, lag: 0, ..world }
+    };
+    let watches_itself = [Lingered(0), Effect(0), Downgrade(0)];
+    for reply in [&[Effect(0)][..], &[Cut(0, Cut::After), Reconnect(0, Leader)]] {
+        let state = replay(&world(), &[&enters(0)[..], &watches_itself, reply].concat());
+        assert!(state.clients[0].says_it_holds(), "{:?}", state.clients[0].life);
+        assert_eq!(state.clients[0].own().and_then(|own| own.mode), Some(Mode::Read));
+    }
+}
+
+/// From the moment on that it asks to read, others may read beside it.
+#[test]
+fn who_asks_to_read_on_is_not_alone() {
+    let budget = Budget { downgrades: 1, ..NO_FAULT };
+    let world = world("a writer reads on", Discipline::SharedExclusive, &[WRITE]);
+    let world = World { budget, lag: 0, ..world };
+    let mut state = world.initial();
+    for action in enters(0) {
+        state = world.after(&state, action);
+    }
+    assert!(state.clients[0].says_it_is_alone());
+    assert!(!world.after(&state, Downgrade(0)).clients[0].says_it_is_alone());
+}
+
+/// The listing that was asked for on the way to being alone comes when it no longer wants that.
+#[test]
+fn who_stays_a_reader_is_not_told_that_it_is_alone() {
+    let budget = Budget { upgrades: 1, stays: 1, ..NO_FAULT };
+    let world = world("a change of mind", Discipline::SharedExclusive, &[READ, Role::Upgradeable]);
+    let world = World { budget, lag: 0, ..world };
+    let changes_its_mind = [Upgrade(1), StayReader(1), Effect(1)];
+    let state = replay(&world, &[&enters(0)[..], &enters(1), &changes_its_mind].concat());
+    assert!(state.clients[0].says_it_holds() && state.clients[1].says_it_holds());
+    assert!(!state.clients[1].told_alone);
+}
+
+/// A bare word over the node that is given up erases whose it was, but not that we know it.
+#[test]
+fn a_node_of_the_old_class_goes_whatever_is_written_on_it() {
+    let budget = Budget { ages: 1, words: 1, ..NO_FAULT };
+    let world = World { budget, lag: 0, ..world("a class left", classes_rule(), &[BACKGROUND, BACKGROUND]) };
+    let holds = [Effect(0)];
+    let waits = [Effect(1), Effect(1)];
+    let mut state = world.initial();
+    for action in [&enters(0)[..], &holds, &enters(1), &waits].concat() {
+        state = world.after(&state, action);
+    }
+    let old = state.clients[1].own().expect("it waits");
+    let steps = [&enters(0)[..], &holds, &enters(1), &waits, &[Age(1), Word(old)]].concat();
+    let state = replay(&world, &steps);
+    assert!(state.leader.get(old).is_none(), "it stands before everyone behind it for as long as the session lives");
+}
+
+/// N-31: who refused once is told of the next who asks.
+#[test]
+fn who_refused_is_asked_again() {
+    let budget = Budget { asks: 2, refusals: 1, ..NO_FAULT };
+    let world = World { budget, linger: true, lag: 0, ..World::new("asked twice", 1) };
+    let mut state = world.initial();
+    for action in [&enters(0)[..], &[Lingered(0), Effect(0)]].concat() {
+        state = world.after(&state, action);
+    }
+    let own = state.clients[0].own().expect("it holds");
+    let asked = [Lingered(0), Effect(0), AskFor(own), Effect(0)];
+    let refuses = [Refuse(0), Effect(0), Effect(0)];
+    let state = replay(&world, &[&enters(0)[..], &asked, &refuses, &[AskFor(own)]].concat());
+    assert!(state.clients[0].told, "nobody told it of the second");
+}

@@ -1,0 +1,407 @@
+//! What the two servers make of a client's requests, and what becomes of those when the connection breaks.
+
+use lockkeeper_core::{Event, Failure, Inspection, Limit, Listing, Mode, WatchKind, Zxid};
+
+use super::client::{Flight, Outcome, Request, Watching};
+use super::step::Step;
+use super::tree::{Data, Name, Node, Tree, Txn, attempt};
+use super::world::{Cut, Mistake, Role, Server, session};
+
+impl Step<'_> {
+    /// A reply is seen: no server may show less from here on.
+    fn saw(&mut self, i: u8) {
+        let behind = self.state.pending.len();
+        let client = self.client(i);
+        client.ahead = if client.server == Some(Server::Leader) { behind } else { 0 };
+    }
+
+    pub(crate) fn effect(&mut self, i: u8) {
+        match self.client(i).flight.clone() {
+            Flight::Sent(Request::Enter(mode)) if self.world.mistake == Some(Mistake::ListBeforeCreate) => {
+                let names = self.view(i).nodes.iter().map(|n| n.name).collect();
+                self.client(i).flight = Flight::ListedFirst(mode, names);
+            }
+            Flight::Sent(request) if request.is_write() => {
+                self.decide(i, request);
+                self.reply_if_due(i);
+            }
+            Flight::Sent(request) => self.read(i, request),
+            Flight::Created { node, .. } => {
+                let listed = self.list(i);
+                self.entered(i, node, listed);
+            }
+            Flight::ListedFirst(mode, mut names) => {
+                self.decide(i, Request::Enter(mode));
+                if let Flight::Created { node, .. } = self.client(i).flight {
+                    names.push(node.name);
+                    let listed = names.iter().map(|name| self.world.print(*name)).collect();
+                    self.entered(i, node, Ok(listed));
+                }
+            }
+            Flight::None | Flight::Decided { .. } => unreachable!("has no effect to take"),
+        }
+    }
+
+    fn view(&self, i: u8) -> &Tree {
+        let server = self.state.clients[usize::from(i)].server.expect("only a connected client is served");
+        self.state.tree(server)
+    }
+
+    /// What a listing shows.
+    fn list(&self, i: u8) -> Result<Vec<String>, Failure> {
+        let tree = self.view(i);
+        let seen = |n: &&Node| !n.name.is_barrier() || self.world.mistake != Some(Mistake::NoBarrier);
+        let names = || tree.nodes.iter().filter(seen).map(|n| self.world.print(n.name)).collect();
+        tree.counter.map(|_| names()).ok_or(Failure::NoNode)
+    }
+
+    /// Tells of a listing, with the limit where limits are.
+    fn listing<'a>(&self, i: u8, names: &'a [String]) -> Listing<'a> {
+        let limit = self.world.discipline.permits().map(|_| self.view(i).limit);
+        Listing { names, limit }
+    }
+
+    fn entered(&mut self, i: u8, node: Node, listed: Result<Vec<String>, Failure>) {
+        self.saw(i);
+        self.client(i).flight = Flight::None;
+        self.client(i).knows = node.czxid;
+        let name = self.world.print(node.name);
+        let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
+        let listed = listed.as_deref().map(|names| self.listing(i, names)).map_err(|failure| *failure);
+        self.tell(i, Event::Entered { created, listed });
+    }
+
+    /// A new node of client `i`.
+    fn node(&mut self, i: u8, name: Name) -> Node {
+        self.state.created += 1;
+        let unprotected = self.world.mistake == Some(Mistake::Unprotected);
+        let keeps = self.world.mistake == Some(Mistake::DeleteByName)
+            || self.world.mistake == Some(Mistake::BarrierByName) && name.is_barrier();
+        let data = if unprotected { Data { id: None, ..Data::of(i) } } else { Data::of(i) };
+        let node = Node { name, czxid: self.state.created, owner: self.client(i).session, data, version: 0 };
+        if keeps {
+            self.client(i).made = node.czxid;
+        }
+        node
+    }
+
+    /// The leader decides on a write of client `i`; its reply waits for the session's own server.
+    fn decide(&mut self, i: u8, request: Request) {
+        let outcome = match request {
+            Request::Enter(mode) => match self.state.leader.counter {
+                Some(seq) => {
+                    let protected = self.world.dialect.protects() && self.world.mistake != Some(Mistake::Unprotected);
+                    let node = self.node(i, Name { id: protected.then_some(i), mode: Some(mode), seq });
+                    self.commit(Txn::Create(node));
+                    let wait = self.distance(i);
+                    self.client(i).flight = Flight::Created { node, wait };
+                    return;
+                }
+                None => Outcome::NoNode,
+            },
+            Request::MakeParent(limit) => {
+                if self.state.leader.counter.is_none() {
+                    self.commit(Txn::MakeParent(limit));
+                }
+                Outcome::Done
+            }
+            Request::StoreLimit(permits, version) => match (self.state.leader.counter, self.state.leader.limit) {
+                (None, _) => Outcome::NoNode,
+                (_, Limit::Unset { version: now }) if now == version => {
+                    self.commit(Txn::StoreLimit(permits));
+                    Outcome::Done
+                }
+                _ => Outcome::BadVersion,
+            },
+            Request::TakeBarrier(own) => self.take_barrier(i, own),
+            Request::Tell(name, granted, version) => match self.state.leader.get(name) {
+                None => Outcome::NoNode,
+                Some(node) if i32::from(node.version) != version => Outcome::BadVersion,
+                Some(node) => {
+                    let version = node.version + 1;
+                    if self.world.mistake != Some(Mistake::NoAnnouncement) {
+                        let data = Data { granted, asked: self.client(i).keeps_request, ..Data::of(i) };
+                        self.client(i).past.announced |= granted;
+                        self.commit(Txn::Write(name, data));
+                    }
+                    Outcome::Version(version)
+                }
+            },
+            Request::Downgrade(from, into) => match (self.state.leader.get(from), self.state.leader.get(into)) {
+                (_, Some(_)) => Outcome::NodeExists,
+                (None, None) => Outcome::NoNode,
+                (Some(writer), None) => {
+                    self.state.deleted_foreign |= writer.owner != self.state.clients[usize::from(i)].session;
+                    let asked = self.client(i).keeps_request;
+                    let reader = self.node(i, into);
+                    let reader = Node { data: Data { asked, ..reader.data }, ..reader };
+                    self.commit(Txn::Replace(from, reader));
+                    Outcome::Made(reader.czxid)
+                }
+            },
+            Request::Delete(name, version) => match self.state.leader.get(name).copied() {
+                None => Outcome::NoNode,
+                Some(node) if !self.is_version(node, version) => Outcome::BadVersion,
+                Some(node) => {
+                    self.note_delete(i, node);
+                    self.commit(Txn::Delete(name));
+                    Outcome::Done
+                }
+            },
+            Request::DeleteBoth(name, version) => {
+                match (self.state.leader.get(name).copied(), self.state.leader.barrier().copied()) {
+                    (Some(_), Some(barrier)) if !self.is_version(barrier, Some(version)) => Outcome::BadVersion,
+                    (Some(node), Some(barrier)) => {
+                        self.note_delete(i, node);
+                        self.note_delete(i, barrier);
+                        self.commit(Txn::DeleteBoth(name));
+                        Outcome::Done
+                    }
+                    _ => Outcome::NoNode,
+                }
+            }
+            _ => unreachable!("only writes are decided"),
+        };
+        let wait = self.distance(i);
+        self.client(i).flight = Flight::Decided { request, outcome, wait };
+    }
+
+    fn is_version(&self, node: Node, version: Option<i32>) -> bool {
+        self.world.mistake == Some(Mistake::DeleteByName)
+            || version.is_none_or(|version| version == i32::from(node.version))
+    }
+
+    fn note_delete(&mut self, i: u8, node: Node) {
+        let client = &mut self.state.clients[usize::from(i)];
+        self.state.deleted_foreign |= node.owner != client.session;
+        client.past.word_seen |= node.version > 0;
+    }
+
+    fn take_barrier(&mut self, i: u8, own: Name) -> Outcome {
+        let plain = matches!(self.world.roles[usize::from(i)], Role::Plain(_));
+        if !plain && self.state.leader.get(own).is_none() {
+            return Outcome::NoNode;
+        }
+        if self.world.mistake == Some(Mistake::NoBarrier) {
+            self.state.created += 1;
+            return Outcome::Made(self.state.created);
+        }
+        if self.state.leader.barrier().is_some() {
+            return Outcome::NodeExists;
+        }
+        let older = |n: &&&Node| n.name.class() == own.class();
+        self.state.overtook |= self.state.leader.queue().iter().find(older).is_some_and(|n| n.name != own);
+        let node = self.node(i, Name::BARRIER);
+        self.commit(Txn::Create(node));
+        Outcome::Made(node.czxid)
+    }
+
+    /// How many changes the server of client `i` is behind the leader.
+    fn distance(&self, i: u8) -> usize {
+        match self.state.clients[usize::from(i)].server {
+            Some(Server::Follower) => self.state.pending.len(),
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn reply_if_due(&mut self, i: u8) {
+        let Flight::Decided { request, outcome, wait: 0 } = self.client(i).flight else { return };
+        self.saw(i);
+        self.client(i).flight = Flight::None;
+        let made = match outcome {
+            Outcome::Made(zxid) => Ok(Zxid(i64::from(zxid))),
+            Outcome::NoNode => Err(Failure::NoNode),
+            Outcome::NodeExists => Err(Failure::NodeExists),
+            Outcome::BadVersion => Err(Failure::BadVersion),
+            Outcome::Done | Outcome::Version(_) => Ok(Zxid(0)),
+        };
+        let done = made.map(drop);
+        match request {
+            Request::Enter(_) => {
+                let failure = done.err().unwrap_or(Failure::NoNode);
+                self.tell(i, Event::Entered { created: Err(failure), listed: Err(failure) });
+            }
+            Request::MakeParent(_) => self.tell(i, Event::ParentMade(done)),
+            Request::StoreLimit(..) => {
+                self.client(i).past.stored |= done.is_ok();
+                self.tell(i, Event::LimitStored(done));
+            }
+            Request::TakeBarrier(_) => self.tell(i, Event::BarrierTaken(made)),
+            Request::Tell(..) => {
+                let version = if let Outcome::Version(version) = outcome { i32::from(version) } else { 0 };
+                self.tell(i, Event::Told(done.map(|()| version)));
+            }
+            Request::Downgrade(..) => {
+                if let Outcome::Made(czxid) = outcome {
+                    self.client(i).knows = czxid;
+                }
+                self.tell(i, Event::Downgraded(made));
+            }
+            Request::Delete(name, _) | Request::DeleteBoth(name, _) => {
+                let client = self.client(i);
+                let own = client.own();
+                client.past.stray_deleted |= done.is_ok() && own != Some(name);
+                client.past.delete_repeated |= done == Err(Failure::NoNode);
+                self.tell(i, Event::Deleted(done));
+            }
+            _ => unreachable!("only writes are decided"),
+        }
+    }
+
+    fn read(&mut self, i: u8, request: Request) {
+        if request == Request::Recover && self.world.mistake != Some(Mistake::NoSync) {
+            while self.client(i).server == Some(Server::Follower) && !self.state.pending.is_empty() {
+                self.follower_applies();
+            }
+        }
+        self.saw(i);
+        self.client(i).flight = Flight::None;
+        match request {
+            Request::List { .. } | Request::Recover => {
+                let names = self.list(i);
+                if let (Request::List { watch: true }, Ok(_)) = (request, &names) {
+                    self.watch_children(i);
+                }
+                let listed = names.as_deref().map_err(|failure| *failure);
+                let listed = listed.map(|names| match request {
+                    Request::Recover => Listing::of(names),
+                    _ => self.listing(i, names),
+                });
+                self.tell(i, Event::Listed(listed));
+            }
+            Request::Inspect(name) => {
+                let seen = self.inspect(i, name);
+                self.tell(i, Event::Inspected(seen));
+            }
+            Request::Watch(name, kind) => {
+                let target = self.watch_target(i, name, kind);
+                let node = self.view(i).get(target).copied();
+                let seen = self.inspect(i, target);
+                let watch = |n: Node| Watching { asked: Some(name), target, czxid: n.czxid, version: n.version };
+                let client = self.client(i);
+                client.watches[Self::slot(name, kind)] = node.map(watch);
+                client.keeps_request |= client.own() == Some(name) && seen.is_ok_and(|seen| seen.asked);
+                self.tell(i, Event::Watched(seen));
+            }
+            _ => unreachable!("only reads are read"),
+        }
+    }
+
+    /// A watch on the children stands from here on.
+    fn watch_children(&mut self, i: u8) {
+        let tree = self.view(i);
+        if self.world.mistake != Some(Mistake::WatchOnePlace) {
+            let seen = tree.fingerprint();
+            self.client(i).children = Some(seen);
+            return;
+        }
+        let permits = self.world.discipline.permits().expect("a mistake with permits") as usize;
+        let at = self.state.clients[usize::from(i)].own().and_then(|own| tree.nodes.iter().position(|n| n.name == own));
+        let before = at.and_then(|at| at.checked_sub(permits)).map(|before| tree.nodes[before]);
+        let watch = |n: Node| Watching { asked: None, target: n.name, czxid: n.czxid, version: n.version };
+        self.client(i).watches[0] = before.map(watch);
+    }
+
+    fn inspect(&self, i: u8, name: Name) -> Result<Inspection, Failure> {
+        let me = &self.state.clients[usize::from(i)];
+        let from_memory = match self.world.mistake {
+            Some(Mistake::DeleteByName) => me.own() == Some(name),
+            Some(Mistake::BarrierByName) => name.is_barrier() && me.made > 0,
+            _ => false,
+        };
+        if from_memory {
+            // What it made is what must be there.
+            let (owner, czxid) = (session(me.session), Zxid(i64::from(me.made)));
+            return Ok(Inspection { owner, czxid, id: Some(attempt(i)), version: 0, granted: false, asked: false });
+        }
+        let node = self.view(i).get(name).ok_or(Failure::NoNode)?;
+        let owner = if self.world.mistake == Some(Mistake::AdoptForeign) { me.session } else { node.owner };
+        Ok(Inspection {
+            owner: session(owner),
+            czxid: Zxid(i64::from(node.czxid)),
+            id: node.data.id.map(attempt),
+            version: i32::from(node.version),
+            granted: node.data.granted,
+            asked: node.data.asked,
+        })
+    }
+
+    /// Where a watch goes: to the node asked for, unless a mistake is on.
+    fn watch_target(&self, i: u8, name: Name, kind: WatchKind) -> Name {
+        let nodes = &self.view(i).nodes;
+        let at = nodes.iter().position(|n| n.name == name);
+        match (self.world.mistake, at, self.state.clients[usize::from(i)].own()) {
+            (Some(Mistake::WatchTheFirst), Some(_), _) if kind == WatchKind::Blocker => nodes[0].name,
+            (Some(Mistake::WatchTheNextYounger), Some(at), Some(own)) if kind == WatchKind::Blocker => {
+                nodes[at + 1..].iter().map(|n| n.name).find(|n| *n != own).unwrap_or(own)
+            }
+            _ => name,
+        }
+    }
+
+    pub(crate) fn cut(&mut self, i: u8, cut: Cut) {
+        if let (Cut::After, Flight::Sent(request)) = (cut, self.client(i).flight.clone()) {
+            self.decide(i, request);
+        }
+        if let (Cut::Between, Flight::Created { node, .. }) = (cut, self.client(i).flight.clone()) {
+            self.saw(i);
+            self.client(i).server = None;
+            self.tell(i, Event::Disconnected);
+            self.client(i).flight = Flight::None;
+            self.client(i).knows = node.czxid;
+            let name = self.world.print(node.name);
+            let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
+            self.tell(i, Event::Entered { created, listed: Err(Failure::ConnectionLoss) });
+            return;
+        }
+        self.client(i).server = None;
+        self.tell(i, Event::Disconnected);
+        let flight = std::mem::replace(&mut self.client(i).flight, Flight::None);
+        let request = match flight {
+            Flight::None => return,
+            Flight::Sent(request) | Flight::Decided { request, .. } => request,
+            Flight::Created { .. } | Flight::ListedFirst(..) => Request::Enter(Mode::Exclusive),
+        };
+        let (failure, lost) = (Failure::ConnectionLoss, Err(Failure::ConnectionLoss));
+        let past = &mut self.client(i).past;
+        past.barrier_doubted |= matches!(request, Request::TakeBarrier(_));
+        past.downgrade_doubted |= matches!(request, Request::Downgrade(..));
+        match request {
+            Request::Enter(_) => self.tell(i, Event::Entered { created: Err(failure), listed: Err(failure) }),
+            Request::MakeParent(_) => self.tell(i, Event::ParentMade(lost)),
+            Request::StoreLimit(..) => self.tell(i, Event::LimitStored(lost)),
+            Request::List { .. } | Request::Recover => self.tell(i, Event::Listed(Err(failure))),
+            Request::Inspect(_) => self.tell(i, Event::Inspected(Err(failure))),
+            Request::Watch(..) => self.tell(i, Event::Watched(Err(failure))),
+            Request::TakeBarrier(_) => self.tell(i, Event::BarrierTaken(Err(failure))),
+            Request::Tell(..) => self.tell(i, Event::Told(Err(failure))),
+            Request::Downgrade(..) => self.tell(i, Event::Downgraded(Err(failure))),
+            Request::Delete(..) | Request::DeleteBoth(..) => self.tell(i, Event::Deleted(lost)),
+        }
+    }
+
+    /// The session goes on at `server`, and its watches with it: what changed meanwhile fires at once.
+    pub(crate) fn reconnect(&mut self, i: u8, server: Server) {
+        let session = self.client(i).session;
+        if self.state.is_expired(session) {
+            return self.tell(i, Event::SessionOver);
+        }
+        self.client(i).server = Some(server);
+        self.client(i).overdue = false;
+        for slot in 0..self.client(i).watches.len() {
+            let Some(watch) = self.client(i).watches[slot] else { continue };
+            let gone = match self.state.tree(server).get(watch.target) {
+                None => true,
+                // Another node by now, or other data: to the server, a change since this session last saw it.
+                Some(node) if (node.czxid, node.version) != (watch.czxid, watch.version) => false,
+                Some(_) => continue,
+            };
+            self.client(i).watches[slot] = None;
+            self.tell_fired(i, watch, gone);
+        }
+        let now = self.state.tree(server).fingerprint();
+        if self.client(i).children.take_if(|seen| *seen != now).is_some() {
+            self.tell(i, Event::ChildrenChanged);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What must be seen to happen: without it, a claim that nothing bad happens would say nothing.
+
+use std::sync::atomic::Ordering;
+
+use lockkeeper_core::{Class, End, Mode};
+
+use super::client::{Client, GrantedBy, Life};
+use super::world::{Role, Server, State, World};
+
+type Look = fn(&World, &State) -> bool;
+
+macro_rules! witnesses {
+    ($($name:ident: $says:literal,)*) => {
+        /// Something that must be seen to happen.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Witness {
+            $($name,)*
+        }
+
+        impl Witness {
+            const ALL: &[Witness] = &[$(Witness::$name,)*];
+            pub(crate) const COUNT: usize = Self::ALL.len();
+
+            pub(crate) const fn says(self) -> &'static str {
+                match self {
+                    $(Witness::$name => $says,)*
+                }
+            }
+
+            /// The function that looks for it, which carries no data.
+            pub(crate) fn look(self) -> Look {
+                const LOOKS: [Look; Witness::COUNT] = [$(look::<{ Witness::$name as usize }>,)*];
+                LOOKS[self as usize]
+            }
+        }
+    };
+}
+
+witnesses! {
+    OneWaitsWhileAnotherHolds: "one waits while another holds",
+    SecondGrant: "the lock is granted again after a release",
+    Handover: "a holder's going grants with no second listing",
+    LaterListing: "a second listing grants",
+    GrantAfterTheHoldersCrash: "the lock is granted after its holder crashed",
+    LostCreateAdopted: "a node whose create's reply was lost is adopted and comes to hold",
+    WaiterLeft: "a waiter leaves while another holds",
+    QueueAtRest: "two wait behind a holder and nothing moves",
+    AllGone: "everyone was in, everyone is gone, no node is left",
+    StaleView: "a waiter's server still shows a blocker that is gone",
+    NumbersStartAgain: "the parent was made again and a later token has an earlier number",
+    OldNodeBesideTheReturned: "a client is back while the node of its old session stands",
+    DeleteRepeated: "a delete whose reply was lost is repeated and finds nothing",
+    StrayDeleted: "a second node of one attempt is found and deleted",
+    WrapCrossed: "a holder's number is the largest, the next waiter's the smallest",
+    ReadersTogether: "two readers hold while a writer waits",
+    Evicted: "one whose node was deleted is told so while another holds",
+    WrittenNodeReleased: "a node that somebody wrote to is released by its owner",
+    BackInTime: "a waiter is overdue, comes back, and is granted the lock",
+    ExpiredMeanwhile: "one whose session expired unheard is told so while another holds",
+    WaiterRevoked: "a waiter that is asked withdraws while another holds",
+    HolderAsked: "a holder is told that somebody asks, and holds on",
+    AskedHolderReleased: "a holder that was asked has let go and another holds",
+    Refused: "a holder that was asked has refused, and its node says nothing of a request",
+    ReadsBesideAnUpgradeable: "a reader holds beside one who may want to be alone, and a writer waits",
+    UpgradeWaits: "a reader who wants to be alone waits for another reader, and nothing moves",
+    Alone: "a reader who wanted to be alone is alone",
+    StayedReader: "one who thought better of being alone reads beside another",
+    ReadsOn: "a writer reads on, a reader behind it holds, and a writer behind both waits",
+    LostDowngrade: "a downgrade whose reply was lost is seen to have happened",
+    PermitsTogether: "those who hold take all the permits, and another waits at rest",
+    Announced: "one who waited for permits has written that it was granted, and the next holds beside it",
+    LastIsSilent: "one who waited for permits holds, with nobody behind it, and has written nothing",
+    BigWaits: "one who asks for more than is left waits, and a small one behind it too, though there is room",
+    OtherLimit: "one who thinks of another limit is turned away while another holds",
+    LimitStored: "the limit is stored by one who found none, and two hold by it",
+    LowerClassFirst: "one of a lower class holds while one of a higher class waits that came earlier",
+    BarrierWaited: "the first in line waits for the barrier alone, and nothing moves",
+    LostBarrierFound: "a barrier whose create's reply was lost is found to be ours",
+    ClassChanged: "one who changed its class holds while one of its old class waits",
+    BesidePlain: "one of ours holds while a client of another maker waits",
+    PlainHolds: "a client of another maker holds while one of ours waits",
+}
+
+use Witness::*;
+
+/// Looks for a witness until it was seen once; the checker keeps the path to that state.
+fn look<const WITNESS: usize>(world: &World, state: &State) -> bool {
+    let seen = &world.seen[WITNESS];
+    !seen.load(Ordering::Relaxed) && Witness::ALL[WITNESS].shows(world, state) && !seen.swap(true, Ordering::Relaxed)
+}
+
+impl Witness {
+    fn shows(self, world: &World, state: &State) -> bool {
+        let clients = || state.clients.iter();
+        let held = || clients().any(Client::says_it_holds);
+        let ended = |c: &Client| matches!(c.life, Life::Ended(_));
+        let granted_by = |by| clients().any(|c| c.says_it_holds() && c.granted_by == Some(by));
+        let holders_with = |test: &dyn Fn(&Client) -> bool| clients().any(|c| c.says_it_holds() && test(c));
+        let waits = || clients().any(|c| c.wants_in() && c.has_blocker_watch());
+        let data = |c: &Client| c.own().and_then(|own| state.leader.get(own)).map(|n| n.data);
+        let plain = |i: usize| matches!(world.roles[i], Role::Plain(_));
+        let of_role = |role: Role| move |(i, _): &(usize, &Client)| world.roles[*i] == role;
+        match self {
+            OneWaitsWhileAnotherHolds => held() && waits(),
+            SecondGrant => held() && clients().any(|c| c.life == Life::Ended(End::Left) && c.granted_by.is_some()),
+            Handover => granted_by(GrantedBy::Handover),
+            LaterListing => granted_by(GrantedBy::LaterListing),
+            GrantAfterTheHoldersCrash => held() && clients().any(|c| c.life == Life::Crashed { holding: true }),
+            LostCreateAdopted => holders_with(&|c| c.past.adopted),
+            WaiterLeft => held() && clients().any(|c| c.life == Life::Ended(End::Left) && c.granted_by.is_none()),
+            QueueAtRest => held() && clients().filter(|c| c.wants_in()).count() >= 2 && state.is_at_rest(world),
+            AllGone => {
+                state.leader.nodes.is_empty() && clients().all(|c| ended(c) && (c.left || c.granted_by.is_some()))
+            }
+            StaleView => clients().any(|c| {
+                let stale = |name| state.follower.get(name).is_some() && state.leader.get(name).is_none();
+                let watched = c.watches[..2].iter().flatten().any(|watch| stale(watch.target));
+                c.wants_in() && c.server == Some(Server::Follower) && watched
+            }),
+            NumbersStartAgain => held() && state.leader.nodes.iter().any(|n| n.name.seq == 0 && n.czxid > 1),
+            OldNodeBesideTheReturned => {
+                let old = |i: usize| state.leader.nodes.iter().any(|n| usize::from(n.owner) == i);
+                clients().enumerate().any(|(i, c)| c.past.returned && c.is_live() && old(i))
+            }
+            DeleteRepeated => clients().any(|c| c.past.delete_repeated && ended(c)),
+            StrayDeleted => clients().any(|c| c.past.stray_deleted),
+            WrapCrossed => {
+                let seqs: Vec<_> = state.leader.nodes.iter().map(|n| n.name.seq).collect();
+                held() && seqs.starts_with(&[i32::MAX, i32::MIN])
+            }
+            ReadersTogether => state.holders(world).len() == 2 && waits(),
+            Evicted => held() && clients().any(|c| c.life == Life::Ended(End::Evicted)),
+            BackInTime => holders_with(&|c| c.past.was_overdue),
+            ExpiredMeanwhile => {
+                held() && clients().any(|c| c.past.was_overdue && c.life == Life::Ended(End::SessionOver))
+            }
+            WrittenNodeReleased => clients().any(|c| c.past.word_seen && c.life == Life::Ended(End::Left)),
+            WaiterRevoked => held() && clients().any(|c| c.life == Life::Ended(End::Revoked)),
+            HolderAsked => holders_with(&|c| c.told && data(c).is_some_and(|data| data.asked && data.id.is_some())),
+            AskedHolderReleased => {
+                held()
+                    && clients().any(|c| c.past.word_seen && c.life == Life::Ended(End::Left) && c.granted_by.is_some())
+            }
+            Refused => holders_with(&|c| c.past.refused && data(c).is_some_and(|data| !data.asked)),
+            ReadsBesideAnUpgradeable => {
+                let reader = |c: &Client| c.own().is_some_and(|own| own.mode == Some(Mode::Read));
+                let upgradeable =
+                    clients().enumerate().filter(of_role(Role::Upgradeable)).any(|(_, c)| c.says_it_holds());
+                upgradeable && holders_with(&reader) && waits()
+            }
+            UpgradeWaits => clients().any(|c| c.upgrading && c.has_blocker_watch()) && state.is_at_rest(world),
+            Alone => holders_with(&|c| c.told_alone),
+            StayedReader => {
+                holders_with(&|c| c.past.stayed && !c.says_it_is_alone()) && state.holders(world).len() == 2
+            }
+            ReadsOn => {
+                let writer_waits =
+                    clients().enumerate().filter(of_role(Role::Enters(Mode::Write))).any(|(_, c)| c.wants_in());
+                writer_waits && holders_with(&|c| c.past.reads_on) && state.holders(world).len() == 2
+            }
+            LostDowngrade => holders_with(&|c| c.past.downgrade_doubted && c.past.adopted && c.past.reads_on),
+            PermitsTogether => state.holders(world).len() >= 2 && waits() && state.is_at_rest(world),
+            Announced => {
+                let next = |c: &Client| {
+                    c.own().and_then(|own| {
+                        let at = state.leader.nodes.iter().position(|n| n.name == own)?;
+                        let next = state.leader.nodes.get(at + 1)?;
+                        clients().find(|c| c.own() == Some(next.name))
+                    })
+                };
+                holders_with(&|c| c.past.announced && next(c).is_some_and(Client::says_it_holds))
+            }
+            LastIsSilent => {
+                let last = |c: &Client| c.own() == state.leader.nodes.last().map(|n| n.name);
+                let late = |c: &Client| c.granted_by == Some(GrantedBy::LaterListing);
+                state.is_at_rest(world) && holders_with(&|c| late(c) && last(c) && !c.past.announced)
+            }
+            BigWaits => {
+                let limit = world.discipline.permits().unwrap_or(0);
+                let taken = |c: &Client| match c.own().and_then(|own| own.mode) {
+                    Some(Mode::Permits(permits)) => permits,
+                    _ => 0,
+                };
+                let held: u32 = clients().filter(|c| c.says_it_holds()).map(taken).sum();
+                let small = clients().any(|c| c.wants_in() && taken(c) == 1);
+                held > 0 && held < limit && small && state.is_at_rest(world)
+            }
+            OtherLimit => held() && clients().any(|c| matches!(c.life, Life::Ended(End::LimitDiffers(Some(_))))),
+            LimitStored => state.holders(world).len() == 2 && clients().any(|c| c.past.stored),
+            LowerClassFirst => {
+                let waits = |n: &super::tree::Node| clients().any(|c| c.own() == Some(n.name) && c.wants_in());
+                let earlier = |c: &Client| {
+                    let Some(own) = c.own() else { return false };
+                    state.leader.nodes.iter().any(|n| n.name.class() > own.class() && n.name.seq < own.seq && waits(n))
+                };
+                holders_with(&earlier)
+            }
+            BarrierWaited => {
+                let first = state.leader.queue().first().map(|n| n.name);
+                clients().any(|c| c.wants_in() && c.own() == first && c.watches[1].is_some()) && state.is_at_rest(world)
+            }
+            LostBarrierFound => {
+                holders_with(&|c| c.past.barrier_doubted && c.granted_by == Some(GrantedBy::Inspection))
+            }
+            ClassChanged => {
+                let old = |c: &Client| c.own().is_some_and(|own| own.class() == Some(Class::BACKGROUND));
+                holders_with(&|c| c.past.aged && !old(c)) && clients().any(|c| c.wants_in() && old(c))
+            }
+            BesidePlain | PlainHolds => {
+                let holds = |which: bool| clients().enumerate().any(|(i, c)| plain(i) == which && c.says_it_holds());
+                let waits = |which: bool| clients().enumerate().any(|(i, c)| plain(i) == which && c.wants_in());
+                let plain_holds = self == PlainHolds;
+                holds(plain_holds) && waits(!plain_holds) && state.is_at_rest(world)
+            }
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The worlds in which every claim must hold.
+//!
+//! Four clients wherever the number of faults leaves it finite in seconds; each kind of fault and of wish in at least one world
+//! with each that it could meet.
+
+use lockkeeper_core::{Class, Dialect, Discipline, Limit, Mode};
+
+use super::tree::BARRIER;
+use super::witness::Witness::{self, *};
+use super::world::{Budget, Role, World};
+
+pub(crate) const NO_FAULT: Budget = Budget::NONE;
+
+pub(crate) const READ: Role = Role::Enters(Mode::Read);
+pub(crate) const WRITE: Role = Role::Enters(Mode::Write);
+pub(crate) const FOREGROUND: Role = Role::Enters(Mode::Class(Class::FOREGROUND));
+pub(crate) const BACKGROUND: Role = Role::Enters(Mode::Class(Class::BACKGROUND));
+
+pub(crate) const fn takes(permits: u32) -> Role {
+    Role::Enters(Mode::Permits(permits))
+}
+
+/// A world of one discipline, its clients in the dialect that is usual for it.
+pub(crate) fn world(name: &'static str, discipline: Discipline, roles: &[Role]) -> World {
+    let dialect = if discipline.barrier().is_some() { Dialect::Contentserv } else { Dialect::Curator };
+    let limit = discipline.permits().map_or(Limit::Unset { version: 0 }, Limit::Permits);
+    World { dialect, discipline, limit, roles: roles.to_vec(), ..World::new(name, 0) }
+}
+
+pub(crate) fn classes_rule() -> Discipline {
+    Discipline::Classes { barrier: BARRIER.to_owned() }
+}
+
+/// One holder, oldest first.
+pub(crate) fn exclusive() -> Vec<World> {
+    let usual = [OneWaitsWhileAnotherHolds, SecondGrant, Handover, QueueAtRest, AllGone, StaleView];
+    let with = |more: &[Witness]| usual.iter().chain(more).copied().collect::<Vec<_>>();
+    vec![
+        World {
+            budget: Budget { cancels: 2, ..NO_FAULT },
+            lag: 0,
+            witnesses: [
+                OneWaitsWhileAnotherHolds,
+                SecondGrant,
+                Handover,
+                QueueAtRest,
+                AllGone,
+                WaiterLeft,
+                LaterListing,
+            ]
+            .into(),
+            ..World::new("four contenders, two waits given up", 4)
+        },
+        World {
+            budget: Budget { crashes: 2, ..NO_FAULT },
+            lag: 1,
+            witnesses: with(&[GrantAfterTheHoldersCrash, LaterListing]),
+            ..World::new("four contenders, two crashes", 4)
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: with(&[LostCreateAdopted, DeleteRepeated]),
+            ..World::new("four contenders, a connection lost", 4)
+        },
+        World {
+            budget: Budget { cuts: 2, ..NO_FAULT },
+            lag: 1,
+            witnesses: with(&[LostCreateAdopted, DeleteRepeated]),
+            ..World::new("three contenders, two connections lost", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 2,
+            witnesses: with(&[LostCreateAdopted, DeleteRepeated]),
+            ..World::new("three contenders, a connection lost, a follower two behind", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, crashes: 1, breaches: 1, cancels: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: [
+                OneWaitsWhileAnotherHolds,
+                LostCreateAdopted,
+                DeleteRepeated,
+                GrantAfterTheHoldersCrash,
+                WaiterLeft,
+                BackInTime,
+            ]
+            .into(),
+            ..World::new("three contenders, one of each fault", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, cancels: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: with(&[LostCreateAdopted, DeleteRepeated, WaiterLeft, LaterListing]),
+            ..World::new("three contenders, a connection lost, a wait given up", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, closes: 1, returns: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: [OneWaitsWhileAnotherHolds, OldNodeBesideTheReturned, LostCreateAdopted].into(),
+            ..World::new("three contenders, one back with a new session and the same attempt", 3)
+        },
+        World {
+            budget: Budget { cuts: 2, closes: 1, returns: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: [OneWaitsWhileAnotherHolds, OldNodeBesideTheReturned, LostCreateAdopted].into(),
+            ..World::new("the same, two connections lost, a follower behind", 2)
+        },
+        World {
+            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: with(&[BackInTime, ExpiredMeanwhile]),
+            ..World::new("three contenders, a break that outlasts the session's trust", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: [OneWaitsWhileAnotherHolds, QueueAtRest, BackInTime, ExpiredMeanwhile].into(),
+            ..World::new("four contenders, a break that outlasts the session's trust", 4)
+        },
+        World {
+            dialect: Dialect::Recipe,
+            budget: Budget { reaps: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![NumbersStartAgain, SecondGrant, Handover, QueueAtRest, AllGone],
+            ..World::new("four contenders with unprotected names, a parent reaped", 4)
+        },
+        World {
+            dialect: Dialect::Recipe,
+            budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: with(&[NumbersStartAgain, LostCreateAdopted]),
+            ..World::new("unprotected names, a connection lost, a parent reaped", 3)
+        },
+        World {
+            dialect: Dialect::Recipe,
+            budget: Budget { cuts: 1, words: 1, ..NO_FAULT },
+            linger: true,
+            lag: 1,
+            witnesses: vec![LostCreateAdopted, WrittenNodeReleased, Handover, AllGone],
+            ..World::new("unprotected names, a connection lost, a node written to", 2)
+        },
+        World {
+            budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
+            parent: false,
+            lag: 0,
+            witnesses: vec![NumbersStartAgain, LostCreateAdopted, SecondGrant, Handover, QueueAtRest, AllGone],
+            ..World::new("three contenders, no parent at first, a connection lost, a parent reaped", 3)
+        },
+        World {
+            budget: Budget { evictions: 1, ..NO_FAULT },
+            linger: true,
+            lag: 1,
+            witnesses: with(&[Evicted]),
+            ..World::new("three contenders, an operator deletes a node", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, evictions: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![Evicted, SecondGrant, Handover],
+            ..World::new("three contenders, an operator deletes a node, a connection lost", 3)
+        },
+        World {
+            budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
+            first: i32::MAX,
+            lag: 0,
+            witnesses: vec![WrapCrossed, SecondGrant, Handover, GrantAfterTheHoldersCrash, AllGone],
+            ..World::new("four contenders across the end of the counter", 4)
+        },
+        World {
+            budget: Budget { words: 1, asks: 1, refusals: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: vec![WaiterRevoked, HolderAsked, AskedHolderReleased, Refused],
+            ..World::new("three contenders, asked twice to let go", 3)
+        },
+        World {
+            budget: Budget { words: 1, cuts: 1, ..NO_FAULT },
+            linger: true,
+            lag: 1,
+            witnesses: vec![WaiterRevoked, HolderAsked, AskedHolderReleased],
+            ..World::new("two contenders, asked to let go, a connection lost", 2)
+        },
+    ]
+}
+
+/// Readers together, writers alone; readers that want to be alone, writers that want to read on.
+pub(crate) fn shared() -> Vec<World> {
+    let shared = |name, roles: &[Role]| world(name, Discipline::SharedExclusive, roles);
+    let usual = [ReadersTogether, SecondGrant, Handover, QueueAtRest, AllGone];
+    let with = |more: &[Witness]| usual.iter().chain(more).copied().collect::<Vec<_>>();
+    vec![
+        World {
+            budget: Budget { cancels: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: with(&[WaiterLeft]),
+            ..shared("two readers and two writers, a wait given up", &[READ, WRITE, READ, WRITE])
+        },
+        World {
+            budget: Budget { crashes: 2, ..NO_FAULT },
+            lag: 0,
+            witnesses: with(&[GrantAfterTheHoldersCrash]),
+            ..shared("two readers and two writers, two crashes", &[READ, WRITE, READ, WRITE])
+        },
+        World {
+            budget: Budget { upgrades: 1, crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![ReadsBesideAnUpgradeable, UpgradeWaits, Alone, AllGone],
+            ..shared(
+                "two readers, one who may want to be alone, a writer, a crash",
+                &[READ, Role::Upgradeable, READ, WRITE],
+            )
+        },
+        World {
+            budget: Budget { upgrades: 2, stays: 1, cancels: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![UpgradeWaits, Alone, StayedReader, AllGone],
+            ..shared(
+                "two who may want to be alone, one thinks better of it",
+                &[Role::Upgradeable, Role::Upgradeable, READ],
+            )
+        },
+        World {
+            budget: Budget { upgrades: 1, stays: 1, cuts: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![UpgradeWaits, Alone, StayedReader],
+            ..shared("one who may want to be alone, a connection lost", &[Role::Upgradeable, READ, READ])
+        },
+        World {
+            budget: Budget { downgrades: 2, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![ReadsOn, AllGone],
+            ..shared("writers that read on", &[WRITE, READ, WRITE, READ])
+        },
+        World {
+            budget: Budget { downgrades: 1, crashes: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![ReadsOn, AllGone],
+            ..shared("a writer that reads on, a follower behind, a crash", &[WRITE, READ, WRITE])
+        },
+        World {
+            budget: Budget { downgrades: 1, cuts: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![ReadsOn, LostDowngrade, AllGone],
+            ..shared("a writer that reads on, a connection lost", &[WRITE, READ, WRITE])
+        },
+        World {
+            budget: Budget { downgrades: 1, upgrades: 1, cuts: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![Alone, LostDowngrade],
+            ..shared("alone and back to reading, a connection lost", &[Role::Upgradeable, READ, WRITE])
+        },
+        World {
+            dialect: Dialect::Recipe,
+            budget: Budget { downgrades: 1, cuts: 1, reaps: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![ReadsOn, LostDowngrade, NumbersStartAgain],
+            ..shared(
+                "unprotected names, a writer that reads on, a connection lost, a parent reaped",
+                &[WRITE, READ, WRITE],
+            )
+        },
+        World {
+            budget: Budget { downgrades: 1, words: 1, cuts: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: vec![HolderAsked, WaiterRevoked, LostDowngrade],
+            ..shared("a writer that reads on and is asked to let go, a connection lost", &[WRITE, READ])
+        },
+        World {
+            budget: Budget { downgrades: 1, upgrades: 1, evictions: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: vec![Evicted],
+            ..shared("an operator deletes a node of readers and writers", &[Role::Upgradeable, WRITE, READ])
+        },
+    ]
+}
+
+/// Several together, as long as there is room.
+pub(crate) fn permits() -> Vec<World> {
+    let permits = |name, permits, roles: &[Role]| world(name, Discipline::Permits { permits }, roles);
+    let usual = [PermitsTogether, SecondGrant, LaterListing, AllGone];
+    let with = |more: &[Witness]| usual.iter().chain(more).copied().collect::<Vec<_>>();
+    vec![
+        World {
+            budget: Budget { crashes: 2, ..NO_FAULT },
+            lag: 0,
+            witnesses: with(&[GrantAfterTheHoldersCrash, Announced, LastIsSilent]),
+            ..permits("two permits, four who take one, two crashes", 2, &[takes(1); 4])
+        },
+        World {
+            budget: Budget { cancels: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: with(&[WaiterLeft, BigWaits]),
+            ..permits("three permits, a wait given up", 3, &[takes(2), takes(2), takes(1), takes(1)])
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![StaleView],
+            ..permits("two permits, a follower behind, a crash", 2, &[takes(2), takes(1), takes(1)])
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![LostCreateAdopted, LaterListing],
+            ..permits("three permits, a connection lost", 3, &[takes(2), takes(2), takes(1)])
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: with(&[LostCreateAdopted, Announced]),
+            ..permits("two permits, a connection lost", 2, &[takes(2), takes(1), takes(1)])
+        },
+        World {
+            budget: Budget { words: 1, asks: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: with(&[WaiterRevoked, HolderAsked, Announced]),
+            ..permits("two permits, asked twice to let go", 2, &[takes(2), takes(1), takes(1)])
+        },
+        World {
+            budget: Budget { evictions: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: with(&[Evicted]),
+            ..permits("two permits, an operator deletes a node", 2, &[takes(2), takes(1), takes(1)])
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            limit: Limit::Unset { version: 0 },
+            lag: 0,
+            witnesses: vec![OtherLimit, LimitStored],
+            ..permits(
+                "no limit stated yet, one thinks of another, a connection lost",
+                2,
+                &[takes(1), takes(1), Role::Dissents(1)],
+            )
+        },
+        World {
+            budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
+            parent: false,
+            lag: 0,
+            witnesses: vec![OtherLimit, NumbersStartAgain],
+            ..permits(
+                "no parent at first, one thinks of another limit, a connection lost",
+                2,
+                &[takes(1), takes(2), Role::Dissents(1)],
+            )
+        },
+        World {
+            limit: Limit::Foreign,
+            lag: 0,
+            witnesses: vec![],
+            ..permits("the path states something of another maker", 2, &[takes(1), takes(2)])
+        },
+    ]
+}
+
+/// A lower class first; the barrier says who holds.
+pub(crate) fn classes() -> Vec<World> {
+    let classes = |name, roles: &[Role]| world(name, classes_rule(), roles);
+    let usual = [LowerClassFirst, BarrierWaited, SecondGrant, QueueAtRest, AllGone];
+    let with = |more: &[Witness]| usual.iter().chain(more).copied().collect::<Vec<_>>();
+    let mixed = [BACKGROUND, FOREGROUND, BACKGROUND, FOREGROUND];
+    vec![
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: with(&[GrantAfterTheHoldersCrash]),
+            ..classes("two classes, a crash", &mixed)
+        },
+        World {
+            budget: Budget { crashes: 2, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![GrantAfterTheHoldersCrash, StaleView, LowerClassFirst],
+            ..classes("two classes, a follower behind, two crashes", &[BACKGROUND, FOREGROUND, BACKGROUND])
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![LostCreateAdopted, LostBarrierFound],
+            ..classes("two classes, a connection lost", &[BACKGROUND, FOREGROUND, BACKGROUND])
+        },
+        World {
+            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![BackInTime, ExpiredMeanwhile, LostBarrierFound],
+            ..classes("two classes, a break that outlasts the session's trust", &[BACKGROUND, FOREGROUND, BACKGROUND])
+        },
+        World {
+            budget: Budget { ages: 1, cuts: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![ClassChanged, LostBarrierFound],
+            ..classes("one changes its class, a connection lost", &[BACKGROUND, FOREGROUND, BACKGROUND])
+        },
+        World {
+            budget: Budget { ages: 1, words: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: vec![ClassChanged, WaiterRevoked, HolderAsked],
+            ..classes("one changes its class, one is asked to let go", &[BACKGROUND, BACKGROUND, FOREGROUND])
+        },
+        World {
+            budget: Budget { evictions: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: vec![Evicted, SecondGrant],
+            ..classes("two classes, an operator deletes a node", &[BACKGROUND, FOREGROUND, BACKGROUND])
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![BesidePlain, PlainHolds, LowerClassFirst],
+            ..classes(
+                "beside clients of another maker, a crash",
+                &[BACKGROUND, FOREGROUND, Role::Plain(Class::BACKGROUND)],
+            )
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![BesidePlain, PlainHolds, LowerClassFirst],
+            ..classes(
+                "two of ours, two of another maker, a crash",
+                &[BACKGROUND, FOREGROUND, Role::Plain(Class::BACKGROUND), Role::Plain(Class::FOREGROUND)],
+            )
+        },
+    ]
+}
