@@ -387,9 +387,15 @@ pub(crate) struct ServeArgs {
     /// Keeps everything in memory: a restart starts empty
     #[arg(long)]
     pub memory: bool,
-    /// Allows an address that other machines can reach: there is no TLS
+    /// Allows an address that other machines can reach; see --tls-cert
     #[arg(long)]
     pub allow_remote: bool,
+    /// Speaks TLS only, with this certificate and its chain (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key that belongs to the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// Where to serve operators' HTTP: /health, /metrics and /commands [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub admin: Option<SocketAddr>,

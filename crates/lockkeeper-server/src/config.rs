@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::account::Accounts;
 use crate::machine::Limits;
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// Where a server keeps its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +54,11 @@ impl fmt::Debug for Secret {
 pub struct Config {
     /// Where to listen; port 0 takes a free one. Default `127.0.0.1:0`.
     pub listen: SocketAddr,
-    /// Whether `listen` may be an address that other machines can reach. Default no: there is no TLS.
+    /// Whether `listen` may be an address that other machines can reach. Default no: think of TLS first.
     pub allow_remote: bool,
+    /// What to show clients in TLS; the port then speaks nothing else. Default plain TCP.
+    #[cfg(feature = "tls")]
+    pub tls: Option<Tls>,
     /// Where to listen for operators' HTTP, under the same rule. Default nowhere.
     pub admin: Option<SocketAddr>,
     /// Where the state is kept. Default in memory.
@@ -85,6 +90,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             allow_remote: false,
+            #[cfg(feature = "tls")]
+            tls: None,
             admin: None,
             storage: Storage::Memory,
             tick: Duration::from_secs(2),
@@ -113,6 +120,14 @@ impl Config {
     #[must_use]
     pub fn allow_remote(mut self, allow: bool) -> Self {
         self.allow_remote = allow;
+        self
+    }
+
+    /// Speaks TLS, and nothing else, with clients; operators' HTTP stays as it is.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 

@@ -13,9 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::codec::Decoder;
 use tracing::{debug, warn};
@@ -25,6 +23,7 @@ use crate::engine::Engine;
 use crate::faults;
 use crate::machine::ConnectionId;
 use crate::outbox::Outbox;
+use crate::transport::{self, Reader, Writer};
 use crate::words;
 
 /// A connection must show what it is within this, as with ZooKeeper.
@@ -33,19 +32,23 @@ const GREETING: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// While more than this waits to be sent to a client, its next requests wait too.
 const MAX_BACKLOG: usize = 1 << 20;
-/// What one read takes at most; it bounds how long one client can have the thread.
-const READ_BYTES: usize = 16 << 10;
 
 /// Serves one client until it goes.
 pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, address: SocketAddr, max_frame: usize) {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(client = %address, %error, "cannot turn off delayed sending");
     }
-    let (mut read, mut write) = stream.into_split();
+    let (mut read, mut write) = match open(&engine, stream).await {
+        Ok(halves) => halves,
+        Err(error) => {
+            debug!(client = %address, %error, "no connection came of it");
+            return;
+        }
+    };
     let mut buffer = BytesMut::new();
     let greeted = timeout(GREETING, async {
         while buffer.len() < 4 {
-            if receive(&mut read, &mut buffer).await? == 0 {
+            if read.receive(&mut buffer).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -59,8 +62,8 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     faults::thawed(&engine).await;
     let answer = words::answer(&engine.borrow(), &buffer[..4]);
     if let Some(answer) = answer {
-        let _ = write.write_all(answer.as_bytes()).await;
-        let _ = write.shutdown().await;
+        let _ = write.send(answer.as_bytes()).await;
+        let _ = write.finish().await;
         return;
     }
     let (id, outbox) = engine.borrow_mut().accept(address);
@@ -79,7 +82,7 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
 }
 
 /// Gives a closing connection its time to send what is queued, and the client its time to read it.
-async fn farewell(outbox: &Outbox, read: &mut OwnedReadHalf) {
+async fn farewell(outbox: &Outbox, read: &mut Reader) {
     while outbox.held() > 0 && !outbox.is_aborted() {
         // The disk takes as long as it takes.
         sleep(FAREWELL / 10).await;
@@ -89,35 +92,32 @@ async fn farewell(outbox: &Outbox, read: &mut OwnedReadHalf) {
     }
     let client_is_gone = async {
         let mut ignored = BytesMut::new();
-        while !matches!(receive(read, &mut ignored).await, Ok(0) | Err(_)) {
+        while !matches!(read.receive(&mut ignored).await, Ok(0) | Err(_)) {
             ignored.clear();
         }
     };
     let _ = timeout(FAREWELL, client_is_gone).await;
 }
 
-/// Reads what there is, at least one byte unless the client has closed.
-async fn receive(read: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Result<usize> {
-    loop {
-        read.readable().await?;
-        // Only now: an idle connection holds no buffer.
-        buffer.reserve(READ_BYTES / 4);
-        match read.try_read_buf(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if buffer.is_empty() {
-                    *buffer = BytesMut::new();
-                }
-            }
-            result => return result,
+/// The two halves of what the client's bytes go through.
+async fn open(engine: &RefCell<Engine>, stream: TcpStream) -> io::Result<(Reader, Writer)> {
+    #[cfg(feature = "tls")]
+    {
+        let tls = engine.borrow().config.tls.clone();
+        if let Some(tls) = tls {
+            return timeout(GREETING, transport::secured(stream, &tls)).await?;
         }
     }
+    #[cfg(not(feature = "tls"))]
+    let _ = engine;
+    Ok(transport::plain(stream))
 }
 
 async fn receive_all(
     engine: &RefCell<Engine>,
     id: ConnectionId,
     outbox: &Rc<Outbox>,
-    read: &mut OwnedReadHalf,
+    read: &mut Reader,
     mut buffer: BytesMut,
     max_frame: usize,
 ) -> io::Result<()> {
@@ -148,7 +148,7 @@ async fn receive_all(
             buffer = BytesMut::new();
         }
         let received = tokio::select! {
-            received = receive(read, &mut buffer) => received,
+            received = read.receive(&mut buffer) => received,
             () = until(greeting.as_mut()) => return Err(io::ErrorKind::TimedOut.into()),
         };
         match received {
@@ -168,19 +168,19 @@ async fn until(timer: Option<&mut Pin<Box<Sleep>>>) {
     }
 }
 
-async fn send_all(engine: Rc<RefCell<Engine>>, outbox: Rc<Outbox>, mut write: OwnedWriteHalf) {
+async fn send_all(engine: Rc<RefCell<Engine>>, outbox: Rc<Outbox>, mut write: Writer) {
     let counters = engine.borrow().counters.clone();
     drop(engine);
     loop {
         if let Some(bytes) = outbox.take() {
             counters.bytes_sent.fetch_add(bytes.len() as u64, Relaxed);
-            if write.write_all(&bytes).await.is_err() {
+            if write.send(&bytes).await.is_err() {
                 break;
             }
             outbox.room.notify_one();
         } else if outbox.is_done() {
             // Half-close and wait: closing a socket with unread requests in it would destroy the answers under way.
-            let _ = write.shutdown().await;
+            let _ = write.finish().await;
             return;
         } else {
             outbox.wake.notified().await;

@@ -96,6 +96,13 @@ pub enum ServerError {
         /// What it said.
         source: io::Error,
     },
+    /// The certificate or the key of a server with TLS is of no use.
+    #[cfg(feature = "tls")]
+    #[error("{what}")]
+    Tls {
+        /// Which of them, and why.
+        what: String,
+    },
     /// The server met a bug of its own and stopped before it could do harm.
     #[error("the server stopped because of a bug in it")]
     Bug,
@@ -116,7 +123,8 @@ impl ServerError {
             }
             Self::Listen { .. } => "choose an address of this machine and a port above 1023".to_owned(),
             Self::NotLoopback { .. } => {
-                "listen on 127.0.0.1, or allow remote clients explicitly: this server has no TLS".to_owned()
+                "listen on 127.0.0.1, or allow remote clients explicitly, with TLS unless the network is yours"
+                    .to_owned()
             }
             Self::NotADirectory { .. } => "choose another path or move the file away".to_owned(),
             Self::NoPermission { path, .. } => {
@@ -141,6 +149,10 @@ impl ServerError {
                 "restore the directory from a backup, or start with an empty one: all locks are then free".to_owned()
             }
             Self::System { .. } => "raise this process's limits (ulimit -a)".to_owned(),
+            #[cfg(feature = "tls")]
+            Self::Tls { .. } => {
+                "give a certificate with its chain and the key that belongs to it, both in PEM".to_owned()
+            }
             Self::Bug => "start it again, and report what it printed: nothing acknowledged is lost".to_owned(),
             Self::Stopped => "start it again".to_owned(),
         }

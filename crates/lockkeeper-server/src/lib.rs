@@ -37,6 +37,9 @@ mod server;
 mod sessions;
 mod stats;
 mod store;
+#[cfg(feature = "tls")]
+mod tls;
+mod transport;
 mod tree;
 mod txn;
 mod watches;
@@ -50,3 +53,5 @@ pub use limits::Limits;
 pub use opcode::OpCode;
 pub use server::{DumpedNode, Server};
 pub use stats::Stats;
+#[cfg(feature = "tls")]
+pub use tls::Tls;

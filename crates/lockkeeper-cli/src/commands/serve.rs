@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockkeeper::embedded::server_config;
-use lockkeeper_server::{Accounts, Server, Storage};
+use lockkeeper_server::{Accounts, Server, Storage, Tls};
 
 use crate::args::ServeArgs;
 use crate::exit::{Code, Failure};
@@ -32,6 +32,9 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         .with_storage(storage)
         .with_first_zxid(args.first_zxid);
     config.admin = args.admin;
+    if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        config = config.with_tls(Tls::from_pem(&read(certificate)?, &read(key)?)?);
+    }
     let server = Server::start(config).await?;
     // The one line of data: what to give to a client.
     output::data(&format!("{}\n", server.connect_string()))?;
@@ -53,10 +56,14 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     }
 }
 
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(file).map_err(|error| Failure::new(Code::Usage, format!("cannot read {}: {error}", file.display())))
+}
+
 fn read_accounts(file: &Path) -> Result<Accounts, Failure> {
-    let named = |problem: String| Failure::new(Code::Usage, format!("{}: {problem}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| named(format!("cannot be read: {error}")))?;
-    Accounts::parse(&text).map_err(|line| {
-        named(format!("line {line} is no account")).hint("write `super USER:HASH` or `sasl USER:PASSWORD`, one a line")
+    let text = read(file)?;
+    Accounts::parse(&String::from_utf8_lossy(&text)).map_err(|line| {
+        Failure::new(Code::Usage, format!("{}: line {line} is no account", file.display()))
+            .hint("write `super USER:HASH` or `sasl USER:PASSWORD`, one a line")
     })
 }

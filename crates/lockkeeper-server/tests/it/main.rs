@@ -12,5 +12,6 @@ mod living;
 mod operator;
 mod persistent;
 mod protocol;
+mod secured;
 mod storage;
 mod watching;
