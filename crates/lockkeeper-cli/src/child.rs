@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::select_all;
 use lockkeeper::helix::Preemption;
-use lockkeeper::{Holding, Lockkeeper, Loss, MultiGuard, Revocation};
+use lockkeeper::{Holding, LockInfo, Lockkeeper, Loss, MultiGuard, Revocation};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
@@ -276,7 +276,7 @@ async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
                 biased;
                 _ = guard.lost() => return false,
                 shown = admin.show(holding.path()) => match shown {
-                    Ok(lock) if lock.holders.iter().any(|holder| holding.node().ends_with(&holder.node)) => break,
+                    Ok(lock) if holds(&lock, &holding.node()) => break,
                     // No server, or one that shows somebody else: the guard hears of it.
                     _ => sleep(ASK_AGAIN).await,
                 },
@@ -284,6 +284,11 @@ async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
         }
     }
     guard.is_held()
+}
+
+/// Whether the node at this path holds the lock.
+fn holds(lock: &LockInfo, node: &str) -> bool {
+    lock.holders.iter().any(|holder| node.strip_prefix(&lock.path) == Some(&format!("/{}", holder.node)))
 }
 
 /// The next change of the command's state. Dropping the future loses none.

@@ -101,6 +101,40 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
     assert!(holder.wait().success());
 }
 
+/// Of several locks it tells of the one that is waited for, and it goes on to the next.
+#[test]
+fn the_live_line_follows_every_kind_and_each_of_several_locks() {
+    let home = Home::new();
+    let mut counted = home.spawn("a", &["--permits", "2", "--take", "2"], "echo up; cat");
+    let mut other = home.spawn("b", &["--permits", "2"], "echo up; cat");
+    assert_eq!((counted.line(), other.line()), ("up".to_owned(), "up".to_owned()));
+    let args = ["run", "b", "a", "--permits", "2", "--take", "2", "--", "echo", "granted"];
+    let mut screen = Screen::start(&home, BINARY, &args);
+    screen.expect("waiting for /locks/a: held by ");
+    screen.expect("2 of 2 permits taken");
+    counted.close_stdin();
+    screen.expect("waiting for /locks/b: held by ");
+    screen.expect("1 of 2 permits taken");
+    other.close_stdin();
+    screen.expect("granted");
+    assert_eq!(screen.end().code(), Some(0));
+
+    let mut background = home.spawn("c", &["--background"], "echo up; cat");
+    assert_eq!(background.line(), "up");
+    let mut screen = Screen::start(&home, BINARY, &["run", "c", "--background", "--", "echo", "granted"]);
+    screen.expect("waiting for /locks/c: held by ");
+    screen.expect(", class B, since ");
+    // Somebody comes later and goes before.
+    let mut foreground = home.spawn("c", &["--foreground"], "echo up; cat");
+    screen.expect(", 2 ahead");
+    background.close_stdin();
+    assert_eq!(foreground.line(), "up");
+    screen.expect(", class A, since ");
+    foreground.close_stdin();
+    screen.expect("granted");
+    assert_eq!(screen.end().code(), Some(0));
+}
+
 #[test]
 fn case_46_ctrl_c_while_waiting_leaves_the_queue() {
     let home = Home::new();
