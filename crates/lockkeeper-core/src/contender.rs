@@ -193,7 +193,7 @@ impl Contender {
         }
     }
 
-    /// An attempt to read with the right to become a writer later ([`Ask::Upgrade`]): see
+    /// An attempt to read with the right to become a writer later ([`Ask::Upgrade`](crate::Ask::Upgrade)): see
     /// [`decide_as_reader`](crate::decide_as_reader). Panics as [`Contender::new`].
     pub fn upgradeable(dialect: Dialect, id: AttemptId, session: SessionId) -> Self {
         Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, dialect, Mode::Write, id, session) }
