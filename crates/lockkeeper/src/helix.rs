@@ -6,13 +6,16 @@
 //!
 //! All decisions are [`lockkeeper_core::helix::transition`]'s; here they are only carried out, under compare-and-set.
 
+mod approval;
 mod guard;
 mod hold;
 mod interface;
 mod lock;
 mod node;
 mod request;
+mod verdict;
 
+pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
 pub use interface::{DistributedLock, QueueLock};
 pub use lock::{HelixLock, LockStatus, Place, Unlocked};

@@ -10,6 +10,7 @@ use lockkeeper_core::helix::{Answer, LockInfo, Refusal, Rules, Scope, ScopeError
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::Error;
+use crate::helix::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::helix::guard::{HelixGuard, Preemption};
 use crate::helix::hold::Cleanup;
 use crate::helix::interface::DistributedLock;
@@ -97,6 +98,7 @@ pub struct HelixLock {
     terms: Terms,
     emergency: bool,
     cleanup: Cleanup,
+    approval: Approval,
     rules: Rules,
     keep: bool,
     shared: Arc<Shared>,
@@ -125,6 +127,7 @@ impl HelixLock {
             terms: Terms::new(id, millis(lease)),
             emergency: false,
             cleanup: Cleanup::Nobody,
+            approval: Approval::default(),
             rules: Rules::default(),
             keep: false,
             shared: Arc::new(Shared { status, guard: Mutex::new(None), closed: AtomicBool::new(false) }),
@@ -214,6 +217,34 @@ impl HelixLock {
         self
     }
 
+    /// Asks `decide` when the wait is over, the owner has not cleaned up, and no rule decides: approve takes the lock by force,
+    /// reject, or no answer within `timeout`, leaves it to the owner, and the attempt fails with [`Error::CleanupUnfinished`].
+    ///
+    /// On a thread of its own, as a cleanup. The request stays in the record meanwhile, so an owner that finishes lets it in.
+    /// Without effect for a forceful request.
+    #[must_use]
+    pub fn on_unfinished<F, Fut>(mut self, timeout: Duration, decide: F) -> Self
+    where
+        F: Fn(CleanupAlert) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Decision> + Send + 'static,
+    {
+        let hook = Arc::new(move |alert| -> BoxFuture<'static, Decision> { Box::pin(decide(alert)) });
+        self.approval.set_hook(hook, timeout);
+        self
+    }
+
+    /// Adds a rule by which the lock is taken by force where its owner has not cleaned up in time.
+    #[must_use]
+    pub fn transfer_rule(mut self, rule: TransferRule) -> Self {
+        self.approval.add_rule(rule);
+        self
+    }
+
+    /// What was decided about this lock object's requests, the last hundred, oldest first. No round trip.
+    pub fn decisions(&self) -> Vec<Decided> {
+        self.approval.decisions()
+    }
+
     /// Leaves the node of a free lock where it is. To be set by all who share the lock with Helix itself: its clients know
     /// nothing of deleted nodes and could write to one that was deleted and made again.
     #[must_use]
@@ -245,8 +276,8 @@ impl HelixLock {
         self.terms.check(self.emergency)?;
         let (caller, outcome) = oneshot::channel();
         let (keeper, terms, cleanup) = (self.keeper.clone(), self.terms.clone(), self.cleanup.clone());
-        let status = self.shared.status.clone();
-        self.keeper.spawn(Request { keeper, node, terms, cleanup, status, caller }.run());
+        let (status, approval) = (self.shared.status.clone(), self.approval.clone());
+        self.keeper.spawn(Request { keeper, node, terms, cleanup, approval, status, caller }.run());
         outcome.await.unwrap_or(Err(Error::Closed))
     }
 

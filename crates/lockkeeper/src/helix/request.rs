@@ -12,10 +12,12 @@ use tokio::sync::{oneshot, watch};
 
 use crate::Error;
 use crate::ensemble::Fault;
+use crate::helix::approval::{Approval, CleanupAlert};
 use crate::helix::guard::HelixGuard;
 use crate::helix::hold::{Cleanup, Tenure};
 use crate::helix::lock::LockStatus;
 use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::helix::verdict::Verdict;
 use crate::keeper::Lockkeeper;
 
 /// What is asked for, and by whom.
@@ -24,6 +26,7 @@ pub(super) struct Request {
     pub(super) node: LockNode,
     pub(super) terms: Terms,
     pub(super) cleanup: Cleanup,
+    pub(super) approval: Approval,
     pub(super) status: Arc<watch::Sender<LockStatus>>,
     pub(super) caller: oneshot::Sender<Result<HelixGuard, Error>>,
 }
@@ -84,6 +87,7 @@ impl Request {
     async fn pursue(&mut self, seat: &mut Seat) -> Result<Outcome, Error> {
         let mut give_up_ms = None;
         let mut asked = false;
+        let mut verdict = Verdict::new(&self.approval, &self.terms);
         loop {
             let look = match self.node.look(seat).await? {
                 Ok(look) => look,
@@ -97,7 +101,8 @@ impl Request {
             if self.caller.is_closed() {
                 return Ok(Outcome::CallerGone);
             }
-            match self.node.step(seat, look, &self.terms, Wish::Acquire { give_up_ms }).await? {
+            let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
+            match self.node.step(seat, look, &terms, Wish::Acquire { give_up_ms }).await? {
                 Stepped::Again => {}
                 Stepped::Refused(refusal) => return Ok(Outcome::Failed(self.refusal(refusal, asked))),
                 Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
@@ -106,9 +111,10 @@ impl Request {
                 Stepped::Done { answer: Answer::Waits { until_ms, owner }, look, .. } => {
                     asked = true;
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
-                        tracing::debug!(path = %self.node.path, owner = owner.owner, "asked the owner to make room");
+                        tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to make room");
                     }
-                    match self.wait(seat, *look, until_ms).await {
+                    let until_ms = verdict.until(until_ms, &look, || self.alert(owner), &self.approval, seat);
+                    match self.wait(seat, *look, until_ms, &mut verdict).await {
                         Woken::LookAgain => {}
                         Woken::SessionOver => seat.recover(&self.keeper, &Fault::SessionOver).await?,
                         Woken::CallerGone => return Ok(Outcome::CallerGone),
@@ -128,7 +134,7 @@ impl Request {
     }
 
     /// Waits for a change of the record, for the end of the wait, or for that of the owner's lease.
-    async fn wait(&mut self, seat: &Seat, look: Look, until_ms: i64) -> Woken {
+    async fn wait(&mut self, seat: &Seat, look: Look, until_ms: i64, verdict: &mut Verdict) -> Woken {
         let lease_over_ms =
             look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
         let over = look.until(until_ms.min(lease_over_ms)).saturating_add(Duration::from_millis(1));
@@ -141,6 +147,7 @@ impl Request {
             () = seat.over() => Woken::SessionOver,
             () = closing.cancelled() => Woken::Closing,
             _ = changed => Woken::LookAgain,
+            () = verdict.decided(&self.approval) => Woken::LookAgain,
             () = tokio::time::sleep(over) => Woken::LookAgain,
         }
     }
@@ -168,7 +175,7 @@ impl Request {
     }
 
     async fn hand_over(self, seat: Seat, grant: (FencingToken, i64, Duration)) {
-        let Request { keeper, node, terms, cleanup, status, caller } = self;
+        let Request { keeper, node, terms, cleanup, approval: _, status, caller } = self;
         let (tenure, guard) = Tenure::begin(keeper, node, terms, cleanup, status, seat, grant);
         // A guard that nobody takes is dropped here, and asks for the release by that.
         _ = caller.send(Ok(guard));
@@ -190,9 +197,23 @@ impl Request {
         }
     }
 
+    fn alert(&self, facts: Unfinished) -> CleanupAlert {
+        let Unfinished { owner, message, priority, elapsed_ms, allotted_ms } = facts;
+        CleanupAlert {
+            path: self.node.path.clone(),
+            owner,
+            owner_message: message,
+            owner_priority: priority,
+            elapsed: millis(elapsed_ms),
+            allotted: millis(allotted_ms),
+            requestor: self.terms.id.clone(),
+            requestor_message: self.terms.message.clone(),
+            requestor_priority: self.terms.priority,
+        }
+    }
+
     fn unfinished(&self, facts: Unfinished) -> Error {
         let Unfinished { owner, message, priority, elapsed_ms, allotted_ms } = facts;
-        let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
         let (elapsed, allotted) = (millis(elapsed_ms), millis(allotted_ms));
         Error::CleanupUnfinished { path: self.node.path.clone(), owner, message, priority, elapsed, allotted }
     }
@@ -201,4 +222,8 @@ impl Request {
         self.status.send_replace(status);
         _ = self.caller.send(Err(error));
     }
+}
+
+fn millis(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

@@ -3,6 +3,7 @@
 //! One kind of lock, so each claim runs once on each server. Short leases are waited out, never slept through: a test waits
 //! until the lock is had, or until the server's clock says so.
 
+mod approval;
 mod basic;
 mod cleanup;
 mod faults;

@@ -1,0 +1,116 @@
+//! Who decides when a cleanup is not finished in time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkeeper::helix::{CleanupAlert, Decision, HelixGuard, TransferRule};
+use lockkeeper::{Error, Loss};
+
+use super::{LONG, ask, info, lock, on_every_record_server, stored};
+use crate::support::{PATIENCE, World};
+
+on_every_record_server!(
+    an_alert_has_all_the_facts_and_an_approval_transfers_the_lock,
+    a_rejection_leaves_the_lock_to_its_owner,
+    no_answer_in_time_is_a_rejection,
+    an_owner_that_finishes_meanwhile_needs_no_decision,
+    a_rule_decides_without_asking,
+);
+
+const SHORT: Duration = Duration::from_millis(200);
+
+fn approve() -> Decision {
+    Decision::Approve { by: "sre".to_owned(), why: "it hangs".to_owned() }
+}
+
+/// An owner that does not clean up.
+async fn stubborn(world: &World, id: &str) -> HelixGuard {
+    let lock = lock(world, &world.keeper().await, id).priority(1).message("index");
+    lock.cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap()
+}
+
+/// H-75: owner, message, priority, elapsed and allotted time, and who wants it.
+/// H-76: approved, the lock is taken by force, and the audit has who and why.
+async fn an_alert_has_all_the_facts_and_an_approval_transfers_the_lock(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let alerts: Arc<Mutex<Vec<CleanupAlert>>> = Arc::default();
+    let seen = alerts.clone();
+    let b =
+        lock(world, &world.keeper().await, "b").priority(4).message("urgent").on_unfinished(PATIENCE, move |alert| {
+            seen.lock().unwrap().push(alert);
+            async { approve() }
+        });
+    let next = b.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert!(next.token() > guard.token());
+    let alerts = alerts.lock().unwrap().clone();
+    let [alert] = &alerts[..] else { panic!("{alerts:?}") };
+    assert_eq!((alert.path.as_str(), alert.owner.as_str(), alert.requestor.as_str()), (&*world.lock(), "a", "b"));
+    assert_eq!((alert.owner_message.as_deref(), alert.requestor_message.as_deref()), (Some("index"), Some("urgent")));
+    assert_eq!((alert.owner_priority, alert.requestor_priority, alert.allotted), (1, 4, SHORT));
+    assert!(alert.elapsed >= SHORT, "{:?}", alert.elapsed);
+    let decided = b.decisions();
+    assert_eq!((decided.len(), &decided[0].alert, &decided[0].decision), (1, alert, &approve()));
+    assert!(!decided[0].by_rule);
+    next.release().await.unwrap();
+}
+
+/// H-76: and the requestor gets the error that it would get without anybody to ask.
+async fn a_rejection_leaves_the_lock_to_its_owner(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let reject = || Decision::Reject { by: "sre".to_owned(), why: "let it finish".to_owned() };
+    let b = lock(world, &world.keeper().await, "b").priority(4);
+    let b = b.waiting(Duration::ZERO).on_unfinished(PATIENCE, move |_| async move { reject() });
+    assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+    assert_eq!((info(world).await.owner.as_str(), stored(world).await.request), ("a", None));
+    assert_eq!(b.decisions()[0].decision, reject());
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// H-76: a decision that nobody makes is made.
+async fn no_answer_in_time_is_a_rejection(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let b = lock(world, &world.keeper().await, "b").priority(4);
+    // As short as a decision may take.
+    let b = b.on_unfinished(Duration::ZERO, |_| std::future::pending());
+    assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+    assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
+    assert_eq!(stored(world).await.request, None);
+    guard.release().await.unwrap();
+}
+
+/// H-76: the request stands while the decision is pending.
+async fn an_owner_that_finishes_meanwhile_needs_no_decision(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let (asked, was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let mut was_asked = was_asked;
+    let b = lock(world, &world.keeper().await, "b").priority(4).on_unfinished(LONG, move |_| {
+        asked.send(()).unwrap();
+        std::future::pending()
+    });
+    let asking = ask(&b);
+    was_asked.recv().await.unwrap();
+    assert_eq!(info(world).await.requestor_id, "b");
+    guard.release().await.unwrap();
+    asking.granted().await.release().await.unwrap();
+    assert_eq!(b.decisions(), []);
+}
+
+/// H-77: audited with the rule's name; where none is meant, somebody is asked.
+async fn a_rule_decides_without_asking(world: &World) {
+    let rule = TransferRule { name: "batch yields".into(), owner: "batch-*".into(), requestor: "b".into() };
+    let b = lock(world, &world.keeper().await, "b").priority(4).transfer_rule(rule);
+    let guard = stubborn(world, "batch-7").await;
+    b.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    let decided = b.decisions();
+    assert!(matches!(&decided[0].decision, Decision::Approve { by, .. } if by == "batch yields"));
+    assert!(decided[0].by_rule);
+    let guard = stubborn(world, "online").await;
+    assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+    let asked = b.clone().on_unfinished(PATIENCE, |_| async { approve() });
+    asked.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(asked.decisions().iter().filter(|decided| decided.by_rule).count(), 1);
+}
