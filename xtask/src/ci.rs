@@ -49,6 +49,8 @@ pub(crate) fn run() -> Result<()> {
     })?;
     step("tests against one server and an ensemble", || zookeeper::test(&sh, &zookeeper::Tests::default()))?;
     step("Helix's lock beside ours", || interop::helix(&sh, &[]))?;
+    step("Curator's locks beside ours", || interop::curator(&sh, &[]))?;
+    step("Kazoo's locks beside ours", || interop::kazoo(&sh, &[]))?;
     eprintln!("all steps passed in {:.1?}", start.elapsed());
     Ok(())
 }

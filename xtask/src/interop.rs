@@ -10,15 +10,31 @@ use clap::Subcommand;
 use lockkeeper_testkit::apache::{Apache, Options};
 use xshell::{Shell, cmd};
 
-use crate::peers::target_dir;
+use crate::peers::{self, target_dir};
 
 /// The connect string of one server that runs, for the tests.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
 /// Where the tests find Helix's side.
 const ENV_HELIX: &str = "LOCKKEEPER_INTEROP_HELIX";
+/// Where they find Curator's.
+const ENV_CURATOR: &str = "LOCKKEEPER_INTEROP_CURATOR";
+/// The Python that has Kazoo.
+const ENV_KAZOO: &str = "LOCKKEEPER_INTEROP_KAZOO";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Apache Curator's own locks beside ours, likewise; needs Java and Maven.
+    Curator {
+        /// Arguments of the test program, such as a part of a test's name.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
+    /// Kazoo's own locks beside ours, likewise; needs Java and Python 3 with venv.
+    Kazoo {
+        /// Arguments of the test program, such as a part of a test's name.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
     /// Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven.
     Helix {
         /// Arguments of the test program, such as a part of a test's name.
@@ -31,7 +47,30 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     let sh = crate::shell()?;
     match command {
         Command::Helix { arguments } => helix(&sh, arguments),
+        Command::Curator { arguments } => curator(&sh, arguments),
+        Command::Kazoo { arguments } => kazoo(&sh, arguments),
     }
+}
+
+/// Builds Curator's side, then runs the tests that have its locks and ours on one path.
+pub(crate) fn curator(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let classpath = build(sh, "curator")?;
+    queues(sh, "curator", (ENV_CURATOR, &classpath), arguments)
+}
+
+/// Installs Kazoo, then runs the tests that have its locks and ours on one path.
+pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let python = peers::kazoo_python(sh)?;
+    queues(sh, "kazoo", (ENV_KAZOO, &python.display().to_string()), arguments)
+}
+
+fn queues(sh: &Shell, whose: &str, (variable, value): (&str, &str), arguments: &[String]) -> Result<()> {
+    let apache = Apache::single(Options::default())?;
+    cmd!(sh, "cargo test -p lockkeeper --features real-servers --test queue_interop -- {whose} {arguments...}")
+        .env(ENV_SINGLE, apache.connect_string())
+        .env(variable, value)
+        .run()?;
+    Ok(())
 }
 
 /// Builds Helix's side, then runs the tests that move it.

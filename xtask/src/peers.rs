@@ -104,6 +104,18 @@ pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     .context("Kazoo's tests do not all pass")
 }
 
+/// The Python that has Kazoo, installed if need be.
+pub(crate) fn kazoo_python(sh: &Shell) -> Result<PathBuf> {
+    let home = target_dir(sh).join(format!("peers/kazoo-{KAZOO}"));
+    install_kazoo(sh, &home)?;
+    let python = home.join("venv/bin/python");
+    if cmd!(sh, "{python} -c 'import kazoo'").quiet().ignore_stderr().run().is_err() {
+        let pip = home.join("venv/bin/pip");
+        cmd!(sh, "{pip} install --quiet --disable-pip-version-check kazoo=={KAZOO}").run()?;
+    }
+    Ok(python)
+}
+
 /// Fetches the suite and what it imports, once.
 fn install_kazoo(sh: &Shell, home: &Path) -> Result<()> {
     let complete = home.join("complete");

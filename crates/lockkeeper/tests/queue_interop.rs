@@ -1,0 +1,224 @@
+//! Curator's and Kazoo's own locks and ours on one path: they stand in one queue.
+//!
+//! `cargo xtask interop curator` and `cargo xtask interop kazoo` install the other side and say where it is; each claim runs on
+//! the embedded server and on that of Apache.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use lockkeeper::{Answer, Dialect, Error, Lockkeeper};
+use lockkeeper_server::{Config, Server};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinSet;
+use zookeeper_client as zk;
+
+/// How long something that must come is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often each contender counts up.
+const ROUNDS: u64 = 150;
+
+/// The other side, in a process of its own.
+struct Other {
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    _child: Child,
+}
+
+impl Other {
+    fn start(mut command: Command) -> Other {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Other { input, output: BufReader::new(output).lines(), _child: child }
+    }
+
+    fn curator(arguments: &[&str]) -> Other {
+        let classpath = std::env::var("LOCKKEEPER_INTEROP_CURATOR").expect("run `cargo xtask interop curator`");
+        let mut command = Command::new("java");
+        command.args(["-cp", &classpath, "lockkeeper.interop.CuratorClient"]).args(arguments);
+        Other::start(command)
+    }
+
+    fn kazoo(arguments: &[&str]) -> Other {
+        let python = std::env::var("LOCKKEEPER_INTEROP_KAZOO").expect("run `cargo xtask interop kazoo`");
+        let mut command = Command::new(python);
+        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../interop/kazoo/contend.py")).args(arguments);
+        Other::start(command)
+    }
+
+    /// The next thing it says, which must be this.
+    async fn says(&mut self, line: &str) {
+        let said = tokio::time::timeout(PATIENCE, self.output.next_line()).await;
+        let said = said.unwrap_or_else(|_| panic!("never: {line}")).unwrap();
+        assert_eq!(said.as_deref(), Some(line));
+    }
+
+    async fn go_on(&mut self) {
+        self.input.write_all(b"\n").await.unwrap();
+    }
+}
+
+/// A path on a server, with a counter beside it.
+struct World {
+    servers: String,
+    path: String,
+    counter: String,
+    client: zk::Client,
+}
+
+impl World {
+    async fn new(servers: &str) -> World {
+        let client = zk::Client::connect(servers).await.unwrap();
+        let root = format!("/interop-{}", uuid::Uuid::new_v4());
+        let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+        let (path, counter) = (format!("{root}/lock"), format!("{root}/counter"));
+        for (node, data) in [(&root, &b""[..]), (&path, b""), (&counter, b"0")] {
+            client.create(node, data, &options).await.unwrap();
+        }
+        World { servers: servers.to_owned(), path, counter, client }
+    }
+
+    async fn keeper(&self) -> Lockkeeper {
+        Lockkeeper::builder().session_timeout(Duration::from_secs(20)).connect(&self.servers).await.unwrap()
+    }
+
+    async fn number(client: &zk::Client, counter: &str) -> u64 {
+        String::from_utf8(client.get_data(counter).await.unwrap().0).unwrap().parse().unwrap()
+    }
+
+    /// Two contenders of ours count up, as the others do.
+    async fn count(&self, shared: bool, dialect: Dialect) {
+        let mut ours = JoinSet::new();
+        for _ in 0..2 {
+            let (keeper, client) = (self.keeper().await, self.client.clone());
+            let (path, counter) = (self.path.clone(), self.counter.clone());
+            ours.spawn(async move {
+                let lock = keeper.rwlock(&path).dialect(dialect);
+                for _ in 0..ROUNDS {
+                    let write = if shared {
+                        let reads = lock.read().acquire().await.unwrap();
+                        let first = Self::number(&client, &counter).await;
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        assert_eq!(Self::number(&client, &counter).await, first, "changed under a reader");
+                        reads.release().await.unwrap();
+                        lock.write().acquire().any().await.unwrap()
+                    } else {
+                        keeper.mutex(&path).dialect(dialect).acquire().any().await.unwrap()
+                    };
+                    let next = Self::number(&client, &counter).await + 1;
+                    client.set_data(&counter, next.to_string().as_bytes(), None).await.unwrap();
+                    write.release().await.unwrap();
+                }
+                keeper.close().await;
+            });
+        }
+        while let Some(done) = ours.join_next().await {
+            done.unwrap();
+        }
+    }
+}
+
+/// Runs a claim on both servers.
+fn on_both_servers(claim: impl AsyncFn(&World)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = Server::start(Config::default()).await.unwrap();
+        claim(&World::new(&server.connect_string()).await).await;
+        let apache = std::env::var("LOCKKEEPER_TEST_ZOOKEEPER").expect("run `cargo xtask interop`");
+        claim(&World::new(&apache).await).await;
+    });
+}
+
+async fn no_update_is_lost(world: &World, shared: bool, dialect: Dialect, start: fn(&[&str]) -> Other) {
+    let kind = match (shared, dialect) {
+        (true, _) => "rw",
+        (false, Dialect::Kazoo) => "lock",
+        (false, _) => "mutex",
+    };
+    let rounds = ROUNDS.to_string();
+    let mut others: Vec<Other> = Vec::new();
+    for _ in 0..2 {
+        let arguments: &[&str] = match dialect {
+            Dialect::Kazoo => &[&world.servers, kind, &world.path, &world.counter, &rounds],
+            _ => &[&world.servers, "count", kind, &world.path, &world.counter, &rounds],
+        };
+        others.push(start(arguments));
+    }
+    world.count(shared, dialect).await;
+    for other in &mut others {
+        other.says("done").await;
+    }
+    assert_eq!(World::number(&world.client, &world.counter).await, 4 * ROUNDS);
+    assert!(world.client.list_children(&world.path).await.unwrap().is_empty(), "nothing is left");
+}
+
+#[test]
+fn kazoos_lock_and_ours_lose_no_update() {
+    on_both_servers(async |world| no_update_is_lost(world, false, Dialect::Kazoo, Other::kazoo).await);
+}
+
+#[test]
+fn kazoos_readers_and_writers_and_ours_lose_no_update() {
+    on_both_servers(async |world| no_update_is_lost(world, true, Dialect::Kazoo, Other::kazoo).await);
+}
+
+#[test]
+fn curators_mutex_and_ours_lose_no_update() {
+    on_both_servers(async |world| no_update_is_lost(world, false, Dialect::Curator, Other::curator).await);
+}
+
+#[test]
+fn curators_readers_and_writers_and_ours_lose_no_update() {
+    on_both_servers(async |world| no_update_is_lost(world, true, Dialect::Curator, Other::curator).await);
+}
+
+/// Case 57: each maker's way to ask is heard by the other.
+#[test]
+fn curators_revocation_and_ours_are_heard_by_the_other() {
+    on_both_servers(async |world| {
+        let keeper = world.keeper().await;
+        let guard = keeper.mutex(&world.path).acquire().await.unwrap();
+        Other::curator(&[&world.servers, "revoke", &guard.node()]).says("asked").await;
+        tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+        guard.release().await.unwrap();
+
+        let mut curator = Other::curator(&[&world.servers, "hold", &world.path]);
+        curator.says("held").await;
+        let asked = keeper.admin().revoke(&world.path, Some("please")).await.unwrap();
+        curator.says("asked").await;
+        curator.says("released").await;
+        assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Released);
+        keeper.close().await;
+    });
+}
+
+/// Curator makes a reader's node with the writer's number, then deletes the writer's: whoever waits behind must not take the
+/// writer's going for its turn.
+#[test]
+fn a_writer_behind_a_downgrade_of_curators_waits_for_the_reader() {
+    on_both_servers(async |world| {
+        let keeper = world.keeper().await;
+        let lock = keeper.rwlock(&world.path);
+        let mut curator = Other::curator(&[&world.servers, "downgrade", &world.path]);
+        curator.says("writes").await;
+        let writer = tokio::spawn(lock.write().acquire().into_future());
+        while world.client.list_children(&world.path).await.unwrap().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        curator.go_on().await;
+        curator.says("reads").await;
+        // A reader that comes now stands behind the writer, and a try says whether the writer is in.
+        let refused = lock.read().try_acquire().await;
+        assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+        assert!(!writer.is_finished());
+        curator.go_on().await;
+        curator.says("released").await;
+        let guard = tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap().unwrap();
+        guard.release().await.unwrap();
+        keeper.close().await;
+    });
+}
