@@ -87,31 +87,41 @@ pub(crate) struct ConnectArgs {
     pub session_timeout: Option<Duration>,
 }
 
+/// In lines of at most 98 characters, which is where the parser would break them.
 const RUN_HELP: &str = "\
-NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path. Of several,
-all are held or none: they are taken in the order of their paths, so that no two commands wait for each other.
+NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an
+absolute path. Of several, all are held or none: they are taken in the order of their paths, so
+that no two commands wait for each other.
 
-All who use one lock say the same of it: --shared goes with plain and --exclusive, --permits with --permits and --class with
---class. Plain and --class on one path, or two dialects, do not see each other.
+All who use one lock say the same of it: --shared goes with plain and --exclusive, --permits with
+--permits, --class with --class, --lease with --lease. Others at the same path, or two dialects, do
+not see each other or miscount.
 
-The command runs in a process group of its own, with its standard streams untouched, and is told of the hold in
-LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE, of several holds a line each. Signals sent to lockkeeper go to the
-whole group. So does --on-revoke's when somebody asks for the lock: the command ends in its own time, or not at all.
+The command runs in a process group of its own, with its standard streams untouched, and is told
+of the hold in LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE, of several holds a line each.
+Signals sent to lockkeeper go to the whole group. So does --on-revoke's when somebody asks for the
+lock: the command ends in its own time, or not at all.
 
 What a lock cannot do:
-  No lock can stop a process that is paused between looking and acting. If two at once would do damage, let the resource
-  refuse: LOCKKEEPER_TOKEN grows with every grant of the lock, so it can turn away whoever comes with a smaller one. Permits
-  have no token: they are held beside others.
-  The hold ends with the command. What it leaves running in the background, or as a daemon, runs without the lock.
+  No lock can stop a process that is paused between looking and acting. If two at once would do
+  damage, let the resource refuse: LOCKKEEPER_TOKEN grows with every grant of the lock, so it can
+  turn away whoever comes with a smaller one. Permits have no token: they are held beside others.
+  The hold ends with the command. What it leaves running in the background, or as a daemon, runs
+  without the lock.
 
 Exit status:
   that of the command; 128+n if signal n killed it. Of lockkeeper itself:
-   64  the command line is wrong           75  not acquired: taken (--try), --wait is over, or somebody called it off
-   69  no server could be reached          76  the lock was lost while the command ran; it was stopped
-   70  internal failure                    77  the server refused
-   73  the embedded server cannot start    78  the lock has another number of permits
+   64  the command line is wrong
+   69  no server could be reached
+   70  internal failure
+   73  the embedded server cannot start
+   75  not acquired: taken (--try), --wait is over, or somebody called it off
+   76  the lock was lost while the command ran; it was stopped
+   77  the server refused
+   78  the lock has another number of permits
    79  a higher priority took the lock (--lease); the command was stopped
-                                           126, 127  the command cannot be executed, was not found
+  126  the command cannot be executed
+  127  the command was not found
 
 Examples:
   lockkeeper run nightly -- ./job.sh
@@ -318,8 +328,8 @@ pub(crate) struct WhyArgs {
 /// `lockkeeper revoke`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Nothing is taken by force. A command under lockkeeper run gets the signal of its --on-revoke, and the lock is free when it has
-ended. To take a lock away: lockkeeper break.
+Nothing is taken by force. A command under lockkeeper run gets the signal of its --on-revoke, and
+the lock is free when it has ended. To take a lock away: lockkeeper break.
 
 Exit status:
    0  asked; with --wait, all who were asked have let go

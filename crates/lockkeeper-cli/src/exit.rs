@@ -100,6 +100,9 @@ impl From<Error> for Failure {
             Error::InvalidServers { .. } => Some("write them as zk1:2181,zk2:2181,zk3:2181/app".to_owned()),
             Error::AuthFailed { .. } => Some("this server answers only to the user who started it".to_owned()),
             Error::NoSuchLock { .. } => Some("see which locks there are: lockkeeper list".to_owned()),
+            Error::Timeout { path, .. } | Error::Held { path, .. } => {
+                Some(format!("see who is in the way: lockkeeper why {path}; ask for it: lockkeeper revoke {path}"))
+            }
             Error::SeveralHold { path, .. } => {
                 Some(format!("choose one with --node; lockkeeper show {path} tells their nodes"))
             }

@@ -77,6 +77,8 @@ fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
     let home = Home::new();
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
+    let output = home.output(&["run", "a", "--try", "--", "touch", "ran"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("lockkeeper revoke /locks/a\n"), "the way out is told");
     let taken = |args: &[&str]| failure(&home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat()));
     let (code, line) = taken(&["--try"]);
     assert_eq!(code, Some(75));
