@@ -1,8 +1,10 @@
 //! Every interleaving of small worlds: stateright explores the real `Contender` against a model of the znode tree.
 //!
-//! `tree` is what a server has of a lock's path, `world` the clients, sessions and connections with all that can happen to
-//! them, `step` carries the contender's commands out, `claims` says what must always be so and what must be seen to happen.
-//! Nothing of the protocol is here: a command is carried out as a driver would, and every decision is the contender's.
+//! `tree` is what a server has of a lock's path, `world` and `client` the clients, sessions and connections with all that can
+//! happen to them; `step` carries the contender's commands out and `serve` answers them; `claims` says what must always be so
+//! and `witness` what must be seen to happen. `worlds` are those explored, `replays` what they have found. Nothing of the
+//! protocol is here: a command is carried out as a driver would, and every decision is the contender's. (`plain`, a client of
+//! another maker, is no contender.)
 //!
 //! Each world spends a small budget of faults and is explored to its end. That the claims can fail is shown by the seeded
 //! mistakes: each breaks the carrying out of one command and is found.
@@ -32,11 +34,11 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use claims::{EXCLUSION, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NOTHING_LEFT, OWN_NODES, SETTLES, SOMEONE_IN};
-use lockkeeper_core::Dialect;
+use lockkeeper_core::{Dialect, Discipline};
 use stateright::{Checker, HasDiscoveries, Model, Path};
 use witness::Witness::*;
 use world::{Action, Budget, Mistake, State, World};
-use worlds::NO_FAULT;
+use worlds::{BACKGROUND, FOREGROUND, NO_FAULT, WRITE, classes_rule, takes, world};
 
 /// A counterexample, as something to read and to replay.
 fn tell(path: Path<State, Action>) -> String {
@@ -73,22 +75,29 @@ fn explore_all(worlds: Vec<World>) {
     assert!(states >= 1_000_000, "only {states} distinct states were explored");
 }
 
-/// Cases 2, 3, 6, 8, 9, 11, 15, 16, 18, 19, 20 and 23, and every mixture of them that a budget allows.
+/// T-11, T-12: at every moment at most one holds, and who waits behind one that leaves is neither forgotten nor let in before
+/// its turn. Cases 2, 3, 6, 8, 9, 11, 15, 16, 18, 19, 20 and 23, and every mixture of them that a budget allows.
 #[test]
 fn every_interleaving_of_a_mutex_keeps_the_promises() {
     explore_all(worlds::exclusive());
 }
 
+/// N-30, T-22: readers hold together and a writer alone, each after all whom it waits for; a reader gets to be alone or stays one,
+/// a writer reads on in its place, and nobody waits for ever.
 #[test]
 fn every_interleaving_of_readers_and_writers_keeps_the_promises() {
     explore_all(worlds::shared());
 }
 
+/// Who holds takes no more than there is, in order, and nobody waits for whom there is room; one that thinks of another limit is
+/// turned away.
 #[test]
 fn every_interleaving_of_a_semaphore_keeps_the_promises() {
     explore_all(worlds::permits());
 }
 
+/// C-10, C-11, C-14, C-18..C-21, C-25: one holds, by the barrier; within a class it is taken in order, and never by one that was not
+/// first while it was free; also beside clients that do as the document says and no more.
 #[test]
 fn every_interleaving_of_priority_classes_keeps_the_promises() {
     explore_all(worlds::classes());
@@ -150,6 +159,60 @@ fn seeded_mistake_watching_the_wrong_node_is_found() {
     let world =
         || World { mistake: Some(Mistake::WatchTheNextYounger), lag: 0, ..World::new("watch on the next younger", 3) };
     is_found(world, &[NO_LOST_WAKEUP, SOMEONE_IN, SETTLES]);
+}
+
+/// Curator's `setMaxLeases` has it: another holder leaves first.
+#[test]
+fn seeded_mistake_watching_one_place_for_permits_is_found() {
+    let world = || World {
+        mistake: Some(Mistake::WatchOnePlace),
+        lag: 0,
+        ..world("watch on one place", Discipline::Permits { permits: 2 }, &[takes(1); 3])
+    };
+    is_found(world, &[NO_LOST_WAKEUP]);
+}
+
+#[test]
+fn seeded_mistake_no_announcement_is_found() {
+    let world = || World {
+        mistake: Some(Mistake::NoAnnouncement),
+        lag: 0,
+        ..world("no announcement", Discipline::Permits { permits: 2 }, &[takes(2), takes(1), takes(1)])
+    };
+    is_found(world, &[NO_LOST_WAKEUP]);
+}
+
+#[test]
+fn seeded_mistake_classes_without_a_barrier_are_found() {
+    let world = || World {
+        mistake: Some(Mistake::NoBarrier),
+        lag: 0,
+        ..world("no barrier", classes_rule(), &[BACKGROUND, FOREGROUND])
+    };
+    is_found(world, &[EXCLUSION]);
+}
+
+/// Without it, a release whose reply was lost takes away the barrier of the next.
+#[test]
+fn seeded_mistake_deleting_the_barrier_by_name_is_found() {
+    let world = || World {
+        mistake: Some(Mistake::BarrierByName),
+        budget: Budget { cuts: 1, ..NO_FAULT },
+        lag: 0,
+        ..world("barrier deleted by name", classes_rule(), &[BACKGROUND, BACKGROUND, FOREGROUND])
+    };
+    is_found(world, &[OWN_NODES, EXCLUSION]);
+}
+
+#[test]
+fn seeded_mistake_granting_behind_a_writer_that_reads_on_is_found() {
+    let world = || World {
+        mistake: Some(Mistake::WritersLookExclusive),
+        budget: Budget { downgrades: 1, ..NO_FAULT },
+        lag: 0,
+        ..world("a writer's going taken for its end", Discipline::SharedExclusive, &[WRITE; 2])
+    };
+    is_found(world, &[EXCLUSION]);
 }
 
 /// Case 20.

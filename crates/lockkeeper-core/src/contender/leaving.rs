@@ -51,7 +51,9 @@ impl Contender {
     ///
     /// A name without an id may belong to someone else by now (the parent was removed, made again, and counts from zero): look
     /// before each delete, and bind the delete to what was seen. The barrier is such a name. While it is the very node
-    /// that we made, the parent was not made again either, so that one look is enough for both.
+    /// that we made, the parent was not made again either, so that one look is enough for both. (Whoever takes the barrier from
+    /// us by force must take our node with it, in one transaction: else the next one's may stand by the time of our delete,
+    /// and look the same.)
     pub(super) fn delete(&mut self, name: String) -> Command {
         let with_barrier = self.node() == Some(&name) && matches!(self.barrier, Barrier::Ours { .. });
         if self.dialect.protects() && !with_barrier {

@@ -85,7 +85,11 @@ impl Step<'_> {
             }
             Action::Evict(name) => {
                 budget.evictions -= 1;
-                self.commit(Txn::Delete(name));
+                // Who takes a barrier away takes its owner's node with it, as `lockkeeper break` does.
+                let leader = &self.state.leader;
+                let owner = leader.barrier().filter(|_| name.is_barrier()).map(|barrier| barrier.owner);
+                let owners = leader.queue().into_iter().find(|n| Some(n.owner) == owner).map(|n| n.name);
+                self.commit(owners.map_or(Txn::Delete(name), Txn::DeleteBoth));
             }
             Action::Word(name) => {
                 budget.words -= 1;

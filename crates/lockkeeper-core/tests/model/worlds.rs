@@ -253,13 +253,10 @@ pub(crate) fn shared() -> Vec<World> {
         },
         World {
             dialect: Dialect::Recipe,
-            budget: Budget { downgrades: 1, cuts: 1, reaps: 1, ..NO_FAULT },
+            budget: Budget { downgrades: 1, cuts: 1, ..NO_FAULT },
             lag: 0,
-            witnesses: vec![ReadsOn, LostDowngrade, NumbersStartAgain],
-            ..shared(
-                "unprotected names, a writer that reads on, a connection lost, a parent reaped",
-                &[WRITE, READ, WRITE],
-            )
+            witnesses: vec![ReadsOn, LostDowngrade],
+            ..shared("unprotected names, a writer that reads on, a connection lost", &[WRITE, READ, WRITE])
         },
         World {
             budget: Budget { downgrades: 1, words: 1, cuts: 1, ..NO_FAULT },
@@ -269,7 +266,7 @@ pub(crate) fn shared() -> Vec<World> {
             ..shared("a writer that reads on and is asked to let go, a connection lost", &[WRITE, READ])
         },
         World {
-            budget: Budget { downgrades: 1, upgrades: 1, evictions: 1, ..NO_FAULT },
+            budget: Budget { downgrades: 1, evictions: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
             witnesses: vec![Evicted],
@@ -315,11 +312,11 @@ pub(crate) fn permits() -> Vec<World> {
             ..permits("two permits, a connection lost", 2, &[takes(2), takes(1), takes(1)])
         },
         World {
-            budget: Budget { words: 1, asks: 1, ..NO_FAULT },
+            budget: Budget { words: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
             witnesses: with(&[WaiterRevoked, HolderAsked, Announced]),
-            ..permits("two permits, asked twice to let go", 2, &[takes(2), takes(1), takes(1)])
+            ..permits("two permits, asked to let go", 2, &[takes(2), takes(1), takes(1)])
         },
         World {
             budget: Budget { evictions: 1, ..NO_FAULT },
@@ -400,15 +397,15 @@ pub(crate) fn classes() -> Vec<World> {
             budget: Budget { ages: 1, words: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
-            witnesses: vec![ClassChanged, WaiterRevoked, HolderAsked],
-            ..classes("one changes its class, one is asked to let go", &[BACKGROUND, BACKGROUND, FOREGROUND])
+            witnesses: vec![WaiterRevoked, HolderAsked, AskedHolderReleased],
+            ..classes("one changes its class, one is asked to let go", &[BACKGROUND, BACKGROUND])
         },
         World {
             budget: Budget { evictions: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
             witnesses: vec![Evicted, SecondGrant],
-            ..classes("two classes, an operator deletes a node", &[BACKGROUND, FOREGROUND, BACKGROUND])
+            ..classes("two classes, an operator deletes a node", &[BACKGROUND, FOREGROUND])
         },
         World {
             budget: Budget { crashes: 1, ..NO_FAULT },
@@ -420,11 +417,10 @@ pub(crate) fn classes() -> Vec<World> {
             )
         },
         World {
-            budget: Budget { crashes: 1, ..NO_FAULT },
             lag: 0,
             witnesses: vec![BesidePlain, PlainHolds, LowerClassFirst],
             ..classes(
-                "two of ours, two of another maker, a crash",
+                "two of ours, two of another maker",
                 &[BACKGROUND, FOREGROUND, Role::Plain(Class::BACKGROUND), Role::Plain(Class::FOREGROUND)],
             )
         },
