@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::driver::{Attempt, cancelled, drive, passed};
 use crate::ensemble::Ensemble;
+use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
 use crate::keeper::{Lockkeeper, wall_clock_ms};
 use crate::session::{Io, Session};
@@ -238,6 +239,7 @@ impl<G: FromHolding> IntoFuture for Acquire<G> {
 
     fn into_future(self) -> Self::IntoFuture {
         // Started here, not at the first poll: requests are made in the order in which they are awaited or joined.
-        self.start().map(|outcome| outcome.unwrap_or(Err(Error::Closed)).map(G::from_holding)).boxed()
+        let wrap = |holding| G::from_holding(holding, Here(()));
+        self.start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(wrap)).boxed()
     }
 }

@@ -559,15 +559,16 @@ pub(crate) async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Fu
 /// A guard that a lock may hand out.
 #[doc(hidden)]
 pub trait FromHolding: sealed::Sealed + Send + 'static {
-    /// The guard of this hold.
-    fn from_holding(holding: Holding) -> Self;
+    /// The guard of this hold. For this crate alone: elsewhere it would make a writer of a reader.
+    fn from_holding(holding: Holding, here: sealed::Here) -> Self;
 
     /// The hold of this guard, whatever its kind.
     fn into_holding(self) -> Holding;
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
+    pub struct Here(pub(crate) ());
 }
 
 /// How each kind wraps a hold.
@@ -575,7 +576,7 @@ macro_rules! guards {
     ($($kind:ty: $wrap:expr, $unwrap:expr;)*) => {$(
         impl sealed::Sealed for $kind {}
         impl FromHolding for $kind {
-            fn from_holding(holding: Holding) -> Self {
+            fn from_holding(holding: Holding, _: sealed::Here) -> Self {
                 $wrap(holding)
             }
 

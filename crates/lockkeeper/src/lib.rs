@@ -121,3 +121,45 @@ mod guide {
     #[doc = include_str!("../../../docs/guide/helix.md")]
     struct Helix;
 }
+
+/// There is no way in without a guard, none to stay without one, and none to more than was granted.
+///
+/// A guard cannot be made:
+/// ```compile_fail,E0423
+/// let guard = lockkeeper::Guard(todo!());
+/// ```
+/// nor used when it was given back:
+/// ```compile_fail,E0382
+/// async fn done(guard: lockkeeper::Guard) {
+///     let _ = guard.release().await;
+///     guard.token();
+/// }
+/// ```
+/// nor, by a writer, when it became a reader's:
+/// ```compile_fail,E0382
+/// async fn downgraded(guard: lockkeeper::WriteGuard) {
+///     let reader = guard.downgrade().await;
+///     guard.token();
+/// }
+/// ```
+/// A reader cannot become a writer, where another reader could want the same:
+/// ```compile_fail,E0599
+/// async fn upgrade(keeper: lockkeeper::Lockkeeper) {
+///     keeper.rwlock("/a").read().acquire().await.unwrap().upgrade(None).await;
+/// }
+/// ```
+/// neither by a method meant for this crate:
+/// ```compile_fail,E0061
+/// use lockkeeper::FromHolding;
+/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
+///     lockkeeper::WriteGuard::from_holding(reader.into_holding())
+/// }
+/// ```
+/// Permits are in no order, so they have no token:
+/// ```compile_fail,E0599
+/// async fn order(keeper: lockkeeper::Lockkeeper) {
+///     keeper.semaphore("/a", 3).acquire().await.unwrap().token();
+/// }
+/// ```
+#[cfg(doctest)]
+struct Case30NoWayInWithoutAGuard;

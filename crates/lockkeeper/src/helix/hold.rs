@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::Error;
 use crate::ensemble::{Fault, Watcher};
 use crate::error::ReleaseError;
+use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Hold, Holding, Request};
 use crate::helix::guard::{HelixGuard, Preemption, Renewal};
 use crate::helix::lock::LockStatus;
@@ -84,7 +85,7 @@ impl Tenure {
         let (request, requests) = mpsc::unbounded_channel();
         let (renewal, renewals) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
-        let guard = Guard::from_holding(Holding::new(hold.clone(), request));
+        let guard = Guard::from_holding(Holding::new(hold.clone(), request), Here(()));
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
         let (told, cleaned) = (None, None);

@@ -2,5 +2,6 @@
 
 mod connections;
 mod deadlines;
+mod kinds;
 mod nodes;
 mod servers;

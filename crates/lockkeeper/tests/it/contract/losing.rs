@@ -9,7 +9,7 @@ use crate::support::{Held, Lock, World, for_every_kind, for_every_kind_embedded,
 
 for_every_kind!(
     case_01_a_cut_off_holder_knows_before_the_next_is_let_in,
-    case_41_a_waiter_whose_session_ends_never_gets_the_lock,
+    case_41_case_44_a_waiter_whose_session_ends_never_gets_the_lock,
     a_deleted_node_ends_the_hold,
     case_42_a_waiter_whose_node_is_deleted_is_told_at_once,
     guarded_work_stops_where_the_lock_is_lost,
@@ -56,7 +56,7 @@ async fn case_01_a_cut_off_holder_knows_before_the_next_is_let_in(world: &World)
 }
 
 /// A place in line is a node of the session: it ends with it, and the waiter is told, not let in later.
-async fn case_41_a_waiter_whose_session_ends_never_gets_the_lock(world: &World) {
+async fn case_41_case_44_a_waiter_whose_session_ends_never_gets_the_lock(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, SHORT).await;
     let holder = world.keeper().await;

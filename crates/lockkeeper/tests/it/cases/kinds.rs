@@ -1,0 +1,134 @@
+//! What befell others with one kind of lock, kept out of all of ours.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use lockkeeper::{Error, Guard, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard};
+use lockkeeper_server::Server;
+use lockkeeper_testkit::proxy::OpCode;
+
+use crate::support::{Kind, STEADY, World, block_on, config, eventually, for_every_kind, for_every_kind_embedded};
+
+for_every_kind!(case_24_no_wake_up_is_lost_between_the_watch_and_the_wait);
+
+for_every_kind_embedded!(case_22_waits_of_any_kind_that_timed_out_leave_no_watches);
+
+/// The watch stands at the server, and what it waits for goes before the waiter knows that it stands: both come at once.
+async fn case_24_no_wake_up_is_lost_between_the_watch_and_the_wait(world: &World) {
+    let (holder, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    for _ in 0..3 {
+        let guard = world.rival(&holder).acquire().await.unwrap();
+        // For permits the second listing is the one that watches.
+        let watch = match world.kind {
+            Kind::Permits => proxy.on_any(OpCode::LISTS).path(world.lock()).nth(2),
+            _ => proxy.on(OpCode::GetData).path(world.lock()),
+        };
+        let reply = watch.hold_reply();
+        let waiter = world.await_in_line(world.subject(&keeper).acquire()).await;
+        reply.caught().await;
+        guard.release().await.unwrap();
+        assert!(waiter.waits());
+        reply.release();
+        waiter.granted().await.release().await.unwrap();
+    }
+}
+
+/// However many give up, behind one another.
+async fn case_22_waits_of_any_kind_that_timed_out_leave_no_watches(world: &World) {
+    let (holder, keeper) = (world.keeper().await, world.keeper().await);
+    let guard = world.rival(&holder).acquire().await.unwrap();
+    eventually("the holder watches its own nodes", async || {
+        world.embedded().stats().watches == 1 + u64::from(world.kind.has_mark())
+    })
+    .await;
+    let before = world.embedded().stats().watches;
+    for _ in 0..3 {
+        let waits = (0..30).map(|_| world.subject(&keeper).acquire().timeout(Duration::from_millis(50)));
+        for waited in futures_util::future::join_all(waits.map(IntoFuture::into_future)).await {
+            assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
+        }
+    }
+    world.queued(1).await;
+    eventually("no watch of those who gave up", async || world.embedded().stats().watches <= before).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// Their parents go too: 10 000 paths, and the server has as many nodes as before.
+#[test]
+fn case_21_ten_thousand_locks_used_once_leave_no_nodes() {
+    const LOCKS: usize = 10_000;
+    block_on(async {
+        let soon = Duration::from_millis(500);
+        let server = Server::start(config().with_container_check(soon).with_container_unused(soon)).await.unwrap();
+        let before = server.stats().nodes;
+        let next = Arc::new(AtomicUsize::new(0));
+        let (mut keepers, mut tasks) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            let builder = Lockkeeper::builder().session_timeout(STEADY);
+            let keeper = builder.connect(&server.connect_string()).await.unwrap();
+            for _ in 0..32 {
+                let (keeper, next) = (keeper.clone(), next.clone());
+                tasks.push(tokio::spawn(async move {
+                    loop {
+                        let number = next.fetch_add(1, SeqCst);
+                        if number >= LOCKS {
+                            return;
+                        }
+                        let kind = [Kind::Native, Kind::Recipe, Kind::Read, Kind::Permits][number % 4];
+                        kind.lock(&keeper, &format!("/once/{number}"))
+                            .acquire()
+                            .await
+                            .unwrap()
+                            .release()
+                            .await
+                            .unwrap();
+                    }
+                }));
+            }
+            keepers.push(keeper);
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        eventually("as many nodes as before", async || server.stats().nodes == before).await;
+        for keeper in keepers {
+            keeper.close().await;
+        }
+    });
+}
+
+/// `Is<T>::CLONE` for what can be cloned, and for all else.
+struct Is<T>(std::marker::PhantomData<T>);
+
+trait Otherwise {
+    const CLONE: bool = false;
+}
+
+impl<T> Otherwise for Is<T> {}
+
+impl<T: Clone> Is<T> {
+    const CLONE: bool = true;
+}
+
+/// One value a hold: who has none is not in, who gave it up is out. That none can be made without asking is shown by examples
+/// that must not compile, at the guards themselves.
+#[test]
+fn case_30_no_guard_can_be_copied() {
+    const { assert!(Is::<String>::CLONE, "the question is wrong") };
+    const { assert!(!Is::<Holding>::CLONE && !Is::<Guard>::CLONE && !Is::<WriteGuard>::CLONE) };
+    const { assert!(!Is::<UpgradeableGuard>::CLONE && !Is::<Permit>::CLONE) };
+}
+
+/// Nobody can be sent to another thread without its guard, nor be left behind by it.
+#[test]
+fn case_51_every_guard_may_go_to_any_thread() {
+    fn anywhere<T: Send + Sync + 'static>() {}
+    anywhere::<Holding>();
+    anywhere::<Guard>();
+    anywhere::<WriteGuard>();
+    anywhere::<UpgradeableGuard>();
+    anywhere::<Permit>();
+}
