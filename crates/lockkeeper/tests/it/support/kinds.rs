@@ -111,11 +111,6 @@ impl Kind {
         if self == Kind::Permits { 3 } else { 2 }
     }
 
-    /// How many reads a request that is granted at once makes: that of the limit where permits are counted.
-    pub(crate) fn reads_to_enter(self) -> u64 {
-        u64::from(self == Kind::Permits)
-    }
-
     /// The class's mark of the holder stands beside its node.
     pub(crate) fn has_mark(self) -> bool {
         matches!(self, Kind::Foreground | Kind::Background)
