@@ -138,7 +138,8 @@ fn behind_the_nearest_writer<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
 fn within_permits<'a>(permits: u32, entries: &[Entry<'a>], position: usize) -> Verdict<'a> {
     let mut taken = 0u64;
     for (i, entry) in entries[..=position].iter().enumerate() {
-        taken += u64::from(if let Mode::Permits(n) = entry.mode { n } else { 1 });
+        // Who takes the path for an exclusive lock's is beside nobody.
+        taken += u64::from(if let Mode::Permits(n) = entry.mode { n } else { permits.max(1) });
         if taken > u64::from(permits) {
             return Verdict::Blocked(if i == position {
                 Watch::Children

@@ -52,7 +52,9 @@ fn rules() -> impl Strategy<Value = Rule> {
         )),
         shared_rules(),
         (0..6u32).prop_map(|permits| {
-            let modes = [1, 1, 2, 3, u32::MAX].map(Mode::Permits).to_vec();
+            let mut modes = [1, 1, 2, 3, u32::MAX].map(Mode::Permits).to_vec();
+            // Somebody takes the path for an exclusive lock's.
+            modes.push(Mode::Exclusive);
             (Discipline::Permits { permits }, Dialect::Curator, modes)
         }),
         class_rules(),
@@ -129,7 +131,12 @@ impl Line {
 
     /// What the one of this name takes, where permits are counted.
     fn takes(&self, name: &str) -> u64 {
-        if let Mode::Permits(permits) = self.mode(name) { permits.into() } else { 1 }
+        match (self.mode(name), &self.discipline) {
+            (Mode::Permits(permits), _) => permits.into(),
+            // All there are: it holds beside nobody.
+            (_, Discipline::Permits { permits }) => u64::from(*permits).max(1),
+            _ => 1,
+        }
     }
 
     /// The rule itself, restated: may the one at `me` hold, given who stands before it?
