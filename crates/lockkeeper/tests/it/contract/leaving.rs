@@ -102,7 +102,8 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
                 }
                 let next = world.kind.rival().lock(&holder, &path).acquire().timeout(PATIENCE).await.unwrap();
                 next.release().await.unwrap();
-                assert_eq!(world.children(&path).await, [""; 0]);
+                // A create that was held back may have come only now; it goes again.
+                eventually(&format!("{path} is empty"), async || world.children(&path).await.is_empty()).await;
             }
         }
         assert!(reached >= 4 * (steps - 1), "only {reached} of 4 times {steps} moments were met");
