@@ -89,10 +89,14 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     let (distribution, home) = tests.release.get()?;
     let home: Vec<(&str, OsString)> = home.map(|home| ("ZOOKEEPER_HOME", home.into())).into_iter().collect();
     let arguments = &tests.arguments;
+    // What needs no server of Apache's, `cargo test` has run.
+    let usual = ["apache", "ensemble", "real_servers"].map(str::to_owned);
+    let which = if arguments.is_empty() { &usual[..] } else { arguments };
     {
         let single = launch(false, Options::default().distribution(distribution.clone()))?;
         let ensemble = launch(true, Options::default().distribution(distribution))?;
-        cmd!(sh, "cargo test -p lockkeeper --features real-servers --test it -- {arguments...}")
+        // They wait for servers most of the time, each on paths of its own.
+        cmd!(sh, "cargo test -p lockkeeper --features real-servers --test it -- --test-threads 8 {which...}")
             .env(ENV_SINGLE, single.connect_string())
             .env(ENV_ENSEMBLE, ensemble.connect_string())
             .envs(home.clone())
