@@ -170,6 +170,11 @@ impl Holding {
         Holding { hold, requests }
     }
 
+    /// The session that it rests on now.
+    pub(crate) fn session(&self) -> Arc<Session> {
+        self.hold.session()
+    }
+
     /// The lock's path.
     pub fn path(&self) -> &str {
         &self.hold.path
@@ -354,25 +359,6 @@ impl Guard {
     pub fn token(&self) -> FencingToken {
         self.0.hold.token
     }
-
-    /// [`Holding::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn release(self) -> Result<(), ReleaseError> {
-        self.0.release().await
-    }
-
-    /// [`Holding::release_blocking`].
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// If called from within an async runtime's thread.
-    pub fn release_blocking(self) -> Result<(), ReleaseError> {
-        self.0.release_blocking()
-    }
 }
 
 /// A writer's hold of a shared lock.
@@ -402,25 +388,6 @@ impl WriteGuard {
     pub fn downgrade_blocking(self) -> Result<Guard, ChangeError> {
         let session = self.hold.session();
         session.block_on(self.downgrade())
-    }
-
-    /// [`Holding::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn release(self) -> Result<(), ReleaseError> {
-        self.0.release().await
-    }
-
-    /// [`Holding::release_blocking`].
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// If called from within an async runtime's thread.
-    pub fn release_blocking(self) -> Result<(), ReleaseError> {
-        self.0.release_blocking()
     }
 }
 
@@ -467,52 +434,12 @@ impl UpgradeableGuard {
     pub async fn downgrade(self) -> Result<Guard, ChangeError> {
         WriteGuard(self.0).downgrade().await
     }
-
-    /// [`Holding::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn release(self) -> Result<(), ReleaseError> {
-        self.0.release().await
-    }
-
-    /// [`Holding::release_blocking`].
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// If called from within an async runtime's thread.
-    pub fn release_blocking(self) -> Result<(), ReleaseError> {
-        self.0.release_blocking()
-    }
 }
 
 /// Permits of a semaphore. There is no token: permits are held beside others, so none of them is the newest.
 #[derive(Debug)]
 #[must_use = "the permits are given back when the guard is dropped; bind it to a name"]
 pub struct Permit(Holding);
-
-impl Permit {
-    /// [`Holding::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn release(self) -> Result<(), ReleaseError> {
-        self.0.release().await
-    }
-
-    /// [`Holding::release_blocking`].
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// If called from within an async runtime's thread.
-    pub fn release_blocking(self) -> Result<(), ReleaseError> {
-        self.0.release_blocking()
-    }
-}
 
 impl Deref for Guard {
     type Target = Holding;
@@ -571,9 +498,30 @@ pub(crate) mod sealed {
     pub struct Here(pub(crate) ());
 }
 
-/// How each kind wraps a hold.
+/// How each kind of guard wraps a hold; releasing it is releasing that.
 macro_rules! guards {
     ($($kind:ty: $wrap:expr, $unwrap:expr;)*) => {$(
+        impl $kind {
+            /// [`Holding::release`].
+            ///
+            /// # Errors
+            /// As there.
+            pub async fn release(self) -> Result<(), ReleaseError> {
+                self.into_holding().release().await
+            }
+
+            /// [`Holding::release_blocking`].
+            ///
+            /// # Errors
+            /// As there.
+            ///
+            /// # Panics
+            /// If called from within an async runtime's thread.
+            pub fn release_blocking(self) -> Result<(), ReleaseError> {
+                self.into_holding().release_blocking()
+            }
+        }
+
         impl sealed::Sealed for $kind {}
         impl FromHolding for $kind {
             fn from_holding(holding: Holding, _: sealed::Here) -> Self {
@@ -587,8 +535,19 @@ macro_rules! guards {
     )*};
 }
 
+impl sealed::Sealed for Holding {}
+
+impl FromHolding for Holding {
+    fn from_holding(holding: Holding, _: sealed::Here) -> Self {
+        holding
+    }
+
+    fn into_holding(self) -> Holding {
+        self
+    }
+}
+
 guards! {
-    Holding: std::convert::identity, std::convert::identity;
     Guard: Guard, |guard: Guard| guard.0;
     WriteGuard: |holding| WriteGuard(Guard(holding)), |guard: WriteGuard| guard.0.0;
     UpgradeableGuard: |holding| UpgradeableGuard(Guard(holding)), |guard: UpgradeableGuard| guard.0.0;

@@ -206,13 +206,11 @@ impl MultiGuard {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
-    pub fn release_blocking(mut self) -> Result<(), ReleaseError> {
-        let mut outcome = Ok(());
-        while let Some(holding) = self.holdings.pop() {
-            let released = holding.release_blocking();
-            outcome = outcome.and(released);
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        match self.holdings.first().map(Holding::session) {
+            Some(session) => session.block_on(self.release()),
+            None => Ok(()),
         }
-        outcome
     }
 }
 
