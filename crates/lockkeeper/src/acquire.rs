@@ -101,10 +101,6 @@ impl<G> Acquire<G> {
 
     /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
     pub fn any(self) -> Acquire<Holding> {
-        self.of_kind()
-    }
-
-    fn of_kind<H>(self) -> Acquire<H> {
         let Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: _ } = self;
         Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: PhantomData }
     }
@@ -148,7 +144,10 @@ impl<G> Acquire<G> {
         let io = self.keeper.io().clone();
         io.block_on(self.into_future())
     }
+}
 
+/// What is sent is the same whatever guard comes of it.
+impl Acquire<Holding> {
     /// Sends the request on its way; the receiver only listens.
     fn start(mut self) -> oneshot::Receiver<Result<Holding, Error>> {
         let (caller, outcome) = oneshot::channel();
@@ -168,29 +167,21 @@ impl<G> Acquire<G> {
     }
 
     /// Opens a session, then hands the attempt to it.
-    fn open_and_contend(
-        self,
-        kind: Kind,
-        started: Instant,
-        mut caller: oneshot::Sender<Result<Holding, Error>>,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let request = Acquire::<Guard> { kind: Err(Error::Closed), ..self.of_kind() };
-        async move {
-            let path = kind.path.to_string();
-            let session = tokio::select! {
-                biased;
-                () = caller.closed() => return,
-                () = cancelled(request.cancel.as_ref()) => Err(Error::Cancelled { path }),
-                session = request.keeper.session(request.timeout) => session,
-                () = passed(request.deadline(started)) => {
-                    let waited = request.timeout.unwrap_or_default();
-                    Err(Error::Timeout { path, waited, holder: None, ahead: None })
-                }
-            };
-            match session {
-                Ok(ready) => request.contend(ready, kind, started, caller),
-                Err(error) => _ = caller.send(Err(error)),
+    async fn open_and_contend(self, kind: Kind, started: Instant, mut caller: oneshot::Sender<Result<Holding, Error>>) {
+        let path = kind.path.to_string();
+        let session = tokio::select! {
+            biased;
+            () = caller.closed() => return,
+            () = cancelled(self.cancel.as_ref()) => Err(Error::Cancelled { path }),
+            session = self.keeper.session(self.timeout) => session,
+            () = passed(self.deadline(started)) => {
+                let waited = self.timeout.unwrap_or_default();
+                Err(Error::Timeout { path, waited, holder: None, ahead: None })
             }
+        };
+        match session {
+            Ok(ready) => self.contend(ready, kind, started, caller),
+            Err(error) => _ = caller.send(Err(error)),
         }
     }
 
@@ -240,6 +231,6 @@ impl<G: FromHolding> IntoFuture for Acquire<G> {
     fn into_future(self) -> Self::IntoFuture {
         // Started here, not at the first poll: requests are made in the order in which they are awaited or joined.
         let wrap = |holding| G::from_holding(holding, Here(()));
-        self.start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(wrap)).boxed()
+        self.any().start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(wrap)).boxed()
     }
 }
