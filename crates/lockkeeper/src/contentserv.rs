@@ -85,7 +85,6 @@ pub enum MonitorError {
 #[derive(Debug)]
 pub struct MonitorLock {
     lock: PriorityLock,
-    keeper: Lockkeeper,
     monitor_object: String,
     lock_info: String,
     task_timeout: Duration,
@@ -102,11 +101,10 @@ impl MonitorLock {
         let name = monitor_object.replace('%', "%25").replace('/', "%2F");
         MonitorLock {
             lock: PriorityLock::new(keeper.clone(), LockPath::parse(&format!("/{name}"))),
-            keeper: keeper.clone(),
             monitor_object: monitor_object.to_owned(),
             lock_info: lock_info.to_owned(),
             task_timeout: TASK_TIMEOUT,
-            slot: Slot::default(),
+            slot: Slot::empty(keeper.clone()),
         }
     }
 
@@ -191,7 +189,7 @@ impl MonitorLock {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn lock_with_timeout_blocking(&self) -> Result<(), MonitorError> {
-        self.keeper.io().clone().block_on(self.lock_with_timeout())
+        self.slot.block_on(self.lock_with_timeout())
     }
 
     /// [`MonitorLock::unlock`] on this thread, for programs without async.
@@ -202,17 +200,17 @@ impl MonitorLock {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn unlock_blocking(&self) -> Result<(), MonitorError> {
-        self.keeper.io().clone().block_on(self.unlock())
+        self.slot.block_on(self.unlock())
     }
 
     /// Whether this object holds it right now. No round trip.
     pub fn is_held(&self) -> bool {
-        self.slot.look(|slot| slot.as_ref().is_some_and(|guard| guard.is_held()))
+        self.slot.is_held()
     }
 
     /// The token of this object's hold, for the protected resource.
     pub fn token(&self) -> Option<lockkeeper_core::FencingToken> {
-        self.slot.look(|slot| slot.as_ref().map(crate::Guard::token))
+        self.slot.token()
     }
 
     fn names(&self) -> (String, String) {

@@ -10,24 +10,29 @@ use crate::guard::Guard;
 use crate::keeper::Lockkeeper;
 use crate::{Error, Mutex as ExclusiveLock};
 
-/// The guard of an object that is locked, or none.
-#[derive(Debug, Default)]
-pub(crate) struct Slot(Mutex<Option<Guard>>);
+/// The half that all such objects share: the guard of one that is locked, or none, and the handle it came by.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    keeper: Lockkeeper,
+    guard: Mutex<Option<Guard>>,
+}
 
 impl Slot {
+    pub(crate) fn empty(keeper: Lockkeeper) -> Self {
+        Slot { keeper, guard: Mutex::default() }
+    }
+
     /// Fills the slot, if nothing is held in it: the object is not reentrant, and would wait for itself.
     ///
     /// Two tasks that ask at once both stand in the queue; the second to be granted is released again.
-    pub(crate) async fn fill(&self, request: Acquire) -> Result<(), Error> {
-        let mut request = request;
+    pub(crate) async fn fill(&self, mut request: Acquire) -> Result<(), Error> {
         let path = request.path()?;
-        let taken = |guard: &Option<Guard>| guard.as_ref().is_some_and(|guard| guard.is_held());
-        if self.look(|guard| taken(guard)) {
+        if self.is_held() {
             return Err(Error::AlreadyHeld { path });
         }
         let guard = request.await?;
         self.look(|slot| {
-            if taken(slot) {
+            if slot.as_ref().is_some_and(|guard| guard.is_held()) {
                 return Err(Error::AlreadyHeld { path });
             }
             // A lost one is no obstacle: it is dropped here.
@@ -47,7 +52,22 @@ impl Slot {
     /// Looks at what is held; never across an await.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Option<Guard>) -> T) -> T {
         // A panic in a look leaves the slot as it was before or after: both are whole.
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether something is held right now, by this process's own clock.
+    pub(crate) fn is_held(&self) -> bool {
+        self.look(|slot| slot.as_ref().is_some_and(|guard| guard.is_held()))
+    }
+
+    /// The token of what is held.
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        self.look(|slot| slot.as_ref().map(Guard::token))
+    }
+
+    /// Waits on this thread, for programs without async.
+    pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
+        self.keeper.io().block_on(outcome)
     }
 
     /// How what is held was lost, if it was.
@@ -73,7 +93,7 @@ pub struct DistributedLock {
 impl DistributedLock {
     pub(crate) fn new(keeper: Lockkeeper, base: &str, name: &str) -> Self {
         let path = LockPath::parse(&format!("{}/{name}", base.trim_end_matches('/')));
-        DistributedLock { lock: ExclusiveLock::new(keeper, path.clone()), path, slot: Slot::default() }
+        DistributedLock { lock: ExclusiveLock::new(keeper.clone(), path.clone()), path, slot: Slot::empty(keeper) }
     }
 
     /// Locks it, waiting as long as it takes. Dropping the future leaves the queue.
@@ -109,9 +129,7 @@ impl DistributedLock {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn lock_blocking(&self) -> Result<(), Error> {
-        let request = self.lock.acquire();
-        let io = request.io().clone();
-        io.block_on(self.slot.fill(request))
+        self.slot.block_on(self.lock())
     }
 
     /// [`DistributedLock::unlock`] on this thread, for programs without async.
@@ -122,17 +140,17 @@ impl DistributedLock {
     /// # Panics
     /// If called from within an async runtime's thread.
     pub fn unlock_blocking(&self) -> Result<(), ReleaseError> {
-        self.lock.acquire().io().clone().block_on(self.unlock())
+        self.slot.block_on(self.unlock())
     }
 
     /// Whether this object holds it right now, by this process's own clock. No round trip.
     pub fn is_held(&self) -> bool {
-        self.slot.look(|slot| slot.as_ref().is_some_and(|guard| guard.is_held()))
+        self.slot.is_held()
     }
 
     /// The token of this object's hold, for the protected resource.
     pub fn token(&self) -> Option<FencingToken> {
-        self.slot.look(|slot| slot.as_ref().map(Guard::token))
+        self.slot.token()
     }
 
     /// The node of this object's hold: below base path and name, with the number that the server appended.
