@@ -120,10 +120,10 @@ macro_rules! on_every_server {
 }
 pub(crate) use on_every_server;
 
-/// Makes tests of claims about every kind of lock.
-macro_rules! for_every_kind {
-    ($($claim:ident),+ $(,)?) => {
-        $crate::support::tests! {
+/// Every kind of lock there is, for a macro that makes tests of claims about kinds.
+macro_rules! with_every_kind {
+    ($tests:ident $($claim:ident)+) => {
+        $crate::support::$tests! {
             [
                 native Native, recipe Recipe, kazoo Kazoo, read Read, write Write, recipe_read RecipeRead,
                 recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits, foreground Foreground,
@@ -131,6 +131,14 @@ macro_rules! for_every_kind {
             ]
             $($claim)+
         }
+    };
+}
+pub(crate) use with_every_kind;
+
+/// Makes tests of claims about every kind of lock.
+macro_rules! for_every_kind {
+    ($($claim:ident),+ $(,)?) => {
+        $crate::support::with_every_kind! { tests $($claim)+ }
     };
 }
 pub(crate) use for_every_kind;
@@ -183,14 +191,7 @@ pub(crate) use on_the_embedded_server;
 /// And for claims about every kind of lock.
 macro_rules! for_every_kind_embedded {
     ($($claim:ident),+ $(,)?) => {
-        $crate::support::embedded_tests! {
-            [
-                native Native, recipe Recipe, kazoo Kazoo, read Read, write Write, recipe_read RecipeRead,
-                recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits, foreground Foreground,
-                background Background
-            ]
-            $($claim)+
-        }
+        $crate::support::with_every_kind! { embedded_tests $($claim)+ }
     };
 }
 pub(crate) use for_every_kind_embedded;
