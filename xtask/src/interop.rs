@@ -55,31 +55,33 @@ pub(crate) fn run(command: &Command) -> Result<()> {
 /// Builds Curator's side, then runs the tests that have its locks and ours on one path.
 pub(crate) fn curator(sh: &Shell, arguments: &[String]) -> Result<()> {
     let classpath = build(sh, "curator")?;
-    queues(sh, "curator", (ENV_CURATOR, &classpath), arguments)
+    beside_ours(sh, "queue_interop", (ENV_CURATOR, &classpath), or_all_of("curator", arguments))
 }
 
 /// Installs Kazoo, then runs the tests that have its locks and ours on one path.
 pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     let python = peers::kazoo_python(sh)?;
-    queues(sh, "kazoo", (ENV_KAZOO, &python.display().to_string()), arguments)
-}
-
-fn queues(sh: &Shell, whose: &str, (variable, value): (&str, &str), arguments: &[String]) -> Result<()> {
-    let apache = Apache::single(Options::default())?;
-    cmd!(sh, "cargo test -p lockkeeper --features real-servers --test queue_interop -- {whose} {arguments...}")
-        .env(ENV_SINGLE, apache.connect_string())
-        .env(variable, value)
-        .run()?;
-    Ok(())
+    let python = python.display().to_string();
+    beside_ours(sh, "queue_interop", (ENV_KAZOO, &python), or_all_of("kazoo", arguments))
 }
 
 /// Builds Helix's side, then runs the tests that move it.
 pub(crate) fn helix(sh: &Shell, arguments: &[String]) -> Result<()> {
     let classpath = build(sh, "helix")?;
+    beside_ours(sh, "helix_interop", (ENV_HELIX, &classpath), arguments.to_vec())
+}
+
+/// The tests asked for, or those that have this maker in their name: the others need another one's side.
+fn or_all_of(maker: &str, arguments: &[String]) -> Vec<String> {
+    if arguments.is_empty() { vec![maker.to_owned()] } else { arguments.to_vec() }
+}
+
+/// Runs a test program, which finds the other side by this variable, beside a server of Apache's.
+fn beside_ours(sh: &Shell, test: &str, (variable, value): (&str, &str), arguments: Vec<String>) -> Result<()> {
     let apache = Apache::single(Options::default())?;
-    cmd!(sh, "cargo test -p lockkeeper --features real-servers --test helix_interop -- {arguments...}")
+    cmd!(sh, "cargo test -p lockkeeper --features real-servers --test {test} -- {arguments...}")
         .env(ENV_SINGLE, apache.connect_string())
-        .env(ENV_HELIX, classpath)
+        .env(variable, value)
         .run()?;
     Ok(())
 }
