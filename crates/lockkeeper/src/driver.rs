@@ -15,7 +15,6 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
     Ask, Class, Command, Contender, End, Event, Failure, Grant, Link, LinkState, Loss, Payload, Revocation, Testimony,
-    Trust,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -362,9 +361,8 @@ impl Driver {
     /// The connection changed: holders may have lost, waiters go on as long as the session may live.
     fn judge_link(&mut self, link: Link) {
         if let Caller::Holding { hold, .. } = &self.caller
-            && let Trust::Lost(loss) = hold.trust()
+            && hold.judge()
         {
-            hold.lose(loss);
             // Should the session live on after all, the node must go: nobody believes in this hold any more.
             self.contender.handle(Event::Leave);
         }

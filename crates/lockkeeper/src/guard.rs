@@ -125,6 +125,15 @@ impl Hold {
         self.loss.get().copied()
     }
 
+    /// Marks it lost if its clock says that it is. Whether it is.
+    pub(crate) fn judge(&self) -> bool {
+        match self.trust() {
+            Trust::Lost(loss) => self.lose(loss),
+            Trust::Held { .. } | Trust::Suspected { .. } => return false,
+        }
+        true
+    }
+
     /// How far it may be trusted now.
     pub(crate) fn trust(&self) -> Trust {
         match self.loss.get() {

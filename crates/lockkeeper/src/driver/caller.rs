@@ -96,6 +96,8 @@ impl Driver {
         match request {
             Request::Release(confirm) => {
                 if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
+                    // What its owner sees by the clock, it is told on release too, whether or not the timer has run.
+                    hold.judge();
                     self.caller = Caller::Releasing { hold, confirm };
                 }
                 self.contender.handle(Event::Leave);
