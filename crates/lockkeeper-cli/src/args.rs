@@ -39,7 +39,7 @@ pub(crate) enum Verb {
     /// Shows who holds a lock and who waits for it
     Show(ShowArgs),
     /// Explains why a lock cannot be had now, and what one can do
-    Why(WhyArgs),
+    Why(ShowArgs),
     /// Asks whoever holds a lock to let go
     Revoke(RevokeArgs),
     /// Takes a lock from whoever holds it, with a reason that stays
@@ -299,22 +299,9 @@ pub(crate) struct ListArgs {
     pub connect: ConnectArgs,
 }
 
-/// `lockkeeper show`.
+/// `lockkeeper show` and `lockkeeper why`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShowArgs {
-    /// The lock
-    pub name: String,
-    /// Prints one JSON document
-    #[arg(long)]
-    pub json: bool,
-    /// Where the lock is.
-    #[command(flatten)]
-    pub connect: ConnectArgs,
-}
-
-/// `lockkeeper why`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct WhyArgs {
     /// The lock
     pub name: String,
     /// Prints one JSON document

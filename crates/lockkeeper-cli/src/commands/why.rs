@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::{Broken, ContenderInfo, LockInfo};
 use serde::Serialize;
 
-use crate::args::WhyArgs;
+use crate::args::ShowArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, BrokenView, LockView, Printer, broken_line, moment, part, permits, plain, standing};
@@ -22,7 +22,7 @@ struct Why<'a> {
 }
 
 /// Explains a lock; returns the exit status.
-pub(crate) async fn why(args: WhyArgs, printer: &Printer) -> Result<u8, Failure> {
+pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
     let settings = Settings::read(args.connect)?;
     let at = path.clone();
