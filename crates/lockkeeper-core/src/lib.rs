@@ -32,4 +32,4 @@ pub use payload::{Owner, PathRecord, Payload, Revocation, Testimony};
 pub use protocol::{Ask, Command, End, Event, Failure, Grant, Inspection, Limit, Listing, Place, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
-pub use token::{FencingToken, SessionId, Zxid};
+pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};

@@ -2,9 +2,12 @@
 //!
 //! A fencing token is the zxid of the transaction that made the hold effective, never a sequence number: the sequence
 //! restarts when a parent is removed and made again, and the session id is not ordered (Junqueira, "Note on fencing and
-//! distributed locks", 2016). The zxid grows for the life of the ensemble, across leader changes.
+//! distributed locks", 2016). The zxid grows for the life of the ensemble, across leader changes; what an ensemble that was
+//! rebuilt cannot know of its forerunner is in the [`TokenEpoch`]. Both together are one number, for a token is compared by
+//! databases, shells and other people's programs, which have integers and know nothing of us.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,33 +33,153 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// A number that grows with every grant of a lock path: hand it to the resource, and let the resource refuse smaller ones.
+/// Which life of an ensemble a token is of: 0 until an operator says otherwise, after it was rebuilt empty or restored.
 ///
-/// Strictly greater than the token of every earlier grant of the same path, for the life of one ensemble. It goes *back*
-/// if the ensemble is rebuilt empty or restored from an older backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FencingToken(Zxid);
+/// Each is worth 2^48 transaction ids, which are 65 536 elections of a leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct TokenEpoch(u16);
 
-impl FencingToken {
-    /// The token of a hold that the transaction `zxid` made effective.
-    pub const fn from_zxid(zxid: Zxid) -> Self {
-        FencingToken(zxid)
+/// How many of a token's bits are below those of the epoch.
+const EPOCH_SHIFT: u32 = 48;
+
+impl TokenEpoch {
+    /// The last one there is: a token stays below 2^63.
+    pub const MAX: TokenEpoch = TokenEpoch(i16::MAX as u16);
+
+    /// The epoch of this number; `None` beyond [`TokenEpoch::MAX`].
+    pub fn new(number: u32) -> Option<Self> {
+        u16::try_from(number).ok().map(TokenEpoch).filter(|epoch| *epoch <= Self::MAX)
     }
 
-    /// The transaction that made the hold effective.
-    pub const fn zxid(self) -> Zxid {
-        self.0
+    /// Its number.
+    pub const fn get(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// An epoch all of whose tokens are greater than `token`: the next one. `None` if there is none.
+    pub fn above(token: FencingToken) -> Option<Self> {
+        // Rounded down and one more: also where a token has outgrown the room of its epoch.
+        Self::new(u32::try_from(token.get() >> EPOCH_SHIFT).ok()? + 1)
+    }
+}
+
+/// The number is beyond the last epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no epoch: they go from 0 to 32767")]
+pub struct EpochError(u32);
+
+impl TryFrom<u32> for TokenEpoch {
+    type Error = EpochError;
+
+    fn try_from(number: u32) -> Result<Self, EpochError> {
+        Self::new(number).ok_or(EpochError(number))
+    }
+}
+
+impl From<TokenEpoch> for u32 {
+    fn from(epoch: TokenEpoch) -> u32 {
+        epoch.get()
+    }
+}
+
+impl fmt::Display for TokenEpoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A number that grows with every grant of a lock path: hand it to the resource, and let the resource refuse smaller ones.
+///
+/// Strictly greater than the token of every earlier grant of the same path, for the life of one ensemble; beyond that, once an
+/// operator has raised the [`TokenEpoch`] of an ensemble that was rebuilt or restored. Always positive, and it fits a signed
+/// 64-bit column. What keeps numbers in floating point (JavaScript, awk) is exact below 2^53, which is epoch 31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FencingToken(i64);
+
+impl FencingToken {
+    /// The token of a hold that the transaction `zxid` made effective, in epoch 0.
+    pub const fn from_zxid(zxid: Zxid) -> Self {
+        FencingToken(zxid.0)
+    }
+
+    /// The same hold's token in an epoch, the token being of epoch 0.
+    #[must_use]
+    pub const fn in_epoch(self, epoch: TokenEpoch) -> Self {
+        // Added, not put side by side: an ensemble that has outgrown its 48 bits goes on growing. It cannot overflow before
+        // the last epoch is outgrown; then a token stops growing, which is refused nowhere but passes nobody by.
+        FencingToken(self.0.saturating_add((epoch.0 as i64) << EPOCH_SHIFT))
     }
 
     /// The token as the number to send to a resource; it fits a signed 64-bit column.
     pub const fn get(self) -> i64 {
-        self.0.0
+        self.0
     }
 }
 
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.0.fmt(f)
+        self.0.fmt(f)
+    }
+}
+
+/// The text or number is no token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no fencing token: 1 to 19 digits without a leading zero, below 2^63")]
+pub struct TokenError(String);
+
+/// Strict: what is not exactly as [`FencingToken`] prints it is not a token but a mistake, and a receiver that took it for one
+/// would fence with a number that nobody was granted.
+impl FromStr for FencingToken {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let is_plain = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| is_plain);
+        // The start of it only: it may be anything that somebody sent.
+        number.map(FencingToken).ok_or_else(|| TokenError(text.chars().take(40).collect()))
+    }
+}
+
+/// For receivers that read it back from a column.
+impl TryFrom<i64> for FencingToken {
+    type Error = TokenError;
+
+    fn try_from(number: i64) -> Result<Self, TokenError> {
+        if number > 0 { Ok(FencingToken(number)) } else { Err(TokenError(number.to_string())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(number: i64) -> FencingToken {
+        FencingToken::try_from(number).unwrap()
+    }
+
+    #[test]
+    fn a_token_is_read_as_it_is_written_and_nothing_else_is_one() {
+        for number in [1, 4_294_967_296, i64::MAX] {
+            assert_eq!(number.to_string().parse(), Ok(token(number)));
+        }
+        for text in ["", "0", "-1", "+1", "01", " 1", "1 ", "1.0", "0x1", "１", "9223372036854775808", "1\n2"] {
+            assert_eq!(text.parse::<FencingToken>(), Err(TokenError(text.to_owned())));
+        }
+        assert!(FencingToken::try_from(0).is_err() && FencingToken::try_from(-1).is_err());
+    }
+
+    #[test]
+    fn a_later_epochs_tokens_are_above_all_of_the_epochs_before() {
+        let first = FencingToken::from_zxid(Zxid(1));
+        for old in [1, (1 << 48) - 1, 1 << 48, 5 << 48, (5 << 48) + 7, i64::MAX - (1 << 48)] {
+            let epoch = TokenEpoch::above(token(old)).unwrap();
+            assert!(first.in_epoch(epoch) > token(old), "{old}");
+        }
+        assert_eq!(first.in_epoch(TokenEpoch::default()), first);
+        assert_eq!(TokenEpoch::above(token(i64::MAX)), None);
+        assert_eq!(TokenEpoch::new(32_768), None);
+        assert!(first.in_epoch(TokenEpoch::MAX) > first);
     }
 }

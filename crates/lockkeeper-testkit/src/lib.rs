@@ -5,4 +5,5 @@
 
 pub mod apache;
 pub mod proxy;
+pub mod resource;
 pub mod sim;

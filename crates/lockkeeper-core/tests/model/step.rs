@@ -207,7 +207,7 @@ impl Step<'_> {
                 Command::Grant(grant) => {
                     assert_eq!(client.granted_by, None, "granted twice");
                     client.granted_by = by;
-                    self.granted(i, grant.token.zxid());
+                    self.granted(i, Zxid(grant.token.get()));
                     continue;
                 }
                 Command::Revoke => {

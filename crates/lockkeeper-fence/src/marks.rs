@@ -1,0 +1,53 @@
+//! Marks that outlive the process: a table in one file, each write of it durable before it counts.
+
+use std::io;
+use std::path::Path;
+
+use lockkeeper_core::FencingToken;
+use redb::{Database, ReadableDatabase, TableDefinition};
+
+/// The greatest token seen, by key.
+const MARKS: TableDefinition<'_, &str, i64> = TableDefinition::new("lockkeeper-fence-1");
+
+pub(crate) struct Marks(Database);
+
+impl Marks {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let failed = |error: redb::Error| {
+            let what = format!("the gate's marks in {}: {error}", path.display());
+            match error {
+                redb::Error::Io(source) => io::Error::new(source.kind(), what),
+                redb::Error::DatabaseAlreadyOpen => io::Error::new(io::ErrorKind::ResourceBusy, what),
+                _ => io::Error::new(io::ErrorKind::InvalidData, what),
+            }
+        };
+        let marks = Marks(Database::create(path).map_err(|error| failed(error.into()))?);
+        marks.make().map_err(failed)?;
+        Ok(marks)
+    }
+
+    fn make(&self) -> Result<(), redb::Error> {
+        let writing = self.0.begin_write()?;
+        writing.open_table(MARKS)?;
+        writing.commit()?;
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, key: &str) -> Result<Option<FencingToken>, String> {
+        let read = || -> Result<Option<i64>, redb::Error> {
+            Ok(self.0.begin_read()?.open_table(MARKS)?.get(key)?.map(|mark| mark.value()))
+        };
+        let mark = read().map_err(|error| error.to_string())?;
+        mark.map(FencingToken::try_from).transpose().map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn write(&self, key: &str, token: FencingToken) -> Result<(), String> {
+        let write = || -> Result<(), redb::Error> {
+            let writing = self.0.begin_write()?;
+            writing.open_table(MARKS)?.insert(key, token.get())?;
+            writing.commit()?;
+            Ok(())
+        };
+        write().map_err(|error| error.to_string())
+    }
+}
