@@ -27,7 +27,7 @@ use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::admin::ContenderInfo;
 use crate::ensemble::{Ensemble, Fault, Fired, Watcher};
-use crate::guard::Request;
+use crate::hold::Request;
 use crate::session::{Dependant, Session};
 
 /// How old a node must be to be watched by its own maker.

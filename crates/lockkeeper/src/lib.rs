@@ -60,6 +60,7 @@ mod driver;
 mod error;
 mod guard;
 pub mod helix;
+mod hold;
 mod identity;
 mod keeper;
 mod multi;

@@ -11,7 +11,8 @@ use tracing::{debug, warn};
 use super::{Attempt, Driver, Wake, cancelled, passed};
 use crate::Error;
 use crate::error::ReleaseError;
-use crate::guard::{Hold, Holding, Request};
+use crate::guard::Holding;
+use crate::hold::{Hold, Request};
 
 /// Where the outcome goes.
 pub(crate) type Answer = oneshot::Sender<Result<Holding, Error>>;

@@ -15,10 +15,11 @@ use crate::Error;
 use crate::ensemble::{Fault, Watcher};
 use crate::error::ReleaseError;
 use crate::guard::sealed::Here;
-use crate::guard::{FromHolding, Guard, Hold, Holding, Request};
+use crate::guard::{FromHolding, Guard, Holding};
 use crate::helix::guard::{HelixGuard, Preemption, Renewal};
 use crate::helix::lock::LockStatus;
 use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::hold::{Hold, Request};
 use crate::keeper::Lockkeeper;
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
