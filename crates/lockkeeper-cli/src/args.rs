@@ -44,6 +44,8 @@ pub(crate) enum Verb {
     Revoke(RevokeArgs),
     /// Takes a lock from whoever holds it, with a reason that stays
     Break(BreakArgs),
+    /// Prints every setting and where it comes from
+    Config(ConfigArgs),
     /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
     Serve(ServeArgs),
     /// Prints a completion script for a shell
@@ -67,13 +69,14 @@ impl Verb {
             Verb::Why(args) => args.json,
             Verb::Revoke(args) => args.json,
             Verb::Break(args) => args.json,
+            Verb::Config(args) => args.json,
             Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
     }
 }
 
 /// Where the locks are.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct ConnectArgs {
     /// ZooKeeper servers, as zk1:2181,zk2:2181,zk3:2181/chroot [env: LOCKKEEPER_SERVERS]
     #[arg(long, value_name = "SERVERS")]
@@ -85,6 +88,16 @@ pub(crate) struct ConnectArgs {
     /// How long after a crash of this process its locks stay taken [env: LOCKKEEPER_SESSION_TIMEOUT] [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub session_timeout: Option<Duration>,
+    /// Reads settings from this TOML file, in place of /etc/lockkeeper/config.toml and ~/.config/lockkeeper/config.toml
+    /// [env: LOCKKEEPER_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Reads settings from this Contentserv properties file; may be given several times [env: LOCKKEEPER_PROPERTIES]
+    #[arg(long, value_name = "FILE")]
+    pub properties: Vec<PathBuf>,
+    /// Takes unknown zookeeper.* keys and misspelt variables for mistakes, not for warnings [env: LOCKKEEPER_STRICT]
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// In lines of at most 98 characters, which is where the parser would break them.
@@ -369,6 +382,23 @@ pub(crate) struct BreakArgs {
     pub connect: ConnectArgs,
 }
 
+/// `lockkeeper config`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The later layer counts: defaults, /etc/lockkeeper/config.toml, ~/.config/lockkeeper/config.toml, --properties files, a --config
+file, the environment, flags. With a properties file, what it leaves out is as Contentserv's document has it.")]
+pub(crate) struct ConfigArgs {
+    /// Opens a session, and tells what session timeout the server agrees to
+    #[arg(long)]
+    pub connect: bool,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// What to read.
+    #[command(flatten)]
+    pub settings: ConnectArgs,
+}
+
 /// `lockkeeper serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -435,8 +465,11 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
         None => "see lockkeeper --help".to_owned(),
     };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::new(Code::Usage, "what to do is missing: run, list, show, why, revoke, break or serve")
-            .hint(help);
+        return Failure::new(
+            Code::Usage,
+            "what to do is missing: run, list, show, why, revoke, break, config or serve",
+        )
+        .hint(help);
     }
     let text = error.to_string();
     let mut paragraphs = text.split("\n\n");

@@ -1,5 +1,6 @@
 //! The kind of lock that the command line asks for, as a request to the library.
 
+use lockkeeper::settings::Settings;
 use lockkeeper::{Acquire, Class, Dialect, Holding, Lockkeeper};
 
 use crate::args::KindArgs;
@@ -21,11 +22,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What was typed; the parser has seen to it that it is one kind.
+    /// What was typed; the parser has seen to it that it is one kind. The settings say what the classes are called.
     ///
     /// # Errors
     /// More permits are to be taken than there are.
-    pub(crate) fn of(args: &KindArgs) -> Result<Self, Failure> {
+    pub(crate) fn of(args: &KindArgs, settings: &Settings) -> Result<Self, Failure> {
         let dialect = args.dialect.map_or_else(Dialect::default, Dialect::from);
         Ok(match (args.permits, args.class) {
             (Some(permits), _) => {
@@ -37,8 +38,8 @@ impl Kind {
                 Kind::Permits { permits, take }
             }
             (None, Some(class)) => Kind::Class(class),
-            (None, None) if args.foreground => Kind::Class(Class::FOREGROUND),
-            (None, None) if args.background => Kind::Class(Class::BACKGROUND),
+            (None, None) if args.foreground => Kind::Class(settings.foreground.prefix.value),
+            (None, None) if args.background => Kind::Class(settings.background.prefix.value),
             (None, None) if args.shared => Kind::Shared(dialect),
             (None, None) if args.exclusive => Kind::Writing(dialect),
             (None, None) => Kind::Alone(dialect),

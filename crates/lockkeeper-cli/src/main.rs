@@ -59,6 +59,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Why(args) => commands::why::why(args, printer).await,
             Verb::Revoke(args) => commands::revoke::revoke(args, printer).await,
             Verb::Break(args) => commands::breaking::break_lock(args, printer).await,
+            Verb::Config(args) => commands::config::config(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Completions { shell } => args::completions(shell),
             Verb::Man => args::man(),

@@ -1,21 +1,18 @@
-//! What the command line means: flags before environment before defaults.
+//! What the command line means, with the environment and the files behind it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkeeper::embedded::Home;
-use lockkeeper::{Builder, LockPath, Lockkeeper};
+use lockkeeper::settings::{Key, SettingsError, Sources};
+use lockkeeper::{Builder, LockPath};
 
 use crate::args::ConnectArgs;
 use crate::exit::{Code, Failure};
+use crate::output::Printer;
 
 /// Where names that are no paths are found.
 const ROOT: &str = "/locks";
-
-const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Below this, an ordinary hiccup of a machine looks like a crash.
-const LEAST_SESSION_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long servers are tried.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,36 +31,69 @@ pub(crate) enum Place {
 pub(crate) struct Settings {
     /// Whose locks.
     pub place: Place,
-    /// What to ask the server for.
-    pub session_timeout: Duration,
+    /// Everything that is set, and who says so.
+    pub all: lockkeeper::settings::Settings,
 }
 
 impl Settings {
-    /// Reads what was typed, and the environment for what was not.
-    pub(crate) fn read(args: ConnectArgs) -> Result<Self, Failure> {
-        let place = match args.servers.or_else(|| variable("LOCKKEEPER_SERVERS")) {
-            Some(servers) => Place::Ensemble(servers),
-            None => Place::Machine(Home::new(state_dir(args.state_dir)?)),
-        };
-        let session_timeout = match (args.session_timeout, variable("LOCKKEEPER_SESSION_TIMEOUT")) {
-            (Some(timeout), _) => timeout,
-            (None, Some(text)) => humantime::parse_duration(&text).map_err(|error| {
-                Failure::new(Code::Usage, format!("LOCKKEEPER_SESSION_TIMEOUT is {text:?}: {error}"))
-                    .hint("write 500ms, 30s, 5m")
-            })?,
-            (None, None) => SESSION_TIMEOUT,
-        };
-        if session_timeout < LEAST_SESSION_TIMEOUT || session_timeout > Duration::from_secs(24 * 3600) {
-            let given = humantime::format_duration(session_timeout);
-            return Err(Failure::new(Code::Usage, format!("a session timeout of {given} is out of range"))
-                .hint("choose one from 500ms to 24h; the server may bound it further"));
+    /// Reads what was typed, the environment, and the files; what is probably a mistake is said.
+    pub(crate) fn read(args: ConnectArgs, printer: &Printer) -> Result<Self, Failure> {
+        let all = layers(args).read()?;
+        for warning in all.warnings() {
+            printer.note(&warning.to_string());
         }
-        Ok(Settings { place, session_timeout })
+        let place = match &all.servers.value {
+            Some(servers) => Place::Ensemble(servers.clone()),
+            None => Place::Machine(Home::new(state_dir(&all)?)),
+        };
+        Ok(Settings { place, all })
     }
 
     /// Options of a connection.
     pub(crate) fn builder(&self) -> Builder {
-        Lockkeeper::builder().session_timeout(self.session_timeout)
+        self.all.builder()
+    }
+
+    /// How long servers are tried.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        match self.all.reconnect() {
+            Some((retries, delay)) => delay.saturating_mul(retries).saturating_add(CONNECT_TIMEOUT),
+            None => CONNECT_TIMEOUT,
+        }
+    }
+}
+
+/// Where the settings of a command line are to be read from.
+fn layers(args: ConnectArgs) -> Sources {
+    let ConnectArgs { servers, state_dir, session_timeout, config, properties, strict } = args;
+    let mut sources = Sources::usual();
+    if let Some(config) = config {
+        sources = sources.config(config);
+    }
+    for file in properties {
+        sources = sources.properties(file);
+    }
+    if let Some(servers) = servers {
+        sources = sources.flag(Key::Servers, "--servers", servers);
+    }
+    if let Some(dir) = state_dir {
+        sources = sources.flag(Key::StateDir, "--state-dir", dir.to_string_lossy());
+    }
+    if let Some(timeout) = session_timeout {
+        sources =
+            sources.flag(Key::SessionTimeout, "--session-timeout", humantime::format_duration(timeout).to_string());
+    }
+    if strict {
+        sources = sources.flag(Key::Strict, "--strict", "true");
+    }
+    sources
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Self {
+        // One line, whatever their number.
+        let faults: Vec<_> = error.faults().iter().map(ToString::to_string).collect();
+        Failure::new(Code::Usage, faults.join(" | ")).hint("see what is set, and where: lockkeeper config")
     }
 }
 
@@ -73,14 +103,15 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 }
 
 /// The directory of this user's server.
-pub(crate) fn state_dir(flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
+pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<PathBuf, Failure> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let dir = flag
-        .or_else(|| set("LOCKKEEPER_STATE_DIR"))
+    let dir = settings
+        .state_dir
+        .value
+        .clone()
         // The XDG specification: a relative one is to be ignored.
         .or_else(|| set("XDG_STATE_HOME").filter(|dir| dir.is_absolute()).map(|dir| dir.join("lockkeeper")))
         .or_else(|| set("HOME").map(|home| home.join(".local/state/lockkeeper")))
-        .filter(|dir| !dir.as_os_str().is_empty())
         .ok_or_else(|| {
             Failure::new(Code::CannotServe, "there is no place for this user's server: HOME is not set")
                 .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")

@@ -215,6 +215,7 @@ impl Acquire<Holding> {
             once,
             ageing,
             timeout,
+            reconnect: keeper.reconnect_patience(),
             started,
             deadline,
             cancel,

@@ -17,6 +17,32 @@ use crate::priority::PriorityLock;
 /// How long a request waits in [`MonitorLock::lock_with_timeout`] unless told otherwise, in either class.
 pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);
 
+/// One class of requests: the letters of its nodes, and how long [`MonitorLock::lock_with_timeout`] waits in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskClass {
+    /// The letters; the lowest are served first.
+    pub class: Class,
+    /// The task timeout.
+    pub timeout: Duration,
+}
+
+/// What foreground and background mean for those who share monitor objects: all of them must mean the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskClasses {
+    /// Those for whom somebody waits.
+    pub foreground: TaskClass,
+    /// Bulk work.
+    pub background: TaskClass,
+}
+
+/// As in the document: `A` and `B`, 2000 ms each.
+impl Default for TaskClasses {
+    fn default() -> Self {
+        let class = |class| TaskClass { class, timeout: TASK_TIMEOUT };
+        TaskClasses { foreground: class(Class::FOREGROUND), background: class(Class::BACKGROUND) }
+    }
+}
+
 /// Why a monitor lock was not obtained, or not given back. After any of these the protected code must not run, or go on.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
@@ -78,6 +104,14 @@ pub enum MonitorError {
     },
 }
 
+/// The class that a lock was made for.
+#[derive(Clone, Copy, Debug)]
+enum Chosen {
+    Foreground,
+    Background,
+    Other(Class),
+}
+
 /// The lock of one monitor object. For the foreground unless told otherwise.
 ///
 /// Not reentrant: a second `lock` by the same object is an error, not a wait for itself. Any task or thread may unlock.
@@ -87,7 +121,9 @@ pub struct MonitorLock {
     lock: PriorityLock,
     monitor_object: String,
     lock_info: String,
-    task_timeout: Duration,
+    classes: TaskClasses,
+    chosen: Chosen,
+    task_timeout: Option<Duration>,
     slot: Slot,
 }
 
@@ -103,30 +139,54 @@ impl MonitorLock {
             lock: PriorityLock::new(keeper.clone(), LockPath::parse(&format!("/{name}"))),
             monitor_object: monitor_object.to_owned(),
             lock_info: lock_info.to_owned(),
-            task_timeout: TASK_TIMEOUT,
+            classes: TaskClasses::default(),
+            chosen: Chosen::Foreground,
+            task_timeout: None,
             slot: Slot::empty(keeper.clone()),
         }
     }
 
+    /// What foreground and background are called and how long they wait, where that is not as in the document:
+    /// `settings.task_classes()` has what the settings say.
+    pub fn classes(mut self, classes: TaskClasses) -> Self {
+        self.classes = classes;
+        let chosen = self.chosen;
+        self.choose(chosen)
+    }
+
     /// For the foreground.
     pub fn foreground(self) -> Self {
-        self.class(Class::FOREGROUND)
+        self.choose(Chosen::Foreground)
     }
 
     /// For the background.
     pub fn background(self) -> Self {
-        self.class(Class::BACKGROUND)
+        self.choose(Chosen::Background)
     }
 
-    /// For any class.
-    pub fn class(mut self, class: Class) -> Self {
+    /// For any class; it waits as long as the foreground does, unless told otherwise.
+    pub fn class(self, class: Class) -> Self {
+        self.choose(Chosen::Other(class))
+    }
+
+    fn choose(mut self, chosen: Chosen) -> Self {
+        self.chosen = chosen;
+        let class = self.task_class().class;
         self.lock = self.lock.class(class);
         self
     }
 
-    /// How long [`MonitorLock::lock_with_timeout`] waits.
+    fn task_class(&self) -> TaskClass {
+        match self.chosen {
+            Chosen::Foreground => self.classes.foreground,
+            Chosen::Background => self.classes.background,
+            Chosen::Other(class) => TaskClass { class, timeout: self.classes.foreground.timeout },
+        }
+    }
+
+    /// How long [`MonitorLock::lock_with_timeout`] waits, whatever the class says.
     pub fn task_timeout(mut self, timeout: Duration) -> Self {
-        self.task_timeout = timeout;
+        self.task_timeout = Some(timeout);
         self
     }
 
@@ -144,7 +204,8 @@ impl MonitorLock {
     /// # Errors
     /// [`MonitorError::InstanceLock`] when the time is over; else as [`MonitorLock::lock`].
     pub async fn lock_with_timeout(&self) -> Result<(), MonitorError> {
-        let request = self.lock.acquire().message(&self.lock_info).timeout(self.task_timeout);
+        let timeout = self.task_timeout.unwrap_or_else(|| self.task_class().timeout);
+        let request = self.lock.acquire().message(&self.lock_info).timeout(timeout);
         self.slot.fill(request).await.map_err(|error| self.acquiring(error))
     }
 

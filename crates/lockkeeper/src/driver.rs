@@ -51,6 +51,8 @@ pub(crate) struct Attempt {
     /// When to enter anew in another class.
     pub(crate) ageing: Option<(Instant, Class)>,
     pub(crate) timeout: Option<Duration>,
+    /// How long the caller bears a lost connection, if not as long as the session may live.
+    pub(crate) reconnect: Option<Duration>,
     pub(crate) started: Instant,
     /// When the timeout ends; without one, never.
     pub(crate) deadline: Option<Instant>,
@@ -65,6 +67,7 @@ enum Wake {
     Lingered,
     Aged,
     Deadline,
+    CutOff,
     Cancelled,
     CallerGone,
     Requested(Request),
@@ -79,6 +82,8 @@ struct Driver {
     caller: Caller,
     /// A grant that waits for the proof that the session lives.
     granted: Option<Grant>,
+    /// Until when the caller bears the connection's loss, while it is lost.
+    cut_off: Option<Instant>,
     /// How often the connection had been lost when that was looked at last.
     breaks: u32,
     /// When the operation under way was started, by the session's clock.
@@ -110,6 +115,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         contender,
         caller: Caller::Waiting(answer),
         granted: None,
+        cut_off: None,
         breaks,
         sent: Duration::ZERO,
         dependant: None,
@@ -136,6 +142,7 @@ impl Driver {
         let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
         tokio::pin!(linger);
         let mut ended = None;
+        self.bear(link.borrow().connected);
         loop {
             if let Some(name) = self.wants_a_look() {
                 look = Some(self.look(name));
@@ -186,6 +193,7 @@ impl Driver {
                 wake = self.caller.stirs(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
                 () = passed(aged) => Wake::Aged,
+                () = passed(self.cut_off) => Wake::CutOff,
             };
             match wake {
                 Wake::Outcome(outcome) => {
@@ -218,6 +226,14 @@ impl Driver {
                 Wake::Deadline => {
                     let error = self.timed_out();
                     self.give_up(error);
+                }
+                Wake::CutOff => {
+                    self.cut_off = None;
+                    // A holder judges by its own clock.
+                    if self.caller.is_waiting() {
+                        let error = Error::ConnectionLost { path: self.attempt.path.clone() };
+                        self.give_up(error);
+                    }
                 }
                 Wake::Cancelled => {
                     let error = Error::Cancelled { path: self.attempt.path.clone() };
@@ -358,6 +374,15 @@ impl Driver {
         }
     }
 
+    /// The connection stands, or is lost: for how long does the caller bear that?
+    fn bear(&mut self, connected: bool) {
+        let now = Instant::now();
+        self.cut_off = match (connected, self.attempt.reconnect) {
+            (false, Some(patience)) => self.cut_off.or_else(|| now.checked_add(patience)),
+            _ => None,
+        };
+    }
+
     /// The connection changed: holders may have lost, waiters go on as long as the session may live.
     fn judge_link(&mut self, link: Link) {
         if let Caller::Holding { hold, .. } = &self.caller
@@ -366,6 +391,7 @@ impl Driver {
             // Should the session live on after all, the node must go: nobody believes in this hold any more.
             self.contender.handle(Event::Leave);
         }
+        self.bear(link.connected);
         // Also when it is up again already: a break that came and went while nobody looked was one all the same.
         if std::mem::replace(&mut self.breaks, link.breaks) != link.breaks {
             self.contender.handle(Event::Disconnected);

@@ -240,6 +240,7 @@ impl Network for Embedded {
             let network = ZooKeeper {
                 servers: endpoint.address.to_string().parse()?,
                 session_timeout: self.session_timeout,
+                reconnect: None,
                 credentials: vec![("lockkeeper".to_owned(), endpoint.secret.into_bytes())],
                 acl: LockAcl::Open,
                 tasks: self.tasks.clone(),

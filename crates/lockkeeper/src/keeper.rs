@@ -21,7 +21,7 @@ use crate::{Error, identity};
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long servers are tried before "unreachable".
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Locks on one ensemble. Cheap to clone; all clones share one session and one thread for its input and output.
 ///
@@ -34,6 +34,7 @@ pub struct Lockkeeper {
 struct Inner {
     network: Box<dyn Network>,
     connect_timeout: Duration,
+    reconnect: Option<Reconnect>,
     clock: Clock,
     owner: Owner,
     io: Arc<Io>,
@@ -44,12 +45,27 @@ struct Inner {
     closed: CancellationToken,
 }
 
+/// How often a lost or missing connection is tried again, and the pause before each try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reconnect {
+    pub(crate) retries: u32,
+    pub(crate) delay: Duration,
+}
+
+impl Reconnect {
+    /// How long a connection may be lost until these tries are used up. Who tries is the client, in its own rhythm.
+    pub(crate) fn patience(self) -> Duration {
+        self.delay.saturating_mul(self.retries)
+    }
+}
+
 /// Options for a [`Lockkeeper`].
 #[derive(Clone)]
 #[must_use = "options do nothing until connected"]
 pub struct Builder {
     session_timeout: Duration,
     connect_timeout: Duration,
+    reconnect: Option<Reconnect>,
     owner: Owner,
     credentials: Vec<(String, Vec<u8>)>,
     acl: LockAcl,
@@ -63,6 +79,7 @@ impl std::fmt::Debug for Builder {
         f.debug_struct("Builder")
             .field("session_timeout", &session_timeout)
             .field("connect_timeout", &self.connect_timeout)
+            .field("reconnect", &self.reconnect)
             .field("owner", &self.owner)
             .field("credentials", &schemes)
             .field("acl", &acl)
@@ -75,6 +92,7 @@ impl Default for Builder {
         Builder {
             session_timeout: SESSION_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
+            reconnect: None,
             owner: identity::this_process(),
             credentials: Vec::new(),
             acl: LockAcl::Open,
@@ -94,6 +112,17 @@ impl Builder {
     /// How long to try to reach a server before [`Error::Unreachable`]; 10 s unless set.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// How often a lost or missing connection is tried again before that is an error, with `delay` before each try.
+    ///
+    /// Unless set, a session is tried to be opened for the connect timeout, and a wait whose connection is lost goes on as
+    /// long as its session may live. If set, opening a session asks every server `1 + retries` times and then fails with
+    /// [`Error::Unreachable`], within the connect timeout still, and a wait whose connection has been lost for `retries` times
+    /// `delay` fails with [`Error::ConnectionLost`]. Holds are not judged by it: see [`Guard`](crate::Guard).
+    pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
+        self.reconnect = Some(Reconnect { retries, delay });
         self
     }
 
@@ -182,13 +211,15 @@ impl Builder {
 
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
         let (session_timeout, credentials) = (self.session_timeout, self.credentials.clone());
-        ZooKeeper { servers, session_timeout, credentials, acl: self.acl, tasks: io.tasks().clone() }
+        let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
+        ZooKeeper { servers, session_timeout, reconnect, credentials, acl: self.acl, tasks }
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
-        let Builder { connect_timeout, owner, .. } = self;
+        let Builder { connect_timeout, reconnect, owner, .. } = self;
         let (session, opening, closed) = (Mutex::new(None), AsyncMutex::new(()), CancellationToken::new());
-        Lockkeeper { inner: Arc::new(Inner { network, connect_timeout, clock, owner, io, session, opening, closed }) }
+        let inner = Inner { network, connect_timeout, reconnect, clock, owner, io, session, opening, closed };
+        Lockkeeper { inner: Arc::new(inner) }
     }
 }
 
@@ -333,6 +364,17 @@ impl Lockkeeper {
     /// Who the nodes of this handle name as their owner.
     pub fn owner(&self) -> &Owner {
         &self.inner.owner
+    }
+
+    /// How long the session of now lives without a sign of life, as agreed with the server, which may have given less or more
+    /// than was asked for; `None` while there is no session. No round trip.
+    pub fn session_timeout(&self) -> Option<Duration> {
+        self.ready_session().map(|(session, _)| session.timeout())
+    }
+
+    /// How long a wait bears a lost connection; `None` as long as the session may live.
+    pub(crate) fn reconnect_patience(&self) -> Option<Duration> {
+        self.inner.reconnect.map(Reconnect::patience)
     }
 
     /// The session of now with its operations, if there is one that can be used at once.

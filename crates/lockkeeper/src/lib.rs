@@ -79,6 +79,8 @@ pub mod contentserv;
 pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
+#[cfg(feature = "settings")]
+pub mod settings;
 
 pub use acl::LockAcl;
 pub use acquire::Acquire;

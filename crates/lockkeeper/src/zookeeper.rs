@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
+use backon::{BackoffBuilder, ConstantBuilder, ExponentialBuilder, Retryable};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{Loss, SessionId, Zxid};
@@ -18,6 +18,7 @@ use zookeeper_client as zk;
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Watcher, Written};
+use crate::keeper::Reconnect;
 use crate::servers::Servers;
 
 /// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
@@ -47,6 +48,8 @@ const VISIBLE: [zk::Acl; 2] =
 pub(crate) struct ZooKeeper {
     pub(crate) servers: Servers,
     pub(crate) session_timeout: Duration,
+    /// How often to try again, if not as often as there is time for.
+    pub(crate) reconnect: Option<Reconnect>,
     /// What this process proves itself with, each for a scheme.
     pub(crate) credentials: Vec<(String, Vec<u8>)>,
     /// Who may use the nodes that are made.
@@ -58,24 +61,17 @@ pub(crate) struct ZooKeeper {
 impl Network for ZooKeeper {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
         async move {
+            let started = tokio::time::Instant::now();
             let attempt = || self.connect();
-            // Every server was tried once before a retry, so these pauses are between whole rounds.
-            let rounds = ExponentialBuilder::default()
-                .with_min_delay(Duration::from_millis(20))
-                .with_max_delay(Duration::from_secs(1))
-                .with_jitter()
-                .without_max_times();
-            let retried = attempt.retry(rounds).when(|error| !matches!(error, zk::Error::AuthFailed));
+            let retried = attempt.retry(self.rounds()).when(|error| !matches!(error, zk::Error::AuthFailed));
             // A part of the patience is kept for finding out why.
             let questions = (patience / 4).min(Duration::from_millis(500));
             match tokio::time::timeout(patience - questions, retried).await {
                 Ok(Ok(client)) => Ok(opened(client, self.servers.chroot().to_owned(), self.acl)),
                 Ok(Err(zk::Error::AuthFailed)) => Err(Error::AuthFailed { servers: self.servers.to_string() }),
-                Ok(Err(_)) | Err(_) => Err(Error::Unreachable {
-                    servers: self.servers.to_string(),
-                    waited: patience,
-                    detail: self.servers.diagnose(questions).await,
-                }),
+                // All tries used up, or all the time.
+                Ok(Err(_)) => Err(self.unreachable(started.elapsed(), questions).await),
+                Err(_) => Err(self.unreachable(patience, questions).await),
             }
         }
         .boxed()
@@ -83,6 +79,27 @@ impl Network for ZooKeeper {
 }
 
 impl ZooKeeper {
+    /// The pauses between tries. Every server was tried once before a retry, so they are between whole rounds.
+    fn rounds(&self) -> Box<dyn Iterator<Item = Duration> + Send + Sync> {
+        match self.reconnect {
+            Some(Reconnect { retries, delay }) => {
+                Box::new(ConstantBuilder::new().with_delay(delay).with_max_times(retries as usize).build())
+            }
+            None => Box::new(
+                ExponentialBuilder::default()
+                    .with_min_delay(Duration::from_millis(20))
+                    .with_max_delay(Duration::from_secs(1))
+                    .with_jitter()
+                    .without_max_times()
+                    .build(),
+            ),
+        }
+    }
+
+    async fn unreachable(&self, waited: Duration, questions: Duration) -> Error {
+        Error::Unreachable { servers: self.servers.to_string(), waited, detail: self.servers.diagnose(questions).await }
+    }
+
     /// Tries every server once. Dropping the future leaves no session behind.
     ///
     /// In a task of its own: given up between the server's opening of the session and its answer, the session would stay

@@ -19,7 +19,7 @@ struct Listing<'a> {
 /// Lists locks; returns the exit status.
 pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
-    let settings = Settings::read(args.connect)?;
+    let settings = Settings::read(args.connect, printer)?;
     if args.broken {
         return list_broken(&settings, root, printer).await;
     }

@@ -1,6 +1,7 @@
 //! One module a verb.
 
 pub(crate) mod breaking;
+pub(crate) mod config;
 pub(crate) mod list;
 pub(crate) mod revoke;
 pub(crate) mod run;

@@ -12,13 +12,13 @@ use lockkeeper::{Builder, Error, LockPath, Lockkeeper, Loss, MultiGuard, Release
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::args::{LeaseArgs, RunArgs};
+use crate::args::{KindArgs, LeaseArgs, RunArgs};
 use crate::child::{Job, Outcome, Terms};
 use crate::exit::{Code, Failure};
 use crate::kind::Kind;
 use crate::local;
 use crate::output::Printer;
-use crate::settings::{CONNECT_TIMEOUT, Place, Settings, lock_path};
+use crate::settings::{Place, Settings, lock_path};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting;
 
@@ -34,15 +34,19 @@ const PROGRAM_CHARS: usize = 200;
 /// Runs a command under a lock; returns the exit status.
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
     let paths = lock_paths(&args.names)?;
-    let kind = Kind::of(&args.kind)?;
     if args.leased.lease.is_some() && paths.len() > 1 {
         return Err(Failure::new(Code::Usage, "--lease takes one lock"));
     }
-    let settings = Settings::read(args.connect)?;
+    let settings = Settings::read(args.connect, printer)?;
+    let kind = Kind::of(&args.kind, &settings.all)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     // A wait of nothing is a try: no server could answer in no time.
-    let wait = args.wait.filter(|wait| !wait.is_zero());
+    let wait = args.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.wait {
+        // A class may have a wait of its own, which the files say.
+        None if !args.once => task_timeout(&args.kind, &settings.all),
+        _ => None,
+    });
     let mut line = Line {
         paths,
         kind,
@@ -51,6 +55,8 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         leased: args.leased,
         preemption: None,
         builder: settings.builder().program(program(&args.command)),
+        connect_timeout: settings.connect_timeout(),
+        tries_on: settings.all.reconnect().is_none(),
         place: settings.place,
         started: Instant::now(),
         deadline: wait.map(|wait| Instant::now() + wait),
@@ -104,6 +110,15 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
             printer.note(&format!("{} was lost before the command ended: {loss}", line.locks()));
             Ok(Code::Lost as u8)
         }
+    }
+}
+
+/// How long requests of a class wait by the settings.
+fn task_timeout(args: &KindArgs, settings: &lockkeeper::settings::Settings) -> Option<Duration> {
+    match (args.foreground, args.background) {
+        (true, _) => settings.foreground.timeout.value,
+        (_, true) => settings.background.timeout.value,
+        _ => None,
     }
 }
 
@@ -172,6 +187,9 @@ struct Line {
     preemption: Option<watch::Receiver<Option<Preemption>>>,
     builder: Builder,
     place: Place,
+    connect_timeout: Duration,
+    /// Whether it was not said how often to try to connect, so that whoever was in line tries on.
+    tries_on: bool,
     started: Instant,
     deadline: Option<Instant>,
     /// Here, not in the future that stands in line, so that whoever drops that can still leave in order.
@@ -186,7 +204,7 @@ impl Line {
         loop {
             let keeper = match self.connect().await {
                 // It was there before: whoever waits without an end in sight waits for the servers as well.
-                Err(failure) if stood && failure.code == Code::Unreachable && self.has_time() => {
+                Err(failure) if stood && self.tries_on && failure.code == Code::Unreachable && self.has_time() => {
                     self.printer.note(&format!("{}; trying on", failure.message));
                     continue;
                 }
@@ -252,7 +270,7 @@ impl Line {
     }
 
     async fn connect(&self) -> Result<Lockkeeper, Failure> {
-        let patience = self.remaining().map_or(CONNECT_TIMEOUT, |remaining| remaining.min(CONNECT_TIMEOUT));
+        let patience = self.remaining().map_or(self.connect_timeout, |remaining| remaining.min(self.connect_timeout));
         let builder = self.builder.clone().connect_timeout(patience);
         match &self.place {
             Place::Ensemble(servers) => Ok(builder.connect(servers).await?),

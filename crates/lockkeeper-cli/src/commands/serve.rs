@@ -5,10 +5,10 @@ use std::path::Path;
 use lockkeeper::embedded::server_config;
 use lockkeeper_server::{Accounts, Server, Storage, Tls};
 
-use crate::args::ServeArgs;
+use crate::args::{ConnectArgs, ServeArgs};
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
-use crate::settings::state_dir;
+use crate::settings::{Settings, state_dir};
 use crate::signals::{ENDING, Signals};
 
 /// Serves until told to stop; returns the exit status.
@@ -18,7 +18,11 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     let storage = match (args.memory, args.data) {
         (true, _) => Storage::Memory,
         (false, Some(dir)) => Storage::Directory(dir),
-        (false, None) => Storage::Directory(state_dir(args.state_dir)?.join("serve")),
+        (false, None) => {
+            let connect = ConnectArgs { state_dir: args.state_dir, ..ConnectArgs::default() };
+            let settings = Settings::read(connect, printer)?;
+            Storage::Directory(state_dir(&settings.all)?.join("serve"))
+        }
     };
     let data = match &storage {
         Storage::Directory(dir) => format!("its data is in {}", dir.display()),

@@ -1,19 +1,20 @@
 //! `lockkeeper show`: who holds a lock, who waits for it, and what else is at its path.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use lockkeeper::{Admin, ContenderInfo, Error, LockInfo};
+use lockkeeper::{Admin, ContenderInfo, Error, LockInfo, Lockkeeper};
 
 use crate::args::ShowArgs;
 use crate::exit::Failure;
 use crate::local;
 use crate::output::{self, LockView, Printer, moment, part, permits, plain, standing};
-use crate::settings::{CONNECT_TIMEOUT, Place, Settings, lock_path};
+use crate::settings::{Place, Settings, lock_path};
 
 /// Shows a lock; returns the exit status.
 pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
-    let settings = Settings::read(args.connect)?;
+    let settings = Settings::read(args.connect, printer)?;
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(at.as_str()).await).await?;
     // Where no server runs nobody can hold anything.
@@ -33,17 +34,30 @@ pub(crate) async fn inquire<T>(
     settings: &Settings,
     question: impl AsyncFnOnce(Admin) -> Result<T, Error>,
 ) -> Result<Option<T>, Failure> {
-    let builder = settings.builder().connect_timeout(CONNECT_TIMEOUT);
-    let keeper = match &settings.place {
-        Place::Ensemble(servers) => builder.connect(servers).await?,
-        Place::Machine(home) => match local::connect_running(home, &builder).await? {
-            Some(keeper) => keeper,
-            None => return Ok(None),
-        },
+    let Some(keeper) = connect_running(settings).await? else {
+        return Ok(None);
     };
     let answer = question(keeper.admin()).await;
     keeper.close().await;
     Ok(Some(answer?))
+}
+
+/// What session timeout the server agrees to; `None` if the place is this user's server and none runs.
+pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Option<Duration>, Failure> {
+    let Some(keeper) = connect_running(settings).await? else {
+        return Ok(None);
+    };
+    let timeout = keeper.session_timeout();
+    keeper.close().await;
+    Ok(timeout)
+}
+
+async fn connect_running(settings: &Settings) -> Result<Option<Lockkeeper>, Failure> {
+    let builder = settings.builder();
+    match &settings.place {
+        Place::Ensemble(servers) => Ok(Some(builder.connect(servers).await?)),
+        Place::Machine(home) => local::connect_running(home, &builder).await,
+    }
 }
 
 fn text(lock: &LockInfo) -> String {

@@ -24,7 +24,7 @@ struct Why<'a> {
 /// Explains a lock; returns the exit status.
 pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
-    let settings = Settings::read(args.connect)?;
+    let settings = Settings::read(args.connect, printer)?;
     let at = path.clone();
     let answer =
         inquire(&settings, async move |admin| Ok((admin.show(at.as_str()).await?, admin.broken(at.as_str()).await?)));

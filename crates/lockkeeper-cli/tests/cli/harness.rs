@@ -52,6 +52,8 @@ impl Home {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
             command.env_remove(name);
         }
+        // Whoever runs the tests may have settings.
+        command.env("LOCKKEEPER_CONFIG", "/dev/null");
         command.env("LOCKKEEPER_STATE_DIR", self.state()).current_dir(self.dir.path());
         if let Some(servers) = &self.servers {
             command.env("LOCKKEEPER_SERVERS", servers);

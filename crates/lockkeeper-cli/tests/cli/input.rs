@@ -22,7 +22,10 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
         (&["run", "a", "--wait", "-1s", "--", "true"], "unexpected argument '-1'"),
         (&["run", "a", "--try", "--wait", "1s", "--", "true"], "cannot be used with"),
         (&["run", "a", "--conflict-exit-code", "300", "--", "true"], "300"),
-        (&["run", "a", "--session-timeout", "1ms", "--", "true"], "session timeout of 1ms is out of range"),
+        (
+            &["run", "a", "--session-timeout", "1ms", "--", "true"],
+            "--session-timeout: 1ms is out of range; choose one from 500ms",
+        ),
         (&["run", "", "--", "touch", "ran"], "must not be empty"),
         (&["run", "/", "--", "touch", "ran"], "is the root of all nodes"),
         (&["run", "a//b", "--", "touch", "ran"], "empty component"),

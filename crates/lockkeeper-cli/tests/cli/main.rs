@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod breaking;
+mod config;
 mod harness;
 mod input;
 mod kinds;

@@ -11,6 +11,7 @@ mod faces;
 mod helix;
 mod kinds;
 mod recipes;
+mod settings;
 mod simulation;
 mod support;
 mod trust;

@@ -1,0 +1,104 @@
+//! `lockkeeper config`: every setting, and who says so.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lockkeeper::settings::{Entry, Key, Origin};
+use serde::Serialize;
+
+use crate::args::ConfigArgs;
+use crate::exit::Failure;
+use crate::output::{self, Printer, plain};
+use crate::settings::{Place, Settings};
+
+use super::show::inquire_session_timeout;
+
+/// Prints the settings; returns the exit status.
+pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Failure> {
+    let settings = Settings::read(args.settings, printer)?;
+    let negotiated = if args.connect { inquire_session_timeout(&settings).await? } else { None };
+    if args.connect && negotiated.is_none() {
+        printer.note("this user's server does not run, so there is no session to ask about");
+    }
+    let negotiated = negotiated.map(|timeout| humantime::format_duration(timeout).to_string());
+    let entries = settings.all.entries();
+    if printer.is_json() {
+        let settings = entries.iter().map(EntryView::of).collect();
+        output::document(&ConfigView { settings, negotiated_session_timeout: negotiated })?;
+        return Ok(0);
+    }
+    let width = Key::ALL.into_iter().map(|key| key.name().len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for entry in &entries {
+        let value = entry.value.clone().unwrap_or_else(|| unset(entry.key, &settings.place));
+        let agreed = match (&negotiated, entry.key) {
+            (Some(agreed), Key::SessionTimeout) => format!(", {agreed} agreed with the server"),
+            _ => String::new(),
+        };
+        // Writing to a string never fails.
+        _ = writeln!(
+            text,
+            "{:width$}  {}  ({}{agreed})",
+            entry.key.name(),
+            plain(&value),
+            plain(&entry.origin.to_string())
+        );
+    }
+    output::data(&text)?;
+    Ok(0)
+}
+
+/// What it means that a setting is not set.
+fn unset(key: Key, place: &Place) -> String {
+    match (key, place) {
+        (Key::Servers, _) => "none: this user's server on this machine".to_owned(),
+        (Key::StateDir, Place::Machine(home)) => home.dir().display().to_string(),
+        (Key::StateDir, Place::Ensemble(_)) => "not used".to_owned(),
+        (Key::ConnectionRetry, _) => "for 10s; in line, as long as the session may live".to_owned(),
+        (Key::ForegroundTimeout | Key::BackgroundTimeout, _) => "none: waits".to_owned(),
+        _ => "none".to_owned(),
+    }
+}
+
+/// All settings, as `--json` shows them. These fields are documented and stay.
+#[derive(Serialize)]
+struct ConfigView<'a> {
+    settings: Vec<EntryView<'a>>,
+    negotiated_session_timeout: Option<String>,
+}
+
+#[derive(Serialize)]
+struct EntryView<'a> {
+    key: &'static str,
+    value: Option<&'a str>,
+    /// `default`, `file`, `variable` or `flag`.
+    origin: &'static str,
+    file: Option<&'a Path>,
+    line: Option<usize>,
+    /// The variable or the flag.
+    name: Option<&'a str>,
+    variable: String,
+    property: Option<&'static str>,
+}
+
+impl<'a> EntryView<'a> {
+    fn of(entry: &'a Entry) -> Self {
+        let (origin, file, line, name) = match &entry.origin {
+            Origin::File { path, line } => ("file", Some(path.as_path()), *line, None),
+            Origin::Variable(name) => ("variable", None, None, Some(name.as_str())),
+            Origin::Flag(name) => ("flag", None, None, Some(name.as_str())),
+            _ => ("default", None, None, None),
+        };
+        let (key, value) = (entry.key.name(), entry.value.as_deref());
+        EntryView {
+            key,
+            value,
+            origin,
+            file,
+            line,
+            name,
+            variable: entry.key.variable(),
+            property: entry.key.property(),
+        }
+    }
+}

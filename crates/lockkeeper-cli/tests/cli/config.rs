@@ -1,0 +1,123 @@
+//! Settings on the command line: what is set, who says so, and what it does to `run`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{Home, Served, failure, until};
+
+fn write(home: &Home, name: &str, text: &str) -> String {
+    let path = home.file(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// One setting of `config --json`.
+fn of<'a>(told: &'a Value, key: &str) -> &'a Value {
+    told["settings"].as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap()
+}
+
+#[test]
+fn config_prints_every_value_and_who_says_so() {
+    let home = Home::new();
+    let properties = write(&home, "app.properties", "# x\nzookeeper.session.timeout=7000\n");
+    let mut command = home.command(&["config", "--json", "--properties", &properties, "--servers", "zk1:2181"]);
+    let output = command.env("LOCKKEEPER_BACKGROUND_TIMEOUT", "9s").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let brief = |key: &str| {
+        let entry = of(&told, key);
+        (entry["value"].as_str(), entry["origin"].as_str().unwrap(), entry["name"].as_str(), entry["line"].as_i64())
+    };
+    assert_eq!(brief("servers"), (Some("zk1:2181"), "flag", Some("--servers"), None));
+    assert_eq!(brief("session_timeout"), (Some("7s"), "file", None, Some(2)));
+    assert_eq!(of(&told, "session_timeout")["file"], properties.as_str());
+    assert_eq!(brief("background.timeout"), (Some("9s"), "variable", Some("LOCKKEEPER_BACKGROUND_TIMEOUT"), None));
+    assert_eq!(brief("foreground.timeout"), (Some("2s"), "default", None, None));
+    let output = home.output(&["config"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("none: this user's server on this machine  (default)"), "{text}");
+    assert!(text.contains("LOCKKEEPER_STATE_DIR"), "{text}");
+    assert!(!home.state().exists(), "looking starts nothing");
+}
+
+/// C-36: the session timeout that the server agrees to is shown.
+#[test]
+fn config_shows_the_negotiated_session_timeout() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let args = ["config", "--connect", "--json", "--servers", &served.address, "--session-timeout", "7s"];
+    let output = home.output(&args);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["negotiated_session_timeout"], "7s");
+    let output = home.output(&["config", "--connect", "--servers", &served.address, "--session-timeout", "500ms"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with("session_timeout")).unwrap();
+    assert!(line.contains("500ms  (--session-timeout, ") && line.ends_with(" agreed with the server)"), "{line}");
+}
+
+/// C-44: told on standard error; with --strict an error.
+#[test]
+fn a_mistyped_key_is_told_and_with_strict_it_is_an_error() {
+    let home = Home::new();
+    let properties = write(&home, "app.properties", "zookeeper.server=zk1\n");
+    let output = home.output(&["config", "--properties", &properties]);
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(
+        output.status.success() && text.contains("app.properties:1: zookeeper.server: there is no such key"),
+        "{text}"
+    );
+    assert!(text.contains("did you mean zookeeper.servers?"), "{text}");
+    let (code, line) =
+        failure(&home.output(&["run", "a", "--strict", "--properties", &properties, "--", "touch", "ran"]));
+    assert_eq!(code, Some(64), "{line}");
+    assert!(line.contains("app.properties:1: ") && !home.file("ran").exists(), "{line}");
+    for (name, text, say) in [
+        ("a.toml", "session_timeout = 5", "a.toml:1: session_timeout: is of the type integer"),
+        ("b.toml", "severs = 'x'", "did you mean servers?"),
+    ] {
+        let config = write(&home, name, text);
+        let (code, line) = failure(&home.output(&["list", "--config", &config]));
+        assert!(code == Some(64) && line.contains(say), "{line}");
+    }
+    let (code, line) = failure(&home.output(&["list", "--config", "missing.toml"]));
+    assert!(code == Some(64) && line.contains("missing.toml: cannot be read"), "{line}");
+}
+
+#[test]
+fn the_users_own_file_is_read_where_none_is_named() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.file("etc/lockkeeper")).unwrap();
+    write(&home, "etc/lockkeeper/config.toml", "session_timeout = \"8s\"\n");
+    let output =
+        home.command(&["config"]).env_remove("LOCKKEEPER_CONFIG").env("XDG_CONFIG_HOME", home.file("etc")).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(text.contains("8s  (") && text.contains("etc/lockkeeper/config.toml:1)"), "{text}");
+}
+
+/// C-28, C-39, C-40, C-42, C-43: the letters and the waits of the classes are those of the file; --wait comes before them.
+#[test]
+fn run_uses_the_classes_of_the_settings() {
+    let home = Home::new();
+    let config = write(
+        &home,
+        "config.toml",
+        "[foreground]\nprefix = \"K\"\ntimeout = \"200ms\"\n[background]\nprefix = \"P\"\ntimeout = \"30s\"\n",
+    );
+    let mut holder = home.spawn("a", &["--background", "--config", &config], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(home.show("a")["holders"][0]["class"], "P");
+    let since = Instant::now();
+    let output =
+        home.output(&["run", "a", "--foreground", "--config", &config, "--message", "save", "--", "touch", "ran"]);
+    let (code, line) = failure(&output);
+    assert_eq!(code, Some(75), "{line}");
+    assert!(since.elapsed() >= Duration::from_millis(200) && !home.file("ran").exists());
+    let mut patient = home.spawn("a", &["--foreground", "--wait", "60s", "--config", &config], "echo in");
+    until("it waits", || home.count("a") == (1, 1));
+    assert_eq!(home.show("a")["waiters"][0]["class"], "K");
+    holder.close_stdin();
+    assert_eq!((holder.end().0, patient.line().as_str(), patient.end().0), (Some(0), "in", Some(0)));
+    assert!(Path::new(&config).exists());
+}

@@ -1,0 +1,121 @@
+//! Every setting once: what it is called in each layer.
+
+/// A setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Key {
+    /// The servers of the ensemble.
+    Servers,
+    /// How long a session lives without a sign of life.
+    SessionTimeout,
+    /// How often a lost or missing connection is tried again.
+    ConnectionRetry,
+    /// The pause between these tries.
+    ConnectionDelay,
+    /// The letters of the foreground's nodes.
+    ForegroundPrefix,
+    /// How long a foreground request waits.
+    ForegroundTimeout,
+    /// The letters of the background's nodes.
+    BackgroundPrefix,
+    /// How long a background request waits.
+    BackgroundTimeout,
+    /// How often background work that was not granted is tried again.
+    Retries,
+    /// The first pause between these tries; later ones are longer.
+    RetryDelay,
+    /// Where work goes that was never granted.
+    DeadLetter,
+    /// Where this user's own server keeps its state.
+    StateDir,
+    /// Whether unknown keys are mistakes.
+    Strict,
+}
+
+impl Key {
+    /// All of them, in the order in which they are told.
+    pub const ALL: [Key; 13] = [
+        Key::Servers,
+        Key::SessionTimeout,
+        Key::ConnectionRetry,
+        Key::ConnectionDelay,
+        Key::ForegroundPrefix,
+        Key::ForegroundTimeout,
+        Key::BackgroundPrefix,
+        Key::BackgroundTimeout,
+        Key::Retries,
+        Key::RetryDelay,
+        Key::DeadLetter,
+        Key::StateDir,
+        Key::Strict,
+    ];
+
+    /// Its name in our own files; before a dot, the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Key::Servers => "servers",
+            Key::SessionTimeout => "session_timeout",
+            Key::ConnectionRetry => "connection.retry",
+            Key::ConnectionDelay => "connection.delay",
+            Key::ForegroundPrefix => "foreground.prefix",
+            Key::ForegroundTimeout => "foreground.timeout",
+            Key::BackgroundPrefix => "background.prefix",
+            Key::BackgroundTimeout => "background.timeout",
+            Key::Retries => "background.retries",
+            Key::RetryDelay => "background.retry_delay",
+            Key::DeadLetter => "background.dead_letter",
+            Key::StateDir => "state_dir",
+            Key::Strict => "strict",
+        }
+    }
+
+    /// Its name in Contentserv's files, where it has one.
+    pub const fn property(self) -> Option<&'static str> {
+        match self {
+            Key::Servers => Some("zookeeper.servers"),
+            Key::SessionTimeout => Some("zookeeper.session.timeout"),
+            Key::ConnectionRetry => Some("zookeeper.connection.retry"),
+            Key::ConnectionDelay => Some("zookeeper.connection.delay"),
+            Key::ForegroundPrefix => Some("zookeeper.foreground.lock.prefix"),
+            Key::ForegroundTimeout => Some("zookeeper.foreground.task.timeout"),
+            Key::BackgroundPrefix => Some("zookeeper.background.lock.prefix"),
+            Key::BackgroundTimeout => Some("zookeeper.background.task.timeout"),
+            Key::Retries => Some("elastic.request.retry.count"),
+            Key::RetryDelay | Key::DeadLetter | Key::StateDir | Key::Strict => None,
+        }
+    }
+
+    /// Its environment variable: the name in capitals, with `_` for the dot.
+    pub fn variable(self) -> String {
+        format!("LOCKKEEPER_{}", self.name().replace('.', "_").to_uppercase())
+    }
+}
+
+/// The known name that somebody probably meant, if one is close enough.
+pub(super) fn meant<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |name: &&str| strsim::jaro_winkler(written, name);
+    let best = known.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(&best) > LIKE).then_some(best)
+}
+
+/// From here on two names are probably the same, misspelt; 1 is equality.
+const LIKE: f64 = 0.85;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_name_is_recognised_and_a_strange_one_is_not() {
+        let names = Key::ALL.map(Key::name);
+        assert_eq!(meant("sever", names), Some("servers"));
+        assert_eq!(meant("session-timeout", names), Some("session_timeout"));
+        assert_eq!(meant("colour", names), None);
+    }
+
+    #[test]
+    fn variables_are_named_after_the_keys() {
+        assert_eq!(Key::SessionTimeout.variable(), "LOCKKEEPER_SESSION_TIMEOUT");
+        assert_eq!(Key::Retries.variable(), "LOCKKEEPER_BACKGROUND_RETRIES");
+    }
+}

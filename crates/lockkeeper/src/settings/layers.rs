@@ -1,0 +1,62 @@
+//! What each layer gives, before anybody asks what it means.
+
+use std::path::Path;
+
+use super::fault::{Fault, Origin};
+use super::keys::Key;
+
+/// How a time is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// As a plain number of milliseconds.
+    Millis,
+    /// With its unit: `500ms`, `30s`.
+    Written,
+}
+
+/// One value as it was written somewhere.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    pub(super) key: Key,
+    /// The key as it is written there.
+    pub(super) written: String,
+    pub(super) text: String,
+    pub(super) unit: Unit,
+    pub(super) origin: Origin,
+}
+
+impl Given {
+    /// What is wrong with it.
+    pub(super) fn fault(&self, problem: impl Into<String>) -> Fault {
+        Fault::new(self.origin.clone(), &self.written, problem)
+    }
+}
+
+/// What was given so far, later layers behind earlier ones, and what was wrong with it.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    pub(super) given: Vec<Given>,
+    pub(super) faults: Vec<Fault>,
+    /// Mistakes that do not stop anybody, unless they want to be strict.
+    pub(super) warnings: Vec<Fault>,
+}
+
+impl Layers {
+    /// Reads a file, or says why it cannot be read; `None` if it is missing and may be.
+    pub(super) fn file(&mut self, path: &Path, may_miss: bool) -> Option<Vec<u8>> {
+        match std::fs::read(path) {
+            Ok(bytes) => Some(bytes),
+            Err(error) if may_miss && error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                let origin = Origin::File { path: path.to_owned(), line: None };
+                self.faults.push(Fault::new(origin, "", format!("cannot be read: {error}")));
+                None
+            }
+        }
+    }
+}
+
+/// A place in a file.
+pub(super) fn at(path: &Path, line: usize) -> Origin {
+    Origin::File { path: path.to_owned(), line: Some(line) }
+}

@@ -1,0 +1,63 @@
+//! Contentserv's `.properties` files, with their keys verbatim.
+//!
+//! Such a file belongs to others as well, so keys that are not ours are none of our business; what begins with `zookeeper.`
+//! is, and a misspelt one must not be a setting that silently stays at its default.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use java_properties::{LineContent, PropertiesIter};
+
+use super::fault::Fault;
+use super::keys::{Key, meant};
+use super::layers::{Given, Layers, Unit, at};
+
+const OURS: &str = "zookeeper.";
+
+/// Reads a file into the layers. A key given twice counts as it stands last, as in Java, and is told.
+pub(super) fn read(path: &Path, layers: &mut Layers) {
+    let Some(bytes) = layers.file(path, false) else {
+        return;
+    };
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for line in PropertiesIter::new(bytes.as_slice()) {
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => {
+                let fault = Fault::new(at(path, error.line_number().unwrap_or(1)), "", error.to_string());
+                return layers.faults.push(fault.remedy("write a line of the form key=value"));
+            }
+        };
+        let number = line.line_number();
+        let LineContent::KVPair(written, text) = line.consume_content() else {
+            continue;
+        };
+        let known = Key::ALL.into_iter().find(|key| key.property() == Some(&written));
+        let properties = Key::ALL.into_iter().filter_map(Key::property);
+        match (known, meant(&written, properties)) {
+            (Some(key), _) => {
+                if let Some(before) = seen.insert(written.clone(), number) {
+                    let problem = format!("is given twice, at line {before} too; this one counts");
+                    layers.warnings.push(Fault::new(at(path, number), &written, problem));
+                    layers.given.retain(|given| given.key != key || given.origin != at(path, before));
+                }
+                // Java keeps spaces at the end of a value. Nobody means them.
+                let text = text.trim().to_owned();
+                layers.given.push(Given { key, written, text, unit: Unit::Millis, origin: at(path, number) });
+            }
+            (None, Some(meant)) if written.starts_with(OURS) || misspelt(&written, meant) => {
+                let fault = Fault::new(at(path, number), written, "there is no such key");
+                layers.warnings.push(fault.remedy(format!("did you mean {meant}?")));
+            }
+            (None, _) if written.starts_with(OURS) => {
+                layers.warnings.push(Fault::new(at(path, number), written, "there is no such key"));
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+/// Whether a key of nobody known is one of ours but for a letter or two. Its file has keys of others that look alike.
+fn misspelt(written: &str, meant: &str) -> bool {
+    strsim::osa_distance(written, meant) <= 2
+}

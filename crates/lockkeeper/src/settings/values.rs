@@ -1,0 +1,249 @@
+//! What the layers together mean: each value read, bounded, and checked against the others.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkeeper_core::Class;
+
+use super::fault::{Origin, SettingsError};
+use super::keys::Key;
+use super::layers::{Given, Layers, Unit};
+use super::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings};
+use crate::contentserv::TASK_TIMEOUT;
+use crate::servers::Servers;
+
+/// Below the least, an ordinary hiccup of a machine looks like a crash.
+const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(24 * 3600));
+
+const TASK_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(30 * 24 * 3600));
+
+const DELAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(3600));
+
+const MOST_TRIES: u32 = 1_000_000;
+
+/// One setting as people look at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Which one.
+    pub key: Key,
+    /// Its value as our own files write it; `None` if it is not set and that means something of its own.
+    pub value: Option<String>,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+/// What one layer gives is not what it should be: the problem, and what to write.
+type Wrong = (String, String);
+
+/// Reads what the layers give. `contentserv` chooses its defaults.
+pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings, SettingsError> {
+    let ours = |theirs: Duration, ours: Duration| if contentserv { theirs } else { ours };
+    let task_timeout = contentserv.then_some(TASK_TIMEOUT);
+    let localhost = contentserv.then(|| "localhost:2181".to_owned());
+    let five_seconds = Duration::from_secs(5);
+    let l = &mut layers;
+    let mut settings = Settings {
+        servers: take(l, Key::Servers, localhost, |given| servers(given).map(Some)),
+        session_timeout: take(l, Key::SessionTimeout, ours(five_seconds, Duration::from_secs(10)), |given| {
+            duration(given, SESSION_TIMEOUTS)
+        }),
+        connection_retry: take(l, Key::ConnectionRetry, contentserv.then_some(CONNECTION_RETRIES), |given| {
+            count(given).map(Some)
+        }),
+        connection_delay: take(l, Key::ConnectionDelay, Duration::from_secs(1), |given| duration(given, DELAYS)),
+        foreground: ClassSettings {
+            prefix: take(l, Key::ForegroundPrefix, Class::FOREGROUND, class),
+            timeout: take(l, Key::ForegroundTimeout, task_timeout, |given| duration(given, TASK_TIMEOUTS).map(Some)),
+        },
+        background: ClassSettings {
+            prefix: take(l, Key::BackgroundPrefix, Class::BACKGROUND, class),
+            timeout: take(l, Key::BackgroundTimeout, task_timeout, |given| duration(given, TASK_TIMEOUTS).map(Some)),
+        },
+        retries: take(l, Key::Retries, if contentserv { RETRIES } else { 0 }, count),
+        retry_delay: take(l, Key::RetryDelay, Duration::from_secs(1), |given| duration(given, DELAYS)),
+        dead_letter: take(l, Key::DeadLetter, None, |given| dead_letter(given).map(Some)),
+        state_dir: take(l, Key::StateDir, None, |given| directory(given).map(Some)),
+        strict: take(l, Key::Strict, false, flag),
+        warnings: Vec::new(),
+    };
+    differ(&settings, &mut layers);
+    let Layers { mut faults, warnings, .. } = layers;
+    if settings.strict.value {
+        faults.extend(warnings);
+    } else {
+        settings.warnings = warnings;
+    }
+    if faults.is_empty() { Ok(settings) } else { Err(SettingsError { faults }) }
+}
+
+/// The last of what was given for a key; every one that cannot be read is a fault.
+fn take<T>(layers: &mut Layers, key: Key, default: T, read: impl Fn(&Given) -> Result<T, Wrong>) -> Setting<T> {
+    let mut setting = Setting { value: default, origin: Origin::Default };
+    let Layers { given, faults, .. } = layers;
+    for given in given.iter().filter(|given| given.key == key) {
+        match read(given) {
+            Ok(value) => setting = Setting { value, origin: given.origin.clone() },
+            Err((problem, remedy)) => faults.push(given.fault(problem).remedy(remedy)),
+        }
+    }
+    setting
+}
+
+/// The classes must not be one.
+fn differ(settings: &Settings, layers: &mut Layers) {
+    let (foreground, background) = (&settings.foreground.prefix, &settings.background.prefix);
+    if foreground.value != background.value {
+        return;
+    }
+    let given = |key, origin: &Origin| layers.given.iter().rfind(|given| given.key == key && given.origin == *origin);
+    let given = given(Key::BackgroundPrefix, &background.origin).or(given(Key::ForegroundPrefix, &foreground.origin));
+    let Some(given) = given else {
+        return;
+    };
+    let (other, origin) = match given.key {
+        Key::BackgroundPrefix => ("foreground", &foreground.origin),
+        _ => ("background", &background.origin),
+    };
+    let problem = format!("{:?} is the prefix of the {other} as well ({origin})", given.text);
+    let fault = given.fault(problem).remedy("give them two; the one that sorts first has priority");
+    layers.faults.push(fault);
+}
+
+fn servers(given: &Given) -> Result<String, Wrong> {
+    match given.text.parse::<Servers>() {
+        Ok(_) => Ok(given.text.clone()),
+        Err(error) => Err((error.to_string(), "write host:port, with commas between several".to_owned())),
+    }
+}
+
+fn duration(given: &Given, (least, most): (Duration, Duration)) -> Result<Duration, Wrong> {
+    let text = &given.text;
+    let (read, example) = match given.unit {
+        Unit::Millis => {
+            (text.parse().map(Duration::from_millis).map_err(|_| "is no number".to_owned()), "milliseconds, as in 5000")
+        }
+        Unit::Written => (humantime::parse_duration(text).map_err(|error| error.to_string()), "500ms, 30s, 5m or 3h"),
+    };
+    let duration = read.map_err(|problem| match problem.as_str() {
+        "is no number" => (format!("{text:?} is no number"), format!("write {example}")),
+        problem => (format!("{text:?} is no time: {problem}"), format!("write {example}")),
+    })?;
+    if (least..=most).contains(&duration) {
+        return Ok(duration);
+    }
+    let [least, most] = [least, most].map(|bound| match given.unit {
+        Unit::Millis => bound.as_millis().to_string(),
+        Unit::Written => humantime::format_duration(bound).to_string(),
+    });
+    Err((format!("{text} is out of range"), format!("choose one from {least} to {most}")))
+}
+
+fn count(given: &Given) -> Result<u32, Wrong> {
+    let count = given.text.parse().ok().filter(|count| *count <= MOST_TRIES);
+    count.ok_or_else(|| (format!("{:?} is no count", given.text), format!("write a number from 0 to {MOST_TRIES}")))
+}
+
+fn class(given: &Given) -> Result<Class, Wrong> {
+    Class::new(&given.text).map_err(|error| (error.to_string(), "write letters such as A and B".to_owned()))
+}
+
+fn flag(given: &Given) -> Result<bool, Wrong> {
+    match given.text.as_str() {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        text => Err((format!("{text:?} is neither true nor false"), "write true or false".to_owned())),
+    }
+}
+
+fn directory(given: &Given) -> Result<PathBuf, Wrong> {
+    let dir = PathBuf::from(&given.text);
+    // A file is read from many working directories; a flag is typed in one.
+    if dir.as_os_str().is_empty() || dir.is_relative() && matches!(given.origin, Origin::File { .. }) {
+        return Err((format!("{:?} is no absolute path", given.text), "write the whole path".to_owned()));
+    }
+    Ok(dir)
+}
+
+fn dead_letter(given: &Given) -> Result<String, Wrong> {
+    let text = &given.text;
+    let remedy = || "write file: and an absolute path".to_owned();
+    match text.split_once(':') {
+        Some(("file", "")) => Err((format!("{text:?} names no file"), remedy())),
+        Some(("file", path)) if !path.starts_with('/') && matches!(given.origin, Origin::File { .. }) => {
+            Err((format!("{text:?} is no absolute path"), remedy()))
+        }
+        _ if text.is_empty() => Err(("is empty".to_owned(), remedy())),
+        _ => Ok(text.clone()),
+    }
+}
+
+impl Settings {
+    /// All settings, each with who says so, in a fixed order.
+    pub fn entries(&self) -> Vec<Entry> {
+        fn entry<T>(key: Key, setting: &Setting<T>, show: impl Fn(&T) -> Option<String>) -> Entry {
+            Entry { key, value: show(&setting.value), origin: setting.origin.clone() }
+        }
+        let time = |time: &Duration| Some(humantime::format_duration(*time).to_string());
+        let wait = |wait: &Option<Duration>| wait.as_ref().and_then(time);
+        let number = |number: &u32| Some(number.to_string());
+        let letters = |class: &Class| Some(class.to_string());
+        let Settings { foreground, background, .. } = self;
+        Key::ALL
+            .into_iter()
+            .map(|key| match key {
+                Key::Servers => entry(key, &self.servers, Clone::clone),
+                Key::SessionTimeout => entry(key, &self.session_timeout, time),
+                Key::ConnectionRetry => entry(key, &self.connection_retry, |retry| retry.as_ref().and_then(number)),
+                Key::ConnectionDelay => entry(key, &self.connection_delay, time),
+                Key::ForegroundPrefix => entry(key, &foreground.prefix, letters),
+                Key::ForegroundTimeout => entry(key, &foreground.timeout, wait),
+                Key::BackgroundPrefix => entry(key, &background.prefix, letters),
+                Key::BackgroundTimeout => entry(key, &background.timeout, wait),
+                Key::Retries => entry(key, &self.retries, number),
+                Key::RetryDelay => entry(key, &self.retry_delay, time),
+                Key::DeadLetter => entry(key, &self.dead_letter, Clone::clone),
+                Key::StateDir => entry(key, &self.state_dir, |dir| dir.as_ref().map(|dir| dir.display().to_string())),
+                Key::Strict => entry(key, &self.strict, |strict| Some(strict.to_string())),
+            })
+            .collect()
+    }
+}
+
+impl Layers {
+    /// For tests of this module's rules: one mistake's text.
+    #[cfg(test)]
+    fn told(self, contentserv: bool) -> String {
+        settings(self, contentserv).map(|_| "fine".to_owned()).unwrap_or_else(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(key: Key, text: &str, unit: Unit) -> Layers {
+        let origin = Origin::Flag(key.name().to_owned());
+        let given = Given { key, written: key.name().to_owned(), text: text.to_owned(), unit, origin };
+        Layers { given: vec![given], ..Layers::default() }
+    }
+
+    #[test]
+    fn bounds_are_told_in_the_unit_that_was_written() {
+        let told = |text, unit| given(Key::SessionTimeout, text, unit).told(true);
+        assert!(told("1", Unit::Millis).contains("from 500 to 86400000"), "{}", told("1", Unit::Millis));
+        assert!(told("1ms", Unit::Written).contains("from 500ms to 1day"), "{}", told("1ms", Unit::Written));
+        assert!(told("5s", Unit::Millis).contains("milliseconds, as in 5000"));
+        assert!(told("5000", Unit::Written).contains("500ms, 30s"));
+        assert_eq!(told("5000", Unit::Millis), "fine");
+    }
+
+    #[test]
+    fn a_default_collides_as_well_as_a_given_prefix() {
+        let told = given(Key::ForegroundPrefix, "B", Unit::Written).told(false);
+        assert!(
+            told.contains("foreground.prefix") && told.contains("background") && told.contains("default"),
+            "{told}"
+        );
+    }
+}

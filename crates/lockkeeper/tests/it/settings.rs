@@ -1,0 +1,391 @@
+//! Settings: the keys of Contentserv's files, our own, the environment and flags; and what they do to locks.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkeeper::contentserv::{MonitorError, MonitorLock};
+use lockkeeper::settings::{Key, Origin, RETRIES, Settings, Sources};
+use lockkeeper::{Class, Error};
+use lockkeeper_testkit::proxy::Cut;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::faces::on_every_server;
+use crate::support::{STEADY, World, eventually, on_the_embedded_server};
+
+on_every_server!(
+    the_negotiated_session_timeout_is_shown,
+    the_file_says_who_goes_first_and_how_long_each_class_waits,
+    swapped_prefixes_swap_priority,
+);
+
+on_the_embedded_server!(
+    a_wait_bears_a_lost_connection_as_often_as_the_settings_say,
+    an_opening_tries_as_often_as_the_settings_say,
+);
+
+/// Files of one test.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+fn properties(text: &str) -> Result<Settings, String> {
+    let files = Files::new();
+    let path = files.write("app.properties", text);
+    Sources::none().properties(path).read().map_err(|error| error.to_string())
+}
+
+fn toml(text: &str) -> Result<Settings, String> {
+    let files = Files::new();
+    let path = files.write("config.toml", text);
+    Sources::none().config(path).read().map_err(|error| error.to_string())
+}
+
+const MILLIS: fn(u64) -> Duration = Duration::from_millis;
+
+/// The document's own file, word for word.
+const DOCUMENT: &str = "\
+# comma-separated list of host:port pairs as localhost:2181,localhost:2182,localhost:2183
+zookeeper.servers=localhost:2181
+
+# session timeout in milliseconds, It is used to do heartbeats and the minimum session timeout will be twice the tickTime.
+zookeeper.session.timeout=5000
+
+# number of retries if there is disconnection
+zookeeper.connection.retry=5
+
+# delay in milliseconds between connection try after disconnection
+zookeeper.connection.delay=1000
+
+# lock prefix for foreground tasks
+# lowest the alphabet index, highest is the priority for the task
+zookeeper.foreground.lock.prefix=A
+
+# lock prefix for background tasks
+# lowest the alphabet index, highest is the priority for the task
+zookeeper.background.lock.prefix=B
+
+# lock wait timeout for foreground tasks in milliseconds
+zookeeper.foreground.task.timeout=2000
+
+# lock wait timeout for background tasks in milliseconds
+zookeeper.background.task.timeout=2000
+";
+
+/// C-35, C-36, C-37, C-38, C-39, C-40, C-42, C-43: the document's file reads as it stands, and an empty one means the same.
+#[test]
+fn the_documents_file_is_read_verbatim_and_is_the_default_of_its_keys() {
+    let read = properties(DOCUMENT).unwrap();
+    let defaults = properties("# nothing\n").unwrap();
+    for settings in [&read, &defaults] {
+        assert_eq!(settings.servers.value.as_deref(), Some("localhost:2181"));
+        assert_eq!(settings.session_timeout.value, MILLIS(5000));
+        assert_eq!(settings.reconnect(), Some((5, MILLIS(1000))));
+        assert_eq!(settings.foreground.prefix.value, Class::FOREGROUND);
+        assert_eq!(settings.background.prefix.value, Class::BACKGROUND);
+        assert_eq!(settings.foreground.timeout.value, Some(MILLIS(2000)));
+        assert_eq!(settings.background.timeout.value, Some(MILLIS(2000)));
+        assert_eq!(settings.retries.value, RETRIES);
+        assert_eq!(settings.warnings(), []);
+    }
+    let line = |origin: &Origin| match origin {
+        Origin::File { line, .. } => *line,
+        _ => None,
+    };
+    assert_eq!(line(&read.servers.origin), Some(2));
+    assert_eq!(line(&read.background.timeout.origin), Some(25));
+    assert!(defaults.entries().iter().all(|entry| entry.origin == Origin::Default));
+}
+
+/// C-35..C-40, C-42, C-43, C-45: each key, with a value of its own, sets what it is named after and nothing else.
+#[test]
+fn every_key_of_the_document_sets_its_own_setting() {
+    let unlike = |key: &str, value: &str| {
+        let (set, usual) = (properties(&format!("{key}={value}")).unwrap(), properties("").unwrap());
+        let changed: Vec<_> = set.entries().into_iter().zip(usual.entries()).filter(|(a, b)| a != b).collect();
+        assert_eq!(changed.len(), 1, "{key}: {changed:?}");
+        let (entry, _) = &changed[0];
+        assert_eq!(entry.key.property(), Some(key));
+        entry.value.clone().unwrap()
+    };
+    assert_eq!(unlike("zookeeper.servers", "zk1:2181, zk2:2182,zk3/app"), "zk1:2181, zk2:2182,zk3/app");
+    assert_eq!(unlike("zookeeper.session.timeout", "7000"), "7s");
+    assert_eq!(unlike("zookeeper.connection.retry", "9"), "9");
+    assert_eq!(unlike("zookeeper.connection.delay", "1500 "), "1s 500ms");
+    assert_eq!(unlike("zookeeper.foreground.lock.prefix", "FG"), "FG");
+    assert_eq!(unlike("zookeeper.background.lock.prefix", "Z"), "Z");
+    assert_eq!(unlike("zookeeper.foreground.task.timeout", "250"), "250ms");
+    assert_eq!(unlike("zookeeper.background.task.timeout", "60000"), "1m");
+    assert_eq!(unlike("elastic.request.retry.count", "7"), "7");
+}
+
+/// Java's rules: `:` and blanks separate too, values go on in the next line, `\u` is a character.
+#[test]
+fn properties_files_are_read_as_java_reads_them() {
+    let settings =
+        properties("! x\nzookeeper.servers : zk1:2181,\\\n   zk2:2181\nzookeeper.session.timeout 6000\n").unwrap();
+    assert_eq!(settings.servers.value.as_deref(), Some("zk1:2181,zk2:2181"));
+    assert_eq!(settings.session_timeout.value, MILLIS(6000));
+    let error = properties("zookeeper.servers=\\u12").unwrap_err();
+    assert!(error.contains("app.properties:1: "), "{error}");
+}
+
+/// C-41: as every other mistake, by file, line, key and value, with what to write.
+#[test]
+fn every_mistake_is_named_by_its_place_and_key() {
+    let cases = [
+        ("zookeeper.foreground.lock.prefix=B", "prefix", "as well"),
+        ("zookeeper.background.lock.prefix=A", "background.lock.prefix", "as well"),
+        ("zookeeper.background.lock.prefix=", "background.lock.prefix", "it is empty"),
+        ("zookeeper.foreground.lock.prefix=A-", "foreground.lock.prefix", "a - separates"),
+        ("zookeeper.foreground.lock.prefix=A/B", "foreground.lock.prefix", "a / separates"),
+        ("zookeeper.session.timeout=5s", "session.timeout", "\"5s\" is no number; write milliseconds, as in 5000"),
+        ("zookeeper.session.timeout=", "session.timeout", "is no number"),
+        ("zookeeper.session.timeout=-1", "session.timeout", "is no number"),
+        ("zookeeper.session.timeout=1", "session.timeout", "choose one from 500 to 86400000"),
+        ("zookeeper.session.timeout=99999999999999999999", "session.timeout", "is no number"),
+        ("zookeeper.connection.retry=many", "connection.retry", "\"many\" is no count"),
+        ("zookeeper.connection.delay=0", "connection.delay", "out of range"),
+        ("zookeeper.background.task.timeout=2.5", "background.task.timeout", "is no number"),
+        ("zookeeper.servers=", "zookeeper.servers", "is not a server"),
+        ("zookeeper.servers=zk1:port", "zookeeper.servers", "\"port\""),
+        ("elastic.request.retry.count=-3", "elastic.request.retry.count", "\"-3\" is no count"),
+    ];
+    for (line, key, problem) in cases {
+        let error = properties(&format!("# one\n{line}\n")).unwrap_err();
+        assert!(
+            error.contains("app.properties:2: ") && error.contains(key) && error.contains(problem),
+            "{line}: {error}"
+        );
+    }
+    let cases = [
+        ("session_timeout = 5000", ":1: session_timeout: is of the type integer", "write session_timeout = \"5s\""),
+        ("session_timeout = \"5\"", ":1: session_timeout", "500ms, 30s"),
+        ("\n[connection]\nretry = \"5\"", ":3: connection.retry", "not a number"),
+        ("[background]\nprefix = \"A\"", ":2: background.prefix", "the foreground as well (default)"),
+        ("sesion_timeout = \"5s\"", ":1: sesion_timeout: there is no such key", "did you mean session_timeout?"),
+        ("[foreground]\ntimeuot = \"5s\"", ":2: foreground.timeuot", "did you mean foreground.timeout?"),
+        ("colour = 1", ":1: colour", "there is no such key"),
+        ("background = 1", ":1: background: is a table", "[background]"),
+        ("servers = [\"zk1\", 2]", ":1: servers", "[\"zk1:2181\""),
+        ("state_dir = \"here\"", ":1: state_dir", "absolute"),
+        ("[background]\ndead_letter = \"file:here\"", ":2: background.dead_letter", "absolute"),
+        ("strict = \"yes\"", ":1: strict", "true or false"),
+        ("servers = \"zk1:2181\"\nsession", ":2: ", "key with no value"),
+    ];
+    for (text, place, problem) in cases {
+        let error = toml(text).unwrap_err();
+        assert!(error.contains(&format!("config.toml{place}")) && error.contains(problem), "{text}: {error}");
+    }
+    // All at once, in the order of the file.
+    let error = properties("zookeeper.session.timeout=x\nzookeeper.connection.retry=y\n").unwrap_err();
+    assert!(error.find(":1: ").unwrap() < error.find(":2: ").unwrap(), "{error}");
+    let missing = Sources::none().properties("/nowhere/app.properties").read().unwrap_err().to_string();
+    assert!(missing.contains("/nowhere/app.properties") && missing.contains("cannot be read"), "{missing}");
+}
+
+/// C-44: a warning by place, with what was probably meant; an error in strict mode. Keys of others are nobody's business here.
+#[test]
+fn an_unknown_key_of_ours_is_told_and_is_an_error_in_strict_mode() {
+    let files = Files::new();
+    let path = files.write(
+        "app.properties",
+        "elasticsearch.hosts=x\nzookeeper.sesion.timeout=1\nzookeeper.whatever=2\nelastic.request.retry.delay=3\n\
+         elastic.request.retry.cuont=4\nzookeeper.connection.retry=1\nzookeeper.connection.retry=2\n",
+    );
+    let settings = Sources::none().properties(&path).read().unwrap();
+    let told: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert!(told[0].contains("app.properties:2: zookeeper.sesion.timeout: there is no such key"), "{told:?}");
+    assert!(told[0].contains("did you mean zookeeper.session.timeout?"), "{told:?}");
+    assert!(told[1].contains(":3: zookeeper.whatever"), "{told:?}");
+    assert!(told[2].contains(":5: ") && told[2].contains("did you mean elastic.request.retry.count?"), "{told:?}");
+    assert!(told[3].contains(":7: ") && told[3].contains("line 6"), "{told:?}");
+    assert_eq!(settings.connection_retry.value, Some(2));
+    let strict = Sources::none().properties(&path).flag(Key::Strict, "--strict", "true").read().unwrap_err();
+    assert_eq!(strict.faults().len(), 4, "{strict}");
+    let variables =
+        [("LOCKKEEPER_SERVER", "zk1"), ("LOCKKEEPER_TOKEN", "7"), ("LOCKKEEPER_WHATEVER", "x"), ("PATH", "")];
+    let variables = variables.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let settings = Sources::none().variables(variables).read().unwrap();
+    let told: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["LOCKKEEPER_SERVER: there is no such variable; did you mean LOCKKEEPER_SERVERS?"]);
+}
+
+#[test]
+fn later_layers_count_and_say_so() {
+    let files = Files::new();
+    let first = files.write("a.properties", "zookeeper.servers=p1\nzookeeper.session.timeout=6000\n");
+    let second = files.write("b.properties", "zookeeper.session.timeout=7000\nzookeeper.connection.retry=1\n");
+    let config = files.write("c.toml", "[connection]\nretry = 2\ndelay = \"3s\"\n[foreground]\ntimeout = \"4s\"\n");
+    let sources = Sources::none().properties(&first).properties(&second).config(&config);
+    let variables =
+        [("LOCKKEEPER_CONNECTION_DELAY", "5s"), ("LOCKKEEPER_FOREGROUND_TIMEOUT", "6s"), ("LOCKKEEPER_SERVERS", "")];
+    let sources = sources.variables(variables.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    let settings = sources.flag(Key::ForegroundTimeout, "--wait", "8s").read().unwrap();
+    let said: Vec<_> = settings.entries().into_iter().map(|entry| (entry.key, entry.value, entry.origin)).collect();
+    let of = |key: Key| {
+        said.iter().find(|(of, ..)| *of == key).map(|(_, value, origin)| (value.as_deref(), origin.to_string()))
+    };
+    let at = |path: &PathBuf, line: u32| format!("{}:{line}", path.display());
+    assert_eq!(of(Key::Servers), Some((Some("p1"), at(&first, 1))));
+    assert_eq!(of(Key::SessionTimeout), Some((Some("7s"), at(&second, 1))));
+    assert_eq!(of(Key::ConnectionRetry), Some((Some("2"), at(&config, 2))));
+    assert_eq!(of(Key::ConnectionDelay), Some((Some("5s"), "LOCKKEEPER_CONNECTION_DELAY".to_owned())));
+    assert_eq!(of(Key::ForegroundTimeout), Some((Some("8s"), "--wait".to_owned())));
+    assert_eq!(of(Key::BackgroundTimeout), Some((Some("2s"), "default".to_owned())));
+}
+
+#[test]
+fn without_a_properties_file_the_defaults_are_our_own() {
+    let settings = Sources::none().read().unwrap();
+    assert_eq!((&settings.servers.value, settings.session_timeout.value), (&None, Duration::from_secs(10)));
+    assert_eq!((settings.foreground.timeout.value, settings.background.timeout.value), (None, None));
+    assert_eq!((settings.retries.value, settings.reconnect()), (0, None));
+    let theirs = Sources::none().contentserv().read().unwrap();
+    assert_eq!(theirs.servers.value.as_deref(), Some("localhost:2181"));
+}
+
+/// Settings of a file, for this world's servers.
+fn settings_for(world: &World, text: &str) -> Settings {
+    let settings = properties(&format!("zookeeper.servers={}\n{text}", world.servers())).unwrap();
+    assert_eq!(settings.warnings(), []);
+    settings
+}
+
+/// C-36: what the server made of it; less than two ticks is raised.
+async fn the_negotiated_session_timeout_is_shown(world: &World) {
+    let settings = settings_for(world, "zookeeper.session.timeout=6000\n");
+    let keeper = settings.connect().await.unwrap();
+    world.care_for(&keeper);
+    assert_eq!(keeper.session_timeout(), Some(MILLIS(6000)));
+    if world.is_embedded() {
+        let short =
+            lockkeeper::Lockkeeper::builder().session_timeout(MILLIS(20)).connect(&world.servers()).await.unwrap();
+        world.care_for(&short);
+        // Its tick is 100 ms.
+        assert_eq!(short.session_timeout(), Some(MILLIS(200)));
+    }
+}
+
+/// C-27, C-28, C-42, C-43: each class waits for its own time, from the file.
+async fn the_file_says_who_goes_first_and_how_long_each_class_waits(world: &World) {
+    let text = "zookeeper.foreground.task.timeout=150\nzookeeper.background.task.timeout=600\n\
+                zookeeper.foreground.lock.prefix=K\nzookeeper.background.lock.prefix=P\n";
+    let settings = settings_for(world, text);
+    let keeper = settings.connect().await.unwrap();
+    world.care_for(&keeper);
+    let object = world.path("P1").replace('/', "-");
+    let lock = |info: &str| MonitorLock::new(info, &keeper, &object).classes(settings.task_classes());
+    let holder = lock("holder");
+    holder.lock().await.unwrap();
+    let (since, children) = (Instant::now(), format!("/{object}"));
+    let ended = async |lock: MonitorLock| (lock.lock_with_timeout().await, since.elapsed());
+    let (foreground, background, ()) = tokio::join!(ended(lock("save")), ended(lock("bulk").background()), async {
+        eventually("both wait", async || {
+            let names = world.children(&children).await;
+            ["K-", "P-"].iter().all(|class| names.iter().any(|name| name.starts_with(class)))
+        })
+        .await;
+    });
+    for ((outcome, took), timeout) in [(foreground, 150), (background, 600)] {
+        assert!(matches!(outcome, Err(MonitorError::InstanceLock { .. })), "{outcome:?}");
+        assert!(took >= MILLIS(timeout), "{took:?}");
+    }
+    holder.unlock().await.unwrap();
+    world.remove(&children).await;
+}
+
+/// C-39, C-40, C-41: the prefix that sorts first has priority, so swapped prefixes swap it.
+async fn swapped_prefixes_swap_priority(world: &World) {
+    let text = "zookeeper.foreground.lock.prefix=B\nzookeeper.background.lock.prefix=A\n\
+                zookeeper.foreground.task.timeout=30000\nzookeeper.background.task.timeout=30000\n";
+    let settings = settings_for(world, text);
+    let keeper = settings.connect().await.unwrap();
+    world.care_for(&keeper);
+    let object = world.path("P1").replace('/', "-");
+    let lock = |info: &str| MonitorLock::new(info, &keeper, &object).classes(settings.task_classes());
+    let holder = lock("holder");
+    holder.lock().await.unwrap();
+    let order = std::sync::Mutex::new(Vec::new());
+    let turn = async |lock: MonitorLock, who: &'static str| {
+        lock.lock_with_timeout().await.unwrap();
+        order.lock().unwrap().push(who);
+        lock.unlock().await.unwrap();
+    };
+    let path = format!("/{object}");
+    let queued = async |count: usize| {
+        eventually("all are in line", async || world.children(&path).await.len() == count).await;
+    };
+    tokio::join!(
+        turn(lock("save").foreground(), "foreground"),
+        async {
+            queued(3).await;
+            turn(lock("bulk").background(), "background").await;
+        },
+        async {
+            queued(4).await;
+            holder.unlock().await.unwrap();
+        },
+    );
+    assert_eq!(order.into_inner().unwrap(), ["background", "foreground"]);
+    world.remove(&path).await;
+}
+
+/// C-31, C-37, C-38: a wait whose connection stays away for all the tries ends with ConnectionLoss, long before its deadline
+/// and before the session's end; the request's node is gone once the connection is back.
+async fn a_wait_bears_a_lost_connection_as_often_as_the_settings_say(world: &World) {
+    let proxy = world.proxy().await;
+    let text = "zookeeper.connection.retry=2\nzookeeper.connection.delay=100\nzookeeper.background.task.timeout=600000\n\
+                zookeeper.session.timeout=20000\n";
+    let settings = settings_for(world, text);
+    let keeper = settings.builder().connect(&proxy.connect_string()).await.unwrap();
+    world.care_for(&keeper);
+    let other = world.keeper().await;
+    let object = world.path("P1").replace('/', "-");
+    let holder = MonitorLock::new("holder", &other, &object);
+    holder.lock().await.unwrap();
+    let waiting = MonitorLock::new("bulk", &keeper, &object).classes(settings.task_classes()).background();
+    let path = format!("/{object}");
+    let (outcome, ()) = tokio::join!(waiting.lock_with_timeout(), async {
+        eventually("it waits", async || world.children(&path).await.len() == 3).await;
+        proxy.refuse();
+        proxy.cut(Cut::Reset);
+    });
+    match outcome {
+        Err(MonitorError::ConnectionLoss { monitor_object, lock_info, .. }) => {
+            assert_eq!((monitor_object.as_str(), lock_info.as_str()), (object.as_str(), "bulk"));
+        }
+        other => panic!("{other:?}"),
+    }
+    proxy.heal();
+    eventually("its request is gone", async || world.children(&path).await.len() == 2).await;
+    holder.unlock().await.unwrap();
+    // A break shorter than that is borne.
+    waiting.lock_with_timeout().await.unwrap();
+    waiting.unlock().await.unwrap();
+    world.remove(&path).await;
+}
+
+/// C-31, C-37: an opening asks as often as the settings say, and then says that nobody answers.
+async fn an_opening_tries_as_often_as_the_settings_say(world: &World) {
+    let proxy = world.proxy().await;
+    proxy.refuse();
+    let before = proxy.counts().refused;
+    let builder = lockkeeper::Lockkeeper::builder().session_timeout(STEADY).reconnect(2, MILLIS(10));
+    let outcome = builder.connect(&proxy.connect_string()).await;
+    assert!(matches!(outcome, Err(Error::Unreachable { .. })), "{outcome:?}");
+    // Three tries, and the question why.
+    assert_eq!(proxy.counts().refused - before, 4);
+    proxy.heal();
+}
