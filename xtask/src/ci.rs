@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
 use xshell::cmd;
 
-use crate::{acceptance, interop, peers, zookeeper};
+use crate::{acceptance, interop, peers, tls, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -48,6 +48,7 @@ pub(crate) fn run() -> Result<()> {
         }
     })?;
     step("tests against one server and an ensemble", || zookeeper::test(&sh, &zookeeper::Tests::default()))?;
+    step("locks over TLS", || tls::run(&sh, &tls::Options::default()))?;
     step("Helix's lock beside ours", || interop::helix(&sh, &[]))?;
     step("Curator's locks beside ours", || interop::curator(&sh, &[]))?;
     step("Kazoo's locks beside ours", || interop::kazoo(&sh, &[]))?;

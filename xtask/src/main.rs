@@ -6,6 +6,7 @@ mod acceptance;
 mod ci;
 mod interop;
 mod peers;
+mod tls;
 mod zookeeper;
 
 use std::env;
@@ -37,6 +38,8 @@ enum Chore {
     /// Runs other makers' clients and ours on the same nodes.
     #[command(subcommand)]
     Interop(interop::Command),
+    /// Tests locks over TLS, on the embedded server and on Apache's; needs Java.
+    Tls(tls::Options),
     /// Runs the test suites of other clients against the embedded server.
     #[command(subcommand)]
     Peers(peers::Command),
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
         Chore::Interop(command) => interop::run(&command).map(|()| ExitCode::SUCCESS),
+        Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -423,6 +423,9 @@ pub(crate) struct ServeArgs {
     /// The key that belongs to the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Turns away clients without a certificate that leads to one of these (PEM); access lists name them x509:SUBJECT
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
     /// Where to serve operators' HTTP: /health, /metrics and /commands [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub admin: Option<SocketAddr>,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::account::Accounts;
-use crate::machine::Limits;
+use crate::machine::{Limits, Schemes};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -226,5 +226,14 @@ impl Config {
         let bounds = self.session_timeouts.clone().unwrap_or(self.tick * 2..=self.tick * 20);
         let least = *bounds.start();
         least..=least.max(*bounds.end())
+    }
+
+    /// Of whom access lists may speak.
+    pub(crate) fn schemes(&self) -> Schemes {
+        #[cfg(feature = "tls")]
+        let x509 = self.tls.as_ref().is_some_and(Tls::asks_for_certificates);
+        #[cfg(not(feature = "tls"))]
+        let x509 = false;
+        Schemes { sasl: self.accounts.has_sasl(), x509 }
     }
 }

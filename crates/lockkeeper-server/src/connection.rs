@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::faults;
 use crate::machine::ConnectionId;
 use crate::outbox::Outbox;
-use crate::transport::{self, Reader, Writer};
+use crate::transport::{self, Opened, Reader, Writer};
 use crate::words;
 
 /// A connection must show what it is within this, as with ZooKeeper.
@@ -38,8 +38,8 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     if let Err(error) = stream.set_nodelay(true) {
         debug!(client = %address, %error, "cannot turn off delayed sending");
     }
-    let (mut read, mut write) = match open(&engine, stream).await {
-        Ok(halves) => halves,
+    let Opened { mut read, mut write, identity } = match open(&engine, stream).await {
+        Ok(opened) => opened,
         Err(error) => {
             debug!(client = %address, %error, "no connection came of it");
             return;
@@ -66,7 +66,7 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
         let _ = write.finish().await;
         return;
     }
-    let (id, outbox) = engine.borrow_mut().accept(address);
+    let (id, outbox) = engine.borrow_mut().accept(address, identity);
     let writer = tokio::task::spawn_local(send_all(Rc::clone(&engine), Rc::clone(&outbox), write));
     let stopped = tokio::select! {
         () = outbox.ended.notified() => Ok(()),
@@ -99,8 +99,8 @@ async fn farewell(outbox: &Outbox, read: &mut Reader) {
     let _ = timeout(FAREWELL, client_is_gone).await;
 }
 
-/// The two halves of what the client's bytes go through.
-async fn open(engine: &RefCell<Engine>, stream: TcpStream) -> io::Result<(Reader, Writer)> {
+/// What the client's bytes go through.
+async fn open(engine: &RefCell<Engine>, stream: TcpStream) -> io::Result<Opened> {
     #[cfg(feature = "tls")]
     {
         let tls = engine.borrow().config.tls.clone();

@@ -22,7 +22,7 @@ pub(crate) use clock::Clock;
 use crate::account::Exchange;
 use crate::config::Config;
 use crate::error::ServerError;
-use crate::machine::{CloseReason, ConnectionId, Effect, Machine, Txn, TxnOp};
+use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn, TxnOp};
 use crate::opcode::OpCode;
 use crate::outbox::{Outbox, Waited};
 use crate::path;
@@ -40,6 +40,8 @@ pub(crate) const PANICS_IN_TESTS: i32 = 666;
 #[derive(Debug)]
 struct Peer {
     address: SocketAddr,
+    /// Whom its transport has proved it to be, until it has greeted.
+    identity: Option<Identity>,
     outbox: Rc<Outbox>,
     /// Has sent its connect request.
     greeted: bool,
@@ -163,8 +165,8 @@ impl Engine {
         }
     }
 
-    /// Registers a connection.
-    pub(crate) fn accept(&mut self, address: SocketAddr) -> (ConnectionId, Rc<Outbox>) {
+    /// Registers a connection, with whom its transport has proved it to be.
+    pub(crate) fn accept(&mut self, address: SocketAddr, identity: Option<Identity>) -> (ConnectionId, Rc<Outbox>) {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
         let outbox = Rc::<Outbox>::default();
@@ -175,6 +177,7 @@ impl Engine {
         let trusted = self.config.secret.is_none();
         let peer = Peer {
             address,
+            identity,
             outbox: Rc::clone(&outbox),
             greeted: false,
             trusted,
@@ -223,9 +226,12 @@ impl Engine {
                 return Err(Malformed);
             }
             self.stepping = true;
-            let address = peer.address.ip();
+            let (address, identity) = (peer.address.ip(), peer.identity.take());
             self.machine.connect(id, &request, password, now, &mut self.effects);
             self.machine.locate(id, address);
+            if let Some(identity) = identity {
+                self.machine.identify(id, identity);
+            }
             if request.session != 0 {
                 // A resumed session may have a new timeout, which is not a transaction.
                 self.dirty.sessions.insert(request.session);

@@ -21,6 +21,8 @@ impl Identity {
     pub const DIGEST: &'static str = "digest";
     /// The scheme of a user of SASL.
     pub const SASL: &'static str = "sasl";
+    /// The scheme of a client's certificate: its subject.
+    pub const X509: &'static str = "x509";
 
     /// The identity that passes every access list.
     pub fn superuser() -> Self {
@@ -31,6 +33,15 @@ impl Identity {
     pub fn new(scheme: impl Into<String>, id: impl Into<String>) -> Self {
         Self { scheme: scheme.into(), id: id.into() }
     }
+}
+
+/// Which schemes a server has besides those that every server has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Schemes {
+    /// Whether there are users of SASL.
+    pub sasl: bool,
+    /// Whether clients show certificates.
+    pub x509: bool,
 }
 
 /// Everyone a connection speaks for.
@@ -58,7 +69,7 @@ impl Identities {
             "ip" => self.address.is_some_and(|address| Network::parse(id).is_some_and(|net| net.contains(address))),
             // As with Apache's server, the SASL user named `super` is every SASL user.
             Identity::SASL => self.ids_of(Identity::SASL).any(|own| own == id || own == "super"),
-            Identity::DIGEST => self.ids_of(Identity::DIGEST).any(|own| own == id),
+            Identity::DIGEST | Identity::X509 => self.ids_of(scheme).any(|own| own == id),
             _ => false,
         }
     }
@@ -73,7 +84,7 @@ impl Identities {
         let proven = self.proven.iter().map(|Identity { scheme, id }| {
             let name = match scheme.as_str() {
                 Identity::DIGEST => Some(id.split(':').next().unwrap_or_default().to_owned()),
-                Identity::SASL => Some(id.clone()),
+                Identity::SASL | Identity::X509 => Some(id.clone()),
                 _ => None,
             };
             (scheme.clone(), name)
@@ -90,9 +101,9 @@ pub(crate) fn permit(acl: &[Acl], perms: i32, who: &Identities) -> Result<(), Er
 
 /// The list to store for the one that was asked for: without repetitions, `auth` being whoever asks.
 ///
-/// An entry that nobody could ever match would protect nothing or lock a node for ever, so it is refused. `sasl` says whether
-/// there are such users.
-pub(crate) fn resolve(acl: &[Acl], who: &Identities, sasl: bool) -> Result<Vec<Acl>, ErrorCode> {
+/// An entry that nobody could ever match would protect nothing or lock a node for ever, so it is refused. `schemes` are those
+/// that not every server has.
+pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result<Vec<Acl>, ErrorCode> {
     let mut resolved: Vec<Acl> = Vec::with_capacity(acl.len());
     let mut add = |entry: Acl| {
         if !resolved.contains(&entry) {
@@ -115,7 +126,8 @@ pub(crate) fn resolve(acl: &[Acl], who: &Identities, sasl: bool) -> Result<Vec<A
                     "ip" => Network::parse(id).is_some(),
                     // Java's split drops empty parts at the end.
                     Identity::DIGEST => id.trim_end_matches(':').split(':').count() == 2,
-                    Identity::SASL => sasl && is_principal(id),
+                    Identity::SASL => schemes.sasl && is_principal(id),
+                    Identity::X509 => schemes.x509 && is_distinguished_name(id),
                     _ => false,
                 };
                 if !valid {
@@ -147,6 +159,50 @@ fn is_principal(id: &str) -> bool {
         None => true,
         Some((name, realm)) => name.split('/').count() <= 2 && !realm.contains(['/', '@']),
     }
+}
+
+/// What Java takes for the name of a certificate's subject: `CN=build,OU=ci,O=Acme`.
+///
+/// It is compared as text with what `certificate` makes of a certificate; here only what cannot be a name is told apart.
+fn is_distinguished_name(id: &str) -> bool {
+    let (mut escaped, mut quoted) = (false, false);
+    let separates = |c: char| {
+        let separates = !escaped && !quoted && matches!(c, ',' | ';' | '+');
+        quoted ^= c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        separates
+    };
+    id.is_empty() || id.split(separates).all(|part| part.split_once('=').is_some_and(|(word, _)| is_attribute(word)))
+}
+
+/// A word of Java's for a part of a name (`sun.security.x509.AVAKeyword`), or its number.
+fn is_attribute(word: &str) -> bool {
+    const WORDS: [&str; 21] = [
+        "CN",
+        "C",
+        "L",
+        "S",
+        "ST",
+        "O",
+        "OU",
+        "T",
+        "IP",
+        "STREET",
+        "DC",
+        "DNQUALIFIER",
+        "DNQ",
+        "SURNAME",
+        "GIVENNAME",
+        "INITIALS",
+        "GENERATION",
+        "EMAIL",
+        "EMAILADDRESS",
+        "UID",
+        "SERIALNUMBER",
+    ];
+    let word = word.trim();
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    WORDS.iter().any(|known| known.eq_ignore_ascii_case(word)) || word.contains('.') && word.split('.').all(is_number)
 }
 
 /// Addresses that begin with the same bits.
@@ -237,23 +293,37 @@ mod tests {
             entry(1, "ip", "127.0.0.1/33"),
             entry(1, "ip", "localhost"),
             entry(1, "sasl", "u"),
+            entry(1, "x509", "CN=a"),
             entry(1, "world", "someone"),
             entry(1, "nonsense", ""),
         ] {
-            assert_eq!(resolve(std::slice::from_ref(&bad), &who, false), Err(ErrorCode::InvalidAcl), "{bad:?}");
+            assert_eq!(
+                resolve(std::slice::from_ref(&bad), &who, Schemes::default()),
+                Err(ErrorCode::InvalidAcl),
+                "{bad:?}"
+            );
         }
-        assert_eq!(resolve(&[], &who, true), Err(ErrorCode::InvalidAcl));
-        assert_eq!(resolve(&[entry(1, "auth", "")], &user(&[]), true), Err(ErrorCode::InvalidAcl));
-        assert_eq!(resolve(&[entry(1, "sasl", "a@b@c")], &who, true), Err(ErrorCode::InvalidAcl));
+        let all = Schemes { sasl: true, x509: true };
+        assert_eq!(resolve(&[], &who, all), Err(ErrorCode::InvalidAcl));
+        assert_eq!(resolve(&[entry(1, "auth", "")], &user(&[]), all), Err(ErrorCode::InvalidAcl));
+        assert_eq!(resolve(&[entry(1, "sasl", "a@b@c")], &who, all), Err(ErrorCode::InvalidAcl));
+        // As java.security.auth.x500.X500Principal of JDK 17 takes them or does not.
+        for bad in ["foo", "CN=a,O", "X=1", "E=x@y", "title=x", "=a"] {
+            assert_eq!(resolve(&[entry(1, "x509", bad)], &who, all), Err(ErrorCode::InvalidAcl), "{bad}");
+        }
+        for good in ["CN=a", "", "CN=", "1.2.3=x", "cn = a , o = b", "CN=a;O=b", "CN=\"q,r\"", "CN=a\\,b+UID=c"] {
+            assert!(resolve(&[entry(1, "x509", good)], &who, all).is_ok(), "{good}");
+        }
         for good in ["u", "u/host@REALM", "u@REALM"] {
-            assert!(resolve(&[entry(1, "sasl", good)], &who, true).is_ok(), "{good}");
+            assert!(resolve(&[entry(1, "sasl", good)], &who, all).is_ok(), "{good}");
         }
     }
 
     #[test]
     fn auth_stands_for_everyone_the_client_has_proved_to_be() {
         let who = user(&[("digest", "u:h"), ("super", ""), ("sasl", "s")]);
-        let resolved = resolve(&[entry(3, "auth", "ignored"), entry(3, "digest", "u:h"), Acl::READ], &who, true);
+        let schemes = Schemes { sasl: true, x509: false };
+        let resolved = resolve(&[entry(3, "auth", "ignored"), entry(3, "digest", "u:h"), Acl::READ], &who, schemes);
         assert_eq!(resolved, Ok(vec![entry(3, "digest", "u:h"), entry(3, "sasl", "s"), Acl::READ]));
     }
 

@@ -16,6 +16,8 @@
 
 mod account;
 mod admin;
+#[cfg(feature = "tls")]
+mod certificate;
 mod config;
 mod connection;
 mod disk;

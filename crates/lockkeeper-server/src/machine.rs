@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::identity::{Identities, Identity};
+pub use crate::identity::{Identities, Identity, Schemes};
 pub use crate::limits::Limits;
 pub use crate::query::{answer, watch_left};
 pub use crate::sessions::{ConnectionId, Session, Sessions};
@@ -53,8 +53,8 @@ pub struct MachineConfig {
     pub container_unused: Duration,
     /// The id of the next session.
     pub next_session: i64,
-    /// Whether access lists may name users of SASL.
-    pub sasl: bool,
+    /// Of whom access lists may speak besides everyone.
+    pub schemes: Schemes,
     /// Whether hard limits of quotas are kept; soft ones are only logged.
     pub enforce_quotas: bool,
     /// What nobody may exceed.
@@ -316,7 +316,7 @@ impl Machine {
         let asker = Asker {
             session,
             who,
-            sasl: self.config.sasl,
+            schemes: self.config.schemes,
             enforce_quotas: self.config.enforce_quotas,
             limits: &self.config.limits,
         };

@@ -16,7 +16,7 @@ fn machine() -> Machine {
         container_check: Duration::from_secs(1),
         container_unused: Duration::from_secs(5),
         next_session: 1,
-        sasl: false,
+        schemes: Schemes::default(),
         enforce_quotas: true,
         limits: Limits::default(),
     };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::identity::{Identities, permit, resolve};
+use crate::identity::{Identities, Schemes, permit, resolve};
 use crate::machine::Limits;
 use crate::opcode::OpCode;
 use crate::path;
@@ -32,7 +32,7 @@ pub(crate) struct Asker<'a> {
     pub(crate) session: i64,
     pub(crate) who: &'a Identities,
     /// There are users of SASL, so access lists may name them.
-    pub(crate) sasl: bool,
+    pub(crate) schemes: Schemes,
     /// Hard limits of quotas are kept.
     pub(crate) enforce_quotas: bool,
     pub(crate) limits: &'a Limits,
@@ -268,7 +268,7 @@ fn resolved(tree: &Tree, asker: Asker<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, Er
     if acl == [Acl::OPEN] {
         return Ok(tree.share_acl(acl));
     }
-    Ok(tree.share_acl(&resolve(acl, asker.who, asker.sasl)?))
+    Ok(tree.share_acl(&resolve(acl, asker.who, asker.schemes)?))
 }
 
 fn data_len(data: Option<&Bytes>) -> i64 {

@@ -310,7 +310,7 @@ impl Parts {
             container_check: config.container_check,
             container_unused: config.container_unused,
             next_session: state.next_session,
-            sasl: config.accounts.has_sasl(),
+            schemes: config.schemes(),
             enforce_quotas: config.enforce_quotas,
             limits: config.limits,
         };

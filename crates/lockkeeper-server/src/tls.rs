@@ -1,4 +1,6 @@
-//! TLS for clients: a certificate, a key, and nothing else to choose.
+//! TLS for clients: what the server shows of itself, and whom it lets in.
+//!
+//! Versions, ciphers and checks are rustls' own; there is nothing else to choose.
 
 use std::fmt;
 use std::io;
@@ -6,43 +8,91 @@ use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
+use crate::certificate;
 use crate::error::ServerError;
+use crate::identity::Identity;
 
-/// What a server shows of itself; clients are not asked for certificates. TLS 1.2 and 1.3.
+/// What a server shows of itself in TLS 1.2 and 1.3, and what it wants to see of clients.
 #[derive(Clone)]
-pub struct Tls(TlsAcceptor);
+pub struct Tls {
+    acceptor: TlsAcceptor,
+    asks_for_certificates: bool,
+}
 
 impl Tls {
-    /// Takes a certificate with its chain, the server's own first, and its key, both in PEM.
+    /// Takes a certificate with its chain, the server's own first, and its key, both in PEM. Clients are not asked for
+    /// certificates.
     ///
     /// # Errors
     /// [`ServerError::Tls`] when one of them cannot be read or they do not belong together.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, ServerError> {
-        let fail = |what: &str, why: &dyn fmt::Display| ServerError::Tls { what: format!("{what}: {why}") };
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificates)
-            .collect::<Result<_, _>>()
-            .map_err(|error| fail("the certificate cannot be read", &error))?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| fail("the key cannot be read", &error))?;
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
-            .map_err(|error| fail("the certificate cannot be used with this key", &error))?;
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+        Self::new(certificates, key, None)
     }
 
-    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.0.accept(stream).await
+    /// The same, for clients that have a certificate which leads to one of `authorities` (PEM); others are turned away.
+    ///
+    /// A client is known by the subject of its certificate under the scheme `x509`, as Apache's server names it: most specific
+    /// part first, for example `CN=build,OU=ci,O=Acme`.
+    ///
+    /// # Errors
+    /// [`ServerError::Tls`] when one of them cannot be read or they do not belong together.
+    pub fn mutual(certificates: &[u8], key: &[u8], authorities: &[u8]) -> Result<Self, ServerError> {
+        Self::new(certificates, key, Some(authorities))
     }
+
+    fn new(certificates: &[u8], key: &[u8], authorities: Option<&[u8]>) -> Result<Self, ServerError> {
+        let fail = |what: &str, why: &dyn fmt::Display| ServerError::Tls { what: format!("{what}: {why}") };
+        let chain = read_all(certificates).map_err(|error| fail("the certificate cannot be read", &error))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| fail("the key cannot be read", &error))?;
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| fail("TLS cannot be used", &error))?;
+        let builder = match authorities {
+            None => builder.with_no_client_auth(),
+            Some(authorities) => {
+                let unusable = |why: &dyn fmt::Display| fail("the authorities of clients cannot be used", why);
+                let mut roots = RootCertStore::empty();
+                for certificate in read_all(authorities).map_err(|error| unusable(&error))? {
+                    roots.add(certificate).map_err(|error| unusable(&error))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| unusable(&error))?)
+            }
+        };
+        let config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| fail("the certificate cannot be used with this key", &error))?;
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), asks_for_certificates: authorities.is_some() })
+    }
+
+    /// Whether clients have identities of the scheme `x509`.
+    pub(crate) fn asks_for_certificates(&self) -> bool {
+        self.asks_for_certificates
+    }
+
+    /// Shakes hands; tells who the client is, if it was asked.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<(TlsStream<TcpStream>, Option<Identity>)> {
+        let stream = self.acceptor.accept(stream).await?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let identity = shown.map(|own| certificate::identity(own)).transpose();
+        Ok((stream, identity.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?))
+    }
+}
+
+fn read_all(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, impl fmt::Display> {
+    CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tls(..)")
+        f.debug_struct("Tls").field("asks_for_certificates", &self.asks_for_certificates).finish_non_exhaustive()
     }
 }

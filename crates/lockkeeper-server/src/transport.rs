@@ -11,6 +11,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 #[cfg(feature = "tls")]
 use tokio_rustls::server::TlsStream;
 
+use crate::identity::Identity;
+
 /// What one read takes.
 const READ_BYTES: usize = 4 << 10;
 
@@ -30,17 +32,26 @@ pub(crate) enum Writer {
     Tls(Box<tokio::io::WriteHalf<TlsStream<TcpStream>>>),
 }
 
-/// Both halves of a plain connection.
-pub(crate) fn plain(stream: TcpStream) -> (Reader, Writer) {
-    let (read, write) = stream.into_split();
-    (Reader::Plain(read), Writer::Plain(write))
+/// Both halves, and who is at the other end where the transport can tell.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) read: Reader,
+    pub(crate) write: Writer,
+    pub(crate) identity: Option<Identity>,
 }
 
-/// Both halves of a TLS connection, after its handshake.
+/// A plain connection.
+pub(crate) fn plain(stream: TcpStream) -> Opened {
+    let (read, write) = stream.into_split();
+    Opened { read: Reader::Plain(read), write: Writer::Plain(write), identity: None }
+}
+
+/// A TLS connection after its handshake.
 #[cfg(feature = "tls")]
-pub(crate) async fn secured(stream: TcpStream, tls: &crate::tls::Tls) -> io::Result<(Reader, Writer)> {
-    let (read, write) = tokio::io::split(tls.accept(stream).await?);
-    Ok((Reader::Tls(Box::new(read)), Writer::Tls(Box::new(write))))
+pub(crate) async fn secured(stream: TcpStream, tls: &crate::tls::Tls) -> io::Result<Opened> {
+    let (stream, identity) = tls.accept(stream).await?;
+    let (read, write) = tokio::io::split(stream);
+    Ok(Opened { read: Reader::Tls(Box::new(read)), write: Writer::Tls(Box::new(write)), identity })
 }
 
 impl Reader {

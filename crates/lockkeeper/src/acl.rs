@@ -12,8 +12,8 @@ pub enum LockAcl {
     /// Anyone may do anything: what other makers' recipes do, and works on a fresh server.
     #[default]
     Open,
-    /// Those with the same credential may do anything, others may look. Needs [`Builder::credential`](crate::Builder::credential).
+    /// Those with the same credential may do anything, others may look. Needs [`Builder::credential`](crate::Builder::credential), or a certificate of this process's (`Builder::tls`).
     Visible,
-    /// Those with the same credential may do anything, others nothing. Needs [`Builder::credential`](crate::Builder::credential).
+    /// Those with the same credential may do anything, others nothing. Needs [`Builder::credential`](crate::Builder::credential), or a certificate of this process's (`Builder::tls`).
     Private,
 }

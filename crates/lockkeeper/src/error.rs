@@ -68,6 +68,13 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A certificate or a key for TLS is of no use. Nothing was sent.
+    #[cfg(feature = "tls")]
+    #[error("TLS: {problem}")]
+    InvalidTls {
+        /// Which of them, and why.
+        problem: String,
+    },
     /// An access list for those with the same credential needs a credential. Nothing was sent.
     #[error("{acl:?} access lists need a credential that those who share the locks have in common")]
     NoCredential {

@@ -14,6 +14,8 @@ use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network};
 use crate::servers::Servers;
 use crate::session::{Io, Session};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 use crate::zookeeper::ZooKeeper;
 use crate::{Error, identity};
 
@@ -69,6 +71,8 @@ pub struct Builder {
     owner: Owner,
     credentials: Vec<(String, Vec<u8>)>,
     acl: LockAcl,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 /// Without what a log must not show.
@@ -96,6 +100,8 @@ impl Default for Builder {
             owner: identity::this_process(),
             credentials: Vec::new(),
             acl: LockAcl::Open,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 }
@@ -156,6 +162,13 @@ impl Builder {
         self
     }
 
+    /// Speaks TLS with every server of the connect string; plain TCP unless set. An embedded server needs none.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Connects to an ensemble. See [`Lockkeeper::connect`].
     ///
     /// # Errors
@@ -203,10 +216,25 @@ impl Builder {
 
     /// Everything that can be said to be wrong before anything is sent.
     fn checked(&self, servers: &str) -> Result<Servers, Error> {
-        if self.acl != LockAcl::Open && self.credentials.is_empty() {
+        if self.acl != LockAcl::Open && !self.has_credential() {
             return Err(Error::NoCredential { acl: self.acl });
         }
-        servers.parse()
+        let servers: Servers = servers.parse()?;
+        #[cfg(feature = "tls")]
+        let servers = match &self.tls {
+            Some(tls) => servers.secured(tls.clone())?,
+            None => servers,
+        };
+        Ok(servers)
+    }
+
+    /// Whether servers can tell this process from everyone.
+    fn has_credential(&self) -> bool {
+        #[cfg(feature = "tls")]
+        let certified = self.tls.as_ref().is_some_and(Tls::has_identity);
+        #[cfg(not(feature = "tls"))]
+        let certified = false;
+        certified || !self.credentials.is_empty()
     }
 
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {

@@ -71,6 +71,8 @@ mod rwlock;
 mod semaphore;
 mod servers;
 mod session;
+#[cfg(feature = "tls")]
+mod tls;
 mod zookeeper;
 
 pub mod blocking;
@@ -98,6 +100,8 @@ pub use priority::PriorityLock;
 pub use revoke::{Answer, Asked};
 pub use rwlock::{Access, RwLock};
 pub use semaphore::Semaphore;
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 
 /// The README's examples compile.
 #[cfg(doctest)]

@@ -5,21 +5,26 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lockkeeper_core::LockPath;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::Error;
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// ZooKeeper's port, meant where a server is named without one.
 const DEFAULT_PORT: u16 = 2181;
 
 /// `zk1:2181,zk2:2181,zk3:2181/chroot`, read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Servers {
     /// Host and port of each, an IPv6 host in brackets.
     endpoints: Vec<String>,
     /// Empty, or an absolute path.
     chroot: String,
+    /// What they are to be trusted for, where they speak TLS.
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 impl FromStr for Servers {
@@ -39,7 +44,12 @@ impl FromStr for Servers {
             .split(',')
             .map(|server| endpoint(server.trim()).map_err(|problem| bad(format!("{server:?} {problem}"))))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Servers { endpoints, chroot })
+        Ok(Servers {
+            endpoints,
+            chroot,
+            #[cfg(feature = "tls")]
+            tls: None,
+        })
     }
 }
 
@@ -85,32 +95,68 @@ impl Servers {
         &self.chroot
     }
 
+    /// The same, reached by TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) fn secured(mut self, tls: Tls) -> Result<Self, Error> {
+        if let Some(bad) = self.endpoints.iter().find(|endpoint| !Tls::can_name(host(endpoint))) {
+            let problem = format!("{:?} is no name that a certificate could bear", host(bad));
+            return Err(Error::InvalidServers { servers: self.to_string(), problem });
+        }
+        self.tls = Some(tls);
+        Ok(self)
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     /// Asks all servers at once why they could not be used, for at most `patience`, and says so in one line.
     pub(crate) async fn diagnose(&self, patience: Duration) -> String {
         let questions = self.endpoints.iter().map(async |endpoint| {
-            let answer = tokio::time::timeout(patience, diagnose(endpoint)).await;
+            let answer = tokio::time::timeout(patience, self.ask(endpoint)).await;
             format!("{endpoint} {}", answer.as_deref().unwrap_or("does not answer"))
         });
         futures_util::future::join_all(questions).await.join("; ")
     }
+
+    /// What one address says to a connection.
+    async fn ask(&self, endpoint: &str) -> String {
+        let stream = match TcpStream::connect(endpoint).await {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                return "refuses connections (nothing listens there)".to_owned();
+            }
+            Err(error) => return format!("cannot be reached ({error})"),
+            Ok(stream) => stream,
+        };
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return match tls.connect(host(endpoint), stream).await {
+                Ok(stream) => diagnose(stream).await,
+                Err(error) => format!("comes to no agreement on TLS ({error})"),
+            };
+        }
+        diagnose(stream).await
+    }
 }
 
-/// What one address says to a connection and to `ruok`.
-async fn diagnose(endpoint: &str) -> String {
-    let mut stream = match TcpStream::connect(endpoint).await {
-        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-            return "refuses connections (nothing listens there)".to_owned();
-        }
-        Err(error) => return format!("cannot be reached ({error})"),
-        Ok(stream) => stream,
-    };
+/// The host of an endpoint, an IPv6 address without its brackets.
+#[cfg(feature = "tls")]
+fn host(endpoint: &str) -> &str {
+    let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// What one address says to `ruok`.
+async fn diagnose(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     let mut reply = Vec::new();
     let asked = async {
         stream.write_all(b"ruok").await?;
+        stream.flush().await?;
         stream.take(64).read_to_end(&mut reply).await
     };
     match asked.await {
-        Ok(_) if reply == b"imok" => "is ZooKeeper, but opened no session".to_owned(),
+        _ if reply == b"imok" => "is ZooKeeper, but opened no session".to_owned(),
         Ok(0) => "closes the connection without an answer".to_owned(),
         Ok(_) => "answers, but not as ZooKeeper does".to_owned(),
         Err(error) => format!("breaks the connection ({error})"),

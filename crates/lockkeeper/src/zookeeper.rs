@@ -111,9 +111,18 @@ impl ZooKeeper {
             connector = connector.with_auth(scheme, credential);
         }
         let endpoints = self.servers.endpoints();
+        #[cfg(feature = "tls")]
+        let tls = self.servers.tls().cloned();
         let (sender, connected) = oneshot::channel();
         self.tasks.spawn(async move {
-            if let Err(Ok(unwanted)) = sender.send(connector.connect(&endpoints).await) {
+            #[cfg(feature = "tls")]
+            let connected = match tls {
+                Some(tls) => connector.with_tls(tls.options()).secure_connect(&endpoints).await,
+                None => connector.connect(&endpoints).await,
+            };
+            #[cfg(not(feature = "tls"))]
+            let connected = connector.connect(&endpoints).await;
+            if let Err(Ok(unwanted)) = sender.send(connected) {
                 close(unwanted).await;
             }
         });

@@ -37,7 +37,11 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         .with_first_zxid(args.first_zxid);
     config.admin = args.admin;
     if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
-        config = config.with_tls(Tls::from_pem(&read(certificate)?, &read(key)?)?);
+        let (certificate, key) = (read(certificate)?, read(key)?);
+        config = config.with_tls(match &args.tls_client_ca {
+            None => Tls::from_pem(&certificate, &key)?,
+            Some(authorities) => Tls::mutual(&certificate, &key, &read(authorities)?)?,
+        });
     }
     let server = Server::start(config).await?;
     // The one line of data: what to give to a client.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper::ensemble::Network;
-use lockkeeper_server::machine::{ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Tree, Txn};
+use lockkeeper_server::machine::{ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Schemes, Tree, Txn};
 use lockkeeper_server::request::{ConnectRequest, Request, VersionedPath};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -94,7 +94,7 @@ impl Sim {
             container_check: settings.container_check,
             container_unused: settings.container_check,
             next_session: 0x100,
-            sasl: false,
+            schemes: Schemes::default(),
             enforce_quotas: false,
             limits: Limits::default(),
         };

@@ -1,0 +1,213 @@
+//! Locks over TLS: the same locks, and a clear word where no session comes of it.
+//!
+//! Apart from the other tests for the sake of what the feature `tls` has to build: `cargo xtask tls`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use lockkeeper::{Builder, Error, LockAcl, Lockkeeper, Tls};
+use lockkeeper_server::{Config, Server};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+/// An authority, and what it signs.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Authority { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// A certificate for these hosts and this name, and its key, in PEM.
+    fn certify(&self, hosts: &[&str], name: &str) -> (String, String) {
+        let mut params =
+            CertificateParams::new(hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn trust(&self) -> Tls {
+        Tls::trusting(self.pem.as_bytes()).unwrap()
+    }
+
+    fn client(&self, name: &str) -> Tls {
+        let (chain, key) = self.certify(&[], name);
+        self.trust().with_identity(chain.as_bytes(), key.as_bytes()).unwrap()
+    }
+
+    /// A server that asks clients for nothing, or for a certificate.
+    async fn server(&self, hosts: &[&str], mutual: bool) -> Server {
+        let (chain, key) = self.certify(hosts, "server");
+        let (chain, key) = (chain.as_bytes(), key.as_bytes());
+        let tls = match mutual {
+            true => lockkeeper_server::Tls::mutual(chain, key, self.pem.as_bytes()),
+            false => lockkeeper_server::Tls::from_pem(chain, key),
+        };
+        Server::start(Config::default().with_tls(tls.unwrap())).await.unwrap()
+    }
+}
+
+const LOCAL: &[&str] = &["127.0.0.1", "localhost"];
+
+/// For what must work, on however busy a machine.
+fn patient(tls: Tls) -> Builder {
+    Lockkeeper::builder().tls(tls).connect_timeout(Duration::from_secs(30))
+}
+
+/// Why a connection that must not come to be does not.
+async fn refusal(tls: Option<Tls>, servers: &str) -> String {
+    let builder = Lockkeeper::builder().connect_timeout(Duration::from_secs(2));
+    let builder = match tls {
+        Some(tls) => builder.tls(tls),
+        None => builder,
+    };
+    match builder.connect(servers).await {
+        Err(Error::Unreachable { detail, .. }) => detail,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_held_over_tls_and_outlives_a_broken_connection() {
+    let authority = Authority::new("ours");
+    let server = authority.server(LOCAL, false).await;
+    let keeper = patient(authority.trust()).connect(&server.connect_string()).await.unwrap();
+    let guard = keeper.mutex("/locks/a").acquire().await.unwrap();
+    server.faults().cut_all().await.unwrap();
+    assert!(keeper.mutex("/locks/a").try_acquire().await.is_err(), "by the session that came back");
+    assert!(guard.is_held());
+    let token = guard.token();
+    guard.release().await.unwrap();
+    assert!(keeper.mutex("/locks/a").acquire().await.unwrap().token() > token);
+    keeper.close().await;
+    assert_eq!(server.stats().sessions, 0);
+}
+
+#[tokio::test]
+async fn every_way_not_to_agree_is_told_apart() {
+    let (authority, stranger) = (Authority::new("ours"), Authority::new("theirs"));
+    let server = authority.server(&["localhost"], false).await;
+    let detail = refusal(Some(stranger.trust()), &format!("localhost:{}", server.addr().port())).await;
+    assert!(detail.contains("UnknownIssuer"), "{detail}");
+    let detail = refusal(Some(authority.trust()), &server.connect_string()).await;
+    assert!(detail.contains("not valid for name \"127.0.0.1\""), "{detail}");
+    refusal(None, &server.connect_string()).await;
+    assert_eq!(server.stats().sessions, 0);
+
+    let plain = Server::ephemeral().await.unwrap();
+    let detail = refusal(Some(authority.trust()), &plain.connect_string()).await;
+    assert!(detail.contains("no agreement on TLS"), "{detail}");
+
+    let mutual = authority.server(LOCAL, true).await;
+    let detail = refusal(Some(authority.trust()), &mutual.connect_string()).await;
+    assert!(detail.contains("CertificateRequired"), "{detail}");
+    let (chain, key) = stranger.certify(&[], "build");
+    let unknown = authority.trust().with_identity(chain.as_bytes(), key.as_bytes()).unwrap();
+    let detail = refusal(Some(unknown), &mutual.connect_string()).await;
+    assert!(detail.contains("UnknownCA") || detail.contains("UnknownIssuer"), "{detail}");
+}
+
+#[tokio::test]
+async fn a_certificate_is_the_credential_of_an_access_list() {
+    let authority = Authority::new("ours");
+    let server = authority.server(LOCAL, true).await;
+    let servers = server.connect_string();
+    let of = async |name| patient(authority.client(name)).acl(LockAcl::Private).connect(&servers).await.unwrap();
+    let (build, again, other) = (of("build").await, of("build").await, of("other").await);
+    let guard = build.mutex("/locks/a").acquire().await.unwrap();
+    assert!(
+        matches!(again.mutex("/locks/a").try_acquire().await, Err(Error::Held { .. })),
+        "the same certificate's name"
+    );
+    assert!(matches!(other.mutex("/locks/a").try_acquire().await, Err(Error::Refused { .. })), "another's");
+    guard.release().await.unwrap();
+    again.mutex("/locks/a").acquire().await.unwrap().release().await.unwrap();
+
+    let nobody = Lockkeeper::builder().tls(authority.trust()).acl(LockAcl::Private).connect(&servers).await;
+    assert!(matches!(nobody, Err(Error::NoCredential { .. })), "to trust is not to be known");
+}
+
+#[tokio::test]
+async fn what_is_no_certificate_or_key_is_refused_before_the_network() {
+    let authority = Authority::new("ours");
+    let (chain, key) = authority.certify(&[], "a");
+    let (_, other) = authority.certify(&[], "b");
+    for pem in ["", "nonsense", &key, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        assert!(matches!(Tls::trusting(pem.as_bytes()), Err(Error::InvalidTls { .. })), "{pem}");
+    }
+    assert!(matches!(Tls::trusting(b"\xff\xfe"), Err(Error::InvalidTls { .. })));
+    for (chain, key, what) in [
+        ("", key.as_str(), "certificate"),
+        (&key, &key, "certificate"),
+        (&chain, "", "key"),
+        (&chain, &chain, "key"),
+        (&chain, &other, "certificate with this key"),
+    ] {
+        match authority.trust().with_identity(chain.as_bytes(), key.as_bytes()) {
+            Err(Error::InvalidTls { problem }) => assert!(problem.contains(what), "{problem}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    for servers in ["zk..example:2181", "good:2181,a..b", "[fe80::1%eth0]:2181"] {
+        let refused = Lockkeeper::builder().tls(authority.trust()).connect(servers).await;
+        assert!(matches!(refused, Err(Error::InvalidServers { .. })), "{servers}: {refused:?}");
+    }
+    assert_eq!(format!("{:?}", authority.client("a")), "Tls(..)");
+}
+
+/// The same certificates, the same access list, and the same names as on the embedded server.
+#[cfg(feature = "real-servers")]
+#[tokio::test]
+async fn apaches_server_takes_the_certificate_for_the_same_credential() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+
+    let authority = Authority::new("ours");
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (chain, key) = authority.certify(LOCAL, "server");
+    let (own, trusted) = (file("own.pem", &format!("{key}{chain}")), file("trusted.pem", &authority.pem));
+    // Nothing keeps it free until the server takes it, as with every port that is chosen for another process.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let options = [
+        ("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory"),
+        ("ssl.keyStore.location", &own),
+        ("ssl.keyStore.type", "PEM"),
+        ("ssl.trustStore.location", &trusted),
+        ("ssl.trustStore.type", "PEM"),
+    ];
+    let options =
+        options.iter().fold(Options::default(), |all, (key, value)| all.property(format!("zookeeper.{key}"), *value));
+    let apache = tokio::task::spawn_blocking(move || {
+        Apache::single(
+            options.config("secureClientPort", port.to_string()).config("secureClientPortAddress", "127.0.0.1"),
+        )
+    });
+    let apache = apache.await.unwrap().unwrap();
+    let servers = format!("127.0.0.1:{port}");
+    let of = async |name| patient(authority.client(name)).acl(LockAcl::Private).connect(&servers).await.unwrap();
+    let (build, again, other) = (of("build").await, of("build").await, of("other").await);
+    let guard = build.mutex("/locks/a").acquire().await.unwrap();
+    assert!(
+        matches!(again.mutex("/locks/a").try_acquire().await, Err(Error::Held { .. })),
+        "the same certificate's name"
+    );
+    assert!(matches!(other.mutex("/locks/a").try_acquire().await, Err(Error::Refused { .. })), "another's");
+    guard.release().await.unwrap();
+    again.mutex("/locks/a").acquire().await.unwrap().release().await.unwrap();
+    let detail = refusal(Some(authority.trust()), &servers).await;
+    assert!(detail.contains("ertificate"), "{detail}");
+    drop(apache);
+}
