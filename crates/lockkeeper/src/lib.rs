@@ -77,6 +77,7 @@ mod zookeeper;
 
 pub mod blocking;
 pub mod contentserv;
+pub mod deadletter;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 #[doc(hidden)]
