@@ -206,11 +206,13 @@ impl Acquire<Holding> {
         let contender = kind.contender(id, session.id());
         let ageing = kind.ageing.and_then(|(after, class)| Some((started.checked_add(after)?, class)));
         let (path, permits) = (kind.path.to_string(), kind.discipline.permits());
+        let mark = kind.discipline.barrier().map(str::to_owned);
         let attempt = Attempt {
             path,
             ensemble,
             payload,
             permits,
+            mark,
             create_parents,
             once,
             ageing,

@@ -44,6 +44,8 @@ pub(crate) struct Attempt {
     pub(crate) payload: Payload,
     /// How many permits there are, where they are counted.
     pub(crate) permits: Option<u32>,
+    /// The mark that it is held by, where there are classes.
+    pub(crate) mark: Option<String>,
     /// Make the path where it is missing.
     pub(crate) create_parents: bool,
     /// Leave at once if not first.

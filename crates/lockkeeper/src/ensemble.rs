@@ -17,7 +17,7 @@ use lockkeeper_core::{Loss, SessionId, Zxid};
 use tokio::sync::mpsc;
 
 /// An operation under way. Nothing is sent before the first poll; dropping it later does not call it back.
-pub type Reply<T> = BoxFuture<'static, Result<T, Fault>>;
+pub type Reply<T, F = Fault> = BoxFuture<'static, Result<T, F>>;
 
 /// Resolves once, with what happened to the watched node. Dropping it takes the watch off.
 pub type Watcher = BoxFuture<'static, Fired>;
@@ -151,6 +151,49 @@ impl Step {
     }
 }
 
+/// What a step of a transaction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The node was as it had to be.
+    Checked,
+    /// A node was made, by this transaction; some servers do not say by which (ZOOKEEPER-4026, ZOOKEEPER-4667).
+    Created(Option<Zxid>),
+    /// A node's data was replaced.
+    Written(Written),
+    /// A node was deleted.
+    Deleted,
+}
+
+/// Why a transaction was not done, or may not have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undone {
+    /// The step that could not be done; `None` where the transaction failed as a whole.
+    pub step: Option<usize>,
+    /// Why.
+    pub fault: Fault,
+}
+
+impl From<Fault> for Undone {
+    fn from(fault: Fault) -> Self {
+        Undone { step: None, fault }
+    }
+}
+
+impl From<Undone> for Fault {
+    fn from(undone: Undone) -> Self {
+        undone.fault
+    }
+}
+
+/// The transaction that did it, where a step tells.
+pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
+    done.iter().rev().find_map(|done| match done {
+        Done::Created(zxid) => *zxid,
+        Done::Written(written) => Some(written.mzxid),
+        Done::Checked | Done::Deleted => None,
+    })
+}
+
 /// One session's operations.
 pub trait Ensemble: Send + Sync + 'static {
     /// The session's id.
@@ -161,9 +204,8 @@ pub trait Ensemble: Send + Sync + 'static {
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()>;
     /// Replaces a node's data, if it has this version where one is given.
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written>;
-    /// All of these steps or none, in one transaction: its zxid, where a step creates or writes. The fault is that of the step
-    /// that could not be done.
-    fn transact(&self, steps: Vec<Step>) -> Reply<Option<Zxid>>;
+    /// All of these steps or none, in one transaction: what each did.
+    fn transact(&self, steps: Vec<Step>) -> Reply<Vec<Done>, Undone>;
     /// Lists the names of a node's children.
     fn list(&self, path: &str) -> Reply<Vec<String>>;
     /// Lists them and watches for other ones.

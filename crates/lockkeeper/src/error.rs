@@ -383,6 +383,77 @@ pub enum ChangeError {
     Lost(Loss),
 }
 
+/// Why a fenced write was not done, or may not have been. But for [`WriteError::Unknown`], nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The lock is not held any more.
+    #[error("nothing was written: {path} is not held any more: {loss}")]
+    Lost {
+        /// The lock.
+        path: String,
+        /// How it was lost.
+        loss: Loss,
+    },
+    /// The connection was lost before the reply, and did not come back while the hold could be trusted; or a server in trouble
+    /// gave none. The write was done or not, once and by this hold or not at all; it is not sent again. Read the nodes to know.
+    #[error("the reply was lost: the write under {path} may have been done or not")]
+    Unknown {
+        /// The lock.
+        path: String,
+    },
+    /// The session of a leased lock broke before the write was sent. The lock may be held still: try again.
+    #[error("nothing was written: the session under {path} is lost")]
+    NotSent {
+        /// The lock.
+        path: String,
+    },
+    /// A node to set or delete, or the node above one to create, is not there.
+    #[error("nothing was written: there is no node for {path}")]
+    NoNode {
+        /// The node.
+        path: String,
+    },
+    /// A node to create is there.
+    #[error("nothing was written: {path} exists")]
+    NodeExists {
+        /// The node.
+        path: String,
+    },
+    /// A node's data has another version than it was to have.
+    #[error("nothing was written: the data of {path} has not version {expected}")]
+    BadVersion {
+        /// The node.
+        path: String,
+        /// What it was to have.
+        expected: i32,
+    },
+    /// A server refuses it.
+    #[error("nothing was written: the server refuses it for {path}: {reason}")]
+    Refused {
+        /// The node.
+        path: String,
+        /// The server's words.
+        reason: String,
+    },
+    /// The path cannot be a node's. Nothing was sent.
+    #[error(transparent)]
+    InvalidPath(#[from] PathError),
+    /// It is more than a server takes in one request. Nothing was sent.
+    #[error(
+        "a write of {bytes} bytes is larger than the {max} that fit into one transaction; split it, or store the data elsewhere"
+    )]
+    TooLarge {
+        /// How large it is.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// No lock is held that it could be bound to. Nothing was sent.
+    #[error("nothing is held to bind a write to")]
+    NothingHeld,
+}
+
 fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> String {
     match stated {
         Some(stated) => format!("{path} has {stated} permits, not {ours}"),

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{ChangeError, ReleaseError};
+use crate::fenced::FencedWrite;
 use crate::hold::{Hold, Request};
 use crate::session::Session;
 
@@ -178,6 +179,34 @@ impl Holding {
         self.hold.asked.send_replace(None);
         // Unheard: the driver has ended, because the hold has.
         _ = self.requests.send(Request::Refuse(why.to_owned()));
+    }
+
+    /// Changes of nodes of the same ensemble that are made in one transaction, and only if this hold still stands at that moment
+    /// by the ensemble's own order of events: also if this process was paused for an hour before it sends them.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), Box<dyn std::error::Error>> {
+    /// use lockkeeper::WriteError;
+    ///
+    /// match guard.fenced_write().set("/index/current", "2026-11").delete("/index/next").await {
+    ///     Ok(written) => println!("now in version {:?}", written.version("/index/current")),
+    ///     Err(WriteError::Lost { loss, .. }) => println!("nothing was written: {loss}"),
+    ///     Err(WriteError::Unknown { .. }) => println!("read the nodes to know"),
+    ///     Err(other) => return Err(other.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// One round trip; what can go wrong, and what dropping it leaves, stands at [`FencedWrite`](crate::FencedWrite) and
+    /// [`WriteError`](crate::WriteError). Where names carry no id (a lock in the recipes' dialect, a class's mark, a leased lock's
+    /// record), a node that was made anew under the same name after somebody had removed this hold's by hand passes for it.
+    pub fn fenced_write(&self) -> FencedWrite<'_> {
+        FencedWrite::new(vec![self])
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
     }
 
     /// Releases the lock and waits for the server to confirm it. One round trip.

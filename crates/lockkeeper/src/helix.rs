@@ -20,3 +20,4 @@ pub use guard::{HelixGuard, Preemption};
 pub use interface::{DistributedLock, QueueLock};
 pub use lock::{HelixLock, LockStatus, Place, Unlocked};
 pub use lockkeeper_core::helix::{EMERGENCY, LockInfo, RecordError, Scope, ScopeError, TermsError};
+pub(crate) use node::{above, standing};

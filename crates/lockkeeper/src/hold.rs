@@ -34,7 +34,27 @@ enum Ground {
         breaches: u32,
     },
     /// A record that outlives sessions, until its lease ends.
-    Lease(Mutex<(Arc<Session>, Duration)>),
+    Lease(watch::Sender<Lease>),
+}
+
+/// How a hold by a record stands.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    /// The session of now.
+    pub(crate) session: Arc<Session>,
+    /// The last moment of that session's clock at which the lease can be relied on.
+    pub(crate) until: Duration,
+    /// Whom the record names as the owner, and until when by the server's clock: by these two it is this hold's.
+    pub(crate) owner: (String, i64),
+    /// The versions of the record and of the node above it when that was last seen; unknown after a write of our own.
+    pub(crate) versions: Option<Versions>,
+}
+
+/// What tells a record from any other: its version, and that of the node above it, which grows when the record is deleted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Versions {
+    pub(crate) record: i32,
+    pub(crate) parent: i32,
 }
 
 /// What a guard and its driver share.
@@ -42,6 +62,8 @@ pub(crate) struct Hold {
     pub(crate) path: String,
     /// It changes with a downgrade.
     node: Mutex<String>,
+    /// The mark that a lock with classes is held by, beside the node.
+    mark: Option<String>,
     pub(crate) token: FencingToken,
     /// Its kind has tokens.
     pub(crate) fences: bool,
@@ -53,21 +75,35 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(path: String, grant: Grant, fences: bool, session: Arc<Session>) -> Arc<Hold> {
+    pub(crate) fn new(
+        path: String,
+        grant: Grant,
+        mark: Option<String>,
+        fences: bool,
+        session: Arc<Session>,
+    ) -> Arc<Hold> {
         let breaches = session.link().borrow().breaches;
         let Grant { name, token } = grant;
-        Self::on(path, name, token, fences, Ground::Session { session, breaches })
+        Self::on(path, name, mark, token, fences, Ground::Session { session, breaches })
     }
 
-    /// A hold by the record at `path`, whose lease can be relied on until that moment of the session's clock.
-    pub(crate) fn leased(path: String, token: FencingToken, session: Arc<Session>, until: Duration) -> Arc<Hold> {
-        Self::on(path, String::new(), token, true, Ground::Lease(Mutex::new((session, until))))
+    /// A hold by the record at `path`.
+    pub(crate) fn leased(path: String, token: FencingToken, lease: Lease) -> Arc<Hold> {
+        Self::on(path, String::new(), None, token, true, Ground::Lease(watch::Sender::new(lease)))
     }
 
-    fn on(path: String, node: String, token: FencingToken, fences: bool, ground: Ground) -> Arc<Hold> {
+    fn on(
+        path: String,
+        node: String,
+        mark: Option<String>,
+        token: FencingToken,
+        fences: bool,
+        ground: Ground,
+    ) -> Arc<Hold> {
         Arc::new(Hold {
             path,
             node: Mutex::new(node),
+            mark,
             token,
             fences,
             ground,
@@ -77,10 +113,18 @@ impl Hold {
         })
     }
 
-    /// Goes on in another session, or with another end of the lease.
-    pub(crate) fn lease(&self, session: &Arc<Session>, until: Duration) {
+    /// Goes on in another session, or with another end of the lease, or another version of the record.
+    pub(crate) fn lease(&self, now: Lease) {
         if let Ground::Lease(lease) = &self.ground {
-            *lease.lock().expect("held for a copy only") = (session.clone(), until);
+            lease.send_replace(now);
+        }
+    }
+
+    /// How its lease stands and goes on, where it has one.
+    pub(crate) fn leases(&self) -> Option<watch::Receiver<Lease>> {
+        match &self.ground {
+            Ground::Session { .. } => None,
+            Ground::Lease(lease) => Some(lease.subscribe()),
         }
     }
 
@@ -88,14 +132,25 @@ impl Hold {
     pub(crate) fn lease_until(&self) -> Duration {
         match &self.ground {
             Ground::Session { .. } => Duration::MAX,
-            Ground::Lease(lease) => lease.lock().expect("held for a copy only").1,
+            Ground::Lease(lease) => lease.borrow().until,
         }
     }
 
     pub(crate) fn session(&self) -> Arc<Session> {
         match &self.ground {
             Ground::Session { session, .. } => session.clone(),
-            Ground::Lease(lease) => lease.lock().expect("held for a copy only").0.clone(),
+            Ground::Lease(lease) => lease.borrow().session.clone(),
+        }
+    }
+
+    /// The nodes without which it is not held: its own, and the mark where there is one. Of a record there are none.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        match &self.ground {
+            Ground::Lease(_) => Vec::new(),
+            Ground::Session { .. } => {
+                let names = std::iter::once(self.node()).chain(self.mark.clone());
+                names.map(|name| format!("{}/{name}", self.path)).collect()
+            }
         }
     }
 
@@ -137,8 +192,8 @@ impl Hold {
             None => match &self.ground {
                 Ground::Session { session, breaches } => session.trust(*breaches),
                 Ground::Lease(lease) => {
-                    let (session, until) = lease.lock().expect("held for a copy only").clone();
-                    session.lease_trust(until)
+                    let lease = lease.borrow();
+                    lease.session.lease_trust(lease.until)
                 }
             },
         }

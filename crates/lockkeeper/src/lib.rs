@@ -58,6 +58,7 @@ mod clock;
 mod distributed;
 mod driver;
 mod error;
+mod fenced;
 mod guard;
 pub mod helix;
 mod hold;
@@ -89,7 +90,8 @@ pub use acl::LockAcl;
 pub use acquire::Acquire;
 pub use admin::{Admin, Broken, ContenderInfo, Follow, LockInfo};
 pub use distributed::DistributedLock;
-pub use error::{ChangeError, Error, ReleaseError};
+pub use error::{ChangeError, Error, ReleaseError, WriteError};
+pub use fenced::{FencedWrite, FencedWritten};
 pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::acquire::Acquire;
 use crate::error::ReleaseError;
+use crate::fenced::FencedWrite;
 use crate::guard::{HoldState, Holding, run_until};
 use crate::helix::HelixGuard;
 
@@ -142,6 +143,12 @@ impl MultiGuard {
     /// The token of the lock at `path`, to give to what that lock protects. `None` for permits, and for other paths.
     pub fn token(&self, path: &str) -> Option<FencingToken> {
         self.holdings.iter().find(|holding| holding.path() == path)?.fencing_token()
+    }
+
+    /// Changes of nodes that are made in one transaction, and only if all of these locks are held at that moment. As
+    /// [`Holding::fenced_write`].
+    pub fn fenced_write(&self) -> FencedWrite<'_> {
+        FencedWrite::new(self.holdings.iter().collect())
     }
 
     /// Whether all of them may be relied on right now. No round trip. `false` is final.

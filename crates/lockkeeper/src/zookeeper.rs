@@ -17,7 +17,9 @@ use zookeeper_client as zk;
 
 use crate::Error;
 use crate::acl::LockAcl;
-use crate::ensemble::{Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Watcher, Written};
+use crate::ensemble::{
+    Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Written,
+};
 use crate::keeper::Reconnect;
 use crate::servers::Servers;
 
@@ -195,14 +197,7 @@ impl Client {
         async move {
             match operation(client, path).await {
                 Ok(reply) => Ok(reply),
-                Err(error) => {
-                    let fault = fault(&error);
-                    if fault == Fault::ConnectionLoss && connection_stands(&error) {
-                        tracing::debug!(%error, "the server is in trouble; trying again");
-                        tokio::time::sleep(TROUBLED).await;
-                    }
-                    Err(fault)
-                }
+                Err(error) => Err(told(&error).await),
             }
         }
         .boxed()
@@ -241,14 +236,15 @@ impl Ensemble for Client {
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written> {
         self.reply(path, move |client, path| async move {
             let stat = client.set_data(&path, &data, version).await?;
-            Ok(Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime })
+            Ok(written(&stat))
         })
     }
 
-    fn transact(&self, steps: Vec<Step>) -> Reply<Option<Zxid>> {
+    fn transact(&self, steps: Vec<Step>) -> Reply<Vec<Done>, Undone> {
         let acl = self.acl;
         let full: Vec<String> = steps.iter().map(|step| self.full(step.path())).collect();
-        self.reply("/", move |client, _| async move {
+        let client = self.client.clone();
+        let transaction = async move {
             let mut writer = client.new_multi_writer();
             for (step, path) in steps.iter().zip(&full) {
                 match step {
@@ -258,20 +254,30 @@ impl Ensemble for Client {
                     Step::Delete { version, .. } => writer.add_delete(path, *version),
                 }?;
             }
-            let mut zxid = None;
-            for (done, path) in writer.commit().await.map_err(zk::Error::from)?.into_iter().zip(&full) {
-                zxid = Some(Zxid(match done {
-                    // Some servers forget the stat of a create in a transaction (ZOOKEEPER-4026, ZOOKEEPER-4667).
-                    zk::MultiWriteResult::Create { stat, .. } if stat.is_invalid() => {
-                        client.get_data(path).await?.1.czxid
-                    }
-                    zk::MultiWriteResult::Create { stat, .. } => stat.czxid,
-                    zk::MultiWriteResult::SetData { stat } => stat.mzxid,
-                    _ => continue,
-                }));
+            let done = writer.commit().await?.into_iter().map(|done| match done {
+                zk::MultiWriteResult::Create { stat, .. } => {
+                    Done::Created((!stat.is_invalid()).then_some(Zxid(stat.czxid)))
+                }
+                zk::MultiWriteResult::SetData { stat } => Done::Written(written(&stat)),
+                zk::MultiWriteResult::Delete => Done::Deleted,
+                // A check; the client may come to know of more.
+                _ => Done::Checked,
+            });
+            Ok(done.collect())
+        };
+        async move {
+            match transaction.await {
+                Ok(done) => Ok(done),
+                Err(error) => {
+                    let (step, error) = match error {
+                        zk::MultiWriteError::OperationFailed { index, source } => (Some(index), source),
+                        zk::MultiWriteError::RequestFailed { source } => (None, source),
+                    };
+                    Err(Undone { step, fault: told(&error).await })
+                }
             }
-            Ok(zxid)
-        })
+        }
+        .boxed()
     }
 
     fn list(&self, path: &str) -> Reply<Vec<String>> {
@@ -330,6 +336,10 @@ fn node(data: Vec<u8>, stat: &zk::Stat) -> Node {
     }
 }
 
+fn written(stat: &zk::Stat) -> Written {
+    Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime }
+}
+
 fn fired(watcher: zk::OneshotWatcher) -> Watcher {
     async move {
         match watcher.changed().await.event_type {
@@ -339,6 +349,16 @@ fn fired(watcher: zk::OneshotWatcher) -> Watcher {
         }
     }
     .boxed()
+}
+
+/// What an error means, told after a pause where a server in trouble would be asked as fast as it answers.
+async fn told(error: &zk::Error) -> Fault {
+    let fault = fault(error);
+    if fault == Fault::ConnectionLoss && connection_stands(error) {
+        tracing::debug!(%error, "the server is in trouble; trying again");
+        tokio::time::sleep(TROUBLED).await;
+    }
+    fault
 }
 
 /// What an error of the client means for the protocol.

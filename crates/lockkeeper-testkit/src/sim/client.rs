@@ -7,13 +7,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::ensemble::{
-    Connection, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Watcher, Written,
+    Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Written,
 };
 use lockkeeper::{Loss, SessionId};
 use lockkeeper_core::Zxid;
 use lockkeeper_server::machine::{ConnectionId, Effect};
 use lockkeeper_server::request::{
-    ConnectRequest, Create, CreateMode, ErrorCode, EventKind, OpResult, Request, Response, SetData, SetWatches,
+    ConnectRequest, Create, CreateMode, ErrorCode, EventKind, OpResult, Request, Response, SetData, SetWatches, Stat,
     VersionedPath, WatchedPath, WriteOp,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -117,31 +117,32 @@ impl Ensemble for Client {
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written> {
         let write = SetData { path: path.to_owned(), data: Some(data.into()), version: version.unwrap_or(-1) };
         self.ask(Request::SetData(write), |answer| match answer.response {
-            Response::Stat(stat) => {
-                Some(Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime })
-            }
+            Response::Stat(stat) => Some(written(&stat)),
             _ => None,
         })
     }
 
-    fn transact(&self, steps: Vec<Step>) -> Reply<Option<Zxid>> {
+    fn transact(&self, steps: Vec<Step>) -> Reply<Vec<Done>, Undone> {
         let asked =
             self.ask(Request::Multi(steps.into_iter().map(write_op).collect()), |answer| match answer.response {
                 Response::Multi(results) => Some(results),
                 _ => None,
             });
         async move {
-            let mut zxid = None;
-            for result in asked.await? {
-                match result {
-                    OpResult::Created { stat: Some(stat), .. } => zxid = Some(Zxid(stat.czxid)),
-                    OpResult::DataSet(stat) => zxid = Some(Zxid(stat.mzxid)),
-                    OpResult::Failed(ErrorCode::RuntimeInconsistency) => {}
-                    OpResult::Failed(error) => return Err(fault(error)),
-                    _ => {}
-                }
+            let mut done = Vec::new();
+            for (step, result) in asked.await?.into_iter().enumerate() {
+                done.push(match result {
+                    OpResult::Created { stat, .. } => Done::Created(stat.map(|stat| Zxid(stat.czxid))),
+                    OpResult::DataSet(stat) => Done::Written(written(&stat)),
+                    OpResult::Deleted => Done::Deleted,
+                    OpResult::Failed(error) if error != ErrorCode::RuntimeInconsistency => {
+                        return Err(Undone { step: Some(step), fault: fault(error) });
+                    }
+                    // A check, or what stands beside the step that failed.
+                    _ => Done::Checked,
+                });
             }
-            Ok(zxid)
+            Ok(done)
         }
         .boxed()
     }
@@ -211,6 +212,10 @@ fn names(response: &Response) -> Option<Vec<String>> {
         Response::Children { names, .. } => Some(names.iter().map(ToString::to_string).collect()),
         _ => None,
     }
+}
+
+fn written(stat: &Stat) -> Written {
+    Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime }
 }
 
 fn node(response: Response) -> Option<Node> {

@@ -133,7 +133,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
         let mut steps = vec![journal::step(id, &broken)];
         steps.push(Step::Delete { path: format!("{path}/{}", contender.node), version: Some(version) });
         steps.extend(mark.map(|version| Step::Delete { path: format!("{path}/{BARRIER}"), version: Some(version) }));
-        match ensemble.transact(steps).await {
+        match ensemble.transact(steps).await.map_err(Fault::from) {
             Ok(_) | Err(Fault::ConnectionLoss | Fault::SessionOver | Fault::NodeExists) => sent = true,
             // It has gone, which the next look shows; or nobody has broken anything before.
             Err(Fault::NoNode) => match journal::make(ensemble).await {

@@ -82,7 +82,8 @@ impl Driver {
         self.node.clone_from(&grant.name);
         let (sender, requests) = mpsc::unbounded_channel();
         let fences = self.attempt.permits.is_none();
-        let hold = Hold::new(self.attempt.path.clone(), grant, fences, self.session.clone());
+        let Attempt { path, mark, .. } = &self.attempt;
+        let hold = Hold::new(path.clone(), grant, mark.clone(), fences, self.session.clone());
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
         // Asked while the grant waited for its proof.
         hold.asked.send_replace(self.revocation.clone().filter(|asked| asked.refused.is_none()));

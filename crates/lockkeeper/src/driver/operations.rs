@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, PathRecord, Payload, Revocation, Testimony, Zxid};
 
-use crate::ensemble::{Ensemble, Fault, Kind, Node, Reply, Step, Watcher};
+use crate::ensemble::{Ensemble, Fault, Kind, Node, Reply, Step, Watcher, zxid_of};
 
 /// The outcome of an operation.
 pub(super) enum Outcome {
@@ -156,7 +156,7 @@ impl Operations<'_> {
                 let own = Step::Delete { path: self.child(&name), version };
                 let barrier = Step::Delete { path: self.child(&barrier), version: Some(barriers) };
                 let both = ensemble.transact(vec![own, barrier]);
-                both.map(|deleted| Outcome::Deleted(deleted.map(drop))).boxed()
+                both.map(|deleted| Outcome::Deleted(deleted.map(drop).map_err(Fault::from))).boxed()
             }
             Command::Grant(_) | Command::Revoke | Command::Upgraded | Command::Reads { .. } | Command::End(_) => {
                 unreachable!("carried out where they are taken")
@@ -170,7 +170,15 @@ impl Operations<'_> {
         steps: Vec<Step>,
         outcome: impl FnOnce(Result<Zxid, Fault>) -> Outcome + Send + 'static,
     ) -> BoxFuture<'static, Outcome> {
-        let zxid = self.ensemble.transact(steps).map(|made| made?.ok_or(Fault::ConnectionLoss));
+        let created = steps.iter().find(|step| matches!(step, Step::Create { .. })).map(|step| step.path().to_owned());
+        let (made, ensemble) = (self.ensemble.transact(steps), self.ensemble.clone());
+        let zxid = async move {
+            match (zxid_of(&made.await?), created) {
+                (Some(zxid), _) => Ok(zxid),
+                (None, Some(path)) => Ok(ensemble.read(&path).await?.czxid),
+                (None, None) => Err(Fault::ConnectionLoss),
+            }
+        };
         zxid.map(outcome).boxed()
     }
 

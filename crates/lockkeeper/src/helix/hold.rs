@@ -19,7 +19,7 @@ use crate::guard::{FromHolding, Guard, Holding};
 use crate::helix::guard::{HelixGuard, Preemption, Renewal};
 use crate::helix::lock::LockStatus;
 use crate::helix::node::{LockNode, Look, Seat, Stepped};
-use crate::hold::{Hold, Request};
+use crate::hold::{Hold, Lease, Request, Versions};
 use crate::keeper::Lockkeeper;
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -82,7 +82,8 @@ impl Tenure {
         seat: Seat,
         (token, until_ms, until): (FencingToken, i64, Duration),
     ) -> (Tenure, HelixGuard) {
-        let hold = Hold::leased(node.path.clone(), token, seat.session.clone(), until);
+        let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
+        let hold = Hold::leased(node.path.clone(), token, Lease { session, until, owner, versions: None });
         let (request, requests) = mpsc::unbounded_channel();
         let (renewal, renewals) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
@@ -213,7 +214,7 @@ impl Tenure {
             self.hold.lose(Loss::Superseded);
             return false;
         }
-        self.hold.lease(&self.seat.session, look.safe_until(self.until_ms));
+        self.lease(look, look.versions());
         if let Some(request) = look.record.request.as_ref().filter(|request| request.id != self.terms.id) {
             // Once for each preemption, however often its requestor is replaced by a higher one.
             if self.told != Some(request.since_ms) {
@@ -226,6 +227,12 @@ impl Tenure {
             }
         }
         true
+    }
+
+    /// The hold stands as this look shows it.
+    fn lease(&self, look: &Look, versions: Option<Versions>) {
+        let (session, owner) = (self.seat.session.clone(), (self.terms.id.clone(), self.until_ms));
+        self.hold.lease(Lease { session, until: look.safe_until(self.until_ms), owner, versions });
     }
 
     /// Tells the user that somebody wants the lock.
@@ -283,7 +290,7 @@ impl Tenure {
         let outcome = match self.node.step(&mut self.seat, look, &self.terms, Wish::Renew).await {
             Ok(Stepped::Done { answer: Answer::Holds { until_ms }, look, .. }) => {
                 self.until_ms = until_ms;
-                self.hold.lease(&self.seat.session, look.safe_until(until_ms));
+                self.lease(&look, None);
                 Ok(())
             }
             Ok(Stepped::Again) => return Some(renewal),

@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::driver::make_path;
-use crate::ensemble::{Ensemble, Fault, Kind, Reply, Step, Watcher};
+use crate::ensemble::{Done, Ensemble, Fault, Kind, Reply, Step, Watcher, zxid_of};
+use crate::hold::Versions;
 use crate::keeper::Lockkeeper;
 use crate::session::Session;
 
@@ -119,12 +120,37 @@ impl Seat {
     }
 }
 
+/// The node above.
+pub(crate) fn above(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+/// The versions by which the record at `path` is that of the hold of this owner until then; `None` if it is not. One round trip.
+pub(crate) async fn standing(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    (id, until_ms): &(String, i64),
+) -> Result<Option<Versions>, Fault> {
+    // Another server than that of a write before may not have it yet. The parent first, as in a look.
+    let (sync, parent, node) = (ensemble.sync(path), ensemble.read(above(path)), ensemble.read(path));
+    let (synced, parent, node) = tokio::join!(biased; sync, parent, node);
+    synced?;
+    let (parent, node) = match (parent, node) {
+        (Ok(parent), Ok(node)) => (parent, node),
+        (_, Err(Fault::NoNode)) | (Err(Fault::NoNode), _) => return Ok(None),
+        (Err(fault), _) | (_, Err(fault)) => return Err(fault),
+    };
+    let owner = Record::from_bytes(&node.data).ok().and_then(|record| record.owner);
+    let is_its = owner.is_some_and(|owner| owner.id == *id && owner.until_ms == *until_ms);
+    Ok(is_its.then_some(Versions { record: node.version, parent: parent.version }))
+}
+
 impl LockNode {
     fn parent(&self) -> &str {
-        match self.path.rfind('/') {
-            Some(0) | None => "/",
-            Some(at) => &self.path[..at],
-        }
+        above(&self.path)
     }
 
     /// Reads the record and watches it. One round trip; the first in a session takes two.
@@ -254,17 +280,21 @@ impl LockNode {
         let (version, parent_version) = (Some(version), Some(found.parent.version));
         let same = Step::Check { path: parent.clone(), version: parent_version };
         let write = Step::Write { path: path.clone(), data: record.to_bytes(), version };
-        let zxid = |written: Option<Zxid>| written.unwrap_or(Zxid(0));
+        let zxid = |done: Vec<Done>| zxid_of(&done).unwrap_or(Zxid(0));
+        let transact = async |steps| {
+            let done = seat.reply(ensemble.transact(steps), || Err(Fault::SessionOver.into())).await;
+            done.map(zxid).map_err(Fault::from)
+        };
         if record.is_free() && !self.keep {
             let mark = Step::Write { path: parent, data: found.parent.data.clone(), version: parent_version };
             let delete = Step::Delete { path: path.clone(), version };
-            match seat.reply(ensemble.transact(vec![mark, delete]), || Err(Fault::SessionOver)).await {
+            match transact(vec![mark, delete]).await {
                 // Somebody's nodes are below it, or the parent is not ours to write: a free lock's record does as well.
                 Err(Fault::Refused(reason)) => tracing::debug!(%path, reason, "a free lock's node stays"),
-                deleted => return deleted.map(zxid),
+                deleted => return deleted,
             }
         }
-        seat.reply(ensemble.transact(vec![same, write]), || Err(Fault::SessionOver)).await.map(zxid)
+        transact(vec![same, write]).await
     }
 
     /// What the session knows of the server's time; if nothing, a node of the moment tells: made, written and deleted in one
@@ -321,6 +351,12 @@ impl LockNode {
 }
 
 impl Look {
+    /// By which the record is this one; unknown where it was written since.
+    pub(crate) fn versions(&self) -> Option<Versions> {
+        let record = self.found.version.filter(|_| !self.written)?;
+        Some(Versions { record, parent: self.found.parent.version })
+    }
+
     /// The last moment of the session's clock by which the server's shows no more than that.
     pub(crate) fn safe_until(&self, ms: i64) -> Duration {
         self.clock.safe_until(ms)

@@ -29,10 +29,10 @@ macro_rules! on_every_record_server {
 pub(crate) use on_every_record_server;
 
 /// Long enough that no busy machine lets it end.
-const LONG: Duration = Duration::from_secs(600);
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// The lock of this world for a client with this id.
-fn lock(world: &World, keeper: &Lockkeeper, id: &str) -> HelixLock {
+pub(crate) fn lock(world: &World, keeper: &Lockkeeper, id: &str) -> HelixLock {
     keeper.helix_lock(world.lock(), LONG).user_id(id).skew(Duration::ZERO)
 }
 
@@ -60,7 +60,7 @@ async fn server_time(world: &World) -> i64 {
 }
 
 /// Waits until the record says that this client waits for the lock.
-async fn requested_by(world: &World, id: &str) {
+pub(crate) async fn requested_by(world: &World, id: &str) {
     eventually(&format!("a request by {id}"), async || info(world).await.requestor_id == id).await;
 }
 
@@ -69,15 +69,15 @@ async fn owned_by(world: &World, id: &str) {
 }
 
 /// Asks in a task of its own.
-fn ask(lock: &HelixLock) -> Asking {
+pub(crate) fn ask(lock: &HelixLock) -> Asking {
     let lock = lock.clone();
     Asking(tokio::spawn(async move { lock.acquire().await }))
 }
 
-struct Asking(JoinHandle<Result<lockkeeper::helix::HelixGuard, Error>>);
+pub(crate) struct Asking(JoinHandle<Result<lockkeeper::helix::HelixGuard, Error>>);
 
 impl Asking {
-    async fn outcome(self) -> Result<lockkeeper::helix::HelixGuard, Error> {
+    pub(crate) async fn outcome(self) -> Result<lockkeeper::helix::HelixGuard, Error> {
         tokio::time::timeout(PATIENCE, self.0).await.expect("asks for ever").expect("the request panicked")
     }
 

@@ -8,6 +8,7 @@ mod counts;
 mod embedded;
 mod examples;
 mod faces;
+mod fenced;
 mod helix;
 mod kinds;
 mod recipes;

@@ -1,0 +1,311 @@
+//! Writes bound to a hold: done while it stands by the ensemble's own judgement, and never afterwards.
+
+use std::time::Duration;
+
+use lockkeeper::{FencedWritten, Loss, WriteError};
+use lockkeeper_testkit::proxy::{Cut, OpCode};
+
+use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
+use crate::support::{MARK, STEADY, World, eventually, for_every_kind, on_every_server};
+
+for_every_kind!(
+    a_fenced_write_is_one_transaction_while_the_lock_is_held,
+    a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing,
+    case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again,
+);
+
+on_every_server!(
+    a_fenced_write_whose_reply_is_lost_is_told_as_unknown_and_not_sent_again,
+    a_fenced_write_waits_for_a_connection_that_comes_back,
+    a_fenced_write_with_a_mistake_changes_nothing,
+    several_locks_fence_together,
+    nothing_of_a_dropped_fenced_write_comes_after_the_release,
+);
+
+on_every_record_server!(
+    a_leased_lock_fences_by_its_record,
+    a_leased_lock_that_was_preempted_by_force_writes_nothing,
+    a_leased_lock_whose_record_was_made_anew_writes_nothing,
+);
+
+/// A node for data, and its path.
+async fn data(world: &World, name: &str) -> String {
+    let path = world.path(name);
+    world.make(&path).await;
+    path
+}
+
+/// The data of a node and its version.
+async fn read(world: &World, path: &str) -> (String, i32) {
+    world.observer.sync(path).await.unwrap();
+    let (data, stat) = world.observer.get_data(path).await.unwrap();
+    (String::from_utf8(data).unwrap(), stat.version)
+}
+
+async fn a_fenced_write_is_one_transaction_while_the_lock_is_held(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let (set, gone, made) = (data(world, "set").await, data(world, "gone").await, world.path("made"));
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let before = proxy.counts();
+    let written = guard
+        .fenced_write()
+        .set(&set, "one")
+        .create(&made, "two")
+        .delete(&gone)
+        .set_if(&set, "three", 1)
+        .await
+        .unwrap();
+    assert_eq!((written.version(&set), written.version(&made), written.version(&gone)), (Some(2), Some(0), None));
+    assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Multi), 1);
+    assert_eq!(read(world, &set).await, ("three".to_owned(), 2));
+    assert_eq!(read(world, &made).await, ("two".to_owned(), 0));
+    assert!(!world.exists(&gone).await);
+    guard.fenced_write().check(&set, 2).delete_if(&made, 0).await.unwrap();
+    assert!(guard.fenced_write().await.is_ok(), "it only asks");
+    guard.release().await.unwrap();
+}
+
+/// The holder believes in its hold; the ensemble knows better. The node, and where there is one the mark.
+async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let path = data(world, "data").await;
+    for mark in [false, true] {
+        if mark && !world.kind.has_mark() {
+            continue;
+        }
+        let guard = world.subject(&keeper).acquire().await.unwrap();
+        let write = proxy.on(OpCode::Multi).hold_request();
+        let writing = async { guard.fenced_write().set(&path, "stale").await };
+        let broken = async {
+            write.caught().await;
+            assert!(guard.is_held());
+            // What the holder would hear of it comes behind its own write.
+            let deaf = proxy.hold_watch_events();
+            let node = if mark { format!("{}/{MARK}", world.lock()) } else { guard.node() };
+            world.remove(&node).await;
+            write.release();
+            deaf
+        };
+        let (wrote, deaf) = tokio::join!(writing, broken);
+        assert!(matches!(wrote, Err(WriteError::Lost { loss: Loss::Removed, .. })), "{wrote:?}");
+        assert_eq!(read(world, &path).await, (String::new(), 0));
+        assert_eq!(guard.loss(), Some(Loss::Removed), "what the ensemble said is known at once");
+        drop(deaf);
+        drop(guard);
+        world.queued(0).await;
+    }
+}
+
+/// One is asked for after the session has ended, one is under way when it ends. The same handle has a new session then; neither
+/// is sent in it.
+async fn case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(1)).await;
+    let path = data(world, "data").await;
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let before = proxy.counts();
+    let lost = proxy.on(OpCode::Multi).hold_request();
+    let writing = async { guard.fenced_write().set(&path, "under way").await };
+    let cut_off = async {
+        lost.caught().await;
+        proxy.black_hole();
+        drop(lost);
+        guard.lost().await;
+    };
+    let (wrote, ()) = tokio::join!(writing, cut_off);
+    assert!(matches!(wrote, Err(WriteError::Unknown { .. })), "{wrote:?}");
+    world.queued(0).await;
+    proxy.heal();
+    let late = guard.fenced_write().set(&path, "late").await;
+    assert!(matches!(late, Err(WriteError::Lost { .. })), "{late:?}");
+    let next = loop {
+        match world.subject(&keeper).acquire().await {
+            Ok(next) => break next,
+            Err(error) => assert!(matches!(error, lockkeeper::Error::SessionLost { .. }), "{error}"),
+        }
+    };
+    let late = guard.fenced_write().set(&path, "later").await;
+    assert!(matches!(late, Err(WriteError::Lost { .. })), "{late:?}");
+    assert_eq!(read(world, &path).await, (String::new(), 0));
+    let marks = u64::from(world.kind.has_mark());
+    assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Multi), 1 + marks, "a write was sent again");
+    next.fenced_write().set(&path, "new").await.unwrap();
+    assert_eq!(read(world, &path).await, ("new".to_owned(), 1));
+    next.release().await.unwrap();
+}
+
+/// Done or not: once or not at all. The hold goes on.
+async fn a_fenced_write_whose_reply_is_lost_is_told_as_unknown_and_not_sent_again(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let path = data(world, "data").await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let mut version = 0;
+    for effect in [false, true] {
+        let before = proxy.counts();
+        let multi = proxy.on(OpCode::Multi);
+        let cut = if effect { multi.cut_before_reply() } else { multi.cut_before_request() };
+        let wrote = guard.fenced_write().set(&path, "once").await;
+        assert!(matches!(wrote, Err(WriteError::Unknown { .. })), "{wrote:?}");
+        cut.fired().await;
+        assert!(guard.is_held());
+        version += i32::from(effect);
+        assert_eq!(read(world, &path).await.1, version);
+        // The next goes through, so the connection is back, and nothing of the last came before it.
+        let written = guard.fenced_write().set(&path, "again").await.unwrap();
+        version += 1;
+        assert_eq!(written.version(&path), Some(version));
+        assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Multi), 2);
+    }
+    guard.release().await.unwrap();
+}
+
+async fn a_fenced_write_waits_for_a_connection_that_comes_back(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let path = data(world, "data").await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let refused = proxy.counts().refused;
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    eventually("suspected", async || guard.state() == lockkeeper::HoldState::Suspected).await;
+    let writing = async { guard.fenced_write().set(&path, "patient").await };
+    let back = async {
+        proxy.wait_until(|counts| counts.refused > refused).await;
+        proxy.heal();
+    };
+    let (wrote, ()) = tokio::join!(writing, back);
+    assert_eq!(wrote.unwrap().version(&path), Some(1));
+    guard.release().await.unwrap();
+}
+
+/// All or none, and the error names the node.
+async fn a_fenced_write_with_a_mistake_changes_nothing(world: &World) {
+    let keeper = world.keeper().await;
+    let (path, nobody) = (data(world, "data").await, world.path("nobody"));
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let write = || guard.fenced_write().set(&path, "half");
+    let no_node = Err(WriteError::NoNode { path: nobody.clone() });
+    assert_eq!(write().set(&nobody, "").await, no_node);
+    assert_eq!(write().delete(&nobody).await, no_node);
+    assert_eq!(write().check(&nobody, 0).await, no_node);
+    let below = format!("{nobody}/below");
+    assert_eq!(write().create(&below, "").await, Err(WriteError::NoNode { path: below }));
+    assert_eq!(write().create(&path, "").await, Err(WriteError::NodeExists { path: path.clone() }));
+    let version = |expected| Err::<FencedWritten, _>(WriteError::BadVersion { path: path.clone(), expected });
+    assert_eq!(write().check(&path, 7).await, version(7));
+    assert_eq!(guard.fenced_write().set_if(&path, "", 7).await, version(7));
+    assert_eq!(guard.fenced_write().delete_if(&path, 7).await, version(7));
+    assert!(matches!(write().set("relative", "").await, Err(WriteError::InvalidPath(_))));
+    let large = write().set(&path, vec![0; 2 << 20]).await;
+    assert!(matches!(large, Err(WriteError::TooLarge { bytes: 2_097_152.., .. })), "{large:?}");
+    // Its parent has children.
+    assert!(matches!(write().delete(&world.lock()).await, Err(WriteError::Refused { .. })));
+    assert_eq!(read(world, &path).await, (String::new(), 0));
+    assert!(guard.is_held());
+    let largest = guard.fenced_write().set(&path, vec![b'x'; 1_000_000]).await.unwrap();
+    assert_eq!(largest.version(&path), Some(1));
+    guard.release().await.unwrap();
+}
+
+/// With one of them gone nothing is written, and the error says which.
+async fn several_locks_fence_together(world: &World) {
+    let keeper = world.keeper().await;
+    let path = data(world, "data").await;
+    let (a, b) = (world.path("a"), world.path("b"));
+    let both = keeper.multi_lock([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()]).await.unwrap();
+    both.fenced_write().set(&path, "both").await.unwrap();
+    world.remove(&both.holdings()[1].node()).await;
+    match both.fenced_write().set(&path, "one").await {
+        Err(WriteError::Lost { path, loss: Loss::Removed }) => assert_eq!(path, b),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(read(world, &path).await, ("both".to_owned(), 1));
+    drop(both);
+    let none = keeper.multi_lock([] as [lockkeeper::Acquire; 0]).await.unwrap();
+    assert_eq!(none.fenced_write().await, Err(WriteError::NothingHeld));
+}
+
+async fn nothing_of_a_dropped_fenced_write_comes_after_the_release(world: &World) {
+    let keeper = world.keeper().await;
+    let path = data(world, "data").await;
+    for _ in 0..20 {
+        let guard = world.mutex(&keeper).acquire().await.unwrap();
+        drop(guard.fenced_write().set(&path, "dropped").into_future());
+        guard.release().await.unwrap();
+        let (_, version) = read(world, &path).await;
+        world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
+        assert_eq!(read(world, &path).await.1, version);
+    }
+}
+
+/// After its own writes of the record, after a requestor's, and after others have used the node above.
+async fn a_leased_lock_fences_by_its_record(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let path = data(world, "data").await;
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    assert_eq!(guard.fenced_write().set(&path, "1").await.unwrap().version(&path), Some(1));
+    guard.renew().await.unwrap();
+    assert_eq!(guard.fenced_write().set(&path, "2").await.unwrap().version(&path), Some(2));
+    // Leaves its mark in the node above both.
+    other.helix_lock(world.path("beside"), LONG).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(guard.fenced_write().set(&path, "3").await.unwrap().version(&path), Some(3));
+    let asking = ask(&lock(world, &other, "b").priority(1).waiting(LONG));
+    requested_by(world, "b").await;
+    assert_eq!(guard.fenced_write().set(&path, "4").await.unwrap().version(&path), Some(4));
+    guard.release().await.unwrap();
+    asking.outcome().await.unwrap().release().await.unwrap();
+}
+
+async fn a_leased_lock_that_was_preempted_by_force_writes_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let path = data(world, "data").await;
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    guard.fenced_write().set(&path, "held").await.unwrap();
+    let before = proxy.counts();
+    let write = proxy.on(OpCode::Multi).hold_request();
+    let writing = async { guard.fenced_write().set(&path, "stale").await };
+    let taken = async {
+        write.caught().await;
+        let taken = lock(world, &other, "b").priority(1).waiting(Duration::ZERO).forceful().acquire().await.unwrap();
+        write.release();
+        taken
+    };
+    let (wrote, taken) = tokio::join!(writing, taken);
+    // It hears of the preemption meanwhile, or by the refusal.
+    assert!(matches!(wrote, Err(WriteError::Lost { .. } | WriteError::Unknown { .. })), "{wrote:?}");
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Multi) > 0).await;
+    assert_eq!(read(world, &path).await, ("held".to_owned(), 1));
+    taken.fenced_write().set(&path, "taken").await.unwrap();
+    taken.release().await.unwrap();
+}
+
+/// Versions begin at 0 again in a node that was made again.
+async fn a_leased_lock_whose_record_was_made_anew_writes_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let path = data(world, "data").await;
+    let guard = lock(world, &one, "a").acquire().await.unwrap();
+    guard.fenced_write().await.unwrap();
+    let before = proxy.counts();
+    let write = proxy.on(OpCode::Multi).hold_request();
+    let writing = async { guard.fenced_write().set(&path, "stale").await };
+    let anew = async {
+        write.caught().await;
+        // The same client takes it from elsewhere and gives it back, which removes the node.
+        lock(world, &other, "a").acquire().await.unwrap().release().await.unwrap();
+        assert!(!world.exists(&world.lock()).await);
+        let anew = lock(world, &other, "b").acquire().await.unwrap();
+        write.release();
+        anew
+    };
+    let (wrote, anew) = tokio::join!(writing, anew);
+    assert!(matches!(wrote, Err(WriteError::Lost { .. } | WriteError::Unknown { .. })), "{wrote:?}");
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Multi) > 0).await;
+    assert_eq!(read(world, &path).await, (String::new(), 0));
+    guard.lost().await;
+    anew.release().await.unwrap();
+}
