@@ -29,6 +29,10 @@ pub enum Loss {
     Preempted,
     /// The same owner acquired the lock anew; that hold goes on.
     Superseded,
+    /// The program did not say in time that it is still at work (its own liveness limit).
+    Unattended,
+    /// This process was forked from the one that holds it: the hold is the parent's, and goes on there.
+    Forked,
 }
 
 impl std::fmt::Display for Loss {
@@ -42,6 +46,8 @@ impl std::fmt::Display for Loss {
             Loss::LeaseEnded => "its lease is over",
             Loss::Preempted => "somebody of a higher priority got it",
             Loss::Superseded => "the same owner acquired it anew",
+            Loss::Unattended => "the program did not say in time that it is still at work",
+            Loss::Forked => "it is held by the process that this one was forked from",
         })
     }
 }
@@ -149,6 +155,12 @@ impl LinkClock {
     /// Until when the last proof is good, as time since the clock's origin.
     pub fn until(&self) -> Duration {
         self.until
+    }
+
+    /// From when on a hold that was granted when `breaches` deadlines had passed is lost, unless a proof comes before.
+    pub fn due(&self, granted_under: u32) -> Duration {
+        let gone = self.over.is_some() || self.overdue || self.breaches != granted_under;
+        if gone { Duration::ZERO } else { self.until }
     }
 
     /// Judges, at `now`, a hold that was granted when `breaches` deadlines had passed.

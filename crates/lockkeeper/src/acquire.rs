@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{AttemptId, Class, Contender, Dialect, Discipline, LockPath, Mode, Payload};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,7 @@ use crate::driver::{Attempt, cancelled, drive, passed};
 use crate::ensemble::Ensemble;
 use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
+use crate::hold::{Care, OnLost};
 use crate::keeper::{Lockkeeper, wall_clock_ms};
 use crate::session::{Io, Session};
 
@@ -76,6 +78,9 @@ pub struct Acquire<G = Guard> {
     message: Option<String>,
     cancel: Option<CancellationToken>,
     create_parents: bool,
+    care: Care,
+    /// Where it is awaited.
+    runtime: Option<Handle>,
     guard: PhantomData<fn() -> G>,
 }
 
@@ -83,7 +88,19 @@ impl<G> Acquire<G> {
     /// A request for what `kind` says; where that is a mistake of the caller's, awaiting the request tells it.
     pub(crate) fn new(keeper: Lockkeeper, kind: Result<Kind, Error>, once: bool) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
-        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: PhantomData }
+        let care = Care { on_lost: keeper.on_lost().clone(), ..Care::default() };
+        Acquire {
+            keeper,
+            kind,
+            once,
+            timeout,
+            message,
+            cancel,
+            create_parents,
+            care,
+            runtime: None,
+            guard: PhantomData,
+        }
     }
 
     /// The lock's path; a mistake of the caller's is told here, once, instead of by awaiting the request.
@@ -101,8 +118,8 @@ impl<G> Acquire<G> {
 
     /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
     pub fn any(self) -> Acquire<Holding> {
-        let Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: _ } = self;
-        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, guard: PhantomData }
+        let Acquire { keeper, kind, once, timeout, message, cancel, create_parents, care, runtime, guard: _ } = self;
+        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, care, runtime, guard: PhantomData }
     }
 
     /// Gives up after `timeout`, counted from the moment the request is awaited, with [`Error::Timeout`].
@@ -130,6 +147,23 @@ impl<G> Acquire<G> {
         self
     }
 
+    /// What to do when the lock is lost once it is held, instead of what [`Builder::on_lost`](crate::Builder::on_lost) says.
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.care.on_lost = on_lost;
+        self
+    }
+
+    /// The program has to call [`Holding::alive`] at least this often while it holds the lock. Else the hold is
+    /// [`Unattended`](lockkeeper_core::Loss::Unattended), and the lock goes to the next in line.
+    ///
+    /// For work that may hang: its session would keep the lock for as long as the process lives. Counted from the grant, by a
+    /// clock that runs through suspend. Costs no round trip. A limit of nothing is
+    /// [`Error::InvalidLiveness`].
+    pub fn with_liveness(mut self, limit: Duration) -> Self {
+        self.care.liveness = Some(limit);
+        self
+    }
+
     /// Waits on this thread, for programs without async. Not to be called from async code.
     ///
     /// # Errors
@@ -153,10 +187,11 @@ impl Acquire<Holding> {
         let (caller, outcome) = oneshot::channel();
         let started = Instant::now();
         let kind = std::mem::replace(&mut self.kind, Err(Error::Closed));
-        match kind.and_then(|kind| kind.check().map(|()| kind)) {
+        match kind.and_then(|kind| self.check(&kind).map(|()| kind)) {
             Err(error) => _ = caller.send(Err(error)),
             Ok(kind) => {
                 let keeper = self.keeper.clone();
+                self.runtime = Handle::try_current().ok();
                 match keeper.ready_session() {
                     Some(ready) => self.contend(ready, kind, started, caller),
                     None => keeper.spawn(self.open_and_contend(kind, started, caller)),
@@ -164,6 +199,16 @@ impl Acquire<Holding> {
             }
         }
         outcome
+    }
+
+    /// Everything that can be said to be wrong before anything is sent.
+    fn check(&self, kind: &Kind) -> Result<(), Error> {
+        self.keeper.check_process()?;
+        kind.check()?;
+        match self.care.liveness {
+            Some(given) if given.is_zero() => Err(Error::InvalidLiveness { path: kind.path.to_string(), given }),
+            _ => Ok(()),
+        }
     }
 
     /// Opens a session, then hands the attempt to it.
@@ -199,7 +244,10 @@ impl Acquire<Holding> {
         caller: oneshot::Sender<Result<Holding, Error>>,
     ) {
         let deadline = self.deadline(started);
-        let Acquire { keeper, once, timeout, message, cancel, create_parents, .. } = self;
+        let Acquire { keeper, once, timeout, message, cancel, create_parents, care, runtime, .. } = self;
+        if let Some(runtime) = runtime {
+            session.used_from(runtime);
+        }
         // A new id for every attempt: it lives and dies with this session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms());
@@ -221,6 +269,7 @@ impl Acquire<Holding> {
             started,
             deadline,
             cancel,
+            care,
         };
         let runner = session.clone();
         runner.spawn(drive(attempt, contender, session, caller));

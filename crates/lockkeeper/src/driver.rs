@@ -27,7 +27,7 @@ use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::admin::ContenderInfo;
 use crate::ensemble::{Ensemble, Fault, Fired, Watcher};
-use crate::hold::Request;
+use crate::hold::{Care, Request};
 use crate::session::{Dependant, Session};
 
 /// How old a node must be to be watched by its own maker.
@@ -59,6 +59,8 @@ pub(crate) struct Attempt {
     /// When the timeout ends; without one, never.
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancel: Option<CancellationToken>,
+    /// What is to be done about the hold.
+    pub(crate) care: Care,
 }
 
 /// What woke the driver.
@@ -66,6 +68,7 @@ enum Wake {
     Outcome(Outcome),
     Fired(String, Fired),
     Looked(Option<Box<ContenderInfo>>),
+    Verified(Result<(), Fault>),
     Lingered,
     Aged,
     Deadline,
@@ -94,6 +97,9 @@ struct Driver {
     dependant: Option<Dependant>,
     /// Told when the change of its hold has happened that the caller asked for.
     changing: Option<oneshot::Sender<()>>,
+    /// Told when the hold is proved; and when that request was sent.
+    verifying: Vec<oneshot::Sender<Result<(), String>>>,
+    asked_at: Duration,
     /// The request to let go that was last seen in the own node, and the answer.
     revocation: Option<Revocation>,
     /// That answer is a refusal which is not in the node yet.
@@ -122,6 +128,8 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         sent: Duration::ZERO,
         dependant: None,
         changing: None,
+        verifying: Vec::new(),
+        asked_at: Duration::ZERO,
         revocation: None,
         refusing: false,
         refusal: None,
@@ -137,6 +145,7 @@ impl Driver {
     async fn run(mut self) {
         let mut flight: Option<BoxFuture<'static, Outcome>> = None;
         let mut look: Option<BoxFuture<'static, Option<Box<ContenderInfo>>>> = None;
+        let mut proof: Option<BoxFuture<'static, Result<(), Fault>>> = None;
         let mut watches: Vec<(String, Watcher)> = Vec::new();
         let mut link = self.session.link();
         let closing = self.session.closing();
@@ -177,6 +186,9 @@ impl Driver {
                 }
             }
             self.hand_over_if_proved();
+            if proof.is_none() && !self.verifying.is_empty() {
+                proof = self.prove_the_hold();
+            }
             watches.retain(|(name, _)| self.contender.watches(name));
             // A try that has left already still owes its caller the holder's name.
             if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
@@ -192,6 +204,7 @@ impl Driver {
                 outcome = optional(&mut flight) => Wake::Outcome(outcome),
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
                 seen = optional(&mut look) => Wake::Looked(seen),
+                proved = optional(&mut proof) => Wake::Verified(proved),
                 wake = self.caller.stirs(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
                 () = passed(aged) => Wake::Aged,
@@ -215,6 +228,10 @@ impl Driver {
                     look = None;
                     self.looked_at = seen;
                     self.name_the_holder();
+                }
+                Wake::Verified(proved) => {
+                    proof = None;
+                    self.verified(proved);
                 }
                 Wake::Lingered => {
                     self.lingered = true;

@@ -274,6 +274,17 @@ pub enum Error {
     /// This handle was closed.
     #[error("this Lockkeeper is closed")]
     Closed,
+    /// This handle belongs to the process that this one was forked from.
+    #[error("this Lockkeeper belongs to the process that this one was forked from")]
+    Forked,
+    /// A liveness limit that could not be kept. Nothing was sent.
+    #[error("a liveness limit of {} for {path} cannot be kept", humantime::format_duration(*given))]
+    InvalidLiveness {
+        /// The lock.
+        path: String,
+        /// What was given.
+        given: Duration,
+    },
     /// The embedded server could not be started.
     #[cfg(feature = "embedded")]
     #[error(transparent)]
@@ -333,6 +344,10 @@ impl Error {
             Error::PermitsMismatch { stated: Some(stated), .. } => {
                 Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
             }
+            Error::Forked => Some("connect after the fork, in the child".to_owned()),
+            Error::InvalidLiveness { .. } => {
+                Some("choose one that is longer than the steps between two calls of alive(), 10ms or more".to_owned())
+            }
             Error::PermitsMismatch { .. } => Some("use a path of its own for each semaphore".to_owned()),
             Error::Refused { .. } => Some("check the ACL of the lock's node and of those above it".to_owned()),
             #[cfg(feature = "embedded")]
@@ -381,6 +396,23 @@ pub enum ChangeError {
     /// The lock was lost.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
+}
+
+/// Why it could not be proved that a lock is held.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// The lock is lost.
+    #[error("the lock is lost: {0}")]
+    Lost(Loss),
+    /// A server does not answer the question. What is held is held still, as far as the clock knows.
+    #[error("the server refuses to say whether {path} is held: {reason}")]
+    Refused {
+        /// The lock.
+        path: String,
+        /// The server's words.
+        reason: String,
+    },
 }
 
 /// Why a fenced write was not done, or may not have been. But for [`WriteError::Unknown`], nothing was written.

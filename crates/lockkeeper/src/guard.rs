@@ -11,9 +11,10 @@ use lockkeeper_core::{FencingToken, Loss, Revocation, Trust};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{ChangeError, ReleaseError};
+use crate::error::{ChangeError, ReleaseError, VerifyError};
 use crate::fenced::FencedWrite;
 use crate::hold::{Hold, Request};
+use crate::process::Owned;
 use crate::session::Session;
 
 /// Whether a hold may be relied on.
@@ -35,15 +36,18 @@ pub enum HoldState {
 ///
 /// Dropping never blocks and works outside any runtime. It asks the session to delete the node, which is tried until
 /// confirmed or until the session is over. If the process ends first, session expiry frees the lock.
+///
+/// It belongs to the process that acquired it. In a forked child its copy is [`Loss::Forked`], and dropping that does nothing.
 #[must_use = "the lock is released when the guard is dropped; bind it to a name"]
 pub struct Holding {
-    hold: Arc<Hold>,
-    requests: mpsc::UnboundedSender<Request>,
+    hold: Owned<Arc<Hold>>,
+    requests: Owned<mpsc::UnboundedSender<Request>>,
 }
 
 impl Holding {
     pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<Request>) -> Self {
-        Holding { hold, requests }
+        hold.can_ask(&requests);
+        Holding { hold: Owned::new(hold), requests: Owned::new(requests) }
     }
 
     /// The session that it rests on now.
@@ -84,13 +88,18 @@ impl Holding {
         !matches!(self.state(), HoldState::Lost(_))
     }
 
+    /// How far it may be trusted, by this very process.
+    fn trust(&self) -> Trust {
+        if self.hold.is_ours() { self.hold.trust() } else { Trust::Lost(Loss::Forked) }
+    }
+
     /// For how long the lock may still be trusted without hearing from a server again: zero once it is lost. No round trip.
     ///
     /// Each step of protected work should end within it. It is renewed by a write of the session every quarter of the
     /// session's timeout while something is held, and counted from when that write was sent, by a clock that runs through
     /// suspend.
     pub fn valid_for(&self) -> Duration {
-        match self.hold.trust() {
+        match self.trust() {
             Trust::Held { until } | Trust::Suspected { until } => until.saturating_sub(self.hold.session().now()),
             Trust::Lost(_) => Duration::ZERO,
         }
@@ -98,7 +107,7 @@ impl Holding {
 
     /// The same, told apart. No round trip.
     pub fn state(&self) -> HoldState {
-        match self.hold.trust() {
+        match self.trust() {
             Trust::Held { .. } => HoldState::Held,
             Trust::Suspected { .. } => HoldState::Suspected,
             Trust::Lost(loss) => HoldState::Lost(loss),
@@ -107,21 +116,111 @@ impl Holding {
 
     /// Why it was lost, if that is known already. No round trip.
     pub fn loss(&self) -> Option<Loss> {
-        self.hold.loss()
+        if self.hold.is_ours() { self.hold.loss() } else { Some(Loss::Forked) }
     }
 
     /// Waits until the lock is lost, and says why.
     ///
-    /// Resolves at the latest when the session could have expired at the server, by a clock that runs through suspend.
-    /// Dropping the future leaves nothing behind.
+    /// Resolves at the latest when the session could have expired at the server, by a clock that runs through suspend, also if
+    /// the library's own thread is stuck. Dropping the future leaves nothing behind.
     pub async fn lost(&self) -> Loss {
-        self.hold.lost.cancelled().await;
-        self.hold.loss().unwrap_or(Loss::SessionExpired)
+        if self.hold.is_ours() {
+            self.hold.lost.cancelled().await;
+        }
+        self.loss().unwrap_or(Loss::SessionExpired)
     }
 
     /// A token that is cancelled when the lock is lost: for code that takes one.
     pub fn lost_token(&self) -> CancellationToken {
-        self.hold.lost.child_token()
+        if self.hold.is_ours() {
+            return self.hold.lost.child_token();
+        }
+        let token = CancellationToken::new();
+        token.cancel();
+        token
+    }
+
+    /// See [`Hold::stirs`].
+    pub(crate) fn stirs(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.hold.stirs()
+    }
+
+    /// Waits until the state is another than `seen`, and says which: for work that pauses while the lock is
+    /// [`Suspected`](HoldState::Suspected). A state that came and went while nobody waited is not told, but for `Lost`.
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn changed(&self, seen: HoldState) -> HoldState {
+        loop {
+            if !self.hold.is_ours() {
+                return self.state();
+            }
+            let stirs = self.stirs();
+            let state = self.state();
+            if state != seen {
+                return state;
+            }
+            stirs.await;
+        }
+    }
+
+    /// Waits until the lock may be trusted for no longer than `margin`, or is lost: when work that takes so long to stop has
+    /// to be stopped, to be done before anybody else can be in.
+    ///
+    /// While the servers answer, a hold may always be trusted for about half of [`Holding::session_timeout`]: choose a third of
+    /// that at most. Told like [`Holding::lost`], also if the library's own thread is stuck. The hold may recover afterwards.
+    /// Dropping the future leaves nothing behind.
+    pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
+        if self.hold.is_ours() {
+            self.hold.nearly_lost(margin).await;
+        }
+        self.state()
+    }
+
+    /// Says that the program is at work, where it was acquired [`with_liveness`](crate::Acquire::with_liveness); whether the
+    /// lock is held. No round trip.
+    ///
+    /// To be called where work is done, not by a timer.
+    pub fn alive(&self) -> bool {
+        let held = self.is_held();
+        if held {
+            self.hold.attend();
+        }
+        held
+    }
+
+    /// Proves that the lock is held, at the servers: one round trip, a small write.
+    ///
+    /// `Ok`: when the leader put the request in order, the hold's node stood in the session that made it; and the hold may be
+    /// trusted anew from when the request was sent ([`Holding::valid_for`]). That is more than [`Holding::is_held`] knows (a
+    /// node that somebody deleted a moment ago), and no more than a clock can say of the time after. While the connection is
+    /// lost this waits, but not longer than the hold may be trusted. Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`VerifyError::Lost`]; [`VerifyError::Refused`] if a server does not answer such a question.
+    pub async fn verify(&self) -> Result<(), VerifyError> {
+        if !self.hold.is_ours() {
+            return Err(VerifyError::Lost(Loss::Forked));
+        }
+        let (answer, answered) = oneshot::channel();
+        // Unheard: the driver has ended, because the hold has.
+        _ = self.requests.send(Request::Verify(answer));
+        tokio::select! {
+            biased;
+            loss = self.lost() => Err(VerifyError::Lost(loss)),
+            Ok(answer) = answered => match answer {
+                Ok(()) if self.is_held() => Ok(()),
+                Ok(()) => Err(VerifyError::Lost(self.lost().await)),
+                Err(reason) => Err(VerifyError::Refused { path: self.hold.path.clone(), reason }),
+            },
+        }
+    }
+
+    /// How late the caller's async runtime last ran a task that was ready, where the lock was acquired on one of tokio's.
+    ///
+    /// Measured whenever the hold is renewed, a quarter of the session's timeout apart, and logged as a warning above a tenth of
+    /// that timeout: who looks at a guard so late looks too late. No round trip.
+    pub fn runtime_lag(&self) -> Option<Duration> {
+        self.hold.is_ours().then(|| self.hold.session().runtime_lag())?
     }
 
     /// Runs `work` until it ends or the lock is lost, whichever is first.
@@ -176,6 +275,9 @@ impl Holding {
     ///
     /// [`Holding::revocation`] waits for the next request then.
     pub fn refuse_revocation(&self, why: &str) {
+        if !self.hold.is_ours() {
+            return;
+        }
         self.hold.asked.send_replace(None);
         // Unheard: the driver has ended, because the hold has.
         _ = self.requests.send(Request::Refuse(why.to_owned()));
@@ -217,6 +319,9 @@ impl Holding {
     /// # Errors
     /// [`ReleaseError::NotHeld`] if the lock was lost before; [`ReleaseError::Failed`] if a server refuses the delete.
     pub async fn release(self) -> Result<(), ReleaseError> {
+        if !self.hold.is_ours() {
+            return Err(ReleaseError::NotHeld { loss: Loss::Forked });
+        }
         let (confirm, confirmed) = oneshot::channel();
         // Unheard: the driver has ended, because the hold has.
         _ = self.requests.send(Request::Release(confirm));
@@ -230,6 +335,9 @@ impl Holding {
         request: impl FnOnce(oneshot::Sender<()>) -> Request,
         timeout: Option<Duration>,
     ) -> Result<(), ChangeError> {
+        if !self.hold.is_ours() {
+            return Err(ChangeError::Lost(Loss::Forked));
+        }
         let (done, changed) = oneshot::channel();
         _ = self.requests.send(request(done));
         let wait = async { changed.await.map_err(|_| ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed))) };

@@ -12,6 +12,8 @@ use crate::acl::LockAcl;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network};
+use crate::hold::OnLost;
+use crate::process::Owned;
 use crate::servers::Servers;
 use crate::session::{Io, Session};
 #[cfg(feature = "tls")]
@@ -34,14 +36,15 @@ pub struct Lockkeeper {
 }
 
 struct Inner {
-    network: Box<dyn Network>,
+    network: Owned<Box<dyn Network>>,
     connect_timeout: Duration,
     reconnect: Option<Reconnect>,
     clock: Clock,
     owner: Owner,
-    io: Arc<Io>,
+    on_lost: OnLost,
+    io: Owned<Arc<Io>>,
     /// The last session opened.
-    session: Mutex<Option<Arc<Session>>>,
+    session: Owned<Mutex<Option<Arc<Session>>>>,
     /// Held while one is being opened, so that all who need one wait for the same.
     opening: AsyncMutex<()>,
     closed: CancellationToken,
@@ -73,6 +76,7 @@ pub struct Builder {
     acl: LockAcl,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
+    on_lost: OnLost,
 }
 
 /// Without what a log must not show.
@@ -87,6 +91,7 @@ impl std::fmt::Debug for Builder {
             .field("owner", &self.owner)
             .field("credentials", &schemes)
             .field("acl", &acl)
+            .field("on_lost", &self.on_lost)
             .finish()
     }
 }
@@ -102,6 +107,7 @@ impl Default for Builder {
             acl: LockAcl::Open,
             #[cfg(feature = "tls")]
             tls: None,
+            on_lost: OnLost::Nothing,
         }
     }
 }
@@ -166,6 +172,12 @@ impl Builder {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// What to do when a lock of this handle is lost, beside telling its guard; nothing unless set.
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.on_lost = on_lost;
         self
     }
 
@@ -244,9 +256,10 @@ impl Builder {
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
-        let Builder { connect_timeout, reconnect, owner, .. } = self;
-        let (session, opening, closed) = (Mutex::new(None), AsyncMutex::new(()), CancellationToken::new());
-        let inner = Inner { network, connect_timeout, reconnect, clock, owner, io, session, opening, closed };
+        let Builder { connect_timeout, reconnect, owner, on_lost, .. } = self;
+        let (network, io, session) = (Owned::new(network), Owned::new(io), Owned::new(Mutex::new(None)));
+        let (opening, closed) = (AsyncMutex::new(()), CancellationToken::new());
+        let inner = Inner { network, connect_timeout, reconnect, clock, owner, on_lost, io, session, opening, closed };
         Lockkeeper { inner: Arc::new(inner) }
     }
 }
@@ -374,14 +387,30 @@ impl Lockkeeper {
         question: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
         let (mut asker, answer) = oneshot::channel();
-        self.spawn(async move {
-            tokio::select! {
-                biased;
-                () = asker.closed() => {}
-                answered = question => drop(asker.send(answered)),
-            }
-        });
-        async move { answer.await.unwrap_or(Err(Error::Closed)) }
+        let ours = self.check_process();
+        if ours.is_ok() {
+            self.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = asker.closed() => {}
+                    answered = question => drop(asker.send(answered)),
+                }
+            });
+        }
+        async move {
+            ours?;
+            answer.await.unwrap_or(Err(Error::Closed))
+        }
+    }
+
+    /// Whether this process made the handle, and is not a forked child of that one.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.inner.io.is_ours() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// What to do when a lock is lost.
+    pub(crate) fn on_lost(&self) -> &OnLost {
+        &self.inner.on_lost
     }
 
     /// Runs a task of the library where its input and output run.
@@ -426,7 +455,7 @@ impl Lockkeeper {
             }
             let opened = inner.network.open(patience).await?;
             let ensemble = opened.ensemble.clone();
-            let session = Session::start(inner.io.clone(), inner.clock, opened);
+            let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
             // The one before is over; dropped outside the lock, for its end is not instant.
             let before = inner.session.lock().expect("held for a look only").replace(session.clone());
             drop(before);

@@ -64,9 +64,11 @@ pub mod helix;
 mod hold;
 mod identity;
 mod keeper;
+mod lag;
 mod multi;
 mod mutex;
 mod priority;
+mod process;
 mod revoke;
 mod rwlock;
 mod semaphore;
@@ -74,6 +76,7 @@ mod servers;
 mod session;
 #[cfg(feature = "tls")]
 mod tls;
+mod watchdog;
 mod zookeeper;
 
 pub mod blocking;
@@ -90,9 +93,10 @@ pub use acl::LockAcl;
 pub use acquire::Acquire;
 pub use admin::{Admin, Broken, ContenderInfo, Follow, LockInfo};
 pub use distributed::DistributedLock;
-pub use error::{ChangeError, Error, ReleaseError, WriteError};
+pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
 pub use fenced::{FencedWrite, FencedWritten};
 pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
+pub use hold::{LostLock, OnLost};
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{
     Class, ClassError, Dialect, FencingToken, LockPath, Loss, Owner, PathError, Revocation, SessionId,

@@ -16,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::acquire::Acquire;
-use crate::error::ReleaseError;
+use crate::error::{ReleaseError, VerifyError};
 use crate::fenced::FencedWrite;
 use crate::guard::{HoldState, Holding, run_until};
 use crate::helix::HelixGuard;
+use crate::hold::OnLost;
 
 /// A request for several locks, not yet made: await it, or give it options first. Made by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).
@@ -56,6 +57,16 @@ impl MultiAcquire {
     /// Gives up with [`Error::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.each(|part| part.cancel_on(token.clone()))
+    }
+
+    /// What to do when one of the locks is lost, as [`Acquire::on_lost`] says.
+    pub fn on_lost(self, on_lost: OnLost) -> Self {
+        self.each(|part| part.on_lost(on_lost.clone()))
+    }
+
+    /// How often the program has to call [`MultiGuard::alive`], as [`Acquire::with_liveness`] says.
+    pub fn with_liveness(self, limit: Duration) -> Self {
+        self.each(|part| part.with_liveness(limit))
     }
 
     fn each(mut self, change: impl Fn(Acquire<Holding>) -> Acquire<Holding>) -> Self {
@@ -172,6 +183,48 @@ impl MultiGuard {
             return std::future::pending().await;
         }
         select_all(self.holdings.iter().map(|holding| holding.lost().boxed())).await.0
+    }
+
+    /// Waits until one of them may be trusted for no longer than `margin`, or is lost; without any, for ever. As
+    /// [`Holding::nearly_lost`].
+    pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
+        if self.holdings.is_empty() {
+            return std::future::pending().await;
+        }
+        _ = select_all(self.holdings.iter().map(|holding| holding.nearly_lost(margin).boxed())).await;
+        self.state()
+    }
+
+    /// Waits until the worst of their states is another than `seen`, and says which; without any, for ever. As
+    /// [`Holding::changed`].
+    pub async fn changed(&self, seen: HoldState) -> HoldState {
+        if self.holdings.is_empty() {
+            return std::future::pending().await;
+        }
+        loop {
+            // Before the look, so that no change falls between.
+            let stirs = select_all(self.holdings.iter().map(|holding| holding.stirs().boxed()));
+            let state = self.state();
+            if state != seen {
+                return state;
+            }
+            stirs.await;
+        }
+    }
+
+    /// Says that the program is at work, as [`Holding::alive`] does; whether all locks are held.
+    pub fn alive(&self) -> bool {
+        // Each is told, also after one that is lost.
+        let held: Vec<_> = self.holdings.iter().map(|holding| holding.alive()).collect();
+        held.into_iter().all(|held| held)
+    }
+
+    /// Proves at the servers that all of them are held, as [`Holding::verify`] does. One round trip: they are asked together.
+    ///
+    /// # Errors
+    /// The first error.
+    pub async fn verify(&self) -> Result<(), VerifyError> {
+        futures_util::future::try_join_all(self.holdings.iter().map(Holding::verify)).await.map(drop)
     }
 
     /// Waits until somebody asks for one of them: for the first, [`Holding::revocation`] says the rest.

@@ -22,21 +22,26 @@ use tracing::{debug, info, warn};
 use crate::Error;
 use crate::clock::Clock;
 use crate::ensemble::{Connection, Ensemble, Opened, Reply};
+use crate::hold::Hold;
+use crate::lag::Lag;
+use crate::watchdog::{Ward, Watchdog};
 
 /// Where the library's tasks run.
-#[derive(Debug)]
 pub(crate) struct Io {
     handle: Handle,
     /// Cancelled when nobody needs the thread any more; it ends once its tasks have.
     stop: CancellationToken,
     tasks: TaskTracker,
+    /// The thread beside it, where time is the system's.
+    watchdog: Option<Watchdog>,
 }
 
 impl Io {
     /// Starts a thread.
     pub(crate) fn thread() -> Result<Arc<Io>, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
-        let io = Io::here(runtime.handle().clone());
+        let watchdog = Some(Watchdog::start().map_err(Error::Thread)?);
+        let io = Io::new(runtime.handle().clone(), watchdog);
         let (stop, tasks) = (io.stop.clone(), io.tasks.clone());
         std::thread::Builder::new()
             .name("lockkeeper-io".to_owned())
@@ -53,7 +58,11 @@ impl Io {
 
     /// Uses a runtime that someone else drives: a simulator's.
     pub(crate) fn here(handle: Handle) -> Arc<Io> {
-        Arc::new(Io { handle, stop: CancellationToken::new(), tasks: TaskTracker::new() })
+        Self::new(handle, None)
+    }
+
+    fn new(handle: Handle, watchdog: Option<Watchdog>) -> Arc<Io> {
+        Arc::new(Io { handle, stop: CancellationToken::new(), tasks: TaskTracker::new(), watchdog })
     }
 
     /// Waits on the calling thread. What is waited for must run elsewhere: on this very thread, or by its wakers.
@@ -88,6 +97,7 @@ struct Life {
     dependants: AtomicUsize,
     /// Wakes the supervisor: somebody wants a proof.
     wanted: Notify,
+    lag: Lag,
 }
 
 impl Life {
@@ -144,7 +154,8 @@ impl Session {
         let link_clock = LinkClock::connected(timeout);
         let link = watch::Sender::new(link_clock.link());
         let (dependants, wanted) = (AtomicUsize::new(0), Notify::new());
-        let life = Arc::new(Life { link_clock: Mutex::new(link_clock), clock, link, dependants, wanted });
+        let lag = Lag::default();
+        let life = Arc::new(Life { link_clock: Mutex::new(link_clock), clock, link, dependants, wanted, lag });
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
         let contenders = TaskTracker::new();
         info!(session = %ensemble.session(), timeout_ms = timeout.as_millis() as u64, "session opened");
@@ -261,6 +272,26 @@ impl Session {
         self.life.look(|clock, now| clock.trust(breaches, now))
     }
 
+    /// Locks are acquired from this runtime.
+    pub(crate) fn used_from(&self, runtime: Handle) {
+        self.life.lag.of(runtime);
+    }
+
+    /// How late the runtime that acquires locks last ran a task.
+    pub(crate) fn runtime_lag(&self) -> Option<Duration> {
+        self.life.lag.last(self.life.clock)
+    }
+
+    /// From when on a hold that was granted when `breaches` deadlines had passed is lost if nothing comes.
+    pub(crate) fn due(&self, breaches: u32) -> Duration {
+        self.life.look(|clock, _| clock.due(breaches))
+    }
+
+    /// Takes a hold under the watch of a thread that knows nothing but the time, where there is one.
+    pub(crate) fn watch_over(&self, hold: &Arc<Hold>) -> Option<Ward> {
+        self.io.watchdog.as_ref().map(|watchdog| watchdog.watch(hold))
+    }
+
     /// How far a lease that can be relied on until that moment may be trusted now. Sessions come and go under it; but who is
     /// not connected hears of no preemption. No round trip.
     pub(crate) fn lease_trust(&self, until: Duration) -> Trust {
@@ -339,6 +370,7 @@ impl Supervisor {
                     if let Some((sent, _)) = beat.take().filter(|_| outcome.is_ok()) {
                         life.learn(|clock, now| clock.proved(sent, now));
                     }
+                    life.lag.measure(life.clock, self.patience / 10);
                 }
                 () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {
                     beat = self.beat().filter(|_| life.dependants.load(Ordering::Relaxed) > 0);
@@ -374,29 +406,25 @@ impl Supervisor {
 
     /// Takes in one change; `true` if it was the last.
     fn follow(&mut self, change: Option<Connection>) -> bool {
+        let over = match change {
+            Some(Connection::Lost | Connection::Back) => None,
+            Some(Connection::Over(loss)) => Some(loss),
+            None => Some(Loss::Closed),
+        };
         self.life.learn(|clock, now| {
             clock.tick(now);
-            match change {
-                Some(Connection::Lost) => {
-                    debug!("connection lost; holds are suspected");
-                    clock.disconnected();
-                    false
-                }
-                Some(Connection::Back) => {
-                    debug!("connection back");
-                    clock.reconnected();
-                    false
-                }
-                Some(Connection::Over(loss)) => {
-                    info!(%loss, "session over");
-                    clock.over(loss);
-                    true
-                }
-                None => {
-                    clock.over(Loss::Closed);
-                    true
-                }
+            match (change, over) {
+                (_, Some(loss)) => clock.over(loss),
+                (Some(Connection::Back), _) => clock.reconnected(),
+                _ => clock.disconnected(),
             }
-        })
+        });
+        // Said when everybody knows: a log may block.
+        match (change, over) {
+            (_, Some(loss)) => info!(%loss, "session over"),
+            (Some(Connection::Back), _) => debug!("connection back"),
+            _ => debug!("connection lost; holds are suspected"),
+        }
+        over.is_some()
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{End, Grant, LinkState, Loss, Revocation};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss, Revocation};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -10,6 +12,7 @@ use tracing::{debug, warn};
 
 use super::{Attempt, Driver, Wake, cancelled, passed};
 use crate::Error;
+use crate::ensemble::{Fault, Step};
 use crate::error::ReleaseError;
 use crate::guard::Holding;
 use crate::hold::{Hold, Request};
@@ -82,8 +85,8 @@ impl Driver {
         self.node.clone_from(&grant.name);
         let (sender, requests) = mpsc::unbounded_channel();
         let fences = self.attempt.permits.is_none();
-        let Attempt { path, mark, .. } = &self.attempt;
-        let hold = Hold::new(path.clone(), grant, mark.clone(), fences, self.session.clone());
+        let Attempt { path, mark, care, .. } = &self.attempt;
+        let hold = Hold::new(path.clone(), grant, mark.clone(), fences, self.session.clone(), care);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
         // Asked while the grant waited for its proof.
         hold.asked.send_replace(self.revocation.clone().filter(|asked| asked.refused.is_none()));
@@ -123,6 +126,58 @@ impl Driver {
                     self.contender.handle(Event::Ask(Ask::Refuse));
                 }
             }
+            Request::LetGo => self.contender.handle(Event::Leave),
+            Request::Verify(answer) => self.verifying.push(answer),
+        }
+    }
+
+    /// Asks the servers whether the node of the hold stands, and its mark where there is one.
+    ///
+    /// A check in a transaction is put in order with all writes, so the answer is a majority's and proves the session. It is
+    /// asked again where the connection is lost.
+    pub(super) fn prove_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), Fault>>> {
+        let hold = self.caller.hold()?;
+        let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
+        let (node, token) = (format!("{path}/{}", hold.node()), hold.token);
+        let mark = self.attempt.mark.as_ref().map(|mark| format!("{path}/{mark}"));
+        self.asked_at = self.session.now();
+        let asked = async move {
+            loop {
+                let check = Step::Check { path: node.clone(), version: None };
+                let checked = ensemble.transact(vec![check]).map(|done| done.map(drop).map_err(Fault::from));
+                let outcome = match &mark {
+                    None => checked.await,
+                    Some(mark) => {
+                        let (checked, seen) = tokio::join!(biased; checked, ensemble.read(mark));
+                        let ours = |seen: crate::ensemble::Node| FencingToken::from_zxid(seen.czxid) == token;
+                        checked.and(seen).and_then(|seen| if ours(seen) { Ok(()) } else { Err(Fault::NoNode) })
+                    }
+                };
+                if outcome != Err(Fault::ConnectionLoss) {
+                    return outcome;
+                }
+            }
+        };
+        Some(asked.boxed())
+    }
+
+    /// What the servers say of the hold.
+    pub(super) fn verified(&mut self, proved: Result<(), Fault>) {
+        let answer = match proved {
+            Ok(()) => {
+                self.session.proved(self.asked_at);
+                Ok(())
+            }
+            // Told as a loss: by this word, or by the link's. The contender's own watch tells the contender.
+            Err(Fault::NoNode) => {
+                self.verifying.clear();
+                return self.lose(Loss::Removed);
+            }
+            Err(Fault::SessionOver) => return self.verifying.clear(),
+            Err(refusal) => Err(refusal.to_string()),
+        };
+        for asked in self.verifying.drain(..) {
+            _ = asked.send(answer.clone());
         }
     }
 

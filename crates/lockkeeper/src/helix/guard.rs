@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{Error, ReleaseError};
 use crate::guard::{FromHolding, Guard, Holding};
+use crate::process::Owned;
 
 /// Somebody of a higher priority wants the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub(super) type Renewal = oneshot::Sender<Result<(), Error>>;
 #[must_use = "the lock is released when the guard is dropped; bind it to a name"]
 pub struct HelixGuard {
     guard: Guard,
-    renewals: mpsc::UnboundedSender<Renewal>,
-    preemption: watch::Receiver<Option<Preemption>>,
+    renewals: Owned<mpsc::UnboundedSender<Renewal>>,
+    preemption: Owned<watch::Receiver<Option<Preemption>>>,
 }
 
 impl HelixGuard {
@@ -52,7 +53,7 @@ impl HelixGuard {
         renewals: mpsc::UnboundedSender<Renewal>,
         preemption: watch::Receiver<Option<Preemption>>,
     ) -> Self {
-        HelixGuard { guard, renewals, preemption }
+        HelixGuard { guard, renewals: Owned::new(renewals), preemption: Owned::new(preemption) }
     }
 
     /// Waits until somebody of a higher priority wants the lock, and says who and by when to be done.
@@ -62,7 +63,7 @@ impl HelixGuard {
     /// lock is gone when this resolves. Dropping the future leaves nothing behind. Never resolves if nobody comes, so select it
     /// with [`lost`](crate::Holding::lost).
     pub async fn revocation(&self) -> Preemption {
-        let mut preemption = self.preemption.clone();
+        let mut preemption = watch::Receiver::clone(&self.preemption);
         match preemption.wait_for(Option::is_some).await.ok().and_then(|seen| seen.clone()) {
             Some(preemption) => preemption,
             // The driver has ended without one.
@@ -77,7 +78,7 @@ impl HelixGuard {
 
     /// Follows who wants the lock, also beyond this guard. No round trip.
     pub fn follow_preemption(&self) -> watch::Receiver<Option<Preemption>> {
-        self.preemption.clone()
+        watch::Receiver::clone(&self.preemption)
     }
 
     pub(crate) fn into_holding(self) -> Holding {
@@ -91,6 +92,9 @@ impl HelixGuard {
     /// # Errors
     /// [`Error::LeaseLost`] if the hold has ended; [`Error::Outranked`] if it ends now and somebody waits for that.
     pub async fn renew(&self) -> Result<(), Error> {
+        if !self.renewals.is_ours() {
+            return Err(Error::Forked);
+        }
         let (done, renewed) = oneshot::channel();
         _ = self.renewals.send(done);
         match renewed.await {

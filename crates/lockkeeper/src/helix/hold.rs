@@ -19,7 +19,7 @@ use crate::guard::{FromHolding, Guard, Holding};
 use crate::helix::guard::{HelixGuard, Preemption, Renewal};
 use crate::helix::lock::LockStatus;
 use crate::helix::node::{LockNode, Look, Seat, Stepped};
-use crate::hold::{Hold, Lease, Request, Versions};
+use crate::hold::{Care, Hold, Lease, Request, Versions};
 use crate::keeper::Lockkeeper;
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -68,6 +68,7 @@ enum Wake {
     Cleaned,
     Renew(Renewal),
     Release(oneshot::Sender<Result<(), ReleaseError>>),
+    Verify(oneshot::Sender<Result<(), String>>),
     Dropped,
     Other,
 }
@@ -83,7 +84,9 @@ impl Tenure {
         (token, until_ms, until): (FencingToken, i64, Duration),
     ) -> (Tenure, HelixGuard) {
         let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
-        let hold = Hold::leased(node.path.clone(), token, Lease { session, until, owner, versions: None });
+        let care = Care { on_lost: keeper.on_lost().clone(), ..Care::default() };
+        let lease = Lease { session, until, owner, versions: None };
+        let hold = Hold::leased(node.path.clone(), token, lease, &care);
         let (request, requests) = mpsc::unbounded_channel();
         let (renewal, renewals) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
@@ -112,6 +115,7 @@ impl Tenure {
     pub(super) async fn run(mut self) {
         let mut watcher: Option<Watcher> = None;
         let mut renewing: Vec<Renewal> = Vec::new();
+        let mut verifying: Vec<oneshot::Sender<Result<(), String>>> = Vec::new();
         loop {
             let wake = match &mut watcher {
                 Some(_) => self.wait(&mut watcher).await,
@@ -125,6 +129,9 @@ impl Tenure {
                     if matches!(self.cleanup, Cleanup::Nobody) && self.told.is_some() {
                         // Nothing to clean up: the other need not wait.
                         return self.make_room().await;
+                    }
+                    for asked in verifying.drain(..) {
+                        _ = asked.send(Ok(()));
                     }
                     if let Some(renewal) = renewing.pop() {
                         if let Some(unsure) = self.renew(*look, renewal).await {
@@ -151,6 +158,11 @@ impl Tenure {
                 Wake::Cleaned => return self.make_room().await,
                 Wake::Renew(renewal) => {
                     renewing.push(renewal);
+                    watcher = None;
+                }
+                Wake::Verify(answer) => {
+                    verifying.push(answer);
+                    self.seat.distrust();
                     watcher = None;
                 }
                 Wake::Release(confirm) => return self.release(confirm).await,
@@ -193,6 +205,8 @@ impl Tenure {
             Some(renewal) = self.renewals.recv() => Wake::Renew(renewal),
             request = self.requests.recv() => match request {
                 Some(Request::Release(confirm)) => Wake::Release(confirm),
+                Some(Request::Verify(answer)) => Wake::Verify(answer),
+                Some(Request::LetGo) => Wake::Dropped,
                 Some(_) => Wake::Other,
                 None => Wake::Dropped,
             },

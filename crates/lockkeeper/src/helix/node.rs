@@ -94,6 +94,11 @@ impl Seat {
         }
     }
 
+    /// What this session sees may be older than what is asked for: the next look is behind a sync.
+    pub(crate) fn distrust(&mut self) {
+        self.behind = true;
+    }
+
     /// Resolves when the session is over.
     pub(crate) async fn over(&self) {
         let mut link = self.session.link();

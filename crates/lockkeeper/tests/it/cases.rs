@@ -2,6 +2,7 @@
 
 mod connections;
 mod deadlines;
+mod holders;
 mod kinds;
 mod nodes;
 mod servers;

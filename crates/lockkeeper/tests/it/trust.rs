@@ -11,7 +11,7 @@ use crate::support::{World, eventually, on_the_embedded_server};
 on_the_embedded_server!(
     a_server_that_answers_pings_but_orders_nothing_is_not_believed,
     a_hold_is_renewed_by_one_small_write_a_quarter_of_the_timeout,
-    a_session_that_holds_nothing_proves_nothing,
+    case_50_a_session_that_holds_nothing_proves_nothing,
     a_grant_is_not_handed_over_before_the_session_is_known_to_live,
 );
 
@@ -48,7 +48,7 @@ async fn a_hold_is_renewed_by_one_small_write_a_quarter_of_the_timeout(world: &W
     guard.release().await.unwrap();
 }
 
-async fn a_session_that_holds_nothing_proves_nothing(world: &World) {
+async fn case_50_a_session_that_holds_nothing_proves_nothing(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();

@@ -1,0 +1,64 @@
+//! A process that forks while it holds a lock. A binary of its own: what a forked child may do is little.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
+
+use std::time::{Duration, Instant};
+
+use fork::{Fork, fork, waitpid_nohang};
+use lockkeeper::{Error, HoldState, Lockkeeper, Loss, ReleaseError};
+use lockkeeper_server::{Config, Server};
+
+/// What the child finds, as an exit status: 0 if all is as it should be, else which look was wrong.
+fn look(keeper: Lockkeeper, guard: lockkeeper::Guard, dropped: lockkeeper::Guard) -> i32 {
+    if guard.is_held() || guard.alive() {
+        return 1;
+    }
+    if guard.state() != HoldState::Lost(Loss::Forked) || guard.loss() != Some(Loss::Forked) {
+        return 2;
+    }
+    if guard.valid_for() != Duration::ZERO || !guard.lost_token().is_cancelled() {
+        return 3;
+    }
+    drop(dropped);
+    if !matches!(keeper.mutex("/locks/other").try_acquire().wait(), Err(Error::Forked)) {
+        return 4;
+    }
+    if !matches!(guard.release_blocking(), Err(ReleaseError::NotHeld { loss: Loss::Forked })) {
+        return 5;
+    }
+    drop(keeper);
+    0
+}
+
+/// The child's copy of the guard is refused, and dropping or releasing it does nothing: the parent's hold stands, on the same
+/// session, which the child has not touched.
+#[test]
+fn case_58_a_forked_child_cannot_use_or_release_its_parents_hold() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(Config::default())).unwrap();
+    let keeper = Lockkeeper::builder().connect_blocking(&server.connect_string()).unwrap();
+    let guard = keeper.mutex("/locks/forked").acquire().wait().unwrap();
+    let dropped = keeper.mutex("/locks/dropped").acquire().wait().unwrap();
+    match fork().unwrap() {
+        Fork::Child => std::process::exit(look(keeper, guard, dropped)),
+        Fork::Parent(child) => {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let status = loop {
+                match waitpid_nohang(child).unwrap() {
+                    Some(status) => break status,
+                    None => assert!(Instant::now() < deadline, "the child hangs"),
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            assert_eq!(status, 0, "look {} of the child went wrong", status >> 8);
+        }
+    }
+    for guard in [guard, dropped] {
+        assert!(guard.is_held());
+        runtime.block_on(guard.verify()).unwrap();
+        guard.release_blocking().unwrap();
+    }
+    keeper.close_blocking();
+    runtime.block_on(server.shutdown()).unwrap();
+}
