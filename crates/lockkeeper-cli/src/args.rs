@@ -167,10 +167,14 @@ pub(crate) struct RunArgs {
     /// What the command gets when somebody asks for the lock; ignore answers that it is not to be had
     #[arg(long, value_name = "SIGNAL", value_enum, ignore_case = true, default_value = "TERM")]
     pub on_revoke: OnRevoke,
-    /// When the lock is lost, how long the command may take to end before it is killed; at most a quarter of the session
-    /// timeout
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
-    pub grace: Duration,
+    /// When the lock can no longer be relied on, how long the command may take to end before it is killed; at most a third of
+    /// the session timeout, or half of the lease [default: a quarter]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub grace: Option<Duration>,
+    /// When the connection is lost while the lock may still be held: wait for the servers until the grace period begins, or
+    /// stop the command at once
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait")]
+    pub on_suspect: OnSuspect,
     /// The exit status for "not acquired"
     #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8)]
     pub conflict_exit_code: u8,
@@ -236,6 +240,15 @@ impl From<DialectArg> for Dialect {
             DialectArg::Kazoo => Dialect::Kazoo,
         }
     }
+}
+
+/// What becomes of a command whose lock is suspected to be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnSuspect {
+    /// Goes on until it takes the grace period to be gone in time
+    Wait,
+    /// Is told to end at once
+    Stop,
 }
 
 /// What a command gets when somebody asks for its lock.

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::select_all;
+use futures_util::future::{select, select_all};
 use lockkeeper::helix::Preemption;
-use lockkeeper::{Holding, LockInfo, Lockkeeper, Loss, MultiGuard, Revocation};
+use lockkeeper::{HoldState, Holding, LockInfo, Lockkeeper, Loss, MultiGuard, Revocation};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
@@ -20,7 +20,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::args::OnRevoke;
+use crate::args::{OnRevoke, OnSuspect};
 use crate::exit::Failure;
 use crate::launcher;
 use crate::output::Printer;
@@ -52,8 +52,10 @@ pub(crate) struct Job {
 /// What the command may count on.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
-    /// How long it may take to end once the lock is lost.
+    /// How long it may take to end: so long before the lock can no longer be relied on, it is told to.
     pub grace: Duration,
+    /// What becomes of it while the connection is lost.
+    pub on_suspect: OnSuspect,
     /// What it gets when somebody asks for the lock.
     pub on_revoke: OnRevoke,
     /// Who takes the lock by a higher priority, and when; of leased locks.
@@ -77,6 +79,8 @@ pub(crate) struct Outcome {
     pub status: u8,
     /// Why the lock was lost meanwhile, if it was.
     pub loss: Option<Loss>,
+    /// It was told to end because the lock could not be relied on any more.
+    pub stopped: bool,
     /// Somebody of a higher priority wanted the lock, and the command was told, or lost it.
     pub preempted: bool,
     _watchdog: Option<Dismissed>,
@@ -114,8 +118,16 @@ impl Job {
         let mut kill_at = None;
         let mut told = Vec::new();
         let mut preempted = false;
+        let mut stopped = false;
         let lost = guard.lost();
-        tokio::pin!(lost);
+        let nearly = guard.nearly_lost(terms.grace);
+        let suspected = async {
+            match terms.on_suspect {
+                OnSuspect::Wait => std::future::pending().await,
+                OnSuspect::Stop => guard.changed(HoldState::Held).await,
+            }
+        };
+        tokio::pin!(lost, nearly, suspected);
         let status = loop {
             let deadline = kill_at.unwrap_or_else(Instant::now);
             tokio::select! {
@@ -124,11 +136,33 @@ impl Job {
                     loss = Some(why);
                     preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
-                    printer.note(&format!("lock {path} is lost: {why}; stopping the command"));
-                    self.stop();
-                    // Whoever preempts is in already: a cleanup has had its time.
-                    let grace = if why == Loss::Preempted { Duration::ZERO } else { terms.grace };
-                    kill_at = Some(Instant::now() + grace);
+                    let stopping = if stopped { "" } else { "; stopping the command" };
+                    printer.note(&format!("lock {path} is lost: {why}{stopping}"));
+                    if !std::mem::replace(&mut stopped, true) {
+                        self.stop();
+                    }
+                    // By the clock: the grace period was before. Whoever preempts is in already: a cleanup has had its time.
+                    // Else somebody took the lock away, and may be in as well; what the command has left is its cleanup.
+                    let grace = match why {
+                        Loss::Preempted | Loss::Unreachable | Loss::LeaseEnded => Duration::ZERO,
+                        _ => terms.grace,
+                    };
+                    let end = Instant::now() + grace;
+                    kill_at = Some(kill_at.map_or(end, |before| before.min(end)));
+                }
+                state = nearest(&mut nearly, &mut suspected), if !stopped && loss.is_none() => {
+                    // Where it is lost already, the word above comes next.
+                    if !matches!(state, HoldState::Lost(_)) {
+                        let left = valid_for(guard);
+                        let told = humantime::format_duration(Duration::from_millis(left.as_millis() as u64));
+                        printer.note(&format!(
+                            "{} can be relied on for {told} more ({}); stopping the command",
+                            locks(guard), reason(guard, state)
+                        ));
+                        stopped = true;
+                        self.stop();
+                        kill_at = Some(Instant::now() + left.min(terms.grace));
+                    }
                 }
                 (holding, request) = asked(guard, &told), if loss.is_none() => {
                     let signal = terms.on_revoke.signal();
@@ -170,7 +204,7 @@ impl Job {
         if let Some(deadline) = kill_at {
             self.outlast(deadline).await;
         }
-        Ok(Outcome { status, loss, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
+        Ok(Outcome { status, loss, stopped, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
     }
 
     /// Asks the whole group to end.
@@ -230,6 +264,35 @@ impl Job {
             terminal.give(self.pid);
         }
         self.signal(Signal::CONT);
+    }
+}
+
+/// Whichever comes first.
+async fn nearest(
+    nearly: &mut (impl Future<Output = HoldState> + Unpin),
+    suspected: &mut (impl Future<Output = HoldState> + Unpin),
+) -> HoldState {
+    select(nearly, suspected).await.factor_first().0
+}
+
+/// How long all of the locks can be relied on.
+fn valid_for(guard: &MultiGuard) -> Duration {
+    guard.holdings().iter().map(Holding::valid_for).min().unwrap_or_default()
+}
+
+/// `lock /locks/nightly`, or of several the first that ends.
+fn locks(guard: &MultiGuard) -> String {
+    let first = guard.holdings().iter().min_by_key(|holding| holding.valid_for());
+    format!("lock {}", first.map_or("", |holding| holding.path()))
+}
+
+/// Why it is stopped, in a few words.
+fn reason(guard: &MultiGuard, state: HoldState) -> &'static str {
+    let leased = guard.holdings().iter().any(|holding| holding.node() == holding.path());
+    match state {
+        HoldState::Suspected => "the connection is lost",
+        _ if leased => "its lease ends",
+        _ => "no server answers",
     }
 }
 

@@ -8,6 +8,7 @@ mod child;
 mod commands;
 mod daemon;
 mod exit;
+mod grace;
 mod kind;
 mod launcher;
 mod local;

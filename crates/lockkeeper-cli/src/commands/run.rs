@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use crate::args::{KindArgs, LeaseArgs, RunArgs};
 use crate::child::{Job, Outcome, Terms};
 use crate::exit::{Code, Failure};
+use crate::grace::Term;
 use crate::kind::Kind;
 use crate::local;
 use crate::output::Printer;
@@ -38,6 +39,9 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         return Err(Failure::new(Code::Usage, "--lease takes one lock"));
     }
     let settings = Settings::read(args.connect, printer)?;
+    let lease = args.leased.lease;
+    // Before anything is sent; a server that grants less is asked again below.
+    term(lease, settings.all.session_timeout.value).grace(args.grace)?;
     let kind = Kind::of(&args.kind, &settings.all)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
@@ -83,9 +87,16 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
             return Ok(signals::status(signal.as_raw()));
         }
     };
-    // It notices a loss in time to end before anybody else can be let in, if it ends within a quarter of the timeout.
-    let grace = args.grace.min(session_timeout(&guard) / 4);
-    let terms = Terms { grace, on_revoke: args.on_revoke, preemption: line.preemption.take() };
+    let grace = match term(lease, session_timeout(&guard)).grace(args.grace) {
+        Ok(grace) => grace,
+        Err(failure) => {
+            _ = release(guard, &line.locks()).await;
+            line.leave(LEAVING).await;
+            return Err(failure);
+        }
+    };
+    let (on_revoke, on_suspect) = (args.on_revoke, args.on_suspect);
+    let terms = Terms { grace, on_revoke, on_suspect, preemption: line.preemption.take() };
     let keeper = line.keeper.as_ref().expect("it granted the lock");
     let ran = hold(&args.command, keeper, &guard, &mut signals, terms, *printer).await;
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
@@ -100,6 +111,8 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     let outcome = ran?;
     match released {
         Ok(_) if preempted => Ok(Code::Preempted as u8),
+        // It was not lost after all, but the command was told to end.
+        Ok(_) if outcome.stopped => Ok(Code::Lost as u8),
         Ok(None) => Ok(outcome.status),
         Ok(Some(problem)) => {
             printer.note(&problem);
@@ -143,6 +156,11 @@ async fn hold(
     let job = Job::start(command, guard)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await
+}
+
+/// What the end of a hold is counted by.
+fn term(lease: Option<Duration>, session_timeout: Duration) -> Term {
+    lease.map_or(Term::Session(session_timeout), Term::Lease)
 }
 
 /// The timeout of the session that holds the locks.

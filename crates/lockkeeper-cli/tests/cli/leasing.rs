@@ -84,7 +84,7 @@ fn the_end_of_the_lease_stops_the_command() {
     assert_eq!((running.line().as_str(), running.line().as_str()), ("up", "cleaned"));
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");
-    assert!(text.contains("its lease is over"), "{text}");
+    assert!(text.contains("its lease ends"), "{text}");
 }
 
 #[test]

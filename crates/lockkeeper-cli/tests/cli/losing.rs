@@ -3,6 +3,7 @@
 use std::io::BufRead;
 use std::time::{Duration, Instant};
 
+use lockkeeper_testkit::proxy::{Cut, Proxy};
 use rustix::process::Signal;
 
 use crate::harness::{Home, Running, Served, is_alive, until};
@@ -18,7 +19,8 @@ fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
     served.running.wait();
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");
-    assert!(text.contains("lockkeeper: lock /locks/a is lost: no server was reached"), "{text}");
+    assert!(text.contains("lockkeeper: lock /locks/a can be relied on for"), "{text}");
+    assert!(text.contains("no server was reached"), "{text}");
     assert!(!is_alive(command) && !is_alive(grandchild));
 }
 
@@ -37,9 +39,66 @@ fn case_45_a_stopped_server_stops_a_command_that_will_not_listen() {
     let took = stopped.elapsed();
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");
-    // Nobody else can be let in before a whole timeout has passed since the server last heard of us.
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    // Three quarters of the timeout after the last answer, which came before: nobody else can be let in so early.
+    assert!(took < Duration::from_millis(3_400), "{took:?}");
+    assert!(text.contains("no server answers") || text.contains("the connection is lost"), "{text}");
     served.running.signal(Signal::CONT);
+}
+
+/// The one is cut off, the other is not: when the other's command runs, nothing of the first's group does.
+#[test]
+fn case_45_a_cut_off_holders_group_is_gone_before_the_next_command_starts() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let proxy = Proxy::start_blocking(served.address.parse().unwrap());
+    let (cut_off, home) = (Home::with_servers(&proxy.connect_string()), Home::with_servers(&served.address));
+    let script = "trap '' TERM; echo $$; sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done'; true";
+    let mut running = cut_off.spawn("a", &["--session-timeout", "4s", "--grace", "1s"], script);
+    let (command, grandchild) = (running.pid_line(), running.pid_line());
+    let mut next = home.spawn("a", &[], "echo in; read line");
+    until("it waits", || home.count("a") == (1, 1));
+    proxy.black_hole();
+    assert_eq!(next.line(), "in");
+    assert!(!is_alive(command) && !is_alive(grandchild), "two at work");
+    assert_eq!(running.end().0, Some(76));
+}
+
+/// The servers are away for a moment: whoever said so is stopped at once, and others go on.
+#[test]
+fn case_45_a_suspected_lock_stops_the_command_that_wants_it() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let proxy = Proxy::start_blocking(served.address.parse().unwrap());
+    let home = Home::with_servers(&proxy.connect_string());
+    let script = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done";
+    let mut careful = home.spawn("careful", &["--on-suspect", "stop"], script);
+    let mut patient = home.spawn("patient", &[], "echo up; read line");
+    assert_eq!((careful.line().as_str(), patient.line().as_str()), ("up", "up"));
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    assert_eq!(careful.line(), "told");
+    proxy.heal();
+    let (code, text) = careful.end();
+    assert_eq!(code, Some(76), "{text}");
+    assert!(text.contains("the connection is lost"), "{text}");
+    until("it is held again", || home.count("patient") == (1, 0));
+    patient.close_stdin();
+    assert_eq!(patient.wait().code(), Some(1), "read at the end of the input");
+}
+
+/// Said before anything is started: such a command could still run when the next is let in.
+#[test]
+fn case_45_a_grace_that_does_not_fit_is_refused_with_the_arithmetic() {
+    let home = Home::new();
+    for args in
+        [&["--grace", "4s"][..], &["--session-timeout", "2s", "--grace", "1s"], &["--lease", "10s", "--grace", "6s"]]
+    {
+        let output = home.output(&[&["run", "a"], args, &["--", "true"]].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {text}");
+        assert!(text.contains("does not fit into a") && text.contains("--grace "), "{text}");
+    }
+    assert!(home.server().is_none(), "a server was started for it");
 }
 
 #[test]

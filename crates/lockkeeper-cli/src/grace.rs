@@ -1,0 +1,105 @@
+//! How long a command may take to end when its lock can no longer be relied on, so that it is gone before anybody is let in.
+//!
+//! A hold may be relied on for three quarters of the session timeout from the servers' last answer, and they are asked every
+//! quarter. So while all is well there is always half of the timeout left, and a command that gets a third of it is told to end
+//! only when answers stay out for longer than a hiccup.
+
+use std::time::Duration;
+
+use humantime::format_duration;
+
+use crate::exit::{Code, Failure};
+
+/// The usual grace under a lease, which may be long.
+const LEASED: Duration = Duration::from_secs(10);
+
+/// What a lock's end is counted by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Term {
+    /// The session's timeout.
+    Session(Duration),
+    /// The lease, whatever the session does.
+    Lease(Duration),
+}
+
+impl Term {
+    /// The longest grace that fits.
+    fn limit(self) -> Duration {
+        match self {
+            Term::Session(timeout) => millis(timeout / 3),
+            Term::Lease(lease) => millis(lease / 2),
+        }
+    }
+
+    /// The grace period: as given, else a quarter of the term, of a lease 10 s at most.
+    ///
+    /// # Errors
+    /// One that does not fit, with the arithmetic.
+    pub(crate) fn grace(self, given: Option<Duration>) -> Result<Duration, Failure> {
+        let usual = match self {
+            Term::Session(timeout) => timeout / 4,
+            Term::Lease(lease) => (lease / 4).min(LEASED),
+        };
+        let Some(grace) = given else { return Ok(millis(usual)) };
+        if grace <= self.limit() {
+            return Ok(grace);
+        }
+        let (told, limit) = (format_duration(grace), format_duration(self.limit()));
+        let (text, hint) = match self {
+            Term::Session(timeout) => (
+                format!(
+                    "a grace of {told} does not fit into a session timeout of {}: a lock can be relied on for three quarters of \
+                     that from the servers' last answer, they are asked every quarter, and what is left of the rest when an \
+                     answer is late is {limit}",
+                    format_duration(timeout)
+                ),
+                format!(
+                    "give --grace {} or less, or --session-timeout {} or more",
+                    joined(self.limit()),
+                    joined(millis(grace) * 3)
+                ),
+            ),
+            Term::Lease(lease) => (
+                format!(
+                    "a grace of {told} does not fit into a lease of {}: at most half of it, {limit}",
+                    format_duration(lease)
+                ),
+                format!("give --grace {} or less, or a longer --lease", joined(self.limit())),
+            ),
+        };
+        Err(Failure::new(Code::Usage, text).hint(hint))
+    }
+}
+
+/// Without digits nobody needs.
+fn millis(time: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// As one word, to be typed.
+fn joined(time: Duration) -> String {
+    format_duration(time).to_string().replace(' ', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grace_fits_or_is_refused_with_the_arithmetic() {
+        let session = Term::Session(Duration::from_secs(10));
+        assert_eq!(session.grace(None).ok(), Some(Duration::from_millis(2_500)));
+        assert_eq!(session.grace(Some(Duration::from_secs(3))).ok(), Some(Duration::from_secs(3)));
+        let failure = session.grace(Some(Duration::from_secs(4))).unwrap_err();
+        assert_eq!(failure.code, Code::Usage);
+        assert!(
+            failure.message.contains("a grace of 4s") && failure.message.contains("3s 333ms"),
+            "{}",
+            failure.message
+        );
+        let hint = failure.hint.unwrap();
+        assert!(hint.contains("--grace 3s333ms or less") && hint.contains("--session-timeout 12s"), "{hint}");
+        assert_eq!(Term::Lease(Duration::from_secs(1)).grace(None).ok(), Some(Duration::from_millis(250)));
+        assert!(Term::Lease(Duration::from_secs(1)).grace(Some(Duration::from_secs(1))).is_err());
+    }
+}
