@@ -124,6 +124,9 @@ impl<'a> FencedWrite<'a> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);
         }
+        if let Some(copy) = self.holdings.iter().find(|holding| holding.loss() == Some(Loss::Forked)) {
+            return Err(WriteError::Lost { path: copy.path().to_owned(), loss: Loss::Forked });
+        }
         let bytes = self.steps.iter().map(size).sum();
         if bytes > MAX_BYTES {
             return Err(WriteError::TooLarge { bytes, max: MAX_BYTES });
