@@ -19,5 +19,8 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     let arguments = &options.arguments;
     cmd!(sh, "cargo test --quiet -p lockkeeper --features tls,real-servers --test tls -- {arguments...}")
         .run()
-        .context("locks over TLS")
+        .context("locks over TLS")?;
+    cmd!(sh, "cargo test --quiet -p lockkeeper-cli --features tls --test cli -- secured")
+        .run()
+        .context("the command over TLS")
 }

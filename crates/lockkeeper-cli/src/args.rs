@@ -95,6 +95,15 @@ pub(crate) struct ConnectArgs {
     /// Reads settings from this Contentserv properties file; may be given several times [env: LOCKKEEPER_PROPERTIES]
     #[arg(long, value_name = "FILE")]
     pub properties: Vec<PathBuf>,
+    /// Speaks TLS with the servers, and trusts those whose certificates lead to one of these (PEM) [env: LOCKKEEPER_TLS_CA]
+    #[arg(long, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+    /// Shows the servers this certificate, with its chain (PEM) [env: LOCKKEEPER_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key that belongs to the certificate (PEM) [env: LOCKKEEPER_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
     /// Takes unknown zookeeper.* keys and misspelt variables for mistakes, not for warnings [env: LOCKKEEPER_STRICT]
     #[arg(long)]
     pub strict: bool,

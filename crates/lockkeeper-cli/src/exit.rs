@@ -76,6 +76,7 @@ impl From<Error> for Failure {
             | Error::InvalidTerms(_)
             | Error::InvalidPermits { .. }
             | Error::InvalidServers { .. }
+            | Error::InvalidTls { .. }
             | Error::Duplicate { .. }
             | Error::NoCredential { .. } => Code::Usage,
             Error::PermitsMismatch { .. } => Code::Mismatch,
@@ -98,6 +99,10 @@ impl From<Error> for Failure {
         };
         let hint = match &error {
             Error::InvalidServers { .. } => Some("write them as zk1:2181,zk2:2181,zk3:2181/app".to_owned()),
+            Error::InvalidTls { .. } if !cfg!(feature = "tls") => {
+                Some("install a lockkeeper that has it: cargo install lockkeeper-cli --features tls".to_owned())
+            }
+            Error::InvalidTls { .. } => Some("see which files are set, and where: lockkeeper config".to_owned()),
             Error::AuthFailed { .. } => Some("this server answers only to the user who started it".to_owned()),
             Error::NoSuchLock { .. } => Some("see which locks there are: lockkeeper list".to_owned()),
             Error::Timeout { path, .. } | Error::Held { path, .. } => {

@@ -65,7 +65,8 @@ impl Settings {
 
 /// Where the settings of a command line are to be read from.
 fn layers(args: ConnectArgs) -> Sources {
-    let ConnectArgs { servers, state_dir, session_timeout, config, properties, strict } = args;
+    let ConnectArgs { servers, state_dir, session_timeout, config, properties, tls_ca, tls_cert, tls_key, strict } =
+        args;
     let mut sources = Sources::usual();
     if let Some(config) = config {
         sources = sources.config(config);
@@ -76,8 +77,15 @@ fn layers(args: ConnectArgs) -> Sources {
     if let Some(servers) = servers {
         sources = sources.flag(Key::Servers, "--servers", servers);
     }
-    if let Some(dir) = state_dir {
-        sources = sources.flag(Key::StateDir, "--state-dir", dir.to_string_lossy());
+    for (key, flag, path) in [
+        (Key::StateDir, "--state-dir", state_dir),
+        (Key::TlsCa, "--tls-ca", tls_ca),
+        (Key::TlsCert, "--tls-cert", tls_cert),
+        (Key::TlsKey, "--tls-key", tls_key),
+    ] {
+        if let Some(path) = path {
+            sources = sources.flag(key, flag, path.to_string_lossy());
+        }
     }
     if let Some(timeout) = session_timeout {
         sources =

@@ -69,7 +69,6 @@ pub enum Error {
         problem: String,
     },
     /// A certificate or a key for TLS is of no use. Nothing was sent.
-    #[cfg(feature = "tls")]
     #[error("TLS: {problem}")]
     InvalidTls {
         /// Which of them, and why.

@@ -1,5 +1,6 @@
 //! The handle that programs hold: it opens sessions, and hands out locks.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -77,6 +78,15 @@ pub struct Builder {
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
     on_lost: OnLost,
+    tls_files: Option<TlsFiles>,
+}
+
+/// Files to make a [`Tls`] of.
+#[derive(Clone)]
+struct TlsFiles {
+    authorities: PathBuf,
+    /// A certificate and its key.
+    identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Without what a log must not show.
@@ -108,6 +118,7 @@ impl Default for Builder {
             #[cfg(feature = "tls")]
             tls: None,
             on_lost: OnLost::Nothing,
+            tls_files: None,
         }
     }
 }
@@ -181,6 +192,18 @@ impl Builder {
         self
     }
 
+    /// As `tls` with what is in these files, all PEM: the authorities to trust, and where servers ask for it a certificate with
+    /// its chain and the key to it. They are read when connecting; without the feature `tls` that is [`Error::InvalidTls`].
+    pub fn tls_files(
+        mut self,
+        authorities: impl Into<PathBuf>,
+        identity: Option<(impl Into<PathBuf>, impl Into<PathBuf>)>,
+    ) -> Self {
+        let identity = identity.map(|(certificate, key)| (certificate.into(), key.into()));
+        self.tls_files = Some(TlsFiles { authorities: authorities.into(), identity });
+        self
+    }
+
     /// Connects to an ensemble. See [`Lockkeeper::connect`].
     ///
     /// # Errors
@@ -233,10 +256,17 @@ impl Builder {
         }
         let servers: Servers = servers.parse()?;
         #[cfg(feature = "tls")]
-        let servers = match &self.tls {
-            Some(tls) => servers.secured(tls.clone())?,
-            None => servers,
+        let servers = match (&self.tls, &self.tls_files) {
+            (Some(tls), _) => servers.secured(tls.clone())?,
+            (None, Some(files)) => servers.secured(files.read()?)?,
+            (None, None) => servers,
         };
+        // Never in the clear because of how a program was built.
+        #[cfg(not(feature = "tls"))]
+        if let Some(TlsFiles { authorities, .. }) = &self.tls_files {
+            let problem = format!("{} is of no use: this program was built without TLS", authorities.display());
+            return Err(Error::InvalidTls { problem });
+        }
         Ok(servers)
     }
 
@@ -246,6 +276,7 @@ impl Builder {
         let certified = self.tls.as_ref().is_some_and(Tls::has_identity);
         #[cfg(not(feature = "tls"))]
         let certified = false;
+        let certified = certified || self.tls_files.as_ref().is_some_and(|files| files.identity.is_some());
         certified || !self.credentials.is_empty()
     }
 
@@ -261,6 +292,30 @@ impl Builder {
         let (opening, closed) = (AsyncMutex::new(()), CancellationToken::new());
         let inner = Inner { network, connect_timeout, reconnect, clock, owner, on_lost, io, session, opening, closed };
         Lockkeeper { inner: Arc::new(inner) }
+    }
+}
+
+#[cfg(feature = "tls")]
+impl TlsFiles {
+    fn read(&self) -> Result<Tls, Error> {
+        let read = |file: &PathBuf| {
+            std::fs::read(file).map_err(|why| Error::InvalidTls { problem: format!("{}: {why}", file.display()) })
+        };
+        // Whichever of them is of no use, its name belongs to what is said.
+        let named = |files: &[&PathBuf], result: Result<Tls, Error>| {
+            result.map_err(|error| match error {
+                Error::InvalidTls { problem } => {
+                    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+                    Error::InvalidTls { problem: format!("{problem} ({})", files.join(", ")) }
+                }
+                other => other,
+            })
+        };
+        let tls = named(&[&self.authorities], Tls::trusting(&read(&self.authorities)?))?;
+        match &self.identity {
+            None => Ok(tls),
+            Some((certificate, key)) => named(&[certificate, key], tls.with_identity(&read(certificate)?, &read(key)?)),
+        }
     }
 }
 

@@ -99,6 +99,8 @@ pub struct Settings {
     pub retry_delay: Setting<Duration>,
     /// Where work goes that was never granted, as `file:PATH`.
     pub dead_letter: Setting<Option<String>>,
+    /// How to reach the servers by TLS.
+    pub tls: TlsSettings,
     /// Where this user's own server keeps its state, if that was said.
     pub state_dir: Setting<Option<PathBuf>>,
     /// Whether unknown keys were to be mistakes.
@@ -114,6 +116,18 @@ pub struct ClassSettings {
     pub prefix: Setting<Class>,
     /// How long a request waits; `None` is as long as it takes.
     pub timeout: Setting<Option<Duration>>,
+}
+
+/// The files of TLS, all in PEM. Without authorities servers are reached in the clear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsSettings {
+    /// Whom to trust.
+    pub ca: Setting<Option<PathBuf>>,
+    /// What to show servers that ask; only with a key.
+    pub cert: Setting<Option<PathBuf>>,
+    /// The key to it.
+    pub key: Setting<Option<PathBuf>>,
 }
 
 /// Where to read settings from.
@@ -225,6 +239,11 @@ impl Settings {
     /// Options of a connection.
     pub fn builder(&self) -> Builder {
         let builder = Lockkeeper::builder().session_timeout(self.session_timeout.value);
+        let TlsSettings { ca, cert, key } = &self.tls;
+        let builder = match &ca.value {
+            Some(authorities) => builder.tls_files(authorities, cert.value.as_ref().zip(key.value.as_ref())),
+            None => builder,
+        };
         match self.reconnect() {
             Some((retries, delay)) => {
                 // The pauses, and the usual time for the tries themselves.

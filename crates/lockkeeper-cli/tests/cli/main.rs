@@ -12,6 +12,7 @@ mod losing;
 mod place;
 mod revoking;
 mod running;
+mod secured;
 mod several;
 mod showing;
 mod signals;

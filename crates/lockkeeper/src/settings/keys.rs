@@ -26,6 +26,12 @@ pub enum Key {
     RetryDelay,
     /// Where work goes that was never granted.
     DeadLetter,
+    /// Whom to trust in TLS: a file with authorities.
+    TlsCa,
+    /// What to show servers in TLS: a file with a certificate.
+    TlsCert,
+    /// The file with the key to it.
+    TlsKey,
     /// Where this user's own server keeps its state.
     StateDir,
     /// Whether unknown keys are mistakes.
@@ -34,7 +40,7 @@ pub enum Key {
 
 impl Key {
     /// All of them, in the order in which they are told.
-    pub const ALL: [Key; 13] = [
+    pub const ALL: [Key; 16] = [
         Key::Servers,
         Key::SessionTimeout,
         Key::ConnectionRetry,
@@ -46,6 +52,9 @@ impl Key {
         Key::Retries,
         Key::RetryDelay,
         Key::DeadLetter,
+        Key::TlsCa,
+        Key::TlsCert,
+        Key::TlsKey,
         Key::StateDir,
         Key::Strict,
     ];
@@ -64,6 +73,9 @@ impl Key {
             Key::Retries => "background.retries",
             Key::RetryDelay => "background.retry_delay",
             Key::DeadLetter => "background.dead_letter",
+            Key::TlsCa => "tls.ca",
+            Key::TlsCert => "tls.cert",
+            Key::TlsKey => "tls.key",
             Key::StateDir => "state_dir",
             Key::Strict => "strict",
         }
@@ -81,7 +93,9 @@ impl Key {
             Key::BackgroundPrefix => Some("zookeeper.background.lock.prefix"),
             Key::BackgroundTimeout => Some("zookeeper.background.task.timeout"),
             Key::Retries => Some("elastic.request.retry.count"),
-            Key::RetryDelay | Key::DeadLetter | Key::StateDir | Key::Strict => None,
+            Key::RetryDelay | Key::DeadLetter => None,
+            Key::TlsCa | Key::TlsCert | Key::TlsKey => None,
+            Key::StateDir | Key::Strict => None,
         }
     }
 

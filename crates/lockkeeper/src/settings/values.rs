@@ -8,7 +8,7 @@ use lockkeeper_core::Class;
 use super::fault::{Origin, SettingsError};
 use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
-use super::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings};
+use super::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::contentserv::TASK_TIMEOUT;
 use crate::servers::Servers;
 
@@ -63,11 +63,17 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
         retries: take(l, Key::Retries, if contentserv { RETRIES } else { 0 }, count),
         retry_delay: take(l, Key::RetryDelay, Duration::from_secs(1), |given| duration(given, DELAYS)),
         dead_letter: take(l, Key::DeadLetter, None, |given| dead_letter(given).map(Some)),
-        state_dir: take(l, Key::StateDir, None, |given| directory(given).map(Some)),
+        tls: TlsSettings {
+            ca: take(l, Key::TlsCa, None, |given| absolute(given).map(Some)),
+            cert: take(l, Key::TlsCert, None, |given| absolute(given).map(Some)),
+            key: take(l, Key::TlsKey, None, |given| absolute(given).map(Some)),
+        },
+        state_dir: take(l, Key::StateDir, None, |given| absolute(given).map(Some)),
         strict: take(l, Key::Strict, false, flag),
         warnings: Vec::new(),
     };
     differ(&settings, &mut layers);
+    belong_together(&settings.tls, &mut layers);
     let Layers { mut faults, warnings, .. } = layers;
     if settings.strict.value {
         faults.extend(warnings);
@@ -108,6 +114,20 @@ fn differ(settings: &Settings, layers: &mut Layers) {
     let problem = format!("{:?} is the prefix of the {other} as well ({origin})", given.text);
     let fault = given.fault(problem).remedy("give them two; the one that sorts first has priority");
     layers.faults.push(fault);
+}
+
+/// A certificate is of no use without its key, and neither without somebody to trust.
+fn belong_together(tls: &TlsSettings, layers: &mut Layers) {
+    let of = [(Key::TlsCa, &tls.ca), (Key::TlsCert, &tls.cert), (Key::TlsKey, &tls.key)];
+    for (key, needed) in [(Key::TlsCert, Key::TlsKey), (Key::TlsKey, Key::TlsCert), (Key::TlsCert, Key::TlsCa)] {
+        let is_set = |wanted| of.iter().any(|(key, setting)| *key == wanted && setting.value.is_some());
+        // What could not be read is a fault already.
+        let was_given = layers.given.iter().any(|given| given.key == needed);
+        if let Some(given) = layers.given.iter().rfind(|given| given.key == key).filter(|_| is_set(key) && !was_given) {
+            let fault = given.fault(format!("{:?} is of no use without {}", given.text, needed.name()));
+            layers.faults.push(fault.remedy(format!("set {} or {} too", needed.name(), needed.variable())));
+        }
+    }
 }
 
 fn servers(given: &Given) -> Result<String, Wrong> {
@@ -156,13 +176,13 @@ fn flag(given: &Given) -> Result<bool, Wrong> {
     }
 }
 
-fn directory(given: &Given) -> Result<PathBuf, Wrong> {
-    let dir = PathBuf::from(&given.text);
+fn absolute(given: &Given) -> Result<PathBuf, Wrong> {
+    let path = PathBuf::from(&given.text);
     // A file is read from many working directories; a flag is typed in one.
-    if dir.as_os_str().is_empty() || dir.is_relative() && matches!(given.origin, Origin::File { .. }) {
+    if path.as_os_str().is_empty() || path.is_relative() && matches!(given.origin, Origin::File { .. }) {
         return Err((format!("{:?} is no absolute path", given.text), "write the whole path".to_owned()));
     }
-    Ok(dir)
+    Ok(path)
 }
 
 fn dead_letter(given: &Given) -> Result<String, Wrong> {
@@ -188,6 +208,7 @@ impl Settings {
         let wait = |wait: &Option<Duration>| wait.as_ref().and_then(time);
         let number = |number: &u32| Some(number.to_string());
         let letters = |class: &Class| Some(class.to_string());
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let Settings { foreground, background, .. } = self;
         Key::ALL
             .into_iter()
@@ -203,7 +224,10 @@ impl Settings {
                 Key::Retries => entry(key, &self.retries, number),
                 Key::RetryDelay => entry(key, &self.retry_delay, time),
                 Key::DeadLetter => entry(key, &self.dead_letter, Clone::clone),
-                Key::StateDir => entry(key, &self.state_dir, |dir| dir.as_ref().map(|dir| dir.display().to_string())),
+                Key::TlsCa => entry(key, &self.tls.ca, path),
+                Key::TlsCert => entry(key, &self.tls.cert, path),
+                Key::TlsKey => entry(key, &self.tls.key, path),
+                Key::StateDir => entry(key, &self.state_dir, path),
                 Key::Strict => entry(key, &self.strict, |strict| Some(strict.to_string())),
             })
             .collect()
