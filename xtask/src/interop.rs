@@ -87,7 +87,7 @@ fn beside_ours(sh: &Shell, test: &str, (variable, value): (&str, &str), argument
 }
 
 /// Builds a Maven project of `interop/`; its class path, dependencies included.
-fn build(sh: &Shell, project: &str) -> Result<String> {
+pub(crate) fn build(sh: &Shell, project: &str) -> Result<String> {
     let pom = Path::new("interop").join(project).join("pom.xml");
     let target = target_dir(sh).join(format!("interop-{project}"));
     fs::create_dir_all(&target).with_context(|| format!("making {}", target.display()))?;

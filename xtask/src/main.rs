@@ -3,8 +3,10 @@
 //! Nothing here is part of the product. Run it as `cargo xtask <chore>`; `docs/development.md` says when.
 
 mod acceptance;
+mod beside;
 mod ci;
 mod interop;
+mod neighbours;
 mod peers;
 mod tls;
 mod zookeeper;
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use lockkeeper_testkit::apache;
+use neighbours::Neighbour;
 use xshell::Shell;
 
 /// Lockkeeper's chores.
@@ -35,6 +38,12 @@ enum Chore {
     /// Runs Apache ZooKeeper on free loopback ports.
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
+    /// Runs a Kafka broker on free loopback ports, for dead letters.
+    #[command(subcommand)]
+    Kafka(neighbours::Command),
+    /// Runs a search engine on a free loopback port, for the example that keeps its articles there.
+    #[command(subcommand)]
+    Search(neighbours::Command),
     /// Runs other makers' clients and ours on the same nodes.
     #[command(subcommand)]
     Interop(interop::Command),
@@ -67,6 +76,8 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
+        Chore::Kafka(command) => Neighbour::Kafka.run(&command),
+        Chore::Search(command) => Neighbour::Search.run(&command),
         Chore::Interop(command) => interop::run(&command).map(|()| ExitCode::SUCCESS),
         Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),

@@ -1,17 +1,13 @@
 //! `cargo xtask zookeeper`: real servers for a person, for a command, for the tests.
 
 use std::ffi::OsString;
-use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync};
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::signal::unix::{SignalKind, signal};
 use xshell::{Shell, cmd};
 
 /// The connect string of one server that runs, for the contract tests.
@@ -124,50 +120,13 @@ fn launch(ensemble: bool, options: Options) -> Result<Apache> {
 }
 
 fn start(options: &Start) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("making an event loop")?;
-    runtime.block_on(async {
-        // Before there is a server, so that no signal ends us without ending it in order.
-        let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-        let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    crate::beside::keep(&options.command, || {
         let (distribution, home) = options.release.get()?;
         let tick = Duration::from_millis(options.tick);
         let apache = launch(options.ensemble, Options::default().tick(tick).distribution(distribution))?;
-
-        let Some((program, arguments)) = options.command.split_first() else {
-            // Data for whoever reads us; it may be a pipe, which must not wait for our end.
-            println!("{}", apache.connect_string());
-            std::io::stdout().flush().context("printing the connect string")?;
-            eprintln!("Ctrl-C stops them");
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            return Ok(ExitCode::SUCCESS);
-        };
-        let mut command = tokio::process::Command::new(program);
-        command.args(arguments).env(ENV_COMMAND, apache.connect_string());
-        if let Some(home) = home {
-            command.env("ZOOKEEPER_HOME", home);
-        }
-        let mut child = command.spawn().with_context(|| format!("running {}", program.display()))?;
-        loop {
-            tokio::select! {
-                status = child.wait() => return Ok(exit_code(status.context("waiting for the command")?)),
-                // The terminal sends Ctrl-C to the command as well: it decides what that means.
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {
-                    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-                    if let Some(pid) = pid {
-                        kill_process(pid, Signal::TERM).context("passing SIGTERM on")?;
-                    }
-                }
-            }
-        }
+        let servers = apache.connect_string();
+        let mut environment = vec![(ENV_COMMAND, OsString::from(&servers))];
+        environment.extend(home.map(|home| ("ZOOKEEPER_HOME", home.into())));
+        Ok((apache, servers, environment))
     })
-}
-
-/// The child's own status, 128 + n after a signal, as shells say it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
-    ExitCode::from(u8::try_from(code).unwrap_or(1))
 }

@@ -7,7 +7,6 @@
 //! Servers never outlive the process that started them, however it ends, and leave nothing on disk.
 
 mod distribution;
-mod process;
 mod slow;
 #[cfg(test)]
 mod tests;
@@ -25,7 +24,7 @@ use tempfile::TempDir;
 pub use distribution::Distribution;
 pub use slow::SlowFsync;
 
-use process::{POLL, Ports, Server};
+use crate::process::{self, POLL, Refused, Server, refused, tail};
 
 /// How long servers may take until they serve; measured: 0.3 s for one, 1 s for three on two cores.
 const START: Duration = Duration::from_secs(60);
@@ -97,15 +96,30 @@ pub enum Error {
     },
 }
 
-fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_path_buf();
-    move |source| Error::Io { doing, path, source }
+impl From<Refused> for Error {
+    fn from(Refused { doing, path, source }: Refused) -> Self {
+        Error::Io { doing, path, source }
+    }
 }
 
-/// The last lines of a text.
-fn tail(text: &str, lines: usize) -> String {
-    let all: Vec<&str> = text.trim_end().lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let refused = refused(doing, path);
+    move |source| refused(source).into()
+}
+
+/// The loopback ports of one server.
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    client: u16,
+    quorum: u16,
+    election: u16,
+}
+
+impl Ports {
+    fn free() -> Result<Self, Error> {
+        let [client, quorum, election] = process::free_ports()?;
+        Ok(Self { client, quorum, election })
+    }
 }
 
 /// What a server says it is.
@@ -291,7 +305,7 @@ impl Apache {
             }
             write(&home.join("zoo.cfg"), &config)?;
             write(&home.join("logback.xml"), LOGBACK_XML)?;
-            servers.push(Server::new(home, *own));
+            servers.push(Server::new(home, own.client));
         }
         let apache = Self { servers, distribution: distribution.clone(), options: options.clone(), _dir: dir };
         for server in 0..size {
@@ -357,7 +371,7 @@ impl Apache {
     /// When the process cannot be started.
     pub fn launch(&self, server: usize) -> Result<(), Error> {
         let server = &self.servers[server];
-        server.start(&self.distribution, &self.options.java_flags(&server.dir))
+        Ok(server.start(self.distribution.server(&self.options.java_flags(&server.dir), &server.dir))?)
     }
 
     /// Kills a server if it runs, starts it on its old ports and data, and waits until it serves.

@@ -43,7 +43,7 @@ const DEBIAN_PACKAGE: &str = "libzookeeper-java";
 /// A Java and the jars of one ZooKeeper.
 #[derive(Clone, Debug)]
 pub struct Distribution {
-    pub(super) java: PathBuf,
+    java: PathBuf,
     pub(super) classpath: OsString,
     origin: String,
 }
@@ -128,6 +128,14 @@ impl Distribution {
     #[must_use]
     pub fn origin(&self) -> &str {
         &self.origin
+    }
+
+    /// The command that runs a server by the `zoo.cfg` in `dir`.
+    pub(super) fn server(&self, flags: &[String], dir: &Path) -> Command {
+        let mut java = Command::new(&self.java);
+        java.args(flags).arg("-cp").arg(&self.classpath);
+        java.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(dir.join("zoo.cfg"));
+        java
     }
 
     /// One whose Java is something else, to test what happens when it misbehaves.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::distribution::{install_package, runs};
-use super::process::{POLL, end, send};
 use super::{Error, io_error};
+use crate::process::{POLL, end, send};
 
 /// How long strace may take to attach to all threads of a server.
 const ATTACH: Duration = Duration::from_secs(20);

@@ -26,8 +26,8 @@ fn a_server_that_does_not_hear_sigterm_is_killed_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let java = pretender(dir.path(), "trap '' TERM; echo up; while :; do sleep 1; done");
     let home = tempfile::tempdir().unwrap();
-    let server = Server::new(home.path().to_path_buf(), Ports::free().unwrap());
-    server.start(&java, &[]).unwrap();
+    let server = Server::new(home.path().to_path_buf(), Ports::free().unwrap().client);
+    server.start(java.server(&[], home.path())).unwrap();
     while !server.log().contains("up") {
         std::thread::yield_now();
     }
