@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
 use xshell::cmd;
 
-use crate::{acceptance, interop, peers, tls, zookeeper};
+use crate::{acceptance, interop, neighbours, peers, tls, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -52,6 +52,14 @@ pub(crate) fn run() -> Result<()> {
     step("Helix's lock beside ours", || interop::helix(&sh, &[]))?;
     step("Curator's locks beside ours", || interop::curator(&sh, &[]))?;
     step("Kazoo's locks beside ours", || interop::kazoo(&sh, &[]))?;
+    step("the example", || Ok(cmd!(sh, "cargo test --quiet -p catalogue").run()?))?;
+    step("the example on a search engine", || match neighbours::Neighbour::Search.jars(&sh) {
+        Ok(_) => neighbours::search(&sh, &[]),
+        Err(why) => {
+            eprintln!("NOT TESTED, for there is no search engine: {why:#}");
+            Ok(())
+        }
+    })?;
     eprintln!("all steps passed in {:.1?}", start.elapsed());
     Ok(())
 }

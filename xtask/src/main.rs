@@ -18,7 +18,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use lockkeeper_testkit::apache;
-use neighbours::Neighbour;
 use xshell::Shell;
 
 /// Lockkeeper's chores.
@@ -40,10 +39,10 @@ enum Chore {
     Zookeeper(zookeeper::Command),
     /// Runs a Kafka broker on free loopback ports, for dead letters.
     #[command(subcommand)]
-    Kafka(neighbours::Command),
+    Kafka(neighbours::Kafka),
     /// Runs a search engine on a free loopback port, for the example that keeps its articles there.
     #[command(subcommand)]
-    Search(neighbours::Command),
+    Search(neighbours::Search),
     /// Runs other makers' clients and ours on the same nodes.
     #[command(subcommand)]
     Interop(interop::Command),
@@ -76,8 +75,8 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
-        Chore::Kafka(command) => Neighbour::Kafka.run(&command),
-        Chore::Search(command) => Neighbour::Search.run(&command),
+        Chore::Kafka(command) => command.run(),
+        Chore::Search(command) => command.run(),
         Chore::Interop(command) => interop::run(&command).map(|()| ExitCode::SUCCESS),
         Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),

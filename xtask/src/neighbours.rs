@@ -1,13 +1,14 @@
 //! `cargo xtask kafka` and `cargo xtask search`: what stands beside the locks, for a person, for a command, for the tests.
 //!
-//! Dead letters go to a Kafka broker, the example's articles to a search engine. Both come from Maven Central, run on
+//! Dead letters can go to a Kafka broker, the example's articles to a search engine. Both come from Maven Central, run on
 //! loopback, and are gone with the command that started them.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use lockkeeper_testkit::{kafka, search};
 use xshell::{Shell, cmd};
 
@@ -19,19 +20,59 @@ const ENV_BROKERS: &str = "LOCKKEEPER_KAFKA";
 const ENV_ENGINE: &str = "LOCKKEEPER_SEARCH";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Starts it and keeps it until Ctrl-C, or until CMD has ended; needs Java and Maven.
-    Start {
-        /// Runs this with the address in LOCKKEEPER_KAFKA or LOCKKEEPER_SEARCH, then stops it and exits as it did.
-        #[arg(last = true, value_name = "CMD")]
-        command: Vec<OsString>,
-    },
-    /// Runs the tests that need it; each starts its own.
-    Test {
-        /// Arguments of the test program, such as a part of a test's name.
-        #[arg(last = true, value_name = "ARGS")]
-        arguments: Vec<String>,
-    },
+pub(crate) enum Kafka {
+    /// Starts a broker and keeps it until Ctrl-C, or until CMD has ended; needs Java and Maven.
+    Start(Start),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Search {
+    /// Starts a node and keeps it until Ctrl-C, or until CMD has ended; needs Java and Maven.
+    Start(Start),
+    /// Runs the tests that need one; each starts its own.
+    Test(Tests),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// Runs this with the address in LOCKKEEPER_KAFKA or LOCKKEEPER_SEARCH, then stops it and exits as it did.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct Tests {
+    /// Arguments of the test program, such as a part of a test's name.
+    #[arg(last = true, value_name = "ARGS")]
+    arguments: Vec<String>,
+}
+
+impl Kafka {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let sh = crate::shell()?;
+        match self {
+            Kafka::Start(start) => Neighbour::Kafka.keep(&sh, start),
+        }
+    }
+}
+
+impl Search {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let sh = crate::shell()?;
+        match self {
+            Search::Start(start) => Neighbour::Search.keep(&sh, start),
+            Search::Test(tests) => search(&sh, &tests.arguments).map(|()| ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Runs the example's tests beside a search engine.
+pub(crate) fn search(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let (variable, jars) = Neighbour::Search.jars(sh)?;
+    cmd!(sh, "cargo test -p catalogue --features search,real-servers --test search -- {arguments...}")
+        .env(variable, jars)
+        .run()?;
+    Ok(())
 }
 
 /// One of them.
@@ -52,25 +93,19 @@ impl Neighbour {
         Ok((variable, jars))
     }
 
-    pub(crate) fn run(self, command: &Command) -> Result<std::process::ExitCode> {
-        let sh = crate::shell()?;
-        let jars = self.jars(&sh)?;
-        match command {
-            Command::Test { arguments } => self.test(&sh, jars, arguments).map(|()| std::process::ExitCode::SUCCESS),
-            Command::Start { command } => {
-                let start = Instant::now();
-                crate::beside::keep(command, || {
-                    let (server, pid, address) = self.start(&jars.1)?;
-                    let pid = pid.map_or_else(String::new, |pid| pid.to_string());
-                    eprintln!("{self:?}, process {pid}, serving after {:.1?}", start.elapsed());
-                    let variable = match self {
-                        Neighbour::Kafka => ENV_BROKERS,
-                        Neighbour::Search => ENV_ENGINE,
-                    };
-                    Ok((server, address.clone(), vec![(variable, address.into())]))
-                })
-            }
-        }
+    fn keep(self, sh: &Shell, Start { command }: &Start) -> Result<ExitCode> {
+        let (_, jars) = self.jars(sh)?;
+        let start = Instant::now();
+        crate::beside::keep(command, || {
+            let (server, pid, address) = self.start(&jars)?;
+            let pid = pid.map_or_else(String::new, |pid| pid.to_string());
+            eprintln!("{self:?}, process {pid}, serving after {:.1?}", start.elapsed());
+            let variable = match self {
+                Neighbour::Kafka => ENV_BROKERS,
+                Neighbour::Search => ENV_ENGINE,
+            };
+            Ok((server, address.clone(), vec![(variable, address.into())]))
+        })
     }
 
     fn start(self, jars: &str) -> Result<(Box<dyn std::any::Any>, Option<u32>, String)> {
@@ -86,26 +121,5 @@ impl Neighbour {
                 (Box::new(engine), pid, address)
             }
         })
-    }
-
-    /// Runs what needs it. Each test has its own, for some kill it.
-    pub(crate) fn test(self, sh: &Shell, (variable, jars): (&str, String), arguments: &[String]) -> Result<()> {
-        match self {
-            Neighbour::Kafka => {
-                let features = "kafka,real-servers";
-                cmd!(sh, "cargo test -p lockkeeper --features {features} --test kafka -- {arguments...}")
-                    .env(variable, &jars)
-                    .run()?;
-                cmd!(sh, "cargo test -p lockkeeper-cli --features {features} --test kafka -- {arguments...}")
-                    .env(variable, jars)
-                    .run()?;
-            }
-            Neighbour::Search => {
-                cmd!(sh, "cargo test -p catalogue --features search,real-servers --test search -- {arguments...}")
-                    .env(variable, jars)
-                    .run()?;
-            }
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,141 @@
+//! A client as a process of its own, so that it can be stopped and killed like any other.
+//!
+//! It says on its standard output how it goes, a line of JSON each time.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper::{Error, Lockkeeper};
+
+use crate::article::Change;
+use crate::shelf::Shelf;
+use crate::work::{Class, Job, Place, Told};
+
+/// Where the locks and the articles are.
+#[derive(Clone, Debug, Args)]
+pub struct Places {
+    /// The directory of an embedded lock server.
+    #[arg(long, value_name = "DIR")]
+    pub locks: Option<String>,
+    /// Or ZooKeeper servers: host:port,host:port/chroot.
+    #[arg(long, value_name = "SERVERS", conflicts_with = "locks", env = "LOCKKEEPER_SERVERS")]
+    pub servers: Option<String>,
+    /// Where the articles are: a file, or the address of a search engine.
+    #[arg(long, value_name = "FILE|URL", env = "LOCKKEEPER_SEARCH")]
+    pub shelf: Option<String>,
+    /// After how long the locks of a process that died are free.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    pub session: Duration,
+}
+
+impl Places {
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::connect`].
+    pub async fn keeper(&self, program: &str) -> Result<Lockkeeper, Error> {
+        let builder = Lockkeeper::builder().program(program).session_timeout(self.session);
+        match (&self.servers, &self.locks) {
+            (Some(servers), _) => builder.connect(servers).await,
+            (None, Some(dir)) => builder.embedded(dir).await,
+            (None, None) => builder.connect("localhost:2181").await,
+        }
+    }
+
+    /// The same as arguments.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![format!("--session={}ms", self.session.as_millis())];
+        for (flag, value) in [("--locks", &self.locks), ("--servers", &self.servers), ("--shelf", &self.shelf)] {
+            arguments.extend(value.as_ref().map(|value| format!("{flag}={value}")));
+        }
+        arguments
+    }
+}
+
+/// What it does.
+#[derive(Clone, Debug, Args)]
+pub struct Actor {
+    /// Its name.
+    #[arg(long)]
+    pub name: String,
+    /// Who is served first.
+    #[arg(long, value_enum)]
+    pub class: Class,
+    /// Which article.
+    #[arg(long)]
+    pub article: String,
+    /// How often it changes it.
+    #[arg(long, default_value_t = 1)]
+    pub times: u32,
+    /// How long each change takes.
+    #[arg(long, default_value = "500ms", value_parser = humantime::parse_duration)]
+    pub takes: Duration,
+    /// How long each attempt waits for the lock.
+    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+    /// How often background work is tried again.
+    #[arg(long, default_value_t = 0)]
+    pub retries: u32,
+    /// Does not tell the shelf its token.
+    #[arg(long)]
+    pub unfenced: bool,
+}
+
+impl Actor {
+    /// The same as arguments.
+    pub fn arguments(&self) -> Vec<String> {
+        let class = match self.class {
+            Class::Foreground => "foreground",
+            Class::Background => "background",
+        };
+        let millis = |duration: Duration| format!("{}ms", duration.as_millis());
+        let mut arguments = vec![
+            format!("--name={}", self.name),
+            format!("--class={class}"),
+            format!("--article={}", self.article),
+            format!("--times={}", self.times),
+            format!("--takes={}", millis(self.takes)),
+            format!("--timeout={}", millis(self.timeout)),
+            format!("--retries={}", self.retries),
+        ];
+        arguments.extend(self.unfenced.then(|| "--unfenced".to_owned()));
+        arguments
+    }
+
+    /// Does it, telling how it goes.
+    ///
+    /// # Errors
+    /// When it cannot connect, or when the last attempt of a change failed.
+    pub async fn run(self, places: &Places) -> anyhow::Result<()> {
+        let shelf = Shelf::open(places.shelf.as_deref().unwrap_or_default()).await?;
+        let place = Place { keeper: places.keeper(&self.name).await?, shelf };
+        let mut failed = None;
+        for n in 1..=self.times {
+            let job = Job {
+                who: self.name.clone(),
+                class: self.class,
+                article: self.article.clone(),
+                change: Change::new("title", &format!("{} by {}, change {n}", self.article, self.name)),
+                takes: self.takes,
+                timeout: self.timeout,
+                retries: self.retries,
+                fenced: !self.unfenced,
+            };
+            if let Err(setback) = place.perform(&job, |told| print(&told)).await {
+                failed = Some(setback);
+            }
+        }
+        place.keeper.close().await;
+        match failed {
+            Some(setback) => Err(setback.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn print(told: &Told) {
+    let line = serde_json::to_string(told).expect("texts and numbers always serialise");
+    // Whoever started us may have gone, with nobody left to tell.
+    drop(writeln!(std::io::stdout(), "{line}"));
+}

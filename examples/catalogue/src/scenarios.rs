@@ -1,0 +1,199 @@
+//! What there is to see when many change one article: three scenarios, a death, a pause, and one who never gets a turn.
+//!
+//! Each waits for what it shows and fails if that does not come, so that a run that ends well has shown it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tokio::time::timeout;
+
+use crate::actor::Actor;
+use crate::scene::{Doing, Scene};
+use crate::shelf::Shelf;
+use crate::stage::Stage;
+use crate::work::Class;
+
+/// How long anything may take that must come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Scenario {
+    /// Two people save the same article.
+    #[value(name = "1")]
+    TwoPeople,
+    /// Two bulk propagations meet on it.
+    #[value(name = "2")]
+    TwoWorkers,
+    /// A person comes after a worker, and is served before.
+    #[value(name = "3")]
+    PersonFirst,
+    /// A holder is killed.
+    Dies,
+    /// A holder is stopped for longer than its session lives, and writes when it wakes up.
+    Pauses,
+    /// A worker never gets a turn, and gives up.
+    Starves,
+}
+
+impl Scenario {
+    /// All, in the order in which they are played.
+    pub const ALL: [Scenario; 6] = [
+        Scenario::TwoPeople,
+        Scenario::TwoWorkers,
+        Scenario::PersonFirst,
+        Scenario::Dies,
+        Scenario::Pauses,
+        Scenario::Starves,
+    ];
+
+    /// The article that it is about.
+    pub const fn article(self) -> &'static str {
+        match self {
+            Scenario::TwoPeople => "P1",
+            Scenario::TwoWorkers => "P2",
+            Scenario::PersonFirst => "P3",
+            Scenario::Dies => "P4",
+            Scenario::Pauses => "P5",
+            Scenario::Starves => "P6",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Scenario::TwoPeople => "Scenario 1: two people save the same article",
+            Scenario::TwoWorkers => "Scenario 2: two bulk propagations meet on an article",
+            Scenario::PersonFirst => "Scenario 3: a person comes last and is served before the background",
+            Scenario::Dies => "A holder is killed: its session expires, and the next one runs",
+            Scenario::Pauses => "A holder is stopped too long and writes late: the shelf refuses it",
+            Scenario::Starves => "A worker finds no turn, tries again, and gives up with a dead letter",
+        }
+    }
+
+    /// Plays it, and says if anything was not as it should be.
+    ///
+    /// # Errors
+    /// What did not come, or was otherwise.
+    pub async fn play(self, stage: &Stage, shelf: &Shelf) -> Result<()> {
+        stage.change(|scene| scene.headline(self.title()));
+        let article = self.article();
+        let already = shelf.get(article).await?.trail.len();
+        let client = |n: u32, class: Class| Actor {
+            name: format!("client {n}"),
+            class,
+            article: article.to_owned(),
+            times: 1,
+            takes: Duration::from_millis(600),
+            timeout: Duration::from_secs(10),
+            retries: 3,
+            unfenced: false,
+        };
+        let play = Play { stage, article };
+        let served: &[&str] = match self {
+            Scenario::TwoPeople | Scenario::TwoWorkers => {
+                let class = if self == Scenario::TwoPeople { Class::Foreground } else { Class::Background };
+                stage.start(&client(1, class))?;
+                play.holds("client 1").await?;
+                stage.start(&client(2, class))?;
+                play.waits("client 2").await?;
+                play.done("client 2").await?;
+                &["client 1", "client 2"]
+            }
+            Scenario::PersonFirst => {
+                // Long enough for the other two to arrive meanwhile.
+                stage.start(&Actor { takes: Duration::from_secs(2), ..client(1, Class::Foreground) })?;
+                play.holds("client 1").await?;
+                stage.start(&client(2, Class::Background))?;
+                play.waits("client 2").await?;
+                stage.start(&client(3, Class::Foreground))?;
+                play.waits("client 3").await?;
+                play.done("client 2").await?;
+                &["client 1", "client 3", "client 2"]
+            }
+            Scenario::Dies => {
+                stage.start(&Actor { takes: PATIENCE, ..client(1, Class::Background) })?;
+                play.holds("client 1").await?;
+                stage.start(&client(2, Class::Foreground))?;
+                play.waits("client 2").await?;
+                stage.kill("client 1")?;
+                play.done("client 2").await?;
+                &["client 2"]
+            }
+            Scenario::Pauses => {
+                stage.start(&client(1, Class::Background))?;
+                play.runs("client 1").await?;
+                stage.pause("client 1")?;
+                stage.start(&client(2, Class::Foreground))?;
+                play.done("client 2").await?;
+                stage.resume("client 1")?;
+                play.done("client 1").await?;
+                let refused = |scene: &Scene| scene.lines.iter().any(|line| line.text.contains("refuses token"));
+                play.until("a refusal by the shelf", refused).await?;
+                &["client 2", "client 1"]
+            }
+            Scenario::Starves => {
+                stage.start(&Actor { takes: Duration::from_secs(3), ..client(1, Class::Foreground) })?;
+                play.holds("client 1").await?;
+                let short = Duration::from_millis(300);
+                stage.start(&Actor { timeout: short, retries: 2, ..client(2, Class::Background) })?;
+                play.until("client 2 giving up", |scene| doing(scene, "client 2", |d| *d == Doing::GaveUp)).await?;
+                play.done("client 1").await?;
+                &["client 1"]
+            }
+        };
+        play.until("an empty queue", |scene| {
+            scene.queues.get(article).is_some_and(|queue| queue.holder.is_none() && queue.waiters.is_empty())
+        })
+        .await?;
+        let trail = shelf.get(article).await?.trail.split_off(already);
+        let by: Vec<&str> = trail.iter().map(|step| step.by.as_str()).collect();
+        ensure!(by == served, "{article} was changed by {by:?}, and it should have been {served:?}");
+        ensure!(trail.is_sorted_by(|a, b| a.token < b.token), "{article} was changed out of order: {trail:?}");
+        Ok(())
+    }
+}
+
+struct Play<'a> {
+    stage: &'a Stage,
+    article: &'a str,
+}
+
+fn doing(scene: &Scene, who: &str, what: impl FnOnce(&Doing) -> bool) -> bool {
+    scene.clients.get(who).is_some_and(|client| what(&client.doing))
+}
+
+impl Play<'_> {
+    async fn until(&self, what: &str, there: impl FnMut(&Scene) -> bool) -> Result<()> {
+        let mut scene = self.stage.watch();
+        let came = timeout(PATIENCE, scene.wait_for(there)).await;
+        ensure!(matches!(came, Ok(Ok(_))), "there was never {what} on {}", self.article);
+        Ok(())
+    }
+
+    /// The server has it as the holder.
+    async fn holds(&self, who: &str) -> Result<()> {
+        self.until(&format!("a hold of {who}"), |scene| {
+            let queue = scene.queues.get(self.article);
+            queue.and_then(|queue| queue.holder.as_ref()).is_some_and(|holder| holder.who == who)
+        })
+        .await
+    }
+
+    /// It says that it runs.
+    async fn runs(&self, who: &str) -> Result<()> {
+        self.until(&format!("{who} at work"), |scene| doing(scene, who, |d| matches!(d, Doing::Runs(_)))).await
+    }
+
+    /// The server has it as one that waits.
+    async fn waits(&self, who: &str) -> Result<()> {
+        self.until(&format!("{who} waiting"), |scene| {
+            let queue = scene.queues.get(self.article);
+            queue.is_some_and(|queue| queue.waiters.iter().any(|waiter| waiter.who == who))
+        })
+        .await
+    }
+
+    async fn done(&self, who: &str) -> Result<()> {
+        self.until(&format!("{who} done"), |scene| doing(scene, who, |d| matches!(d, Doing::Done(_)))).await
+    }
+}

@@ -1,0 +1,19 @@
+//! The example on one bare machine, as a person runs it.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
+
+use std::process::Command;
+
+/// Every scenario fails if what it shows does not come, so an exit with 0 has shown all of them.
+#[test]
+fn the_example_plays_all_its_scenarios_with_nothing_installed() {
+    let played = Command::new(env!("CARGO_BIN_EXE_catalogue"))
+        .args(["play", "--plain"])
+        .env_remove("LOCKKEEPER_SERVERS")
+        .env_remove("LOCKKEEPER_SEARCH")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&played.stdout);
+    assert!(played.status.success(), "{}\n{said}", String::from_utf8_lossy(&played.stderr));
+    assert!(said.contains("has privateLock, A-"), "{said}");
+}
