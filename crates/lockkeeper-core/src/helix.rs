@@ -8,13 +8,17 @@
 //! What they leave unsaid is decided so that no request is forgotten and no lease taken early; [`Rules`] has the numbers.
 
 mod clock;
+mod histogram;
 mod record;
 mod scope;
+mod statistics;
 mod terms;
 mod transition;
 
 pub use clock::{ServerClock, ServerNow};
+pub use histogram::Histogram;
 pub use record::{Held, LockInfo, NOBODY, Record, RecordError, Requested};
 pub use scope::{Scope, ScopeError};
+pub use statistics::{Event, Outcome, Statistics, Tally, owner_class};
 pub use terms::{EMERGENCY, Terms, TermsError};
 pub use transition::{Answer, Refusal, Rules, Seen, Transition, Unfinished, Wish, transition};

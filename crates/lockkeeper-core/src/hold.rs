@@ -33,6 +33,8 @@ pub enum Loss {
     Unattended,
     /// This process was forked from the one that holds it: the hold is the parent's, and goes on there.
     Forked,
+    /// Its owner gave it to somebody else.
+    Transferred,
 }
 
 impl std::fmt::Display for Loss {
@@ -48,6 +50,7 @@ impl std::fmt::Display for Loss {
             Loss::Superseded => "the same owner acquired it anew",
             Loss::Unattended => "the program did not say in time that it is still at work",
             Loss::Forked => "it is held by the process that this one was forked from",
+            Loss::Transferred => "its owner handed it over",
         })
     }
 }

@@ -57,7 +57,7 @@ pub struct Payload {
 /// A request to let go, and the answer to it.
 ///
 /// Part of the owner's record, so that asking erases nothing. The answer "released" is the node's going.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Revocation {
     /// The asker's name for this request, to recognise the answer by. Empty for a bare word.

@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use lockkeeper_core::helix::Terms;
 use stateright::{Checker, HasDiscoveries, Model};
-use world::{BELIEVES, Budget, GETS_IN, Mistake, ONE_OWNER, SETTLES, Witness, World};
+use world::{BELIEVES, Budget, EQUALS, GETS_IN, HANDED_OVER, Mistake, ONE_OWNER, PRIORITIES, SETTLES, Witness, World};
 
-const NO_FAULT: Budget = Budget { losses: 0, crashes: 0, renewals: 0, cancels: 0 };
+const NO_FAULT: Budget = Budget { losses: 0, crashes: 0, renewals: 0, transfers: 0, cancels: 0 };
 
 fn low() -> Terms {
     Terms { priority: 1, cleanup_ms: 2, ..Terms::new("a", 4) }
@@ -37,7 +37,7 @@ fn worlds() -> Vec<World> {
     vec![
         World {
             witnesses: vec![Witness::Forced, Witness::Displaced, Witness::HandedOver, Witness::LeaseTaken],
-            ..world("three priorities", 5, NO_FAULT)
+            ..world(PRIORITIES, 5, NO_FAULT)
         },
         World {
             witnesses: vec![Witness::Forced, Witness::Displaced, Witness::LeaseTaken],
@@ -66,10 +66,15 @@ fn worlds() -> Vec<World> {
             )
         },
         World {
+            witnesses: vec![Witness::Transferred, Witness::Inherited, Witness::Forced],
+            ask_by_ms: 1,
+            ..world(HANDED_OVER, 3, Budget { transfers: 1, losses: 1, ..NO_FAULT })
+        },
+        World {
             clients: vec![low(), middle(), Terms { id: "c".into(), ..middle() }],
             witnesses: vec![Witness::Unfinished],
             gets_in: None,
-            ..world("two equals above one, none forceful", 3, Budget { renewals: 1, crashes: 1, ..NO_FAULT })
+            ..world(EQUALS, 3, Budget { renewals: 1, crashes: 1, ..NO_FAULT })
         },
         World {
             clients: vec![low(), Terms { wait_past_cleanup: true, waiting_ms: None, ..middle() }, high()],
@@ -105,7 +110,7 @@ fn found(mistake: Mistake, claims: &[&'static str]) {
     let world = World {
         mistake: Some(mistake),
         witnesses: Vec::new(),
-        ..worlds().swap_remove(if mistake.needs_equals() { 6 } else { 0 })
+        ..worlds().into_iter().find(|world| world.name == mistake.shown_in()).expect("the name of a world")
     };
     let wanted = HasDiscoveries::AnyOf(claims.iter().copied().collect());
     let checker = world.checker().threads(2).finish_when(wanted).spawn_bfs().join();
@@ -140,6 +145,18 @@ fn an_unlock_that_wipes_the_request_is_found() {
 #[test]
 fn a_replacement_that_starts_the_count_again_is_found() {
     found(Mistake::CountRestarted, &[referee::COUNT_RESTARTED]);
+}
+
+/// case_35: handing over takes nothing from whoever waits.
+#[test]
+fn a_transfer_that_wipes_the_request_is_found() {
+    found(Mistake::WipedByTransfer, &[referee::REQUEST_FORGOTTEN]);
+}
+
+/// case_35: it leaves nothing with whoever handed over.
+#[test]
+fn an_owner_that_holds_on_after_a_transfer_is_found() {
+    found(Mistake::HeldOn, &[ONE_OWNER]);
 }
 
 /// The claims by name, so that a typing error cannot leave one unasked.

@@ -3,9 +3,11 @@
 #[path = "helix/referee.rs"]
 mod referee;
 
+use lockkeeper_core::Revocation;
 use lockkeeper_core::helix::{
     Answer, EMERGENCY, Held, NOBODY, Record, Refusal, Requested, Rules, Seen, ServerNow, Terms, Wish, transition,
 };
+use lockkeeper_core::helix::{Event, Histogram, Outcome, Statistics};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -38,6 +40,7 @@ fn held() -> impl Strategy<Value = Held> {
         priority,
         waiting_ms: 5,
         cleanup_ms,
+        revocation: None,
     })
 }
 
@@ -66,10 +69,12 @@ fn terms() -> impl Strategy<Value = Terms> {
     )
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn wish() -> impl Strategy<Value = Wish<'static>> {
     prop_oneof![
         3 => end().prop_map(|give_up_ms| Wish::Acquire { give_up_ms }),
         1 => Just(Wish::Renew),
+        1 => select(&["a", "b", "c"][..]).prop_map(|to| Wish::Transfer { to }),
+        1 => Just(Wish::Refuse { why: "not now" }),
         1 => Just(Wish::Leave),
         1 => Just(Wish::Unlock),
     ]
@@ -115,6 +120,7 @@ proptest! {
                 let owner = again.record.as_ref().and_then(|record| record.owner.as_ref());
                 matches!(again.answer, Answer::Holds { .. }) && owner.is_some_and(|owner| owner.id == me.id)
             }
+            (Answer::Transferred | Answer::Told, Ok(again)) => again.record.is_none() && again.answer == once.answer,
             (Answer::Left { .. }, Ok(again)) => again.record.as_ref().is_none_or(|record| record.owner.is_none()),
             // Its time may have come with the first step already.
             (Answer::Waits { .. }, Ok(again)) => !matches!(again.answer, Answer::Left { .. }),
@@ -142,6 +148,48 @@ proptest! {
         prop_assert_eq!(unlocked, Err(Refusal::NotOwner { owner: record.owner.map(|owner| owner.id) }));
     }
 
+    /// case_35: one write, and all that changes is whose it is; whoever waits, waits on for the same time.
+    #[test]
+    fn a_lock_is_handed_over_as_it_is(
+        mut owner in held(), mut request in proptest::option::of(requested()), now in now(),
+        revocation in any::<bool>(),
+    ) {
+        owner.revocation = revocation.then(Box::default);
+        if let Some(request) = &mut request {
+            request.until_ms = Some(i64::MAX);
+        }
+        let record = Record { owner: Some(owner.clone()), request: request.clone() };
+        let me = Terms::new(owner.id.clone(), 5);
+        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        let done = transition(seen, &me, Wish::Transfer { to: "heir" }, now, &RULES);
+        if owner.until_ms <= now.latest_ms {
+            prop_assert_eq!(done, Err(Refusal::LeaseOver { until_ms: owner.until_ms }));
+        } else {
+            let heir = Held { id: "heir".into(), revocation: None, ..owner };
+            prop_assert_eq!(done.unwrap().record, Some(Record { owner: Some(heir), request }));
+        }
+        let stranger = transition(seen, &Terms::new("d", 5), Wish::Transfer { to: "heir" }, now, &RULES);
+        prop_assert_eq!(stranger, Err(Refusal::NotOwner { owner: Some(me.id) }));
+    }
+
+    /// Asking changes nothing but that the owner is told.
+    #[test]
+    fn asking_takes_nothing(record in record(), now in now()) {
+        let request = Revocation::default();
+        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        match transition(seen, &Terms::new("d", 5), Wish::Revoke { request: &request }, now, &RULES) {
+            Ok(done) => {
+                let mut told = done.record.expect("nobody was asked before");
+                prop_assert_eq!(told.owner.as_mut().and_then(|owner| owner.revocation.take()), Some(Box::new(request)));
+                prop_assert_eq!(told, record);
+            }
+            Err(refusal) => {
+                prop_assert_eq!(refusal, Refusal::NotOwner { owner: None });
+                prop_assert_eq!(record.owner, None);
+            }
+        }
+    }
+
     /// H-66: for every record, not only Helix's.
     #[test]
     fn what_is_written_reads_back(record in record()) {
@@ -154,6 +202,70 @@ proptest! {
         if let Ok(record) = Record::from_bytes(&data) {
             prop_assert!(data.is_empty() || record.owner.is_none_or(|owner| owner.id != NOBODY));
         }
+    }
+}
+
+fn event() -> impl Strategy<Value = (String, Event)> {
+    let ms = prop_oneof![0..20u64, 0..1_000_000u64, any::<u64>()];
+    let outcome = select(&[Outcome::InTime, Outcome::Late, Outcome::Forced, Outcome::Refused][..]);
+    let owner = select(&["a", "b", "c", "d", "e"][..]).prop_map(str::to_owned);
+    let event =
+        (ms.clone(), ms, any::<bool>(), 0..3u8, outcome).prop_map(
+            |(one, other, overran, which, outcome)| match which {
+                0 => Event::Hold { held_ms: one, lease_ms: other, overran },
+                1 => Event::Cleanup { real_ms: one, allotted_ms: other },
+                _ => Event::Preemption { waited_ms: one, outcome },
+            },
+        );
+    (owner, event)
+}
+
+fn counted(events: &[(String, Event)]) -> Statistics {
+    let mut statistics = Statistics::default();
+    events.iter().for_each(|(owner, event)| statistics.record(owner, *event));
+    statistics
+}
+
+fn sum(parts: &[&Statistics]) -> Statistics {
+    let mut sum = Statistics::default();
+    parts.iter().for_each(|part| sum.merge(part));
+    sum
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..config() })]
+
+    /// H-73: what a fleet counts is what one would have counted who saw it all, whoever adds to whom and in whatever order.
+    #[test]
+    fn sums_do_not_depend_on_their_order(
+        a in proptest::collection::vec(event(), 0..20),
+        b in proptest::collection::vec(event(), 0..20),
+        c in proptest::collection::vec(event(), 0..20),
+    ) {
+        let (x, y, z) = (counted(&a), counted(&b), counted(&c));
+        let all = counted(&[a, b, c].concat());
+        prop_assert_eq!(&sum(&[&sum(&[&x, &y]), &z]), &all);
+        prop_assert_eq!(&sum(&[&x, &sum(&[&y, &z])]), &all);
+        prop_assert_eq!(&sum(&[&z, &x, &y]), &all);
+        let text = serde_json::to_vec(&all).unwrap();
+        prop_assert_eq!(&serde_json::from_slice::<Statistics>(&text).unwrap(), &all);
+        let mut folded = all.clone();
+        folded.fold_to(2);
+        prop_assert!(folded.owners.len() <= 2);
+        prop_assert_eq!(folded.total(), all.total());
+    }
+
+    /// H-73: a quantile is never less than the true one, and at most an eighth more.
+    #[test]
+    fn a_quantile_is_at_most_an_eighth_too_long(
+        mut times in proptest::collection::vec(prop_oneof![0..20u64, 0..1_000_000u64, 0..1u64 << 40], 1..200), per_mille in 0..=1000u16,
+    ) {
+        let mut histogram = Histogram::default();
+        times.iter().for_each(|time| histogram.record(*time));
+        times.sort_unstable();
+        let rank = (usize::from(per_mille) * times.len()).div_ceil(1000).max(1);
+        let (real, told) = (times[rank - 1], histogram.quantile(per_mille).unwrap());
+        prop_assert!(told >= real && told <= real + real / 8, "{told} for {real}");
     }
 }
 

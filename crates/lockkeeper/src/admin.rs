@@ -4,7 +4,10 @@
 //! changes a node, but for what a person asks to be broken (`breaking`).
 
 mod breaking;
-mod journal;
+pub(crate) mod journal;
+mod lease;
+pub(crate) mod requests;
+pub(crate) mod statistics;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,13 +26,18 @@ use crate::ensemble::{Ensemble, Fault, Node, Watcher};
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
 
-pub use journal::Broken;
+pub use journal::{Broken, DecisionRecord};
+pub use lease::{LeaseInfo, RequestorInfo};
+pub use requests::{TransferFacts, TransferRequest};
 
 /// How many reads travel together.
 const READS_IN_FLIGHT: usize = 64;
 
 /// The limit of a semaphore whose path states none: all hold, as far as one can tell.
 const UNSTATED: u32 = u32::MAX;
+
+/// Where what is said about locks is kept; there are none there.
+const OURS: [&str; 3] = [journal::ROOT, requests::ROOT, statistics::ROOT];
 
 /// How deep below the root of a listing locks are looked for.
 const MAX_DEPTH: usize = 16;
@@ -38,9 +46,9 @@ const MAX_DEPTH: usize = 16;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ContenderInfo {
-    /// Its node's name.
+    /// Its node's name; empty where it is the lock's own node, as of a leased lock's owner.
     pub node: String,
-    /// What it asks for: `exclusive`, `write`, `read`, `permits`, `class`.
+    /// What it asks for: `exclusive`, `write`, `read`, `permits`, `class`; of a leased lock's owner, `lease`.
     pub mode: &'static str,
     /// How many permits, where it asks for some.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,12 +67,13 @@ pub struct ContenderInfo {
     /// Who asks it to let go, and its refusal if it has refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Revocation>,
-    /// Since when its node stands, by the server's clock.
+    /// Since when its node stands, by the server's clock. Of a leased lock, when its record was last written.
     #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
-    /// The session it lives and dies with.
+    /// The session it lives and dies with; 0 of a leased lock's owner, which outlives sessions.
     pub session: SessionId,
-    /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark.
+    /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark. Of a leased lock's owner,
+    /// what the next one's will be greater than.
     pub token: FencingToken,
     #[serde(skip)]
     id: Option<AttemptId>,
@@ -86,6 +95,19 @@ fn as_millis_since_1970(time: SystemTime) -> u64 {
 }
 
 impl ContenderInfo {
+    /// The full path of its node, in the lock at `path`.
+    pub fn node_path(&self, path: &str) -> String {
+        match self.node.as_str() {
+            "" => path.to_owned(),
+            node => format!("{path}/{node}"),
+        }
+    }
+
+    /// Whether it owns a leased lock.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.mode == lease::MODE
+    }
+
     pub(crate) fn read(node: String, seen: &Node) -> Self {
         let testimony = Testimony::read(&seen.data);
         let record = testimony.record();
@@ -153,6 +175,16 @@ pub struct LockInfo {
     pub waiters: Vec<ContenderInfo>,
     /// Children that are no contenders and count for nothing.
     pub unknown: Vec<String>,
+    /// What the record of a leased lock says; its owner is in `holders` too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseInfo>,
+}
+
+impl LockInfo {
+    /// Nobody holds it or waits for it, as far as its children tell.
+    fn is_quiet(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty()
+    }
 }
 
 /// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`].
@@ -167,7 +199,7 @@ impl Admin {
     }
 
     /// Who holds the lock at `path` and who waits for it, in order. One listing, then one read a contender, in flight together;
-    /// one of the path, for its permits, where nobody contends.
+    /// one of the path, for its permits or its record, where nobody contends.
     ///
     /// Dropping the future leaves nothing behind.
     ///
@@ -178,8 +210,13 @@ impl Admin {
         self.on_session(move |ensemble| async move {
             let names = ensemble.list(path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?;
             let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
-            if info.holders.is_empty() && info.waiters.is_empty() {
-                info.permits = stated_permits(&*ensemble, path.as_str()).await;
+            if info.is_quiet()
+                && let Ok(seen) = ensemble.read(path.as_str()).await
+            {
+                info.permits = permits_in(&seen);
+                if let Some(record) = lease::read(&seen) {
+                    lease::tell(&mut info, &seen, &record);
+                }
             }
             Ok(info)
         })
@@ -188,7 +225,7 @@ impl Admin {
 
     /// The locks at and below `root`, which may be `/`, that somebody holds or waits for, by path.
     ///
-    /// Walks the tree: one listing a node, and the reads of [`Admin::show`]. A root that does not exist has no locks.
+    /// Walks the tree: one listing a node, and the reads of [`Admin::show`]; so one read more for each node that is no queue. A root that does not exist has no locks.
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
@@ -196,7 +233,7 @@ impl Admin {
     pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
         let root = if root == "/" { root.to_owned() } else { LockPath::parse(root)?.to_string() };
         self.on_session(move |ensemble| async move {
-            let mut found = Vec::new();
+            let (mut found, mut quiet) = (Vec::new(), Vec::new());
             let mut level = vec![root];
             for _ in 0..MAX_DEPTH {
                 let listings = stream::iter(std::mem::take(&mut level))
@@ -216,13 +253,18 @@ impl Admin {
                             let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
                             let above = path.trim_end_matches('/');
                             let below = info.unknown.iter().map(|name| format!("{above}/{name}"));
-                            level.extend(below.filter(|path| path != journal::ROOT));
-                            if !info.holders.is_empty() || !info.waiters.is_empty() {
-                                found.push(info);
-                            }
+                            level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
+                            if info.is_quiet() { quiet.push(info) } else { found.push(info) }
                         }
                     }
                 }
+                let records = std::mem::take(&mut quiet).into_iter().map(|mut info| async {
+                    let (seen, record) = lease::record(&*ensemble, &info.path).await?;
+                    lease::tell(&mut info, &seen, &record);
+                    Some(info)
+                });
+                let records = stream::iter(records).buffered(READS_IN_FLIGHT).collect::<Vec<_>>().await;
+                found.extend(records.into_iter().flatten());
                 if level.is_empty() {
                     break;
                 }
@@ -236,6 +278,11 @@ impl Admin {
     /// Follows the lock at `path`: each call of [`Follow::next`] tells what it looks like after the next change.
     pub fn follow(&self, path: &str) -> Follow {
         Follow { admin: self.clone(), path: LockPath::parse(path), watcher: None, known: HashMap::new() }
+    }
+
+    /// Through which it is asked.
+    pub(crate) fn keeper(&self) -> &Lockkeeper {
+        &self.keeper
     }
 
     /// Who asks.
@@ -342,6 +389,7 @@ async fn describe(
         holders: Vec::new(),
         waiters: Vec::new(),
         unknown: queue.unknown().iter().map(|name| (*name).to_owned()).collect(),
+        lease: None,
     };
     for entry in queue.entries() {
         let Some(mut contender) = known.get(entry.name).cloned() else {
@@ -383,7 +431,10 @@ async fn queue<'a>(ensemble: &dyn Ensemble, path: &str, names: &'a [String]) -> 
 
 /// How many permits the path states.
 async fn stated_permits(ensemble: &dyn Ensemble, path: &str) -> Option<u32> {
-    let node = ensemble.read(path).await.ok()?;
+    permits_in(&ensemble.read(path).await.ok()?)
+}
+
+fn permits_in(node: &Node) -> Option<u32> {
     match PathRecord::limit(&node.data, node.version) {
         Limit::Permits(permits) => Some(permits),
         _ => None,

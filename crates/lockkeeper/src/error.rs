@@ -90,6 +90,22 @@ pub enum Error {
         /// What came back from each.
         detail: String,
     },
+    /// No realm has this path. Nothing was sent.
+    #[error("no realm has {path}; there are {}", realms.join(", "))]
+    Unroutable {
+        /// The lock.
+        path: String,
+        /// The prefixes of the realms.
+        realms: Vec<String>,
+    },
+    /// A realm of a routing cannot be one. Nothing was sent.
+    #[error("realm {prefix:?}: {problem}")]
+    InvalidRealm {
+        /// Its prefix.
+        prefix: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The servers refused this process's credentials.
     #[error("{servers} refused the credentials")]
     AuthFailed {
@@ -167,8 +183,8 @@ pub enum Error {
         /// The lock.
         path: String,
     },
-    /// A lock is not broken without a reason. Nothing was sent.
-    #[error("breaking {path} needs a reason: those who ask later read it")]
+    /// A lock is not broken, nor decided about, without a reason. Nothing was sent.
+    #[error("what is done to {path} needs a reason: those who ask later read it")]
     NoReason {
         /// The lock.
         path: String,
@@ -250,6 +266,16 @@ pub enum Error {
         /// What is wrong with it.
         problem: lockkeeper_core::helix::RecordError,
     },
+    /// The lock is not this owner's, or its lease is over: there is nothing to hand over. Nothing was changed.
+    #[error("{path} is not {id}'s to hand over{}", owned_by(owner.as_deref()))]
+    NotOwner {
+        /// The lock.
+        path: String,
+        /// Who asked.
+        id: String,
+        /// Whose it is, if it is somebody else's.
+        owner: Option<String>,
+    },
     /// The hold is lost; there is nothing to renew.
     #[error("{path} is not held any more: {loss}")]
     LeaseLost {
@@ -257,6 +283,26 @@ pub enum Error {
         path: String,
         /// How it was lost.
         loss: Loss,
+    },
+    /// Nobody waits for this decision, or not any more. Nothing was changed.
+    #[error("no decision about {path} is waited for{}", named(id.as_deref()))]
+    NoSuchRequest {
+        /// The lock.
+        path: String,
+        /// Which, if one was named.
+        id: Option<String>,
+    },
+    /// Somebody has decided before. Nothing was changed.
+    #[error("{path}: {} has {} already ({why})", by, if *approved { "approved" } else { "rejected" })]
+    Decided {
+        /// The lock.
+        path: String,
+        /// What was decided.
+        approved: bool,
+        /// Who decided.
+        by: String,
+        /// Why.
+        why: String,
     },
     /// The lock cannot be closed by its owner.
     #[error("please unlock {path} before closing it")]
@@ -339,6 +385,8 @@ impl Error {
             Error::CleanupUnfinished { .. } => {
                 Some("wait longer, wait past the cleanup, or take the lock by force".to_owned())
             }
+            Error::Unroutable { .. } => Some("add a realm for it; the prefix / has all others".to_owned()),
+            Error::NoSuchRequest { .. } => Some("see what is to be decided: lockkeeper requests".to_owned()),
             Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),
             Error::PermitsMismatch { stated: Some(stated), .. } => {
                 Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
@@ -503,6 +551,16 @@ fn standing(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::D
         text.push_str(&format!(", {} more ahead", ahead - 1));
     }
     text
+}
+
+/// " as 0aa5…".
+fn named(id: Option<&str>) -> impl fmt::Display {
+    id.map(|id| format!(" as {id}")).unwrap_or_default()
+}
+
+/// ": it is a's".
+fn owned_by(owner: Option<&str>) -> impl fmt::Display {
+    owner.map(|owner| format!(": it is {owner}'s")).unwrap_or_default()
 }
 
 /// " (nightly index)".

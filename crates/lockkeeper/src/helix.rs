@@ -11,7 +11,8 @@ mod guard;
 mod hold;
 mod interface;
 mod lock;
-mod node;
+pub(crate) mod node;
+mod recorder;
 mod request;
 mod verdict;
 
@@ -19,5 +20,7 @@ pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
 pub use interface::{DistributedLock, QueueLock};
 pub use lock::{HelixLock, LockStatus, Place, Unlocked};
-pub use lockkeeper_core::helix::{EMERGENCY, LockInfo, RecordError, Scope, ScopeError, TermsError};
+pub use lockkeeper_core::helix::{
+    EMERGENCY, Histogram, LockInfo, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,
+};
 pub(crate) use node::{above, standing};

@@ -473,6 +473,16 @@ impl Lockkeeper {
         self.inner.io.spawn(task);
     }
 
+    /// The clock of its sessions.
+    pub(crate) fn clock(&self) -> Clock {
+        self.inner.clock
+    }
+
+    /// Cancelled when the handle is closed.
+    pub(crate) fn closed(&self) -> CancellationToken {
+        self.inner.closed.clone()
+    }
+
     /// Who the nodes of this handle name as their owner.
     pub fn owner(&self) -> &Owner {
         &self.inner.owner

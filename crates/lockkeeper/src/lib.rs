@@ -87,11 +87,15 @@ pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
 #[cfg(feature = "settings")]
+pub mod realms;
 pub mod settings;
 
 pub use acl::LockAcl;
 pub use acquire::Acquire;
-pub use admin::{Admin, Broken, ContenderInfo, Follow, LockInfo};
+pub use admin::{
+    Admin, Broken, ContenderInfo, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo, TransferFacts,
+    TransferRequest,
+};
 pub use distributed::DistributedLock;
 pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
 pub use fenced::{FencedWrite, FencedWritten};

@@ -7,13 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::helix::{Record, Refusal, Rules, Terms, Wish};
 use lockkeeper_core::{AttemptId, Dialect, LockPath, Revocation, Testimony, Zxid};
 use tokio::time::Instant;
 
 use crate::Error;
 use crate::admin::{Admin, ContenderInfo, refused};
 use crate::driver::passed;
-use crate::ensemble::{Ensemble, Fault};
+use crate::ensemble::{Ensemble, Fault, Node};
+use crate::helix::node::{LockNode, Stepped};
 use crate::keeper::wall_clock_ms;
 
 /// How often a record is read again because somebody else wrote it meanwhile, before the asker gives up.
@@ -57,12 +59,12 @@ impl Asked {
     /// A lost connection, or a refusal by the server.
     pub async fn answer(&self, timeout: Duration) -> Result<Answer, Error> {
         let Some(czxid) = self.czxid else { return Ok(Answer::Released) };
-        let (path, name) = (self.path.clone(), self.contender.node.clone());
+        let (path, contender) = (self.path.clone(), self.contender.clone());
         self.admin
             .on_session(move |ensemble| async move {
                 let deadline = Instant::now().checked_add(timeout);
                 loop {
-                    let (node, changed) = match ensemble.read_and_watch(&format!("{path}/{name}")).await {
+                    let (node, changed) = match ensemble.read_and_watch(&contender.node_path(&path)).await {
                         Ok(read) => read,
                         Err(Fault::NoNode) => return Ok(Answer::Released),
                         Err(fault) => return Err(refused(&path, fault)),
@@ -70,7 +72,13 @@ impl Asked {
                     if node.czxid != czxid {
                         return Ok(Answer::Released);
                     }
-                    let record = Testimony::read(&node.data).record().and_then(|record| record.revocation.clone());
+                    let record = match contender.is_leased() {
+                        true => match owner_of(&node, &contender.described) {
+                            Some(revocation) => revocation,
+                            None => return Ok(Answer::Released),
+                        },
+                        false => Testimony::read(&node.data).record().and_then(|record| record.revocation.clone()),
+                    };
                     if let Some(why) = record.and_then(|revocation| revocation.refused) {
                         return Ok(Answer::Refused(why));
                     }
@@ -120,10 +128,39 @@ impl Admin {
         let path = LockPath::parse(path)?.to_string();
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let request = Revocation::new(id, self.owner().clone(), reason, wall_clock_ms());
+        if contender.is_leased() {
+            return self.ask_owner(path, contender, request).await;
+        }
         let (at, name) = (path.clone(), contender.node.clone());
         let czxid = self.on_session(move |ensemble| put(ensemble, at, name, request)).await?;
         Ok(Asked { admin: self.clone(), path, contender, czxid })
     }
+}
+
+impl Admin {
+    /// Writes the request into a leased lock's record.
+    async fn ask_owner(&self, path: String, contender: ContenderInfo, request: Revocation) -> Result<Asked, Error> {
+        let (keeper, node) = (self.keeper().clone(), LockNode::new(path.clone(), Rules::default(), true));
+        let owner = contender.described.clone();
+        let asking = self.keeper().run(async move {
+            // Whoever asks: the record names only owners and requestors, and this is neither.
+            let asker = Terms::new(request.id.as_str(), 1);
+            node.settle(&keeper, &asker, Wish::Revoke { request: &request }).await
+        });
+        let czxid = match asking.await? {
+            Stepped::Done { look, .. } if look.record.owner.as_ref().is_some_and(|now| now.id == owner) => look.czxid(),
+            // It has gone meanwhile; of its successor it is as well asked.
+            Stepped::Done { .. } | Stepped::Refused(Refusal::NotOwner { .. }) => None,
+            Stepped::Refused(_) | Stepped::Again => None,
+        };
+        Ok(Asked { admin: self.clone(), path, contender, czxid })
+    }
+}
+
+/// What this owner of a leased lock was asked; `None` if it is the owner no longer.
+fn owner_of(node: &Node, id: &str) -> Option<Option<Revocation>> {
+    let owner = Record::from_bytes(&node.data).ok()?.owner?;
+    (owner.id == id).then_some(owner.revocation.map(|revocation| *revocation))
 }
 
 /// Writes the request into the node: which node that was, or `None` if it is gone.

@@ -29,6 +29,7 @@ mod file;
 mod keys;
 mod layers;
 mod properties;
+mod tables;
 mod values;
 mod variables;
 
@@ -42,7 +43,9 @@ pub use self::keys::Key;
 use self::layers::{Given, Layers, Unit};
 pub use self::values::Entry;
 use crate::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
+use crate::helix::TransferRule;
 use crate::keeper::CONNECT_TIMEOUT;
+use crate::realms::Realms;
 use crate::{Builder, Error, Lockkeeper};
 
 /// The variable that names our file, as [`Sources::config`] does.
@@ -105,6 +108,11 @@ pub struct Settings {
     pub state_dir: Setting<Option<PathBuf>>,
     /// Whether unknown keys were to be mistakes.
     pub strict: Setting<bool>,
+    /// Which paths are on which ensemble, from the table `[realms]`: none, unless a file has one.
+    pub realms: Vec<Setting<RealmSetting>>,
+    /// Which leased locks change hands without anybody asked, from the tables `[[transfer]]`, in the order in which they are looked
+    /// through.
+    pub transfers: Vec<Setting<TransferRule>>,
     warnings: Vec<Fault>,
 }
 
@@ -128,6 +136,16 @@ pub struct TlsSettings {
     pub cert: Setting<Option<PathBuf>>,
     /// The key to it.
     pub key: Setting<Option<PathBuf>>,
+}
+
+/// A realm: what is at and below a path is on this ensemble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RealmSetting {
+    /// The path; `/` has all that no other realm has.
+    pub prefix: String,
+    /// The connect string.
+    pub servers: String,
 }
 
 /// Where to read settings from.
@@ -259,6 +277,18 @@ impl Settings {
         let Settings { connection_retry, connection_delay, .. } = self;
         let said = connection_retry.value.or_else(|| connection_delay.is_given().then_some(CONNECTION_RETRIES));
         said.map(|retries| (retries, connection_delay.value))
+    }
+
+    /// The routing of the realms, if there are any and no servers were named over them, by a variable or a flag.
+    ///
+    /// # Errors
+    /// None for settings that were read: they are checked.
+    pub fn routing(&self) -> Result<Option<Realms>, Error> {
+        if self.realms.is_empty() || self.servers.is_given() {
+            return Ok(None);
+        }
+        let realms = self.realms.iter().map(|realm| (realm.value.prefix.as_str(), realm.value.servers.as_str()));
+        Realms::new(self.builder(), realms).map(Some)
     }
 
     /// Connects to the servers that are set. Dropping the future leaves no session behind.

@@ -78,7 +78,7 @@ fn break_refuses_what_was_not_meant() {
     assert_eq!(holder.line(), "up");
     let cases: [(&[&str], i32, &str); 6] = [
         (&["break", "a"], 64, "required arguments were not provided: --reason"),
-        (&["break", "a", "-r", " ", "-y"], 64, "breaking /locks/a needs a reason"),
+        (&["break", "a", "-r", " ", "-y"], 64, "what is done to /locks/a needs a reason"),
         (&["break", "a", "-r", "x"], 64, "there is no terminal to ask on"),
         (&["break", "a//b", "-r", "x", "-y"], 64, "empty component"),
         (&["break", "b", "-r", "x", "-y"], 1, "there is no lock at /locks/b"),

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Revocation;
+
 /// Stands in OWNER, MESSAGE and REQUESTOR_ID for nobody and nothing.
 pub const NOBODY: &str = "NONE";
 
@@ -18,6 +20,9 @@ const OURS: &str = "LOCKKEEPER";
 
 /// In [`OURS`]: the server's time at which the requestor's wait ends, in milliseconds since 1970.
 const REQUEST_UNTIL: &str = "REQUEST_UNTIL";
+
+/// In [`OURS`]: who asks the owner to let go, and its answer, as JSON.
+const REVOCATION: &str = "REVOCATION";
 
 /// The record's ten attributes as Helix names and stores them. Times are milliseconds, ends since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +82,8 @@ pub struct Held {
     pub waiting_ms: i64,
     /// How long it may clean up, in milliseconds; nothing or less is not at all.
     pub cleanup_ms: i64,
+    /// Who asks it to let go, and its answer. Only our clients write it, and only they look.
+    pub revocation: Option<Box<Revocation>>,
 }
 
 /// Who preempts the owner.
@@ -145,6 +152,8 @@ impl Record {
         let somebody = |key: &str| text(key).filter(|id| id != NOBODY);
         let ours = stored.maps.get(OURS).and_then(Option::as_ref);
         let until_ms = ours.and_then(|ours| ours.get(REQUEST_UNTIL)?.as_ref()?.parse().ok());
+        // One that cannot be read asks for nothing.
+        let revocation = ours.and_then(|ours| serde_json::from_str(ours.get(REVOCATION)?.as_ref()?).ok());
         let owner = somebody("OWNER").map(|id| Held {
             id,
             message: somebody("MESSAGE"),
@@ -152,6 +161,7 @@ impl Record {
             priority: priority("PRIORITY"),
             waiting_ms: number("WAITING_TIMEOUT", -1),
             cleanup_ms: number("CLEANUP_TIMEOUT", -1),
+            revocation,
         });
         let request = somebody("REQUESTOR_ID").map(|id| Requested {
             id,
@@ -179,9 +189,13 @@ impl Record {
             ("REQUESTING_TIMESTAMP", info.requesting_timestamp.to_string()),
         ];
         let until = self.request.as_ref().and_then(|request| request.until_ms);
-        let ours = until.map(|until| {
-            (OURS.to_owned(), Some(BTreeMap::from([(REQUEST_UNTIL.to_owned(), Some(until.to_string()))])))
+        let until = until.map(|until| (REQUEST_UNTIL.to_owned(), Some(until.to_string())));
+        let revocation = self.owner.as_ref().and_then(|owner| owner.revocation.as_ref()).map(|revocation| {
+            let text = serde_json::to_string(revocation).expect("a struct of strings and numbers always serialises");
+            (REVOCATION.to_owned(), Some(text))
         });
+        let ours: BTreeMap<_, _> = until.into_iter().chain(revocation).collect();
+        let ours = (!ours.is_empty()).then(|| (OURS.to_owned(), Some(ours)));
         let stored = ZnRecord {
             id: RECORD_ID.to_owned(),
             simple: fields.into_iter().map(|(key, value)| (key.to_owned(), Some(value))).collect(),
@@ -215,6 +229,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AttemptId, Owner};
 
     /// What Helix 1.4.3 stores for a priority lock (its null requestor included).
     const BY_HELIX: &[u8] = br#"{
@@ -243,6 +258,7 @@ mod tests {
             priority: 5,
             waiting_ms: 1000,
             cleanup_ms: 2000,
+            revocation: None,
         }
     }
 
@@ -309,5 +325,14 @@ mod tests {
         let request = Requested { id: "B".into(), priority: 9, waiting_ms: 3, since_ms: 10, until_ms: Some(12) };
         let record = Record { owner: None, request: Some(request) };
         assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
+    }
+
+    #[test]
+    fn a_request_to_let_go_is_kept_beside_helixs_fields() {
+        let mut revocation = Revocation::new(AttemptId::new(7), Owner::default(), Some("\"deploying\""), 3);
+        revocation.refuse("not now");
+        let record = Record { owner: Some(Held { revocation: Some(Box::new(revocation)), ..held() }), request: None };
+        assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record.clone()));
+        assert_eq!(record.info().owner, "test Id");
     }
 }

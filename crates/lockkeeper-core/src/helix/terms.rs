@@ -39,6 +39,12 @@ pub enum TermsError {
         /// What was given.
         id: String,
     },
+    /// The lock cannot be handed to whoever has it.
+    #[error("{id:?} has the lock already; hand it to somebody else")]
+    SameOwner {
+        /// What was given.
+        id: String,
+    },
     /// The message that stands for none.
     #[error("the message {NOBODY:?} stands for none; choose another")]
     Message,
@@ -110,6 +116,18 @@ impl Terms {
         Ok(())
     }
 
+    /// Checks whom the lock is to be handed to.
+    ///
+    /// # Errors
+    /// [`TermsError`] names the value.
+    pub fn check_heir(&self, id: &str) -> Result<(), TermsError> {
+        match id {
+            "" | NOBODY => Err(TermsError::Id { id: id.to_owned() }),
+            id if id == self.id => Err(TermsError::SameOwner { id: id.to_owned() }),
+            _ => Ok(()),
+        }
+    }
+
     /// The waiting timeout as it is stored.
     pub(super) fn stored_waiting_ms(&self) -> i64 {
         self.waiting_ms.unwrap_or(FOR_EVER)
@@ -158,5 +176,10 @@ mod tests {
         assert!(matches!(check(|t| t.id = String::new()), Err(TermsError::Id { .. })));
         assert!(matches!(check(|t| t.id = NOBODY.into()), Err(TermsError::Id { .. })));
         assert_eq!(check(|t| t.message = Some(NOBODY.into())), Err(TermsError::Message));
+        let me = Terms::new("a", 1);
+        assert_eq!(me.check_heir("b"), Ok(()));
+        assert_eq!(me.check_heir("a"), Err(TermsError::SameOwner { id: "a".into() }));
+        assert!(matches!(me.check_heir(""), Err(TermsError::Id { .. })));
+        assert!(matches!(me.check_heir(NOBODY), Err(TermsError::Id { .. })));
     }
 }

@@ -1,9 +1,11 @@
 //! The record as it was read, what one client wants, and the server's time: what to write, or why not.
 //!
 //! One function for every step, asked again after each change. It keeps these promises, which the model checks: an owner is
-//! replaced only when its lease is over, when it has made room, or by the stored requestor when the wait is over; a request
-//! is dropped only by its maker, by a strictly higher one, or when its maker let its turn pass.
+//! replaced only when its lease is over, when it has made room or named its heir, or by the stored requestor when the wait is
+//! over; a request is dropped only by its maker, by a strictly higher one, when its maker let its turn pass, or when the owner
+//! hands the lock to its maker.
 
+use crate::Revocation;
 use crate::helix::{Held, Record, Requested, ServerNow, Terms};
 
 /// The numbers that Helix's record leaves open.
@@ -35,7 +37,7 @@ pub struct Seen<'a> {
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wish {
+pub enum Wish<'a> {
     /// The lock; or, where priority allows, to be next. To be repeated after each change and at the end of each wait.
     Acquire {
         /// When the own waiting timeout ends, by the server's clock in milliseconds since 1970; `i64::MAX` is never.
@@ -43,6 +45,22 @@ pub enum Wish {
     },
     /// A new lease of a lock that is held.
     Renew,
+    /// To hand it over as it is: the same lease, priority and cleanup, another owner. In one step, so that nobody gets in between;
+    /// who waits, waits on, and for the same time.
+    Transfer {
+        /// The new owner.
+        to: &'a str,
+    },
+    /// To ask the owner, whoever it is, to let go. Nothing is taken, and nothing changes but that it is told.
+    Revoke {
+        /// Who asks, and why.
+        request: &'a Revocation,
+    },
+    /// To answer such a request with a no.
+    Refuse {
+        /// Why.
+        why: &'a str,
+    },
     /// To be rid of it: the owner makes room, the requestor withdraws, anybody else has nothing to do.
     Leave,
     /// Helix's unlock: the owner makes room; a lock whose owner's lease is over is freed by anybody.
@@ -75,6 +93,10 @@ pub enum Answer {
     },
     /// The wait is over, the owner has not made room, and force was not asked for. The request is withdrawn.
     Unfinished(Unfinished),
+    /// Somebody else owns the lock, as was wished.
+    Transferred,
+    /// The owner is told; or the client, as the owner, has answered what it was asked.
+    Told,
     /// It neither owns the lock nor asks for it.
     Left {
         /// Whose ended lease was swept away, where it was not the client's own.
@@ -106,10 +128,15 @@ pub enum Refusal {
     Requested(Requested),
     /// The owner needs time for its cleanup, and there is none left to wait. Nothing was asked of it.
     Unfinished(Unfinished),
-    /// The lock is not the client's.
+    /// The lock is not the client's; or, where its owner was asked to let go, nobody's.
     NotOwner {
         /// Whose it is.
         owner: Option<String>,
+    },
+    /// The client's lease is over, so there is nothing to hand over.
+    LeaseOver {
+        /// When it ended, by the server's clock in milliseconds since 1970.
+        until_ms: i64,
     },
 }
 
@@ -120,7 +147,7 @@ pub enum Refusal {
 pub fn transition(
     seen: Seen<'_>,
     me: &Terms,
-    wish: Wish,
+    wish: Wish<'_>,
     now: ServerNow,
     rules: &Rules,
 ) -> Result<Transition, Refusal> {
@@ -128,6 +155,9 @@ pub fn transition(
     match wish {
         Wish::Acquire { give_up_ms } => facts.acquire(give_up_ms),
         Wish::Renew => facts.renew(),
+        Wish::Transfer { to } => facts.transfer(to),
+        Wish::Revoke { request } => facts.revoke(request),
+        Wish::Refuse { why } => facts.refuse(why),
         Wish::Leave => Ok(facts.leave()),
         Wish::Unlock => facts.unlock(),
     }
@@ -205,17 +235,47 @@ impl<'a> Facts<'a> {
     }
 
     fn renew(&self) -> Result<Transition, Refusal> {
-        let owner = self.record.owner.as_ref();
-        if !self.owns() {
-            return Err(Refusal::NotOwner { owner: owner.map(|owner| owner.id.clone()) });
-        }
-        let ended = owner.is_some_and(|owner| self.now.latest_ms >= owner.until_ms);
+        let ended = self.now.latest_ms >= self.own()?.until_ms;
         if let Some(rival) = self.rival().filter(|_| ended) {
             // The lease's end is the requestor's turn, though it has not come to take it yet.
             return Err(Refusal::Requested(rival.clone()));
         }
         let request = self.rival().cloned();
         Ok(self.become_owner(request))
+    }
+
+    fn transfer(&self, to: &str) -> Result<Transition, Refusal> {
+        let owner = self.record.owner.as_ref();
+        if owner.is_some_and(|owner| owner.id == to) {
+            // As after the own write whose reply was lost.
+            return Ok(Transition { record: None, answer: Answer::Transferred });
+        }
+        let owner = self.own()?;
+        if self.now.latest_ms >= owner.until_ms {
+            return Err(Refusal::LeaseOver { until_ms: owner.until_ms });
+        }
+        let heir = Held { id: to.to_owned(), revocation: None, ..owner.clone() };
+        // Who becomes the owner does not wait for it any more.
+        let request = self.request().filter(|request| request.id != to).cloned();
+        Ok(Transition { record: Some(Record { owner: Some(heir), request }), answer: Answer::Transferred })
+    }
+
+    fn revoke(&self, request: &Revocation) -> Result<Transition, Refusal> {
+        let owner = self.record.owner.as_ref().ok_or(Refusal::NotOwner { owner: None })?;
+        Ok(self.told(Held { revocation: Some(Box::new(request.clone())), ..owner.clone() }))
+    }
+
+    fn refuse(&self, why: &str) -> Result<Transition, Refusal> {
+        let mut owner = self.own()?.clone();
+        if let Some(revocation) = &mut owner.revocation {
+            revocation.refuse(why);
+        }
+        Ok(self.told(owner))
+    }
+
+    fn told(&self, owner: Held) -> Transition {
+        let told = Record { owner: Some(owner), request: self.record.request.clone() };
+        Transition { record: (told != *self.record).then_some(told), answer: Answer::Told }
     }
 
     fn leave(&self) -> Transition {
@@ -251,7 +311,9 @@ impl<'a> Facts<'a> {
 
     fn become_owner(&self, request: Option<Requested>) -> Transition {
         let me = self.me;
-        let until_ms = self.now.latest_ms.saturating_add(me.lease_ms);
+        let ends_ms = self.now.latest_ms.saturating_add(me.lease_ms);
+        // A lease that is begun anew ends later, be it in the same millisecond: by its end the hold is told from the one before.
+        let until_ms = self.own().map_or(ends_ms, |own| ends_ms.max(own.until_ms.saturating_add(1)));
         let owner = Held {
             id: me.id.clone(),
             message: me.message.clone(),
@@ -259,12 +321,22 @@ impl<'a> Facts<'a> {
             priority: me.priority,
             waiting_ms: me.stored_waiting_ms(),
             cleanup_ms: me.cleanup_ms,
+            // Put to whoever has the lock: a renewal does not answer it.
+            revocation: self.own().ok().and_then(|owner| owner.revocation.clone()),
         };
         Transition { record: Some(Record { owner: Some(owner), request }), answer: Answer::Holds { until_ms } }
     }
 
     fn owns(&self) -> bool {
-        self.record.owner.as_ref().is_some_and(|owner| owner.id == self.me.id)
+        self.own().is_ok()
+    }
+
+    /// The client's own hold.
+    fn own(&self) -> Result<&'a Held, Refusal> {
+        match &self.record.owner {
+            Some(owner) if owner.id == self.me.id => Ok(owner),
+            owner => Err(Refusal::NotOwner { owner: owner.as_ref().map(|owner| owner.id.clone()) }),
+        }
     }
 
     /// The owner, unless its lease is certainly over.

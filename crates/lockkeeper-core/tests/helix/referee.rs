@@ -13,7 +13,7 @@ pub(crate) const FORGED: Foul = "somebody wrote for somebody else";
 /// How an owner came to be one no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// By its own will.
+    /// By its own will, or for the heir it named.
     Left,
     /// Its lease was over.
     Expired,
@@ -36,9 +36,16 @@ pub(crate) fn judge(
     if let Some(old) = old.filter(|old| new.is_none_or(|new| new.id != old.id)) {
         departure = Some(departed(old, before.request.as_ref(), (who, give_up_ms), now_ms)?);
     }
+    // What an owner is asked, and what it answers, changes nothing.
+    let silent = |owner: &Held| Held { revocation: None, ..owner.clone() };
+    // An owner may name its heir, to have the lock as it is. A lease that ends on the way is inherited as one that is over.
+    let heir = old.zip(new).is_some_and(|(old, new)| {
+        old.id == who.id && new.id != old.id && silent(new) == Held { id: new.id.clone(), ..silent(old) }
+    });
     if let Some(new) = new
-        && Some(new) != old
+        && Some(silent(new)) != old.map(silent)
         && new.id != who.id
+        && !heir
     {
         return Err(FORGED);
     }
@@ -55,6 +62,7 @@ pub(crate) fn judge(
             Some(_) => {}
             None if request.id == who.id || stale => {}
             None if new.is_some_and(|new| new.id == who.id) && who.priority > request.priority => {}
+            None if heir && new.is_some_and(|new| new.id == request.id) => {}
             None => return Err(REQUEST_FORGOTTEN),
         }
     } else if let Some(next) = &after.request

@@ -8,6 +8,10 @@ use crate::referee::{self, Departure, Foul, judge};
 pub(crate) const ONE_OWNER: &str = "who relies on the lock owns it";
 pub(crate) const BELIEVES: &str = "who was told so has written it";
 pub(crate) const GETS_IN: &str = "the highest gets in";
+pub(crate) const PRIORITIES: &str = "three priorities";
+pub(crate) const EQUALS: &str = "two equals above one, none forceful";
+pub(crate) const HANDED_OVER: &str = "three priorities, the lock is handed over, a lost reply";
+
 pub(crate) const SETTLES: &str = "nobody waits for ever";
 
 /// What must be seen to happen, so that the claims are not about nothing.
@@ -27,10 +31,14 @@ pub(crate) enum Witness {
     Swept,
     /// A wait ended without the owner having made room.
     Unfinished,
+    /// An owner handed the lock over.
+    Transferred,
+    /// Whoever was named the owner came and held the lock.
+    Inherited,
 }
 
 impl Witness {
-    const ALL: [Witness; 7] = [
+    const ALL: [Witness; 9] = [
         Witness::Forced,
         Witness::Displaced,
         Witness::HandedOver,
@@ -38,6 +46,8 @@ impl Witness {
         Witness::Repeated,
         Witness::Swept,
         Witness::Unfinished,
+        Witness::Transferred,
+        Witness::Inherited,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -49,6 +59,8 @@ impl Witness {
             Witness::Repeated => "seen: a lost write found done",
             Witness::Swept => "seen: a dead requestor swept away",
             Witness::Unfinished => "seen: a cleanup not finished",
+            Witness::Transferred => "seen: handed to a named owner",
+            Witness::Inherited => "seen: held by whom it was handed to",
         }
     }
 }
@@ -66,11 +78,20 @@ pub(crate) enum Mistake {
     WipedByUnlock,
     /// A new requestor's time starts with it.
     CountRestarted,
+    /// Handing over writes a record without the request.
+    WipedByTransfer,
+    /// Whoever handed the lock over goes on as if it had not.
+    HeldOn,
 }
 
 impl Mistake {
-    pub(crate) fn needs_equals(self) -> bool {
-        self == Mistake::RequestOverwritten
+    /// The name of the world in which it does harm.
+    pub(crate) fn shown_in(self) -> &'static str {
+        match self {
+            Mistake::RequestOverwritten => EQUALS,
+            Mistake::WipedByTransfer | Mistake::HeldOn => HANDED_OVER,
+            _ => PRIORITIES,
+        }
     }
 }
 
@@ -80,6 +101,7 @@ pub(crate) struct Budget {
     pub losses: u8,
     pub crashes: u8,
     pub renewals: u8,
+    pub transfers: u8,
     pub cancels: u8,
 }
 
@@ -106,7 +128,7 @@ impl Default for World {
         World {
             name: "",
             clients: Vec::new(),
-            budget: Budget { losses: 0, crashes: 0, renewals: 0, cancels: 0 },
+            budget: Budget { losses: 0, crashes: 0, renewals: 0, transfers: 0, cancels: 0 },
             gets_in: Some(2),
             witnesses: Vec::new(),
             mistake: None,
@@ -124,11 +146,11 @@ pub(crate) enum Phase {
     /// It has not asked yet.
     Idle,
     /// It is about to read and decide.
-    Looking(Wish),
+    Looking(Wish<'static>),
     /// Its write is on the way; it takes effect if the record still is what was read.
-    Writing { wish: Wish, current: bool, record: Box<Record>, answer: Answer, again: bool },
+    Writing { wish: Wish<'static>, current: bool, record: Box<Record>, answer: Answer, again: bool },
     /// It waits for a change of the record that it has seen, or for the end of its wait.
-    Waiting { wish: Wish, current: bool, until_ms: i64 },
+    Waiting { wish: Wish<'static>, current: bool, until_ms: i64 },
     /// It was told that it owns the lock.
     Holding { until_ms: i64 },
     /// It is done.
@@ -171,6 +193,8 @@ pub(crate) enum Action {
     /// The write reaches the server or not, and the client hears nothing.
     Lose(usize, bool),
     Renew(usize),
+    /// To the client that is named second.
+    Transfer(usize, usize),
     Unlock(usize),
     Cancel(usize),
     /// An owner sees that it is none any more.
@@ -205,6 +229,9 @@ impl World {
                 if let (Some(Mistake::WipedByUnlock), Wish::Leave) = (self.mistake, wish) {
                     record.request = None;
                 }
+                if let (Some(Mistake::WipedByTransfer), Wish::Transfer { .. }) = (self.mistake, wish) {
+                    record.request = None;
+                }
                 if self.mistake == Some(Mistake::CountRestarted)
                     && let (Some(old), Some(new)) = (&state.record.request, &mut record.request)
                     && old.id != new.id
@@ -215,20 +242,25 @@ impl World {
                 Phase::Writing { wish, current: true, record: Box::new(record), answer, again }
             }
             Ok(Transition { record: None, answer }) => self.answered(wish, &answer),
-            Err(_) if matches!(wish, Wish::Renew) => Phase::Done,
-            Err(Refusal::Unfinished(_) | Refusal::Held(_) | Refusal::Requested(_) | Refusal::NotOwner { .. }) => {
-                Phase::Refused
-            }
+            Err(_) if matches!(wish, Wish::Renew | Wish::Transfer { .. }) => Phase::Done,
+            Err(
+                Refusal::Unfinished(_)
+                | Refusal::Held(_)
+                | Refusal::Requested(_)
+                | Refusal::NotOwner { .. }
+                | Refusal::LeaseOver { .. },
+            ) => Phase::Refused,
         };
         Some(())
     }
 
-    fn answered(&self, wish: Wish, answer: &Answer) -> Phase {
+    fn answered(&self, wish: Wish<'static>, answer: &Answer) -> Phase {
         match *answer {
             Answer::Holds { until_ms } => Phase::Holding { until_ms },
             Answer::Waits { until_ms, .. } => Phase::Waiting { wish, current: true, until_ms },
             Answer::Unfinished(_) => Phase::Refused,
-            Answer::Left { .. } => Phase::Done,
+            Answer::Transferred if self.mistake == Some(Mistake::HeldOn) => Phase::Holding { until_ms: i64::MAX },
+            Answer::Left { .. } | Answer::Transferred | Answer::Told => Phase::Done,
         }
     }
 
@@ -268,7 +300,7 @@ impl World {
         Some(())
     }
 
-    fn apply(&self, state: &mut State, at: usize, wish: Wish, record: Record) {
+    fn apply(&self, state: &mut State, at: usize, wish: Wish<'static>, record: Record) {
         let who = &self.clients[at];
         let give_up_ms = if let Wish::Acquire { give_up_ms } = wish { give_up_ms } else { i64::MAX };
         let before = std::mem::replace(&mut state.record, record);
@@ -276,13 +308,18 @@ impl World {
         match judge(&before, state.modified_ms, &state.record, (who, give_up_ms), state.now_ms, &self.rules) {
             Err(foul) => state.foul = Some(foul),
             Ok(departure) => {
-                if let Some(old) = old.filter(|_| departure.is_some()) {
+                if let Some(old) = old.filter(|&old| departure.is_some() && old != at) {
                     state.clients[old].displaced = true;
                 }
                 let request = before.request.as_ref();
                 let owned = state.record.owner.as_ref().is_some_and(|owner| owner.id == who.id);
                 let swept = request.is_some_and(|request| request.id != who.id && request.priority >= who.priority);
+                let renewed = before.owner.as_ref().is_some_and(|owner| owner.id == who.id);
                 state.seen = match departure {
+                    Some(Departure::Left) if matches!(wish, Wish::Transfer { .. }) => Some(Witness::Transferred),
+                    None if renewed && matches!(wish, Wish::Acquire { .. }) && !state.clients[at].unsure => {
+                        Some(Witness::Inherited)
+                    }
                     Some(Departure::Forced) => Some(Witness::Forced),
                     Some(Departure::Expired) if owned => Some(Witness::LeaseTaken),
                     _ if swept && state.record.request.as_ref() != request => Some(Witness::Swept),
@@ -365,6 +402,10 @@ impl Model for World {
                     if state.budget.renewals > 0 {
                         actions.push(Action::Renew(at));
                     }
+                    if state.budget.transfers > 0 {
+                        let others = (0..self.clients.len()).filter(|to| *to != at);
+                        actions.extend(others.map(|to| Action::Transfer(at, to)));
+                    }
                     if client.displaced {
                         actions.push(Action::Notice(at));
                     }
@@ -407,6 +448,11 @@ impl Model for World {
             Action::Renew(at) => {
                 state.budget.renewals -= 1;
                 state.clients[at].phase = Phase::Looking(Wish::Renew);
+            }
+            Action::Transfer(at, to) => {
+                state.budget.transfers -= 1;
+                let to = ["a", "b", "c"].into_iter().find(|id| *id == self.clients[to].id)?;
+                state.clients[at].phase = Phase::Looking(Wish::Transfer { to });
             }
             Action::Unlock(at) => state.clients[at].phase = Phase::Looking(Wish::Leave),
             Action::Cancel(at) => {
@@ -455,6 +501,8 @@ impl Model for World {
                 Witness::Repeated => |_, state| state.seen == Some(Witness::Repeated),
                 Witness::Swept => |_, state| state.seen == Some(Witness::Swept),
                 Witness::Unfinished => |_, state| state.seen == Some(Witness::Unfinished),
+                Witness::Transferred => |_, state| state.seen == Some(Witness::Transferred),
+                Witness::Inherited => |_, state| state.seen == Some(Witness::Inherited),
             };
             Property::<Self>::sometimes(witness.name(), seen)
         }));

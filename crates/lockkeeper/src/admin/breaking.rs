@@ -9,10 +9,11 @@ use std::time::SystemTime;
 use lockkeeper_core::LockPath;
 use tracing::warn;
 
-use super::journal::{self, Broken};
-use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, refused};
+use super::journal::{self, Broken, Entry};
+use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, lease, refused};
 use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Step};
+use crate::helix::above;
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
 
@@ -60,7 +61,7 @@ impl Admin {
     }
 
     /// Who was removed from locks at and below `root` by [`Admin::break_lock`] and [`Admin::evict`], the oldest first; of the last
-    /// 224 to 256 breaks in the ensemble. `root` may be `/`.
+    /// 224 to 256 entries in the ensemble, [`Admin::decisions`] included. `root` may be `/`.
     ///
     /// Costs a listing and one read an entry, in flight together. Dropping the future leaves nothing behind.
     ///
@@ -69,26 +70,37 @@ impl Admin {
     pub async fn broken(&self, root: &str) -> Result<Vec<Broken>, Error> {
         let root = if root == "/" { String::new() } else { LockPath::parse(root)?.to_string() };
         self.on_session(move |ensemble| async move {
-            let mut entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
-            let is_below =
-                |path: &str| path.strip_prefix(&root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-            entries.retain(|broken| is_below(&broken.path));
-            Ok(entries)
+            let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
+            let broken = entries.into_iter().filter_map(|entry| match entry {
+                Entry::Break(broken) => Some(broken),
+                Entry::Decision(_) => None,
+            });
+            Ok(broken.filter(|broken| is_below(&root, &broken.path)).collect())
         })
         .await
     }
 
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, Error> {
         let path = LockPath::parse(path)?;
-        let reason = reason.trim();
-        if reason.is_empty() {
-            return Err(Error::NoReason { path: path.to_string() });
-        }
-        let end = (0..=MAX_REASON_BYTES.min(reason.len())).rev().find(|&at| reason.is_char_boundary(at)).unwrap_or(0);
-        let reason = reason[..end].to_owned();
+        let reason = reason_for(path.as_str(), reason)?;
         let keeper = self.keeper.clone();
         self.keeper.run(async move { remove(&keeper, path.as_str(), &whom, &reason).await }).await
     }
+}
+
+/// A reason as it is kept.
+pub(super) fn reason_for(path: &str, reason: &str) -> Result<String, Error> {
+    let reason = reason.trim();
+    if reason.is_empty() {
+        return Err(Error::NoReason { path: path.to_owned() });
+    }
+    let end = (0..=MAX_REASON_BYTES.min(reason.len())).rev().find(|&at| reason.is_char_boundary(at)).unwrap_or(0);
+    Ok(reason[..end].to_owned())
+}
+
+/// Whether a lock is at or below this path, which is empty for the root.
+pub(super) fn is_below(root: &str, path: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Removes a contender, and comes back when its record stands.
@@ -101,7 +113,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
         // What stands in the journal is what happened, whatever became of the reply.
         if sent {
             match journal::find(ensemble, id).await {
-                Ok(Some(broken)) => {
+                Ok(Some(Entry::Break(broken))) => {
                     journal::prune(ensemble).await;
                     warn!(
                         target: "lockkeeper::audit",
@@ -110,12 +122,13 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
                     );
                     return Ok(broken);
                 }
-                Ok(None) => sent = false,
+                Ok(_) => sent = false,
                 Err(Fault::ConnectionLoss | Fault::SessionOver) => continue,
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        let Target { contender, held, version, mark } = look(ensemble, path, whom).await?;
+        let Target { contender, held, version, mark, freed } = look(ensemble, path, whom).await?;
+        let at = contender.node_path(path);
         let broken = Broken {
             path: path.to_owned(),
             node: contender.node.clone(),
@@ -130,8 +143,15 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
         };
-        let mut steps = vec![journal::step(id, &broken)];
-        steps.push(Step::Delete { path: format!("{path}/{}", contender.node), version: Some(version) });
+        let mut steps = vec![journal::step(id, &Entry::Break(broken))];
+        match freed {
+            // In the node: who shares it with Helix must not find it made anew. The next to release it deletes it.
+            Some(Freed { data, parent }) => steps.extend([
+                Step::Check { path: above(path).to_owned(), version: Some(parent) },
+                Step::Write { path: path.to_owned(), data, version: Some(version) },
+            ]),
+            None => steps.push(Step::Delete { path: at, version: Some(version) }),
+        }
         steps.extend(mark.map(|version| Step::Delete { path: format!("{path}/{BARRIER}"), version: Some(version) }));
         match ensemble.transact(steps).await.map_err(Fault::from) {
             Ok(_) | Err(Fault::ConnectionLoss | Fault::SessionOver | Fault::NodeExists) => sent = true,
@@ -157,11 +177,31 @@ struct Target {
     /// The same of the mark that it holds by, where its lock has one. A holder of ours takes it away itself when its node goes;
     /// one of another make may not notice before its session ends.
     mark: Option<i32>,
+    /// What is to stand in the lock's own node instead, where it has a lease.
+    freed: Option<Freed>,
+}
+
+/// A leased lock's record without its owner.
+struct Freed {
+    data: Vec<u8>,
+    /// The version of the node above: a record in a node that was made anew has the same versions.
+    parent: i32,
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
     let names = ensemble.list(path).await.map_err(|fault| refused(path, fault))?;
-    let lock = describe(ensemble, path, names, &mut Default::default()).await;
+    let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
+    if lock.is_quiet() {
+        // The one above first: then its version is no newer than the record.
+        let above = ensemble.read(above(path)).await.map_err(|fault| refused(path, fault))?;
+        if let Some((seen, mut record)) = lease::record(ensemble, path).await {
+            lease::tell(&mut lock, &seen, &record);
+            let (contender, held) = choose(lock, whom)?;
+            record.owner = None;
+            let freed = Some(Freed { data: record.to_bytes(), parent: above.version });
+            return Ok(Target { version: seen.version, contender, held, mark: None, freed });
+        }
+    }
     let (contender, held) = choose(lock, whom)?;
     let gone = || Error::NotContending { path: path.to_owned(), node: contender.node.clone() };
     let seen = match ensemble.read(&format!("{path}/{}", contender.node)).await {
@@ -180,7 +220,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
         },
         false => None,
     };
-    Ok(Target { version: seen.version, contender, held, mark })
+    Ok(Target { version: seen.version, contender, held, mark, freed: None })
 }
 
 fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), Error> {
@@ -201,6 +241,10 @@ fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), Erro
 }
 
 /// Names without an id are used again once the parent was made anew; the session and the time tell two users of one apart.
+/// A lease is its owner's, however often the record is written.
 fn is_the_same(one: &ContenderInfo, other: &ContenderInfo) -> bool {
+    if one.is_leased() {
+        return other.is_leased() && one.described == other.described;
+    }
     (&one.node, one.session, one.since) == (&other.node, other.session, other.since)
 }

@@ -1,4 +1,4 @@
-//! Where it stays who broke which lock, and why.
+//! Where it stays who broke which lock, who decided that one changes hands by force, and why.
 //!
 //! In the ensemble, for there everybody who may ask finds it, whichever machine the break came from; and below a node of its own,
 //! not in the lock's node, which the server removes when the lock is not used for a while. Bounded: beyond 256 entries the
@@ -10,8 +10,14 @@ use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{FencingToken, Owner, SessionId};
 use serde::{Deserialize, Serialize};
 
-use super::READS_IN_FLIGHT;
+use super::requests::TransferFacts;
+use super::{READS_IN_FLIGHT, refused};
+use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Kind, Node, Step};
+use crate::keeper::Lockkeeper;
+
+/// How often it is tried to write an entry.
+const MAX_ATTEMPTS: usize = 10;
 
 /// The node above all entries.
 pub(super) const ROOT: &str = "/lockkeeper/audit";
@@ -55,6 +61,30 @@ pub struct Broken {
     pub at: SystemTime,
 }
 
+/// A decision whether a leased lock is taken from an owner that has not cleaned up in time, as
+/// [`Admin::decisions`](super::Admin::decisions) remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DecisionRecord {
+    /// What was to be decided.
+    pub facts: TransferFacts,
+    /// Whether the lock is to be taken.
+    pub approved: bool,
+    /// Who decided; for a rule, the process that followed it.
+    pub by: Owner,
+    /// The rule's name, where one decided; or who the asked program says that it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_behalf_of: Option<String>,
+    /// Whether a rule decided.
+    #[serde(default)]
+    pub by_rule: bool,
+    /// Why, in their words.
+    pub why: String,
+    /// When, by the server's clock. Not in the record: the server's own time of the record's node.
+    #[serde(skip, default = "epoch")]
+    pub at: SystemTime,
+}
+
 fn epoch() -> SystemTime {
     UNIX_EPOCH
 }
@@ -62,8 +92,9 @@ fn epoch() -> SystemTime {
 /// An entry as it is stored.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Entry {
+pub(crate) enum Entry {
     Break(Broken),
+    Decision(DecisionRecord),
 }
 
 /// The node of one entry.
@@ -72,9 +103,9 @@ fn node(id: uuid::Uuid) -> String {
 }
 
 /// The step of a transaction that writes an entry.
-pub(super) fn step(id: uuid::Uuid, broken: &Broken) -> Step {
-    let data = serde_json::to_vec(&Entry::Break(broken.clone()))
-        .expect("a struct of strings and numbers, with text for keys, always serialises");
+pub(super) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
+    let data =
+        serde_json::to_vec(entry).expect("a struct of strings and numbers, with text for keys, always serialises");
     Step::Create { path: node(id), data, kind: Kind::Persistent }
 }
 
@@ -91,9 +122,12 @@ pub(super) async fn make(ensemble: &dyn Ensemble) -> Result<(), Fault> {
 }
 
 /// Reads one entry, as of now or later than all this session has sent; `None` if it is not there.
-pub(super) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Broken>, Fault> {
+pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, Fault> {
     // The session may have moved to a server that has not applied yet what was committed.
-    ensemble.sync(ROOT).await?;
+    match ensemble.sync(ROOT).await {
+        Ok(()) | Err(Fault::NoNode) => {}
+        Err(fault) => return Err(fault),
+    }
     match ensemble.read(&node(id)).await {
         Ok(seen) => Ok(parse(&seen)),
         Err(Fault::NoNode) => Ok(None),
@@ -102,7 +136,7 @@ pub(super) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
 }
 
 /// All entries, the oldest first. What is no entry, or of a later kind, is left out.
-pub(super) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Broken>, Fault> {
+pub(super) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, Fault> {
     let entries = read_all(ensemble, names(ensemble).await?).await;
     Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
 }
@@ -141,8 +175,37 @@ async fn read_all(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(String, N
     entries
 }
 
-fn parse(seen: &Node) -> Option<Broken> {
-    let Entry::Break(mut broken) = serde_json::from_slice(&seen.data).ok()?;
-    broken.at = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
-    Some(broken)
+fn parse(seen: &Node) -> Option<Entry> {
+    let mut entry = serde_json::from_slice(&seen.data).ok()?;
+    *match &mut entry {
+        Entry::Break(broken) => &mut broken.at,
+        Entry::Decision(decision) => &mut decision.at,
+    } = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
+    Some(entry)
+}
+
+/// Writes an entry of its own, once, and comes back when it stands.
+///
+/// # Errors
+/// It does not, as far as one can tell.
+pub(crate) async fn write(keeper: &Lockkeeper, id: uuid::Uuid, entry: &Entry) -> Result<(), Error> {
+    for _ in 0..MAX_ATTEMPTS {
+        let (_session, ensemble) = keeper.session(None).await?;
+        let ensemble = &*ensemble;
+        let Step::Create { path, data, kind } = step(id, entry) else { break };
+        match ensemble.create(&path, data, kind).await {
+            // Its name is its own, so whatever stands there is this one.
+            Ok(_) | Err(Fault::NodeExists) => {
+                prune(ensemble).await;
+                return Ok(());
+            }
+            Err(Fault::NoNode) => match make(ensemble).await {
+                Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+                Err(fault) => return Err(refused(ROOT, fault)),
+            },
+            Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+            Err(fault) => return Err(refused(ROOT, fault)),
+        }
+    }
+    Err(Error::ConnectionLost { path: ROOT.to_owned() })
 }

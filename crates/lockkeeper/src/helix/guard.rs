@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use lockkeeper_core::helix::Terms;
+
 use crate::error::{Error, ReleaseError};
 use crate::guard::{FromHolding, Guard, Holding};
 use crate::process::Owned;
@@ -30,8 +32,13 @@ impl Preemption {
     }
 }
 
-/// What a guard asks of its driver: a new lease, and where to say that it has been had.
-pub(super) type Renewal = oneshot::Sender<Result<(), Error>>;
+/// What a guard asks of its driver, and where to say that it is done.
+pub(super) enum Order {
+    /// A new lease.
+    Renew(oneshot::Sender<Result<(), Error>>),
+    /// To hand the lock to this owner.
+    Transfer(String, oneshot::Sender<Result<(), Error>>),
+}
 
 /// A leased lock that is held. Dropping it releases the lock in the background; what else it can do is in
 /// [`Holding`](crate::Holding).
@@ -43,17 +50,20 @@ pub(super) type Renewal = oneshot::Sender<Result<(), Error>>;
 #[must_use = "the lock is released when the guard is dropped; bind it to a name"]
 pub struct HelixGuard {
     guard: Guard,
-    renewals: Owned<mpsc::UnboundedSender<Renewal>>,
+    orders: Owned<mpsc::UnboundedSender<Order>>,
     preemption: Owned<watch::Receiver<Option<Preemption>>>,
+    /// Whose it is.
+    id: String,
 }
 
 impl HelixGuard {
     pub(super) fn new(
         guard: Guard,
-        renewals: mpsc::UnboundedSender<Renewal>,
+        orders: mpsc::UnboundedSender<Order>,
         preemption: watch::Receiver<Option<Preemption>>,
+        id: String,
     ) -> Self {
-        HelixGuard { guard, renewals: Owned::new(renewals), preemption: Owned::new(preemption) }
+        HelixGuard { guard, orders: Owned::new(orders), preemption: Owned::new(preemption), id }
     }
 
     /// Waits until somebody of a higher priority wants the lock, and says who and by when to be done.
@@ -92,13 +102,34 @@ impl HelixGuard {
     /// # Errors
     /// [`Error::LeaseLost`] if the hold has ended; [`Error::Outranked`] if it ends now and somebody waits for that.
     pub async fn renew(&self) -> Result<(), Error> {
-        if !self.renewals.is_ours() {
+        self.order(Order::Renew).await
+    }
+
+    /// Hands the lock to another owner in one step: the same lease, priority and cleanup timeout, and nobody in between. Whoever is
+    /// to have it takes it with its own [`HelixLock`](crate::helix::HelixLock) of that user id, on any machine, and begins a lease
+    /// of its own by that; until then the lease runs on. Two round trips.
+    ///
+    /// From the call on this hold is lost, [`Loss::Transferred`](crate::Loss): work under it must have ended. Who waits for the
+    /// lock waits on, and for no longer than before.
+    ///
+    /// Dropping the future does not call it back.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTerms`] for an id that is nobody's or the owner's own: the hold goes on. [`Error::LeaseLost`] if it had ended.
+    /// Where a server refuses the write, the lock is given back.
+    pub async fn transfer(&self, to: &str) -> Result<(), Error> {
+        Terms::new(self.id.as_str(), 1).check_heir(to)?;
+        self.order(|done| Order::Transfer(to.to_owned(), done)).await
+    }
+
+    async fn order(&self, order: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Order) -> Result<(), Error> {
+        if !self.orders.is_ours() {
             return Err(Error::Forked);
         }
-        let (done, renewed) = oneshot::channel();
-        _ = self.renewals.send(done);
-        match renewed.await {
-            Ok(renewed) => renewed,
+        let (done, outcome) = oneshot::channel();
+        _ = self.orders.send(order(done));
+        match outcome.await {
+            Ok(outcome) => outcome,
             // The driver has ended, because the hold has.
             Err(_) => Err(Error::LeaseLost { path: self.path().to_owned(), loss: self.lost().await }),
         }

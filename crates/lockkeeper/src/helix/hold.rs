@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use lockkeeper_core::helix::{Answer, Record, Refusal, Terms, Wish};
+use lockkeeper_core::helix::{Answer, Held, Record, Refusal, Terms, Wish};
 use lockkeeper_core::{FencingToken, Loss, Revocation};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -16,9 +16,10 @@ use crate::ensemble::{Fault, Watcher};
 use crate::error::ReleaseError;
 use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
-use crate::helix::guard::{HelixGuard, Preemption, Renewal};
+use crate::helix::guard::{HelixGuard, Order, Preemption};
 use crate::helix::lock::LockStatus;
 use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::helix::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::hold::{Care, Hold, Lease, Request, Versions};
 use crate::keeper::Lockkeeper;
 
@@ -51,11 +52,22 @@ pub(super) struct Tenure {
     /// The end of the lease as this hold wrote it: by that it knows the record for its own.
     until_ms: i64,
     requests: mpsc::UnboundedReceiver<Request>,
-    renewals: mpsc::UnboundedReceiver<Renewal>,
+    orders: mpsc::UnboundedReceiver<Order>,
     preemption: watch::Sender<Option<Preemption>>,
     /// The preemption that was told, by the time of its first request.
     told: Option<i64>,
+    /// Somebody wanted the lock when it was last looked at.
+    wanted: bool,
+    /// The request to let go that was told.
+    asked: Option<Revocation>,
     cleaned: Option<oneshot::Receiver<()>>,
+    /// The cleanup has returned, or the guard was given back.
+    cleaned_up: bool,
+    recorder: Recorder,
+    /// Until the hold has ended.
+    account: Option<HoldAccount>,
+    /// While somebody cleans up.
+    cleaning: Option<CleanupAccount>,
 }
 
 /// What woke the task.
@@ -66,7 +78,8 @@ enum Wake {
     Closing,
     LeaseEnded,
     Cleaned,
-    Renew(Renewal),
+    Order(Order),
+    Refuse(String),
     Release(oneshot::Sender<Result<(), ReleaseError>>),
     Verify(oneshot::Sender<Result<(), String>>),
     Dropped,
@@ -79,7 +92,7 @@ impl Tenure {
         node: LockNode,
         terms: Terms,
         cleanup: Cleanup,
-        status: Arc<watch::Sender<LockStatus>>,
+        (status, recorder): (Arc<watch::Sender<LockStatus>>, Recorder),
         seat: Seat,
         (token, until_ms, until): (FencingToken, i64, Duration),
     ) -> (Tenure, HelixGuard) {
@@ -88,12 +101,13 @@ impl Tenure {
         let lease = Lease { session, until, owner, versions: None };
         let hold = Hold::leased(node.path.clone(), token, lease, &care);
         let (request, requests) = mpsc::unbounded_channel();
-        let (renewal, renewals) = mpsc::unbounded_channel();
+        let (order, orders) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
         let guard = Guard::from_holding(Holding::new(hold.clone(), request), Here(()));
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
-        let (told, cleaned) = (None, None);
+        let account = HoldAccount::open(recorder.clone(), &node.path, &terms.id, seat.session.now(), terms.lease_ms);
+        let id = terms.id.clone();
         let tenure = Tenure {
             keeper,
             node,
@@ -104,19 +118,29 @@ impl Tenure {
             hold,
             until_ms,
             requests,
-            renewals,
+            orders,
             preemption,
-            told,
-            cleaned,
+            told: None,
+            wanted: false,
+            asked: None,
+            cleaned: None,
+            cleaned_up: false,
+            recorder,
+            account: Some(account),
+            cleaning: None,
         };
-        (tenure, HelixGuard::new(guard, renewal, preempted))
+        (tenure, HelixGuard::new(guard, order, preempted, id))
     }
 
     pub(super) async fn run(mut self) {
         let mut watcher: Option<Watcher> = None;
-        let mut renewing: Vec<Renewal> = Vec::new();
+        let mut renewing = Vec::new();
         let mut verifying: Vec<oneshot::Sender<Result<(), String>>> = Vec::new();
+        let mut refusing: Option<String> = None;
         loop {
+            if self.hold.loss().is_some() {
+                self.count_hold();
+            }
             let wake = match &mut watcher {
                 Some(_) => self.wait(&mut watcher).await,
                 None => self.look().await,
@@ -124,7 +148,8 @@ impl Tenure {
             match wake {
                 Wake::Looked(Ok(Ok(look))) => {
                     if !self.judge(&look) {
-                        return self.ended();
+                        self.ended();
+                        return self.outlive_by_its_cleanup();
                     }
                     if matches!(self.cleanup, Cleanup::Nobody) && self.told.is_some() {
                         // Nothing to clean up: the other need not wait.
@@ -136,6 +161,12 @@ impl Tenure {
                     if let Some(renewal) = renewing.pop() {
                         if let Some(unsure) = self.renew(*look, renewal).await {
                             renewing.push(unsure);
+                        }
+                        continue;
+                    }
+                    if let Some(why) = refusing.take() {
+                        if !self.refuse(*look, &why).await {
+                            refusing = Some(why);
                         }
                         continue;
                     }
@@ -156,17 +187,25 @@ impl Tenure {
                 }
                 Wake::LeaseEnded => self.hold.lose(Loss::LeaseEnded),
                 Wake::Cleaned => return self.make_room().await,
-                Wake::Renew(renewal) => {
+                Wake::Order(Order::Renew(renewal)) => {
                     renewing.push(renewal);
                     watcher = None;
                 }
+                Wake::Order(Order::Transfer(to, done)) => return self.transfer(&to, done).await,
                 Wake::Verify(answer) => {
                     verifying.push(answer);
                     self.seat.distrust();
                     watcher = None;
                 }
+                Wake::Refuse(why) => {
+                    refusing = Some(why);
+                    watcher = None;
+                }
                 Wake::Release(confirm) => return self.release(confirm).await,
-                Wake::Dropped => return self.give_back().await,
+                Wake::Dropped => {
+                    self.cleaned_up = true;
+                    return self.give_back().await;
+                }
                 Wake::Closing => {
                     self.hold.lose(Loss::Closed);
                     return self.give_back().await;
@@ -202,11 +241,12 @@ impl Tenure {
             () = closing.cancelled() => Wake::Closing,
             () = fired(watcher) => Wake::Changed,
             () = finished(&mut self.cleaned) => Wake::Cleaned,
-            Some(renewal) = self.renewals.recv() => Wake::Renew(renewal),
+            Some(order) = self.orders.recv() => Wake::Order(order),
             request = self.requests.recv() => match request {
                 Some(Request::Release(confirm)) => Wake::Release(confirm),
                 Some(Request::Verify(answer)) => Wake::Verify(answer),
                 Some(Request::LetGo) => Wake::Dropped,
+                Some(Request::Refuse(why)) => Wake::Refuse(why),
                 Some(_) => Wake::Other,
                 None => Wake::Dropped,
             },
@@ -229,7 +269,9 @@ impl Tenure {
             return false;
         }
         self.lease(look, look.versions());
-        if let Some(request) = look.record.request.as_ref().filter(|request| request.id != self.terms.id) {
+        let request = look.record.request.as_ref().filter(|request| request.id != self.terms.id);
+        self.wanted = request.is_some();
+        if let Some(request) = request {
             // Once for each preemption, however often its requestor is replaced by a higher one.
             if self.told != Some(request.since_ms) {
                 self.told = Some(request.since_ms);
@@ -237,7 +279,22 @@ impl Tenure {
                 let wanted_ms = request.until_ms.unwrap_or(cleaned_ms);
                 let now = self.seat.session.now();
                 let left = |ms| look.safe_until(ms).saturating_sub(now);
+                if !matches!(self.cleanup, Cleanup::Nobody) {
+                    let late = u64::try_from(look.now.earliest_ms.saturating_sub(request.since_ms)).unwrap_or(0);
+                    let asked = now.saturating_sub(Duration::from_millis(late));
+                    let (path, id) = (&self.node.path, &self.terms.id);
+                    let account = CleanupAccount::open(self.recorder.clone(), path, id, asked, owner.cleanup_ms);
+                    self.cleaning = Some(account);
+                }
                 self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));
+            }
+        }
+        // A request that stands is told once, until it is answered.
+        let asked = owner.revocation.as_deref().filter(|revocation| revocation.refused.is_none());
+        if self.asked.as_ref() != asked {
+            self.asked = asked.cloned();
+            if let Some(asked) = asked {
+                self.hold.asked.send_replace(Some(asked.clone()));
             }
         }
         true
@@ -283,6 +340,12 @@ impl Tenure {
 
     /// Somebody else has the lock, or nobody.
     fn succeeded(&mut self, record: &Record) {
+        // The same lease with another owner: whoever else uses this id has handed it over. A preemption may end in the same
+        // millisecond, but not with the same priority.
+        let same = |owner: &Held| (owner.until_ms, owner.priority) == (self.until_ms, self.terms.priority);
+        if record.owner.as_ref().is_some_and(same) {
+            return self.hold.lose(Loss::Transferred);
+        }
         let next = record.owner.as_ref().map(|owner| (owner.id.clone(), owner.priority));
         match next.filter(|(_, priority)| *priority > self.terms.priority) {
             Some((by, priority)) => {
@@ -292,11 +355,29 @@ impl Tenure {
                 }
                 self.hold.lose(Loss::Preempted);
             }
+            // Whoever took it by force has left again already.
+            None if self.wanted && record.is_free() => self.hold.lose(Loss::Preempted),
             None => self.hold.lose(Loss::Removed),
         }
     }
 
-    async fn renew(&mut self, look: Look, renewal: Renewal) -> Option<Renewal> {
+    /// Answers a request to let go with a no; `false` if that is to be tried again.
+    async fn refuse(&mut self, look: Look, why: &str) -> bool {
+        match self.node.step(&mut self.seat, look, &self.terms, Wish::Refuse { why }).await {
+            Ok(Stepped::Again) => false,
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(path = %self.node.path, %error, "whoever asks for the lock could not be answered");
+                true
+            }
+        }
+    }
+
+    async fn renew(
+        &mut self,
+        look: Look,
+        renewal: oneshot::Sender<Result<(), Error>>,
+    ) -> Option<oneshot::Sender<Result<(), Error>>> {
         if let Some(loss) = self.hold.loss() {
             _ = renewal.send(Err(Error::LeaseLost { path: self.node.path.clone(), loss }));
             return None;
@@ -305,6 +386,9 @@ impl Tenure {
             Ok(Stepped::Done { answer: Answer::Holds { until_ms }, look, .. }) => {
                 self.until_ms = until_ms;
                 self.lease(&look, None);
+                if let Some(account) = &mut self.account {
+                    account.renewed(self.seat.session.now(), self.terms.lease_ms);
+                }
                 Ok(())
             }
             Ok(Stepped::Again) => return Some(renewal),
@@ -350,8 +434,57 @@ impl Tenure {
         }
     }
 
+    /// Makes somebody else the owner, or gives the lock back where that is refused.
+    async fn transfer(mut self, to: &str, done: oneshot::Sender<Result<(), Error>>) {
+        let path = self.node.path.clone();
+        let lost = |loss| Error::LeaseLost { path, loss };
+        if let Some(loss) = self.hold.loss() {
+            _ = done.send(Err(lost(loss)));
+            return self.give_back().await;
+        }
+        // Before the write: nobody relies on it beside whoever may have it the next moment.
+        self.hold.lose(Loss::Transferred);
+        let handed = match self.hand_over(to).await {
+            Ok(None) => Ok(()),
+            Ok(Some(loss)) => Err(lost(loss)),
+            Err(error) => Err(error),
+        };
+        match &handed {
+            Ok(()) => self.ended(),
+            Err(_) => self.give_back().await,
+        }
+        _ = done.send(handed);
+    }
+
+    /// What had become of the hold, where it could not be handed over any more.
+    async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, Error> {
+        let mut tried = false;
+        loop {
+            let look = match self.node.look(&mut self.seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    self.seat.recover(&self.keeper, &fault).await?;
+                    continue;
+                }
+            };
+            match &look.record.owner {
+                Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => tried = true,
+                // A write of ours whose reply was lost.
+                Some(owner) if tried && owner.id == to => return Ok(None),
+                Some(owner) if owner.priority > self.terms.priority => return Ok(Some(Loss::Preempted)),
+                _ => return Ok(Some(Loss::Removed)),
+            }
+            match self.node.step(&mut self.seat, look, &self.terms, Wish::Transfer { to }).await? {
+                Stepped::Again => {}
+                Stepped::Refused(_) => return Ok(Some(Loss::LeaseEnded)),
+                Stepped::Done { .. } => return Ok(None),
+            }
+        }
+    }
+
     /// The cleanup is done, or there is none to do: whoever waits gets in.
     async fn make_room(mut self) {
+        self.cleaned_up = true;
         self.hold.lose(Loss::Preempted);
         self.give_back().await;
     }
@@ -364,6 +497,7 @@ impl Tenure {
     }
 
     async fn release(mut self, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
+        self.cleaned_up = true;
         let before = self.hold.loss();
         let left = self.leave().await;
         let gone = self.hold.loss().unwrap_or(Loss::Removed);
@@ -377,7 +511,7 @@ impl Tenure {
     }
 
     /// Nobody can be reached any more, or the node is not a lock's: the lease ends this hold.
-    fn cut_off(&self, error: &Error) {
+    fn cut_off(&mut self, error: &Error) {
         tracing::warn!(path = %self.node.path, %error, "a hold is given up");
         self.hold.lose(match error {
             Error::Closed => Loss::Closed,
@@ -386,7 +520,21 @@ impl Tenure {
         self.ended();
     }
 
-    fn ended(&self) {
+    /// Counts the hold, the first time that it is known to have ended.
+    fn count_hold(&mut self) {
+        if let Some(account) = self.account.take() {
+            account.close(self.seat.session.now(), self.hold.loss() == Some(Loss::LeaseEnded));
+        }
+    }
+
+    fn ended(&mut self) {
+        self.count_hold();
+        let now = self.seat.session.now();
+        // Unless the lock was taken while somebody still cleans up.
+        let goes_on = self.hold.loss() == Some(Loss::Preempted) && !self.cleaned_up;
+        if let Some(cleaning) = self.cleaning.take_if(|_| !goes_on) {
+            cleaning.close(now);
+        }
         self.status.send_if_modified(|status| {
             let now = match self.hold.loss() {
                 Some(Loss::Preempted) => LockStatus::Preempted,
@@ -395,6 +543,30 @@ impl Tenure {
                 _ => LockStatus::Unlocked,
             };
             std::mem::replace(status, now) != now
+        });
+    }
+}
+
+impl Tenure {
+    /// The lock is somebody else's, and the cleanup goes on: it is counted when it is done, so that its owner learns how long it takes.
+    /// Without a session: nothing is asked of a server any more.
+    fn outlive_by_its_cleanup(self) {
+        let Some(account) = self.cleaning else { return };
+        let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.keeper.clock());
+        let by_listener = cleaned.is_some();
+        let closed = self.keeper.closed();
+        self.keeper.spawn(async move {
+            let given_back = async {
+                // Whoever releases it is answered by the end of this channel, as after any loss.
+                while !matches!(requests.recv().await, None | Some(Request::Release(_) | Request::LetGo)) {}
+            };
+            tokio::select! {
+                () = finished(&mut cleaned), if by_listener => {}
+                () = given_back, if !by_listener => {}
+                // Nobody will know how long it took.
+                () = closed.cancelled() => return,
+            }
+            account.close(clock.now());
         });
     }
 }

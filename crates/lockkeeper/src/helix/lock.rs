@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkeeper_core::LockPath;
-use lockkeeper_core::helix::{Answer, LockInfo, Refusal, Rules, Scope, ScopeError, Terms, Wish};
+use lockkeeper_core::helix::{Answer, LockInfo, Refusal, Rules, Scope, ScopeError, Statistics, Terms, Wish};
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::Error;
@@ -15,6 +15,7 @@ use crate::helix::guard::{HelixGuard, Preemption};
 use crate::helix::hold::Cleanup;
 use crate::helix::interface::DistributedLock;
 use crate::helix::node::{LockNode, Seat, Stepped};
+use crate::helix::recorder::Recorder;
 use crate::helix::request::Request;
 use crate::keeper::Lockkeeper;
 
@@ -101,6 +102,7 @@ pub struct HelixLock {
     approval: Approval,
     rules: Rules,
     keep: bool,
+    recorder: Recorder,
     shared: Arc<Shared>,
 }
 
@@ -130,6 +132,7 @@ impl HelixLock {
             approval: Approval::default(),
             rules: Rules::default(),
             keep: false,
+            recorder: Recorder::new(),
             shared: Arc::new(Shared { status, guard: Mutex::new(None), closed: AtomicBool::new(false) }),
         }
     }
@@ -233,6 +236,18 @@ impl HelixLock {
         self
     }
 
+    /// Asks operators when the wait is over, the owner has not cleaned up, and no rule decides: the question stands in the ensemble, where
+    /// [`Admin::requests`](crate::Admin::requests) and `lockkeeper requests` find it from any machine, until
+    /// [`Admin::decide`](crate::Admin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No answer within `timeout` is a
+    /// no. Who else is asked by [`HelixLock::on_unfinished`] may answer as well; the first answer counts.
+    ///
+    /// One node of this session, gone with the answer; no polling.
+    #[must_use]
+    pub fn ask_operators(mut self, timeout: Duration) -> Self {
+        self.approval.ask_operators(timeout);
+        self
+    }
+
     /// Adds a rule by which the lock is taken by force where its owner has not cleaned up in time.
     #[must_use]
     pub fn transfer_rule(mut self, rule: TransferRule) -> Self {
@@ -240,7 +255,8 @@ impl HelixLock {
         self
     }
 
-    /// What was decided about this lock object's requests, the last hundred, oldest first. No round trip.
+    /// What was decided about this lock object's requests, the last hundred, oldest first. No round trip. Of the whole fleet:
+    /// [`Admin::decisions`](crate::Admin::decisions).
     pub fn decisions(&self) -> Vec<Decided> {
         self.approval.decisions()
     }
@@ -261,6 +277,36 @@ impl HelixLock {
         self
     }
 
+    /// Adds what this object counts ([`HelixLock::statistics`]) to what the fleet has counted of this lock, for
+    /// [`Admin::statistics`](crate::Admin::statistics) and `lockkeeper stats`.
+    ///
+    /// Costs a read and a write for each hold and each preemption, after it and in the background, or fewer where several end while a
+    /// write is under way: no acquire and no release waits for them. They stand in a node of their own, below `/lockkeeper/stats`, of
+    /// at most a few kilobytes for each of 16 owners, until [`Admin::forget_statistics`](crate::Admin::forget_statistics); of more
+    /// than 1024 locks those go that nobody counted for the longest time. No addition is lost to another process's; what a process
+    /// has not written when it ends is: see [`HelixLock::flush_statistics`].
+    #[must_use]
+    pub fn publish_statistics(mut self) -> Self {
+        if let Ok(path) = &self.path {
+            self.recorder.publish(self.keeper.clone(), path.to_string());
+        }
+        self
+    }
+
+    /// What this object and its clones have counted: holds against leases, cleanups against their timeouts, and what came of
+    /// preemptions, by owner. No round trip.
+    pub fn statistics(&self) -> Statistics {
+        self.recorder.seen()
+    }
+
+    /// Waits, at most `timeout`, until what was counted is published; `false` if some of it is not. Nothing to do, and `true`, without
+    /// [`HelixLock::publish_statistics`]. To be called by a process that is about to end.
+    ///
+    /// Dropping the future only stops waiting.
+    pub async fn flush_statistics(&self, timeout: Duration) -> bool {
+        self.recorder.flush(&self.keeper, timeout).await
+    }
+
     /// Asks for the lock: at once or not at all, unless a lower owner is to be preempted.
     ///
     /// Uncontended: a read and a write, two round trips, three the first time in a session. A preemption waits as the timeouts
@@ -276,8 +322,8 @@ impl HelixLock {
         self.terms.check(self.emergency)?;
         let (caller, outcome) = oneshot::channel();
         let (keeper, terms, cleanup) = (self.keeper.clone(), self.terms.clone(), self.cleanup.clone());
-        let (status, approval) = (self.shared.status.clone(), self.approval.clone());
-        self.keeper.spawn(Request { keeper, node, terms, cleanup, approval, status, caller }.run());
+        let (status, approval, recorder) = (self.shared.status.clone(), self.approval.clone(), self.recorder.clone());
+        self.keeper.spawn(Request { keeper, node, terms, cleanup, approval, status, recorder, caller }.run());
         outcome.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -303,6 +349,28 @@ impl HelixLock {
             Stepped::Refused(Refusal::NotOwner { owner }) => Unlocked::NotOwner { owner },
             Stepped::Done { .. } | Stepped::Refused(_) | Stepped::Again => Unlocked::WasFree,
         })
+    }
+
+    /// Hands the lock to another owner in one step, as [`HelixGuard::transfer`], by this object's user id and without a guard: for
+    /// a lock that was acquired elsewhere, by a process that has ended maybe. A guard of this id is lost, wherever it is.
+    ///
+    /// Two round trips. Dropping the future may leave it undone, or done.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTerms`] for an id that is nobody's or the owner's own; [`Error::NotOwner`] if the lock is not this user id's, or
+    /// its lease is over.
+    pub async fn transfer(&self, to: &str) -> Result<(), Error> {
+        let node = self.node()?;
+        self.terms.check_heir(to)?;
+        let (path, id) = (node.path.clone(), self.terms.id.clone());
+        let (keeper, terms, to) = (self.keeper.clone(), self.terms.clone(), to.to_owned());
+        let settled =
+            self.keeper.run(async move { node.settle(&keeper, &terms, Wish::Transfer { to: &to }).await }).await?;
+        match settled {
+            Stepped::Refused(Refusal::NotOwner { owner }) => Err(Error::NotOwner { path, id, owner }),
+            Stepped::Refused(_) => Err(Error::NotOwner { path, id, owner: None }),
+            Stepped::Done { .. } | Stepped::Again => Ok(()),
+        }
     }
 
     /// What the record says: Helix's ten attributes, or the defaults of a free lock. One round trip.
@@ -363,7 +431,7 @@ impl HelixLock {
         };
         match self.shared.closed.load(Ordering::Acquire) {
             true => Err(Error::LockClosed { path }),
-            false => Ok(LockNode { path, rules: self.rules, keep: self.keep }),
+            false => Ok(LockNode::new(path, self.rules, self.keep)),
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct LockNode {
     pub(crate) path: String,
     pub(crate) rules: Rules,
     /// A free lock's node stays, as Helix leaves it.
-    pub(crate) keep: bool,
+    keep: bool,
 }
 
 /// A session to work in. The session does not close before this is dropped.
@@ -46,6 +46,8 @@ pub(crate) struct Look {
     clock: ServerClock,
     modified_ms: i64,
     found: Found,
+    /// The transaction that made the node.
+    czxid: Option<Zxid>,
     /// Fires at the next change; `None` where there is no node, or where it was written since.
     pub(crate) watcher: Option<Watcher>,
     /// It was written since, and is what was written.
@@ -154,6 +156,10 @@ pub(crate) async fn standing(
 }
 
 impl LockNode {
+    pub(crate) fn new(path: String, rules: Rules, keep: bool) -> Self {
+        LockNode { path, rules, keep }
+    }
+
     fn parent(&self) -> &str {
         above(&self.path)
     }
@@ -197,6 +203,7 @@ impl LockNode {
                     clock,
                     modified_ms: node.mtime_ms,
                     found: Found { version: Some(node.version), zxid: node.mzxid, parent },
+                    czxid: Some(node.czxid),
                     watcher: Some(watcher),
                     written: false,
                 }
@@ -207,6 +214,7 @@ impl LockNode {
                 clock,
                 modified_ms: 0,
                 found: Found { version: None, zxid: Zxid(0), parent },
+                czxid: None,
                 watcher: None,
                 written: false,
             },
@@ -217,7 +225,7 @@ impl LockNode {
     }
 
     /// Decides and writes, once.
-    pub(crate) async fn step(&self, seat: &mut Seat, look: Look, me: &Terms, wish: Wish) -> Result<Stepped, Error> {
+    pub(crate) async fn step(&self, seat: &mut Seat, look: Look, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
         let seen = Seen { record: &look.record, modified_ms: look.modified_ms };
         let step = match transition(seen, me, wish, look.now, &self.rules) {
             Ok(step) => step,
@@ -248,7 +256,7 @@ impl LockNode {
     }
 
     /// Looks and decides until it is done or refused: for wishes that need no waiting.
-    pub(crate) async fn settle(&self, keeper: &Lockkeeper, me: &Terms, wish: Wish) -> Result<Stepped, Error> {
+    pub(crate) async fn settle(&self, keeper: &Lockkeeper, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
         let mut seat = Seat::take(keeper).await?;
         loop {
             let look = match self.look(&mut seat).await? {
@@ -360,6 +368,11 @@ impl Look {
     pub(crate) fn versions(&self) -> Option<Versions> {
         let record = self.found.version.filter(|_| !self.written)?;
         Some(Versions { record, parent: self.found.parent.version })
+    }
+
+    /// The transaction that made the node, if there was one.
+    pub(crate) fn czxid(&self) -> Option<Zxid> {
+        self.czxid
     }
 
     /// The last moment of the session's clock by which the server's shows no more than that.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::FencingToken;
-use lockkeeper_core::helix::{Answer, EMERGENCY, Refusal, Terms, Unfinished, Wish};
+use lockkeeper_core::helix::{Answer, EMERGENCY, Event, Outcome as Preemption, Refusal, Terms, Unfinished, Wish};
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
@@ -17,6 +17,7 @@ use crate::helix::guard::HelixGuard;
 use crate::helix::hold::{Cleanup, Tenure};
 use crate::helix::lock::LockStatus;
 use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::helix::recorder::Recorder;
 use crate::helix::verdict::Verdict;
 use crate::keeper::Lockkeeper;
 
@@ -28,6 +29,7 @@ pub(super) struct Request {
     pub(super) cleanup: Cleanup,
     pub(super) approval: Approval,
     pub(super) status: Arc<watch::Sender<LockStatus>>,
+    pub(super) recorder: Recorder,
     pub(super) caller: oneshot::Sender<Result<HelixGuard, Error>>,
 }
 
@@ -41,6 +43,15 @@ enum Outcome {
     },
     Failed(Error),
     CallerGone,
+}
+
+/// The owner that this attempt has asked to make room, to be counted when the wait ends.
+struct Asked {
+    owner: String,
+    /// By the session's clock.
+    since: Duration,
+    /// When the owner's cleanup timeout is over, by the server's.
+    cleaned_ms: i64,
 }
 
 /// What ended a wait.
@@ -86,7 +97,7 @@ impl Request {
 
     async fn pursue(&mut self, seat: &mut Seat) -> Result<Outcome, Error> {
         let mut give_up_ms = None;
-        let mut asked = false;
+        let mut asked: Option<Asked> = None;
         let mut verdict = Verdict::new(&self.approval, &self.terms);
         loop {
             let look = match self.node.look(seat).await? {
@@ -102,18 +113,32 @@ impl Request {
                 return Ok(Outcome::CallerGone);
             }
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
+            let room = asked.as_ref().map(|asked| self.room(asked, &look));
             match self.node.step(seat, look, &terms, Wish::Acquire { give_up_ms }).await? {
                 Stepped::Again => {}
-                Stepped::Refused(refusal) => return Ok(Outcome::Failed(self.refusal(refusal, asked))),
+                Stepped::Refused(refusal) => {
+                    if let Refusal::Unfinished(facts) = &refusal {
+                        self.count(asked.as_ref(), &facts.owner, Preemption::Refused, seat);
+                    }
+                    return Ok(Outcome::Failed(self.refusal(refusal, asked.is_some())));
+                }
                 Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
+                    if let Some((asked, room)) = asked.as_ref().zip(room) {
+                        self.count(Some(asked), &asked.owner, room, seat);
+                    }
                     return Ok(Outcome::Held { token, until_ms, until: look.safe_until(until_ms) });
                 }
                 Stepped::Done { answer: Answer::Waits { until_ms, owner }, look, .. } => {
-                    asked = true;
+                    asked.get_or_insert_with(|| {
+                        let since_ms = look.record.request.as_ref().map_or(look.now.latest_ms, |own| own.since_ms);
+                        let cleaned_ms = since_ms.saturating_add(owner.allotted_ms);
+                        Asked { owner: owner.owner.clone(), since: seat.session.now(), cleaned_ms }
+                    });
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
                         tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to make room");
                     }
-                    let until_ms = verdict.until(until_ms, &look, || self.alert(owner), &self.approval, seat);
+                    let until_ms =
+                        verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.keeper, seat));
                     match self.wait(seat, *look, until_ms, &mut verdict).await {
                         Woken::LookAgain => {}
                         Woken::SessionOver => seat.recover(&self.keeper, &Fault::SessionOver).await?,
@@ -125,12 +150,32 @@ impl Request {
                     }
                 }
                 Stepped::Done { answer: Answer::Unfinished(facts), .. } => {
+                    self.count(asked.as_ref(), &facts.owner, Preemption::Refused, seat);
                     return Ok(Outcome::Failed(self.unfinished(facts)));
                 }
                 // Not an answer to this wish.
-                Stepped::Done { answer: Answer::Left { .. }, .. } => {}
+                Stepped::Done { answer: Answer::Left { .. } | Answer::Transferred | Answer::Told, .. } => {}
             }
         }
+    }
+
+    /// How a lock that is taken now was come by, after its owner was asked to make room.
+    fn room(&self, asked: &Asked, look: &Look) -> Preemption {
+        let over = |until_ms: i64| look.now.earliest_ms >= until_ms.saturating_add(self.node.rules.skew_ms);
+        match &look.record.owner {
+            // Where there is nothing to clean up, force cuts nothing off.
+            Some(owner) if !over(owner.until_ms) && owner.cleanup_ms > 0 => Preemption::Forced,
+            Some(owner) if owner.cleanup_ms <= 0 => Preemption::InTime,
+            _ if look.now.earliest_ms > asked.cleaned_ms => Preemption::Late,
+            _ => Preemption::InTime,
+        }
+    }
+
+    /// Counts what came of a preemption, for the owner that was preempted.
+    fn count(&self, asked: Option<&Asked>, owner: &str, outcome: Preemption, seat: &Seat) {
+        let waited = asked.map_or(Duration::ZERO, |asked| seat.session.now().saturating_sub(asked.since));
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.recorder.record(&self.node.path, owner, Event::Preemption { waited_ms, outcome });
     }
 
     /// Waits for a change of the record, for the end of the wait, or for that of the owner's lease.
@@ -175,8 +220,8 @@ impl Request {
     }
 
     async fn hand_over(self, seat: Seat, grant: (FencingToken, i64, Duration)) {
-        let Request { keeper, node, terms, cleanup, approval: _, status, caller } = self;
-        let (tenure, guard) = Tenure::begin(keeper, node, terms, cleanup, status, seat, grant);
+        let Request { keeper, node, terms, cleanup, approval: _, status, recorder, caller } = self;
+        let (tenure, guard) = Tenure::begin(keeper, node, terms, cleanup, (status, recorder), seat, grant);
         // A guard that nobody takes is dropped here, and asks for the release by that.
         _ = caller.send(Ok(guard));
         tenure.run().await;
@@ -190,6 +235,7 @@ impl Request {
             Refusal::Unfinished(facts) => return self.unfinished(facts),
             // Not a refusal of this wish.
             Refusal::NotOwner { owner } => (owner.unwrap_or_default(), 0, None),
+            Refusal::LeaseOver { .. } => (self.terms.id.clone(), self.terms.priority, None),
         };
         match asked {
             true => Error::Preempted { path, by, priority },
@@ -209,6 +255,7 @@ impl Request {
             requestor: self.terms.id.clone(),
             requestor_message: self.terms.message.clone(),
             requestor_priority: self.terms.priority,
+            request: None,
         }
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::helix::approval::{Answer, Approval, CleanupAlert, Decision};
 use crate::helix::node::{Look, Seat};
+use crate::keeper::Lockkeeper;
 
 /// How much later than its deadline a request whose decision is pending would end by itself, in milliseconds.
 const SLACK_MS: i64 = 5_000;
@@ -59,14 +60,14 @@ impl Verdict {
         look: &Look,
         alert: impl FnOnce() -> CleanupAlert,
         approval: &Approval,
-        seat: &Seat,
+        (keeper, seat): (&Lockkeeper, &Seat),
     ) -> i64 {
         match *self {
             Verdict::Unasked => answered_ms,
             Verdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
                 let alert = Box::new(alert());
-                let answer = approval.ask(&alert, &seat.session);
                 let until_ms = look.now.latest_ms.saturating_add(extra_ms);
+                let answer = approval.ask(&alert, until_ms, keeper, &seat.session);
                 *self = Verdict::Pending { until_ms, alert, answer };
                 until_ms
             }

@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::fault::Fault;
 use super::keys::{Key, meant};
 use super::layers::{Given, Layers, Unit, at};
+use super::tables;
 
 /// Reads a file into the layers. With `may_miss`, no file is an empty one.
 pub(super) fn read(path: &Path, may_miss: bool, layers: &mut Layers) {
@@ -50,7 +51,10 @@ impl File<'_> {
             let known = Key::ALL.into_iter().find(|key| key.name() == written);
             let opens = format!("{written}.");
             let is_table = before.is_empty() && Key::ALL.into_iter().any(|key| key.name().starts_with(&opens));
+            let place = |offset| at(self.path, self.line(offset));
             match (known, value.get_ref()) {
+                (None, DeValue::Table(inner)) if written == tables::REALMS => tables::realms(inner, place, layers),
+                (None, _) if written == tables::TRANSFER => tables::transfers(value, place, layers),
                 (Some(key), _) => match text(key, value) {
                     Ok(text) => layers.given.push(Given { key, written, text, unit: Unit::Written, origin }),
                     Err((problem, remedy)) => layers.faults.push(Fault::new(origin, written, problem).remedy(remedy)),

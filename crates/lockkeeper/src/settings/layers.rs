@@ -4,6 +4,8 @@ use std::path::Path;
 
 use super::fault::{Fault, Origin};
 use super::keys::Key;
+use super::{RealmSetting, Setting};
+use crate::helix::TransferRule;
 
 /// How a time is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,9 @@ impl Given {
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     pub(super) given: Vec<Given>,
+    /// Realms, later ones over earlier ones of the same prefix.
+    pub(super) realms: Vec<Setting<RealmSetting>>,
+    pub(super) transfers: Vec<Setting<TransferRule>>,
     pub(super) faults: Vec<Fault>,
     /// Mistakes that do not stop anybody, unless they want to be strict.
     pub(super) warnings: Vec<Fault>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper_core::Class;
 
-use super::fault::{Origin, SettingsError};
+use super::fault::{Fault, Origin, SettingsError};
 use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
@@ -70,10 +70,13 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
         },
         state_dir: take(l, Key::StateDir, None, |given| absolute(given).map(Some)),
         strict: take(l, Key::Strict, false, flag),
+        realms: std::mem::take(&mut l.realms),
+        transfers: std::mem::take(&mut l.transfers),
         warnings: Vec::new(),
     };
     differ(&settings, &mut layers);
     belong_together(&settings.tls, &mut layers);
+    one_place(&settings, &mut layers);
     let Layers { mut faults, warnings, .. } = layers;
     if settings.strict.value {
         faults.extend(warnings);
@@ -94,6 +97,15 @@ fn take<T>(layers: &mut Layers, key: Key, default: T, read: impl Fn(&Given) -> R
         }
     }
     setting
+}
+
+/// Files name servers for all paths, or realms; a variable or a flag that names servers is over both.
+fn one_place(settings: &Settings, layers: &mut Layers) {
+    if let (Some(realm), Origin::File { .. }) = (settings.realms.first(), &settings.servers.origin) {
+        let problem = format!("there are realms as well ({})", realm.origin);
+        let fault = Fault::new(settings.servers.origin.clone(), Key::Servers.name(), problem);
+        layers.faults.push(fault.remedy("write the servers of all other paths as \"/\" below [realms]"));
+    }
 }
 
 /// The classes must not be one.

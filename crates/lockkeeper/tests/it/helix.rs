@@ -7,7 +7,10 @@ mod approval;
 mod basic;
 mod cleanup;
 mod faults;
+mod handing;
 mod priority;
+mod realms;
+mod statistics;
 mod timeouts;
 
 use std::time::Duration;

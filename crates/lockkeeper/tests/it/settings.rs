@@ -389,3 +389,51 @@ async fn an_opening_tries_as_often_as_the_settings_say(world: &World) {
     assert_eq!(proxy.counts().refused - before, 4);
     proxy.heal();
 }
+
+/// H-70: a table of prefixes; each mistake is named with its place and its remedy.
+#[test]
+fn realms_are_read_from_the_file() {
+    let read = toml("[realms]\n\"/search\" = \"zk-a:2181\"\n\"/\" = \"zk-b:2181,zk-c:2181\"\n").unwrap();
+    let routing = read.routing().unwrap().unwrap();
+    assert_eq!(routing.servers("/search/x").unwrap(), "zk-a:2181");
+    assert_eq!(routing.servers("/billing").unwrap(), "zk-b:2181,zk-c:2181");
+    assert!(read.realms[0].origin.to_string().ends_with("config.toml:2"), "{}", read.realms[0].origin);
+    for (text, say) in [
+        ("[realms]\nsearch = \"a:1\"", ["config.toml:2", "\"search\"", "absolute path"]),
+        ("[realms]\n\"/a\" = 5", ["config.toml:2", "integer", "zk1:2181"]),
+        ("[realms]\n\"/a\" = \"a:x\"", ["config.toml:2", "a:x", "host:port"]),
+        ("servers = \"a:1\"\n[realms]\n\"/a\" = \"a:1\"", ["config.toml:1", "realms as well", "[realms]"]),
+    ] {
+        let error = toml(text).unwrap_err();
+        assert!(say.iter().all(|say| error.contains(say)), "{text:?}: {error}");
+    }
+    let files = Files::new();
+    let path = files.write("config.toml", "[realms]\n\"/a\" = \"a:1\"\n");
+    let over = Sources::none().config(path).flag(Key::Servers, "--servers", "b:2").read().unwrap();
+    assert!(over.routing().unwrap().is_none(), "who names servers means these");
+}
+
+/// H-77: rules that decide beforehand.
+#[test]
+fn rules_of_transfer_are_read_from_the_file() {
+    let rule = "[[transfer]]\nname = \"batch yields\"\nowner = \"batch-*\"\nrequestor = \"online-*\"\n";
+    let read = toml(&format!("{rule}\n[[transfer]]\nname = \"second\"\nowner = \"*\"\nrequestor = \"sre\"\n")).unwrap();
+    let rules: Vec<_> = read.transfers.iter().map(|rule| rule.value.name.as_str()).collect();
+    assert_eq!(rules, ["batch yields", "second"]);
+    assert_eq!(
+        (read.transfers[0].value.owner.as_str(), read.transfers[0].value.requestor.as_str()),
+        ("batch-*", "online-*")
+    );
+    for (text, say) in [
+        ("[[transfer]]\nname = \"x\"\nowner = \"*\"", ["config.toml:1", "transfer.requestor", "missing"]),
+        (
+            "[[transfer]]\nname = \"x\"\nonwer = \"*\"\nrequestor = \"*\"",
+            ["config.toml:3", "transfer.onwer", "did you mean owner"],
+        ),
+        ("[[transfer]]\nname = 7\nowner = \"*\"\nrequestor = \"*\"", ["config.toml:2", "transfer.name", "integer"]),
+        ("transfer = 1", ["config.toml:1", "transfer", "[[transfer]]"]),
+    ] {
+        let error = toml(text).unwrap_err();
+        assert!(say.iter().all(|say| error.contains(say)), "{text:?}: {error}");
+    }
+}

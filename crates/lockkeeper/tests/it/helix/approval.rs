@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::helix::{CleanupAlert, Decision, HelixGuard, TransferRule};
-use lockkeeper::{Error, Loss};
+use lockkeeper::{Admin, Error, Loss, TransferRequest};
 
 use super::{LONG, ask, info, lock, on_every_record_server, stored};
-use crate::support::{PATIENCE, World};
+use crate::support::{PATIENCE, World, eventually};
 
 on_every_record_server!(
     an_alert_has_all_the_facts_and_an_approval_transfers_the_lock,
@@ -15,6 +15,10 @@ on_every_record_server!(
     no_answer_in_time_is_a_rejection,
     an_owner_that_finishes_meanwhile_needs_no_decision,
     a_rule_decides_without_asking,
+    an_operator_elsewhere_approves,
+    an_operator_elsewhere_rejects_and_the_first_answer_counts,
+    an_operator_who_comes_too_late_is_told_so,
+    without_anybody_to_ask_nothing_is_asked,
 );
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -97,6 +101,109 @@ async fn an_owner_that_finishes_meanwhile_needs_no_decision(world: &World) {
     assert_eq!(b.decisions(), []);
 }
 
+/// The one decision that is waited for, once it is.
+async fn waited_for(world: &World, admin: &Admin) -> TransferRequest {
+    let mut found = Vec::new();
+    eventually("a decision is waited for", async || {
+        found = admin.requests(&world.lock()).await.unwrap();
+        !found.is_empty()
+    })
+    .await;
+    found.remove(0)
+}
+
+/// H-76: found from another session with all the facts, decided with who and why, and the decision stays to be read.
+async fn an_operator_elsewhere_approves(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let admin = world.keeper().await.admin();
+    let b = lock(world, &world.keeper().await, "b").priority(4).message("urgent").ask_operators(LONG);
+    let asking = ask(&b);
+    let request = waited_for(world, &admin).await;
+    assert_eq!((request.facts.owner.as_str(), request.facts.owner_message.as_deref()), ("a", Some("index")));
+    assert_eq!((request.facts.requestor.as_str(), request.facts.requestor_message.as_deref()), ("b", Some("urgent")));
+    assert_eq!((request.facts.owner_priority, request.facts.requestor_priority), (1, 4));
+    assert!(request.facts.elapsed_ms >= request.facts.allotted_ms && request.facts.allotted_ms == 200);
+    assert!(request.until > request.since);
+    assert!(matches!(admin.decide(&request, true, " ").await, Err(Error::NoReason { .. })));
+    assert!(asking.waits() && guard.is_held());
+    let decision = admin.decide(&request, true, "its host is gone").await.unwrap();
+    assert!(decision.approved && decision.why == "its host is gone");
+    let next = asking.granted().await;
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(admin.requests(&world.lock()).await.unwrap(), []);
+    assert_eq!(admin.decisions(&world.lock()).await.unwrap(), [decision]);
+    assert!(matches!(&b.decisions()[0].decision, Decision::Approve { why, .. } if why == "its host is gone"));
+    next.release().await.unwrap();
+}
+
+/// H-76: the owner keeps the lock.
+async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let (one, other) = (world.keeper().await.admin(), world.keeper().await.admin());
+    let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(LONG);
+    let asking = ask(&b);
+    let request = waited_for(world, &one).await;
+    let (no, yes) = tokio::join!(one.decide(&request, false, "let it finish"), other.decide(&request, true, "now"));
+    let outcome = asking.outcome().await;
+    match (no, yes) {
+        (Ok(_), Err(Error::Decided { approved: false, .. } | Error::NoSuchRequest { .. })) => {
+            assert!(matches!(outcome, Err(Error::CleanupUnfinished { .. })), "{outcome:?}");
+            assert!(guard.is_held());
+        }
+        (Err(Error::Decided { approved: true, .. } | Error::NoSuchRequest { .. }), Ok(_)) => outcome.map(drop).unwrap(),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(one.decisions(&world.lock()).await.unwrap().len(), 1);
+    drop(guard);
+    eventually("it is free", async || stored(world).await.is_free()).await;
+    let guard = stubborn(world, "a").await;
+    let asking = ask(&b);
+    let request = waited_for(world, &one).await;
+    one.decide(&request, false, "let it finish").await.unwrap();
+    assert!(matches!(asking.outcome().await, Err(Error::CleanupUnfinished { .. })));
+    assert_eq!((info(world).await.owner.as_str(), stored(world).await.request), ("a", None));
+    guard.release().await.unwrap();
+}
+
+/// H-76: no answer in time is a no, and nothing of the question stays.
+async fn an_operator_who_comes_too_late_is_told_so(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let admin = world.keeper().await.admin();
+    let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(Duration::from_millis(500));
+    let asking = ask(&b);
+    let request = waited_for(world, &admin).await;
+    assert!(matches!(asking.outcome().await, Err(Error::CleanupUnfinished { .. })));
+    assert!(matches!(admin.decide(&request, true, "late").await, Err(Error::NoSuchRequest { .. })));
+    assert_eq!(admin.requests("/").await.unwrap().iter().filter(|left| left.id == request.id).count(), 0);
+    assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
+    // Nor where the request itself ends.
+    let asking = ask(&b.clone().ask_operators(LONG));
+    waited_for(world, &admin).await;
+    asking.0.abort();
+    eventually("the question is gone", async || admin.requests(&world.lock()).await.unwrap().is_empty()).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// H-78: the plain error, and no word of it anywhere.
+async fn without_anybody_to_ask_nothing_is_asked(world: &World) {
+    let guard = stubborn(world, "a").await;
+    let b = lock(world, &world.keeper().await, "b").priority(4);
+    match b.acquire().await {
+        Err(Error::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. }) => {
+            assert_eq!((owner.as_str(), message.as_deref(), priority), ("a", Some("index"), 1));
+            assert!(elapsed >= allotted && allotted == SHORT);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(guard.is_held());
+    assert_eq!((stored(world).await.request, b.decisions()), (None, vec![]));
+    let admin = world.keeper().await.admin();
+    assert_eq!(admin.requests(&world.lock()).await.unwrap(), []);
+    assert_eq!(admin.decisions(&world.lock()).await.unwrap(), []);
+    guard.release().await.unwrap();
+}
+
 /// H-77: audited with the rule's name; where none is meant, somebody is asked.
 async fn a_rule_decides_without_asking(world: &World) {
     let rule = TransferRule { name: "batch yields".into(), owner: "batch-*".into(), requestor: "b".into() };
@@ -107,6 +214,10 @@ async fn a_rule_decides_without_asking(world: &World) {
     let decided = b.decisions();
     assert!(matches!(&decided[0].decision, Decision::Approve { by, .. } if by == "batch yields"));
     assert!(decided[0].by_rule);
+    let audited = world.keeper().await.admin().decisions(&world.lock()).await.unwrap();
+    let [audited] = &audited[..] else { panic!("{audited:?}") };
+    assert_eq!((audited.by_rule, audited.on_behalf_of.as_deref()), (true, Some("batch yields")));
+    assert_eq!((audited.approved, audited.facts.owner.as_str()), (true, "batch-7"));
     let guard = stubborn(world, "online").await;
     assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
     let asked = b.clone().on_unfinished(PATIENCE, |_| async { approve() });

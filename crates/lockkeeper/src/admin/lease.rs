@@ -1,0 +1,131 @@
+//! Leased locks among the others: what their record says, for those who ask who has the lock.
+//!
+//! The record's owner is told as a holder, so that the question has one answer whatever kind the lock is; what only a lease has
+//! is in [`LeaseInfo`]. Times are the server's: nobody's own clock says here whether a lease is over.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lockkeeper_core::helix::{Held, Record, Requested};
+use lockkeeper_core::{FencingToken, SessionId};
+use serde::{Serialize, Serializer};
+
+use super::{ContenderInfo, LockInfo, as_millis, as_millis_since_1970};
+use crate::ensemble::{Ensemble, Node};
+
+/// How a leased lock's owner is told apart from those who stand in a queue.
+pub(super) const MODE: &str = "lease";
+
+/// What only a leased lock has: terms, an end, and who wants it next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// The owner's user id; `None` while the lock is between an owner that has made room and the requestor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The owner's priority; only a higher one takes the lock from it while the lease runs.
+    pub priority: i32,
+    /// When the lease ends, by the server's clock; `None` is never. Past it the owner keeps the lock until somebody asks.
+    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
+    pub until: Option<SystemTime>,
+    /// How long the owner may clean up when it is preempted.
+    #[serde(rename = "cleanup_ms", serialize_with = "duration_ms")]
+    pub cleanup: Duration,
+    /// Who has asked the owner to make room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requestor: Option<RequestorInfo>,
+}
+
+/// Who has asked a leased lock's owner to make room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RequestorInfo {
+    /// Its user id.
+    pub id: String,
+    /// Its priority.
+    pub priority: i32,
+    /// When the owner was first asked, by the server's clock.
+    #[serde(rename = "since_ms", serialize_with = "as_millis")]
+    pub since: SystemTime,
+    /// When its wait ends: then it takes the lock by force, or gives up. `None` is not before the owner has made room, or not said.
+    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
+    pub until: Option<SystemTime>,
+}
+
+fn as_some_millis<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.map_or(0, as_millis_since_1970))
+}
+
+fn duration_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+impl LeaseInfo {
+    fn of(record: &Record) -> Self {
+        let owner = record.owner.as_ref();
+        LeaseInfo {
+            owner: owner.map(|owner| owner.id.clone()),
+            priority: owner.map_or(0, |owner| owner.priority),
+            until: owner.and_then(|owner| moment(owner.until_ms)),
+            cleanup: Duration::from_millis(owner.map_or(0, |owner| u64::try_from(owner.cleanup_ms).unwrap_or(0))),
+            requestor: record.request.as_ref().map(RequestorInfo::of),
+        }
+    }
+}
+
+impl RequestorInfo {
+    fn of(request: &Requested) -> Self {
+        RequestorInfo {
+            id: request.id.clone(),
+            priority: request.priority,
+            since: moment(request.since_ms).unwrap_or(UNIX_EPOCH),
+            until: request.until_ms.and_then(moment),
+        }
+    }
+}
+
+/// A time of the server's clock; `None` where it is never, or no time at all.
+fn moment(ms: i64) -> Option<SystemTime> {
+    // Beyond the year 9999 nobody writes dates any more: whoever asked for so long meant for ever.
+    const LAST_MS: i64 = 253_402_300_799_000;
+    let ms = u64::try_from(ms).ok().filter(|_| ms <= LAST_MS)?;
+    Some(UNIX_EPOCH + Duration::from_millis(ms))
+}
+
+/// The owner of a record as one who holds the lock. Its node is the lock's own, so it has no name below it.
+pub(super) fn holder(seen: &Node, owner: &Held) -> ContenderInfo {
+    ContenderInfo {
+        node: String::new(),
+        mode: MODE,
+        permits: None,
+        class: None,
+        owner: None,
+        described: owner.id.clone(),
+        message: owner.message.clone(),
+        revocation: owner.revocation.as_deref().cloned(),
+        since: moment(seen.mtime_ms).unwrap_or(UNIX_EPOCH),
+        session: SessionId(0),
+        token: FencingToken::from_zxid(seen.mzxid),
+        id: None,
+    }
+}
+
+/// The record at a path with its node, if there is one that says something.
+pub(super) async fn record(ensemble: &dyn Ensemble, path: &str) -> Option<(Node, Record)> {
+    let seen = ensemble.read(path).await.ok()?;
+    let record = read(&seen)?;
+    Some((seen, record))
+}
+
+/// The record in a node. Nobody's is none.
+pub(super) fn read(seen: &Node) -> Option<Record> {
+    if seen.data.is_empty() {
+        return None;
+    }
+    Record::from_bytes(&seen.data).ok().filter(|record| !record.is_free())
+}
+
+/// Adds to a lock with no queue what its record says.
+pub(super) fn tell(info: &mut LockInfo, seen: &Node, record: &Record) {
+    info.holders.extend(record.owner.as_ref().map(|owner| holder(seen, owner)));
+    info.lease = Some(LeaseInfo::of(record));
+}

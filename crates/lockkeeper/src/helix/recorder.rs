@@ -1,0 +1,197 @@
+//! What one lock object's holds and preemptions came to: counted here, and where that is wanted added to what the fleet has counted.
+//!
+//! Counting is a lock and an addition, publishing a task of its own after the event: neither is in the way of an acquire or a
+//! release. What was counted while a write was under way goes with the next one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkeeper_core::helix::{Event, Statistics};
+use tokio::sync::watch;
+
+use crate::admin::statistics;
+use crate::keeper::Lockkeeper;
+
+/// Counts for one lock object and its clones.
+#[derive(Clone)]
+pub(super) struct Recorder {
+    counts: Arc<Counts>,
+    /// Where it is added to what the fleet has counted: the lock's path.
+    publish: Option<(Lockkeeper, String)>,
+}
+
+#[derive(Default)]
+struct Counts {
+    all: Mutex<Counted>,
+    /// Whether a write is under way.
+    writing: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Counted {
+    seen: Statistics,
+    /// What the fleet has not been told yet.
+    unsent: Statistics,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Self {
+        Recorder { counts: Arc::default(), publish: None }
+    }
+
+    pub(super) fn publish(&mut self, keeper: Lockkeeper, path: String) {
+        self.publish = Some((keeper, path));
+    }
+
+    pub(super) fn seen(&self) -> Statistics {
+        self.counts.all.lock().expect("held for a copy only").seen.clone()
+    }
+
+    /// Counts one of this owner.
+    pub(super) fn record(&self, path: &str, owner: &str, event: Event) {
+        tell(path, owner, event);
+        {
+            let mut all = self.counts.all.lock().expect("held for an addition only");
+            all.seen.record(owner, event);
+            if self.publish.is_some() {
+                all.unsent.record(owner, event);
+            }
+        }
+        self.send();
+    }
+
+    /// Starts to write what is unsent, unless that is under way.
+    fn send(&self) {
+        let Some((keeper, path)) = self.publish.clone() else { return };
+        if self.counts.writing.send_replace(true) {
+            return;
+        }
+        let counts = self.counts.clone();
+        let task = keeper.clone();
+        task.spawn(async move {
+            loop {
+                let unsent = std::mem::take(&mut counts.all.lock().expect("held for a swap only").unsent);
+                if !unsent.is_empty()
+                    && let Err(error) = statistics::add(&keeper, &path, &unsent).await
+                {
+                    tracing::warn!(%path, %error, "what was counted could not be written; it goes with the next event");
+                    counts.all.lock().expect("held for an addition only").unsent.merge(&unsent);
+                    counts.writing.send_replace(false);
+                    return;
+                }
+                // Under the lock: whoever counts now either is seen here, or finds that nothing is under way.
+                let all = counts.all.lock().expect("held for a look only");
+                if all.unsent.is_empty() {
+                    counts.writing.send_replace(false);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Waits until all that was counted is written; `false` if some of it cannot be, or not within `timeout`.
+    pub(super) async fn flush(&self, keeper: &Lockkeeper, timeout: Duration) -> bool {
+        if self.counts.all.lock().expect("held for a look only").unsent.is_empty() && !*self.counts.writing.borrow() {
+            return true;
+        }
+        self.send();
+        let mut writing = self.counts.writing.subscribe();
+        let counts = self.counts.clone();
+        let waited = keeper.run(async move {
+            // An error means that nobody will write any more.
+            let written = tokio::time::timeout(timeout, writing.wait_for(|writing| !writing)).await;
+            Ok(matches!(written, Ok(Ok(_))) && counts.all.lock().expect("held for a look only").unsent.is_empty())
+        });
+        waited.await.unwrap_or(false)
+    }
+}
+
+/// Hands an event to whatever collects this process's metrics.
+#[cfg(feature = "metrics")]
+fn tell(path: &str, owner: &str, event: Event) {
+    use lockkeeper_core::helix::{Outcome, owner_class};
+    let (lock, owner) = (path.to_owned(), owner_class(owner));
+    let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
+    match event {
+        Event::Hold { held_ms, lease_ms, overran } => {
+            let overran = if overran { "true" } else { "false" };
+            metrics::histogram!("lockkeeper_lease_held_seconds", "lock" => lock.clone(), "owner" => owner.clone(), "overran" => overran)
+                .record(seconds(held_ms));
+            metrics::histogram!("lockkeeper_lease_seconds", "lock" => lock, "owner" => owner).record(seconds(lease_ms));
+        }
+        Event::Cleanup { real_ms, allotted_ms } => {
+            let in_time = if real_ms > allotted_ms { "false" } else { "true" };
+            metrics::histogram!("lockkeeper_cleanup_seconds", "lock" => lock, "owner" => owner, "in_time" => in_time)
+                .record(seconds(real_ms));
+        }
+        Event::Preemption { waited_ms, outcome } => {
+            let outcome = match outcome {
+                Outcome::InTime => "in_time",
+                Outcome::Late => "late",
+                Outcome::Forced => "forced",
+                Outcome::Refused => "refused",
+            };
+            metrics::histogram!("lockkeeper_preemption_wait_seconds", "lock" => lock, "owner" => owner, "outcome" => outcome)
+                .record(seconds(waited_ms));
+        }
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+fn tell(_path: &str, _owner: &str, _event: Event) {}
+
+/// One hold, to be counted when it ends.
+pub(super) struct HoldAccount {
+    recorder: Recorder,
+    path: String,
+    owner: String,
+    begun: Duration,
+    lease_ms: u64,
+}
+
+impl HoldAccount {
+    pub(super) fn open(recorder: Recorder, path: &str, owner: &str, now: Duration, lease_ms: i64) -> Self {
+        let lease_ms = u64::try_from(lease_ms).unwrap_or(0);
+        HoldAccount { recorder, path: path.to_owned(), owner: owner.to_owned(), begun: now, lease_ms }
+    }
+
+    /// A new lease has begun.
+    pub(super) fn renewed(&mut self, now: Duration, lease_ms: i64) {
+        self.lease_ms = self.since(now).saturating_add(u64::try_from(lease_ms).unwrap_or(0));
+    }
+
+    pub(super) fn close(self, now: Duration, overran: bool) {
+        let (held_ms, lease_ms) = (self.since(now), self.lease_ms);
+        self.recorder.record(&self.path, &self.owner, Event::Hold { held_ms, lease_ms, overran });
+    }
+
+    fn since(&self, now: Duration) -> u64 {
+        millis(now.saturating_sub(self.begun))
+    }
+}
+
+/// One cleanup, to be counted when it is done.
+pub(super) struct CleanupAccount {
+    recorder: Recorder,
+    path: String,
+    owner: String,
+    /// When the owner was first asked to make room, by the session's clock.
+    asked: Duration,
+    allotted_ms: u64,
+}
+
+impl CleanupAccount {
+    pub(super) fn open(recorder: Recorder, path: &str, owner: &str, asked: Duration, allotted_ms: i64) -> Self {
+        let allotted_ms = u64::try_from(allotted_ms).unwrap_or(0);
+        CleanupAccount { recorder, path: path.to_owned(), owner: owner.to_owned(), asked, allotted_ms }
+    }
+
+    pub(super) fn close(self, now: Duration) {
+        let (real_ms, allotted_ms) = (millis(now.saturating_sub(self.asked)), self.allotted_ms);
+        self.recorder.record(&self.path, &self.owner, Event::Cleanup { real_ms, allotted_ms });
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,188 @@
+//! Locks on several ensembles: which paths are where.
+//!
+//! A realm is an ensemble and the paths that it has, as everything at and below a prefix. A lock lives in exactly one: that of the
+//! longest prefix. A path that no realm has is an error, never a guess, for two who guess differently would both hold the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::LockPath;
+use lockkeeper_core::helix::ScopeError;
+use tokio::sync::OnceCell;
+
+use crate::helix::{HelixLock, Place};
+use crate::servers::Servers;
+use crate::{Builder, Error, Lockkeeper};
+
+/// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, opened when it is first needed.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper::Lockkeeper;
+/// use lockkeeper::realms::Realms;
+///
+/// let realms = Realms::new(Lockkeeper::builder(), [("/search", "zk-a1:2181,zk-a2:2181"), ("/billing", "zk-b:2181")])?;
+/// let guard = realms.keeper("/billing/invoices").await?.mutex("/billing/invoices").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Realms {
+    builder: Builder,
+    /// The longest prefix first.
+    routes: Arc<[Route]>,
+}
+
+#[derive(Debug)]
+struct Route {
+    prefix: String,
+    servers: String,
+    /// Shared by all prefixes of one ensemble.
+    keeper: Arc<OnceCell<Lockkeeper>>,
+}
+
+impl Route {
+    fn has(&self, path: &str) -> bool {
+        match self.prefix.as_str() {
+            "/" => true,
+            prefix => path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+        }
+    }
+}
+
+impl Realms {
+    /// A routing from prefixes, as `/search` or `/` for all others, to connect strings. Paths stay as they are: a prefix is not cut
+    /// off. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRealm`] for a prefix that is no path or is given twice, and where there is none at all;
+    /// [`Error::InvalidServers`] for a connect string.
+    pub fn new<P: Into<String>, S: Into<String>>(
+        builder: Builder,
+        realms: impl IntoIterator<Item = (P, S)>,
+    ) -> Result<Realms, Error> {
+        let mut routes: Vec<Route> = Vec::new();
+        for (prefix, servers) in realms {
+            let (prefix, servers) = (prefix.into(), servers.into());
+            check_prefix(&prefix)?;
+            servers.parse::<Servers>()?;
+            if routes.iter().any(|route| route.prefix == prefix) {
+                return Err(Error::InvalidRealm { prefix, problem: "is given twice".to_owned() });
+            }
+            let same = routes.iter().find(|route| route.servers == servers);
+            let keeper = same.map_or_else(Arc::default, |route| route.keeper.clone());
+            routes.push(Route { prefix, servers, keeper });
+        }
+        if routes.is_empty() {
+            return Err(Error::InvalidRealm { prefix: String::new(), problem: "there is none".to_owned() });
+        }
+        routes.sort_by_key(|route| std::cmp::Reverse(route.prefix.len()));
+        Ok(Realms { builder, routes: routes.into() })
+    }
+
+    /// The connect string of the realm that has this path. No round trip.
+    ///
+    /// # Errors
+    /// [`Error::Unroutable`] if none has; [`Error::InvalidPath`] for what is no path.
+    pub fn servers(&self, path: &str) -> Result<&str, Error> {
+        Ok(&self.route(path)?.servers)
+    }
+
+    /// The handle of the realm that has this path; connected when it is first asked for.
+    ///
+    /// Dropping the future leaves no session behind; the next call connects.
+    ///
+    /// # Errors
+    /// As [`Realms::servers`], and as [`Lockkeeper::connect`].
+    pub async fn keeper(&self, path: &str) -> Result<Lockkeeper, Error> {
+        let route = self.route(path)?;
+        let connected = route.keeper.get_or_try_init(|| self.builder.clone().connect(&route.servers)).await;
+        Ok(connected?.clone())
+    }
+
+    /// The leased lock of a Helix scope, or at a path, in the realm that has it. See [`Lockkeeper::helix_lock`].
+    ///
+    /// # Errors
+    /// As [`Realms::keeper`]; [`Error::InvalidScope`] for a scope that names nothing.
+    pub async fn helix_lock(&self, place: impl Into<Place>, lease: Duration) -> Result<HelixLock, Error> {
+        let place = place.into();
+        let path = match &place {
+            Place::Path(path) => path.clone(),
+            Place::Scope(scope) => match scope.path() {
+                Ok(path) => path.to_string(),
+                Err(ScopeError::Path(error)) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        Ok(self.keeper(&path).await?.helix_lock(place, lease))
+    }
+
+    /// Closes what is connected, as [`Lockkeeper::close`].
+    pub async fn close(&self) {
+        for route in self.routes.iter() {
+            if let Some(keeper) = route.keeper.get() {
+                keeper.close().await;
+            }
+        }
+    }
+
+    fn route(&self, path: &str) -> Result<&Route, Error> {
+        let path = LockPath::parse(path)?;
+        self.routes.iter().find(|route| route.has(path.as_str())).ok_or_else(|| Error::Unroutable {
+            path: path.to_string(),
+            realms: self.routes.iter().map(|route| route.prefix.clone()).collect(),
+        })
+    }
+}
+
+/// Whether this can be the prefix of a realm.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
+    match prefix {
+        "/" => Ok(()),
+        prefix => match LockPath::parse(prefix) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::InvalidRealm { prefix: prefix.to_owned(), problem: error.to_string() }),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn realms(given: &[(&str, &str)]) -> Result<Realms, Error> {
+        Realms::new(Lockkeeper::builder(), given.iter().copied())
+    }
+
+    /// H-70: one realm a path, the longest prefix, whole components only.
+    #[test]
+    fn a_path_is_in_the_realm_of_its_longest_prefix() {
+        let routing = realms(&[("/a", "one:1"), ("/a/b", "two:2"), ("/c", "three:3")]).unwrap();
+        for (path, servers) in
+            [("/a", "one:1"), ("/a/x", "one:1"), ("/a/b", "two:2"), ("/a/b/c", "two:2"), ("/c/d", "three:3")]
+        {
+            assert_eq!(routing.servers(path).unwrap(), servers, "{path}");
+        }
+        for path in ["/ab", "/d", "/cd/e"] {
+            let error = routing.servers(path).unwrap_err();
+            assert!(matches!(error, Error::Unroutable { .. }), "{path}: {error}");
+            assert!(error.to_string().contains("/a/b, /a, /c") && error.to_string().contains(path), "{error}");
+        }
+        assert_eq!(realms(&[("/", "one:1"), ("/a", "two:2")]).unwrap().servers("/b").unwrap(), "one:1");
+    }
+
+    #[test]
+    fn a_routing_that_cannot_be_is_refused_by_name() {
+        for (given, named) in [
+            (&[("a", "one:1")][..], "\"a\""),
+            (&[("/a/", "one:1")], "\"/a/\""),
+            (&[("/a", "one:1"), ("/a", "two:2")], "\"/a\""),
+            (&[("/a", "one:x")], "one:x"),
+            (&[], "none"),
+        ] {
+            let error = realms(given).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

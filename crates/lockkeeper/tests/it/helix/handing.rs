@@ -1,0 +1,189 @@
+//! Locks that are handed from owner to owner, and owners that are asked to let go.
+
+use std::time::Duration;
+
+use lockkeeper::helix::DistributedLock;
+use lockkeeper::{Answer, Error, Loss, ReleaseError};
+use lockkeeper_testkit::proxy::OpCode;
+
+use super::{LONG, ask, info, lock, on_every_record_server, requested_by, stored};
+use crate::support::{PATIENCE, STEADY, World, eventually};
+
+on_every_record_server!(
+    case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step,
+    case_35_who_waits_for_a_lock_waits_on_when_it_is_handed_over,
+    case_35_a_transfer_whose_reply_was_lost_is_done_once,
+    a_lock_is_handed_over_by_whoever_has_its_id_only,
+    a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor,
+    an_owner_is_asked_to_let_go_and_lets_go,
+    an_owner_refuses_to_let_go,
+    a_leased_lock_is_broken_with_a_reason,
+);
+
+/// From a process that is gone to one that was never in its session.
+async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(world: &World) {
+    let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
+    let a = lock(world, &one, "a").priority(3).message("stage one").cleanup(LONG);
+    let guard = a.acquire().await.unwrap();
+    let before = info(world).await;
+    guard.transfer("b").await.unwrap();
+    assert_eq!(guard.loss(), Some(Loss::Transferred));
+    assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Transferred })));
+    // The same record, another owner.
+    let after = info(world).await;
+    assert_eq!(after.owner, "b");
+    assert_eq!(lockkeeper::helix::LockInfo { owner: "a".into(), ..after }, before);
+    one.close().await;
+    // It is nobody else's, not even the one's that had it; and its owner takes it up elsewhere.
+    assert!(matches!(lock(world, &third, "a").acquire().await, Err(Error::Outranked { by, .. }) if by == "b"));
+    let b = lock(world, &other, "b");
+    assert!(b.is_current_owner().await.unwrap());
+    let taken = b.acquire().await.unwrap();
+    assert!(taken.is_held());
+    taken.release().await.unwrap();
+    assert!(stored(world).await.is_free());
+}
+
+/// Its place, its time, and the notice are the new owner's to mind.
+async fn case_35_who_waits_for_a_lock_waits_on_when_it_is_handed_over(world: &World) {
+    let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let asking = ask(&lock(world, &other, "high").priority(5));
+    requested_by(world, "high").await;
+    let request = stored(world).await.request;
+    guard.transfer("b").await.unwrap();
+    assert_eq!(stored(world).await.request, request);
+    let b = lock(world, &third, "b").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    assert_eq!(b.revocation().await.by, "high");
+    assert!(asking.waits());
+    b.release().await.unwrap();
+    let high = asking.granted().await;
+    high.release().await.unwrap();
+    // Whoever is handed what it waits for waits no more.
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let asking = ask(&lock(world, &other, "high").priority(5));
+    requested_by(world, "high").await;
+    guard.transfer("high").await.unwrap();
+    asking.granted().await.release().await.unwrap();
+}
+
+async fn case_35_a_transfer_whose_reply_was_lost_is_done_once(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = lock(world, &keeper, "a").acquire().await.unwrap();
+    let rule = proxy.on(OpCode::Multi).cut_before_reply();
+    guard.transfer("b").await.unwrap();
+    rule.fired().await;
+    assert_eq!(info(world).await.owner, "b");
+    proxy.heal();
+    lock(world, &keeper, "b").transfer("c").await.unwrap();
+    assert_eq!(info(world).await.owner, "c");
+    assert!(DistributedLock::unlock(&lock(world, &keeper, "c")).await.unwrap());
+}
+
+/// And to somebody; a mistake costs nothing.
+async fn a_lock_is_handed_over_by_whoever_has_its_id_only(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").acquire().await.unwrap();
+    for nobody in ["", "NONE", "a"] {
+        assert!(matches!(guard.transfer(nobody).await, Err(Error::InvalidTerms(_))), "{nobody:?}");
+        assert!(guard.is_held());
+    }
+    match lock(world, &other, "b").transfer("c").await {
+        Err(Error::NotOwner { owner, .. }) => assert_eq!(owner.as_deref(), Some("a")),
+        other => panic!("{other:?}"),
+    }
+    // Without its guard, from another process; the guard hears of it.
+    lock(world, &other, "a").transfer("c").await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Transferred);
+    assert!(DistributedLock::unlock(&lock(world, &other, "c")).await.unwrap());
+    assert!(matches!(lock(world, &other, "c").transfer("d").await, Err(Error::NotOwner { owner: None, .. })));
+    // A lease that is over is not inherited.
+    let brief = one.helix_lock(world.lock(), Duration::from_millis(100)).user_id("a");
+    let guard = brief.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::LeaseEnded);
+    assert!(matches!(guard.transfer("b").await, Err(Error::LeaseLost { loss: Loss::LeaseEnded, .. })));
+}
+
+/// Who holds it, until when by the server's clock, and who wants it: one question for every kind of lock.
+async fn a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let admin = other.admin();
+    let a = lock(world, &one, "a").message("moving").cleanup(LONG).cleanup_by_guard();
+    let guard = a.acquire().await.unwrap();
+    let shown = admin.show(&world.lock()).await.unwrap();
+    let [holder] = &shown.holders[..] else { panic!("{shown:?}") };
+    assert_eq!((holder.mode, holder.described.as_str(), holder.message.as_deref()), ("lease", "a", Some("moving")));
+    assert_eq!(holder.node_path(&shown.path), world.lock());
+    let lease = shown.lease.unwrap();
+    assert_eq!((lease.owner.as_deref(), lease.priority, &lease.requestor), (Some("a"), 0, &None));
+    let until = lease.until.unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    assert_eq!(until.to_string(), info(world).await.timeout.to_string());
+    let asking = ask(&lock(world, &other, "b").priority(4));
+    requested_by(world, "b").await;
+    let listed = admin.list(world.lock().rsplit_once('/').unwrap().0).await.unwrap();
+    let [shown] = &listed[..] else { panic!("{listed:?}") };
+    let requestor = shown.lease.as_ref().unwrap().requestor.clone().unwrap();
+    assert_eq!((requestor.id.as_str(), requestor.priority), ("b", 4));
+    guard.release().await.unwrap();
+    asking.granted().await.release().await.unwrap();
+    assert!(matches!(admin.show(&world.lock()).await, Err(Error::NoSuchLock { .. })));
+    // One that Helix leaves behind is free.
+    lock(world, &one, "a").keep_node().acquire().await.unwrap().release().await.unwrap();
+    let shown = admin.show(&world.lock()).await.unwrap();
+    assert_eq!((shown.holders, shown.lease), (vec![], None));
+}
+
+/// Nothing is taken: the owner is told, with who and why, whatever its priority.
+async fn an_owner_is_asked_to_let_go_and_lets_go(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").acquire().await.unwrap();
+    let admin = other.admin();
+    let asked = admin.revoke(&world.lock(), Some("deploying")).await.unwrap();
+    let [asked] = &asked[..] else { panic!("{asked:?}") };
+    let request = lockkeeper::Holding::revocation(&guard).await;
+    assert_eq!((request.reason.as_deref(), request.by.as_ref()), (Some("deploying"), Some(other.owner())));
+    assert!(guard.is_held() && guard.preempted_by().is_none());
+    let shown = admin.show(&world.lock()).await.unwrap();
+    assert_eq!(shown.holders[0].revocation.as_ref().unwrap().reason.as_deref(), Some("deploying"));
+    // A renewal is no answer.
+    guard.renew().await.unwrap();
+    assert!(stored(world).await.owner.unwrap().revocation.is_some());
+    guard.release().await.unwrap();
+    assert_eq!(asked.answer(PATIENCE).await.unwrap(), Answer::Released);
+    // Another one's lock is not the answer of the one who was asked, nor is the word put to it.
+    let next = lock(world, &one, "b").acquire().await.unwrap();
+    assert_eq!(stored(world).await.owner.unwrap().revocation, None);
+    next.release().await.unwrap();
+}
+
+async fn an_owner_refuses_to_let_go(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").acquire().await.unwrap();
+    let asked = other.admin().revoke(&world.lock(), None).await.unwrap();
+    lockkeeper::Holding::revocation(&guard).await;
+    guard.refuse_revocation("in the middle of it");
+    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Refused("in the middle of it".into()));
+    assert!(guard.is_held());
+    // It may be asked again.
+    let again = other.admin().revoke(&world.lock(), Some("now?")).await.unwrap();
+    assert_eq!(lockkeeper::Holding::revocation(&guard).await.reason.as_deref(), Some("now?"));
+    drop(guard);
+    assert_eq!(again[0].answer(PATIENCE).await.unwrap(), Answer::Released);
+    eventually("it is free", async || stored(world).await.is_free()).await;
+}
+
+/// Whoever waits is next; the break and its record are one transaction.
+async fn a_leased_lock_is_broken_with_a_reason(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let asking = ask(&lock(world, &other, "b").priority(4));
+    requested_by(world, "b").await;
+    let broken = other.admin().break_lock(&world.lock(), "its host is gone").await.unwrap();
+    assert_eq!((broken.held, broken.described.as_str()), (true, "a"));
+    guard.lost().await;
+    asking.granted().await.release().await.unwrap();
+    let entries = other.admin().broken(&world.lock()).await.unwrap();
+    assert_eq!(entries.len(), 1);
+    assert!(matches!(other.admin().break_lock(&world.lock(), "again").await, Err(Error::NoSuchLock { .. })));
+}

@@ -1,0 +1,46 @@
+//! Locks on several ensembles.
+
+use std::time::Duration;
+
+use lockkeeper::helix::Scope;
+use lockkeeper::realms::Realms;
+use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_server::Server;
+
+use super::{LONG, on_every_record_server};
+use crate::support::{World, config};
+
+on_every_record_server!(a_lock_lives_in_the_one_realm_that_has_its_path);
+
+/// H-70: a lock is where its path is, nowhere else, and nowhere at all without a realm.
+async fn a_lock_lives_in_the_one_realm_that_has_its_path(world: &World) {
+    let second = Server::start(config()).await.unwrap();
+    let (here, there) = (world.path("here"), world.path("here/there"));
+    let routes = [(here.clone(), world.servers()), (there.clone(), second.connect_string())];
+    let realms = Realms::new(Lockkeeper::builder(), routes).unwrap();
+    let lock = |path: String| realms.helix_lock(path, LONG);
+    let (one, two) = (format!("{here}/a"), format!("{there}/a"));
+    let first = lock(one.clone()).await.unwrap().user_id("x").acquire().await.unwrap();
+    let other = lock(two.clone()).await.unwrap().user_id("y").acquire().await.unwrap();
+    assert!(first.is_held() && other.is_held());
+    let elsewhere = Lockkeeper::connect(&second.connect_string()).await.unwrap();
+    let at = async |keeper: &Lockkeeper, path: &str| keeper.helix_lock(path, LONG).info().await.unwrap().owner;
+    let home = world.keeper().await;
+    assert_eq!((at(&home, &one).await.as_str(), at(&home, &two).await.as_str()), ("x", "NONE"));
+    assert_eq!((at(&elsewhere, &one).await.as_str(), at(&elsewhere, &two).await.as_str()), ("NONE", "y"));
+    // Queue locks by the same routing.
+    let guard = realms.keeper(&two).await.unwrap().mutex(&format!("{there}/b")).acquire().await.unwrap();
+    assert_eq!(elsewhere.admin().show(&format!("{there}/b")).await.unwrap().holders.len(), 1);
+    guard.release().await.unwrap();
+    for place in [lockkeeper::helix::Place::from(world.path("nowhere")), Scope::cluster("c").into()] {
+        match realms.helix_lock(place, Duration::from_secs(1)).await {
+            Err(Error::Unroutable { realms, .. }) => assert_eq!(realms, [there.clone(), here.clone()]),
+            other => panic!("{other:?}"),
+        }
+    }
+    first.release().await.unwrap();
+    other.release().await.unwrap();
+    realms.close().await;
+    elsewhere.close().await;
+    second.shutdown().await.unwrap();
+}

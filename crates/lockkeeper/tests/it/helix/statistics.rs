@@ -1,0 +1,164 @@
+//! What is counted of holds, cleanups and preemptions: by a lock object, and by a fleet.
+
+use std::time::Duration;
+
+use lockkeeper::Loss;
+use lockkeeper::helix::Tally;
+use lockkeeper_testkit::proxy::OpCode;
+
+use super::{LONG, ask, lock, on_every_record_server, requested_by, stored};
+use crate::support::{PATIENCE, STEADY, World, eventually};
+
+on_every_record_server!(
+    each_preemption_is_counted_with_its_outcome,
+    a_cleanup_that_ended_late_is_counted_with_its_real_time,
+    holds_are_counted_against_their_leases,
+    a_fleet_counts_together_and_loses_nothing,
+    an_addition_whose_reply_was_lost_is_made_once,
+);
+
+const SHORT: Duration = Duration::from_millis(200);
+
+fn outcomes(tally: &Tally) -> [u64; 4] {
+    [tally.in_time, tally.late, tally.forced, tally.refused]
+}
+
+/// H-72: of the owner that was preempted, by the requestor that waited.
+async fn each_preemption_is_counted_with_its_outcome(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard();
+    let b = lock(world, &other, "b").priority(1);
+    let counted = |lock: &lockkeeper::helix::HelixLock| outcomes(&lock.statistics().owners["a"]);
+    // In time: the cleanup needs no time at all here, whatever the machine does.
+    let at_once = lock(world, &one, "a").cleanup(LONG).on_cleanup(async |_| {});
+    let guard = at_once.acquire().await.unwrap();
+    b.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(counted(&b), [1, 0, 0, 0]);
+    // Refused.
+    let guard = a.acquire().await.unwrap();
+    b.acquire().await.unwrap_err();
+    assert_eq!(counted(&b), [1, 0, 0, 1]);
+    // By force.
+    let forceful = b.clone().forceful();
+    forceful.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(counted(&b), [1, 0, 1, 1]);
+    // Late: the requestor waits past the cleanup timeout, and the owner lets it in after that.
+    let guard = a.acquire().await.unwrap();
+    let patient = b.clone().wait_past_cleanup();
+    let asking = ask(&patient);
+    requested_by(world, "b").await;
+    let asked = stored(world).await.request.unwrap().since_ms;
+    let over = asked + SHORT.as_millis() as i64;
+    eventually("the cleanup timeout is over", async || super::server_time(world).await > over + 50).await;
+    guard.release().await.unwrap();
+    asking.granted().await.release().await.unwrap();
+    assert_eq!(counted(&b), [1, 1, 1, 1]);
+    let waited = &b.statistics().owners["a"].waited;
+    assert_eq!(waited.count(), 4);
+    // Three of the waits were as long as the cleanup might have taken.
+    assert!(waited.quantile(500).unwrap() >= 150, "{waited:?}");
+    assert_eq!(b.statistics().total().preemptions(), 4);
+}
+
+/// H-72: cleanup allotted and cleanup real, also where the lock was somebody else's by then.
+async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard();
+    let b = lock(world, &other, "b").priority(1).forceful();
+    let guard = a.acquire().await.unwrap();
+    let next = b.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    assert_eq!(a.statistics().total().cleanups.count(), 0, "it goes on");
+    drop(guard);
+    eventually("the cleanup is counted", async || a.statistics().total().cleanups.count() == 1).await;
+    let tally = a.statistics().total();
+    assert_eq!((tally.overdue, tally.share_in_time()), (1, Some(0.0)));
+    assert!(tally.suggested_cleanup_ms().unwrap() >= 200, "{tally:?}");
+    assert!((200..=225).contains(&tally.allotted.quantile(1000).unwrap()), "{tally:?}");
+    next.release().await.unwrap();
+    // And one by a callback that is in time.
+    let prompt = lock(world, &one, "a").cleanup(LONG).on_cleanup(async |_| {});
+    let guard = prompt.acquire().await.unwrap();
+    b.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    eventually("the cleanup is counted", async || prompt.statistics().total().cleanups.count() == 1).await;
+    assert_eq!(prompt.statistics().total().share_in_time(), Some(1.0));
+}
+
+/// H-74: those that their lease ended are told apart, and a renewed one is one hold.
+async fn holds_are_counted_against_their_leases(world: &World) {
+    let keeper = world.keeper().await;
+    let a = lock(world, &keeper, "a");
+    let guard = a.acquire().await.unwrap();
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
+    let tally = a.statistics().total();
+    assert_eq!((tally.holds(), tally.overran), (1, 0));
+    assert!(tally.leases.quantile(1000).unwrap() >= 600_000, "{tally:?}");
+    assert!(tally.held.quantile(1000).unwrap() < 600_000, "{tally:?}");
+    let brief = keeper.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
+    let guard = brief.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::LeaseEnded);
+    eventually("the hold is counted", async || brief.statistics().total().holds() == 1).await;
+    let tally = brief.statistics().total();
+    assert_eq!(tally.overran, 1);
+    assert!(tally.suggested_lease_ms().unwrap() >= 400, "{tally:?}");
+    assert_eq!(keeper.admin().statistics(&world.lock()).await.unwrap(), None, "nobody was asked to publish it");
+}
+
+/// H-73: by lock and by owner, each addition under compare-and-set; and nothing stands beside the lock.
+async fn a_fleet_counts_together_and_loses_nothing(world: &World) {
+    let mut holds = Vec::new();
+    let shared = world.lock();
+    for owner in ["a", "b", "c", "d"] {
+        let keeper = world.keeper().await;
+        let lock = lock(world, &keeper, owner).publish_statistics();
+        holds.push(tokio::spawn(async move {
+            for _ in 0..5 {
+                loop {
+                    if let Ok(guard) = lock.acquire().await {
+                        guard.release().await.unwrap();
+                        break;
+                    }
+                }
+            }
+            assert!(lock.flush_statistics(PATIENCE).await);
+        }));
+    }
+    for hold in holds {
+        hold.await.unwrap();
+    }
+    let admin = world.keeper().await.admin();
+    let counted = admin.statistics(&shared).await.unwrap().unwrap();
+    let holds: Vec<_> = counted.owners.iter().map(|(owner, tally)| (owner.as_str(), tally.holds())).collect();
+    assert_eq!(holds, [("a", 5), ("b", 5), ("c", 5), ("d", 5)]);
+    assert_eq!(counted.total().holds(), 20);
+    assert!(!world.exists(&shared).await, "a free lock leaves nothing behind");
+    assert!(admin.list("/").await.unwrap().iter().all(|lock| !lock.path.starts_with("/lockkeeper")));
+    assert!(admin.forget_statistics(&shared).await.unwrap());
+    assert_eq!(admin.statistics(&shared).await.unwrap(), None);
+    assert!(!admin.forget_statistics(&shared).await.unwrap());
+}
+
+/// H-73: neither lost nor counted twice.
+async fn an_addition_whose_reply_was_lost_is_made_once(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let a = lock(world, &keeper, "a").publish_statistics();
+    let made = [OpCode::Create, OpCode::Create2];
+    for (holds, ops) in [(1, &made[..]), (2, &[OpCode::SetData]), (3, &[OpCode::GetData])] {
+        let guard = a.acquire().await.unwrap();
+        let at = format!("/lockkeeper/stats/{}", world.lock()[1..].replace('/', "%2F"));
+        let rule = proxy.on_any(ops).path(&at).cut_before_reply();
+        guard.release().await.unwrap();
+        assert!(a.flush_statistics(PATIENCE).await);
+        rule.fired().await;
+        drop(rule);
+        proxy.heal();
+        let counted = world.keeper().await.admin().statistics(&world.lock()).await.unwrap().unwrap();
+        assert_eq!(counted.total().holds(), holds, "{ops:?}");
+    }
+    keeper.admin().forget_statistics(&world.lock()).await.unwrap();
+}
