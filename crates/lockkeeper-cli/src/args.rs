@@ -33,7 +33,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Runs a command while holding a lock, or several
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Lists the locks that somebody holds or waits for
     List(ListArgs),
     /// Shows who holds a lock and who waits for it
@@ -44,6 +44,14 @@ pub(crate) enum Verb {
     Revoke(RevokeArgs),
     /// Takes a lock from whoever holds it, with a reason that stays
     Break(BreakArgs),
+    /// Tells how long a leased lock was held and cleaned up, and which timeouts follow
+    Stats(StatsArgs),
+    /// Lists what is to be decided: whether leased locks are taken from owners that have not cleaned up in time
+    Requests(RequestsArgs),
+    /// Decides that a leased lock is taken from its owner, by force
+    Approve(DecideArgs),
+    /// Decides that a leased lock is left to its owner
+    Reject(DecideArgs),
     /// Prints every setting and where it comes from
     Config(ConfigArgs),
     /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
@@ -69,6 +77,9 @@ impl Verb {
             Verb::Why(args) => args.json,
             Verb::Revoke(args) => args.json,
             Verb::Break(args) => args.json,
+            Verb::Stats(args) => args.json,
+            Verb::Requests(args) => args.json,
+            Verb::Approve(args) | Verb::Reject(args) => args.json,
             Verb::Config(args) => args.json,
             Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
@@ -316,6 +327,92 @@ pub(crate) struct LeaseArgs {
     /// Leaves the node of the free lock, as is needed where Helix's own clients use it too
     #[arg(long, requires = "lease")]
     pub keep_node: bool,
+    /// Holds the lock as this user id, and takes it up where it was handed to it [default: one of its own]
+    #[arg(long, value_name = "ID", requires = "lease")]
+    pub id: Option<String>,
+    /// Hands the lock to this user id, in one step, when the command has succeeded; it is released if the command fails
+    #[arg(long, value_name = "ID", requires = "lease")]
+    pub hand_to: Option<String>,
+    /// When the wait is over and the owner has not cleaned up, asks operators at most this long (lockkeeper requests, approve,
+    /// reject); no answer is a no
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "lease", conflicts_with = "forceful")]
+    pub ask: Option<Duration>,
+    /// Runs this shell command when operators are asked, with all that is known as JSON on its standard input
+    #[arg(long, value_name = "COMMAND", requires = "ask")]
+    pub alert_command: Option<String>,
+    /// Posts the same to this http or https address
+    #[cfg(feature = "webhook")]
+    #[arg(long, value_name = "URL", requires = "ask", value_parser = crate::alert::webhook)]
+    pub alert_webhook: Option<String>,
+    /// Adds what becomes of the hold and of the wait to what lockkeeper stats tells of this lock
+    #[arg(long, requires = "lease")]
+    pub stats: bool,
+}
+
+/// `lockkeeper stats`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Only what was counted is told: by commands with --stats, and by programs that publish their statistics.
+
+Exit status:
+   0  told, or forgotten
+   1  nothing was counted of this lock")]
+pub(crate) struct StatsArgs {
+    /// The lock
+    pub name: String,
+    /// Forgets what was counted so far
+    #[arg(long)]
+    pub reset: bool,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper requests`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RequestsArgs {
+    /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    pub prefix: Option<String>,
+    /// Lists what was decided lately, by whom and why, the oldest first, instead
+    #[arg(long)]
+    pub decided: bool,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the locks are.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper approve` and `lockkeeper reject`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The first answer counts. An approved requestor takes the lock although its owner may still be at work: only a resource that looks
+at LOCKKEEPER_TOKEN is safe from that. Who decided what, when and why stays to be read: lockkeeper requests --decided.
+
+Exit status:
+   0  decided
+   1  no such decision is waited for, or not any more
+   2  somebody has decided before
+  64  several wait: choose one with --id")]
+pub(crate) struct DecideArgs {
+    /// The lock
+    pub name: String,
+    /// Why, for those who ask later
+    #[arg(long, short, value_name = "TEXT")]
+    pub reason: String,
+    /// Which, as requests tells it [default: the only one]
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Prints what was decided as one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 /// `lockkeeper list`.

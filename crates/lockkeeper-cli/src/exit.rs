@@ -93,7 +93,12 @@ impl From<Error> for Failure {
             | Error::CleanupUnfinished { .. }
             | Error::ParentVanishes { .. } => Code::NotAcquired,
             Error::NoSuchLock { .. } | Error::NobodyHolds { .. } | Error::NotContending { .. } => Code::NoSuchLock,
-            Error::NoReason { .. } | Error::SeveralHold { .. } => Code::Usage,
+            Error::NoReason { .. }
+            | Error::SeveralHold { .. }
+            | Error::InvalidRealm { .. }
+            | Error::Unroutable { .. } => Code::Usage,
+            Error::NoSuchRequest { .. } => Code::NoSuchLock,
+            Error::Decided { .. } => Code::Declined,
             Error::Server(_) | Error::File { .. } => Code::CannotServe,
             _ => Code::Internal,
         };

@@ -3,6 +3,7 @@
 //! Everything here is a thin face of the library; what it adds is what a Unix command owes its surroundings: signals, process
 //! groups, terminals, exit codes, and text that cannot be misused.
 
+mod alert;
 mod args;
 mod child;
 mod commands;
@@ -54,12 +55,16 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
         .map_err(|error| Failure::system("cannot start an event loop", error))?;
     let outcome = runtime.block_on(async {
         match args.verb {
-            Verb::Run(args) => commands::run::run(args, printer).await,
+            Verb::Run(args) => commands::run::run(*args, printer).await,
             Verb::List(args) => commands::list::list(args, printer).await,
             Verb::Show(args) => commands::show::show(args, printer).await,
             Verb::Why(args) => commands::why::why(args, printer).await,
             Verb::Revoke(args) => commands::revoke::revoke(args, printer).await,
             Verb::Break(args) => commands::breaking::break_lock(args, printer).await,
+            Verb::Stats(args) => commands::stats::stats(args, printer).await,
+            Verb::Requests(args) => commands::requests::requests(args, printer).await,
+            Verb::Approve(args) => commands::requests::decide(args, true, printer).await,
+            Verb::Reject(args) => commands::requests::decide(args, false, printer).await,
             Verb::Config(args) => commands::config::config(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Completions { shell } => args::completions(shell),

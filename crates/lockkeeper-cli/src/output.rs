@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::{Broken, ContenderInfo, LockInfo, Owner, Revocation};
+use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo, Revocation};
 use serde::Serialize;
 
 use crate::exit::{Code, Failure};
@@ -163,12 +163,40 @@ pub(crate) fn moment(time: SystemTime) -> String {
 /// `build@ci-7 (pid 4711), reading, since 10:42:03 (nightly index)`
 pub(crate) fn who(contender: &ContenderInfo) -> String {
     let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
-    let mut text = format!("{}{part} since {}", contender.described, moment(contender.since));
+    let mut text = match contender.mode {
+        // Its record does not say since when.
+        "lease" => contender.described.clone(),
+        _ => format!("{}{part} since {}", contender.described, moment(contender.since)),
+    };
     if let Some(message) = &contender.message {
         _ = write!(text, " ({message})");
     }
     if let Some(request) = &contender.revocation {
         _ = write!(text, ", {}", standing(request));
+    }
+    plain(&text)
+}
+
+/// The full path of a contender's node, which for a lease is the lock's own.
+fn node_path(path: &str, node: &str) -> String {
+    if node.is_empty() { path.to_owned() } else { format!("{path}/{node}") }
+}
+
+/// `for a lease until 10:42:03 by the server's clock, with priority 1`
+pub(crate) fn term(lease: &LeaseInfo) -> String {
+    let end = match lease.until {
+        Some(until) => format!("until {} by the server's clock", moment(until)),
+        None => "without an end".to_owned(),
+    };
+    format!("for a lease {end}, with priority {}", lease.priority)
+}
+
+/// `wanted by online-1 with priority 5 since 10:42:03`
+pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
+    let mut text =
+        format!("wanted by {} with priority {} since {}", requestor.id, requestor.priority, moment(requestor.since));
+    if let Some(until) = requestor.until {
+        _ = write!(text, ", which waits until {}", moment(until));
     }
     plain(&text)
 }
@@ -237,14 +265,15 @@ pub(crate) struct BrokenView<'a> {
 }
 
 #[derive(Serialize)]
-struct ByView<'a> {
+pub(crate) struct ByView<'a> {
     user: &'a str,
     host: &'a str,
     pid: u32,
 }
 
 impl<'a> ByView<'a> {
-    fn of(owner: &'a Owner) -> Self {
+    /// The view of one.
+    pub(crate) fn of(owner: &'a Owner) -> Self {
         let Owner { user, host, pid, .. } = owner;
         ByView { user, host, pid: *pid }
     }
@@ -277,7 +306,7 @@ impl<'a> BrokenView<'a> {
         let at = Timestamp::try_from(broken.at).ok();
         BrokenView {
             path: &broken.path,
-            node: format!("{}/{}", broken.path, broken.node),
+            node: node_path(&broken.path, &broken.node),
             held: broken.held,
             user: owner.map(|owner| owner.user.as_str()),
             host: owner.map(|owner| owner.host.as_str()),
@@ -324,6 +353,46 @@ pub(crate) struct LockView<'a> {
     holders: Vec<ContenderView<'a>>,
     waiters: Vec<ContenderView<'a>>,
     unknown: &'a [String],
+    lease: Option<LeaseView<'a>>,
+}
+
+/// What only a leased lock has, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct LeaseView<'a> {
+    owner: Option<&'a str>,
+    priority: i32,
+    until: Option<String>,
+    until_ms: Option<i64>,
+    cleanup_ms: u64,
+    requestor: Option<RequestorView<'a>>,
+}
+
+#[derive(Serialize)]
+struct RequestorView<'a> {
+    id: &'a str,
+    priority: i32,
+    since_ms: i64,
+    until_ms: Option<i64>,
+}
+
+impl<'a> LeaseView<'a> {
+    fn of(lease: &'a LeaseInfo) -> Self {
+        let stamp = |time: SystemTime| Timestamp::try_from(time).ok();
+        let until = lease.until.and_then(stamp);
+        LeaseView {
+            owner: lease.owner.as_deref(),
+            priority: lease.priority,
+            until: until.map(|until| until.to_string()),
+            until_ms: until.map(Timestamp::as_millisecond),
+            cleanup_ms: u64::try_from(lease.cleanup.as_millis()).unwrap_or(u64::MAX),
+            requestor: lease.requestor.as_ref().map(|requestor| RequestorView {
+                id: &requestor.id,
+                priority: requestor.priority,
+                since_ms: stamp(requestor.since).map_or(0, Timestamp::as_millisecond),
+                until_ms: requestor.until.and_then(stamp).map(Timestamp::as_millisecond),
+            }),
+        }
+    }
 }
 
 impl<'a> LockView<'a> {
@@ -338,6 +407,7 @@ impl<'a> LockView<'a> {
             holders: view(&lock.holders),
             waiters: view(&lock.waiters),
             unknown: &lock.unknown,
+            lease: lock.lease.as_ref().map(LeaseView::of),
         }
     }
 }
@@ -348,7 +418,7 @@ impl<'a> ContenderView<'a> {
         let owner = contender.owner.as_ref();
         let since = Timestamp::try_from(contender.since).ok();
         ContenderView {
-            node: format!("{path}/{}", contender.node),
+            node: contender.node_path(path),
             mode: contender.mode,
             permits: contender.permits,
             class: contender.class.map(|class| class.to_string()),

@@ -49,6 +49,32 @@ impl Settings {
         Ok(Settings { place, all })
     }
 
+    /// The same for locks at these paths: where there are realms, in the one that has them all.
+    ///
+    /// # Errors
+    /// No realm has one of them, or they are in several.
+    pub(crate) fn at<'a>(mut self, paths: impl IntoIterator<Item = &'a str>) -> Result<Self, Failure> {
+        let Some(realms) = self.all.routing()? else { return Ok(self) };
+        let mut first: Option<(&str, String)> = None;
+        for path in paths {
+            // The root of all is in the realm of all others, if there is one.
+            let probe = if path == "/" { "/everything" } else { path };
+            let servers = realms.servers(probe)?.to_owned();
+            match &first {
+                Some((other, place)) if *place != servers => {
+                    return Err(Failure::new(Code::Usage, format!("{other} and {path} are in two realms"))
+                        .hint("locks that are held together must be on one ensemble"));
+                }
+                Some(_) => {}
+                None => first = Some((path, servers)),
+            }
+        }
+        if let Some((_, servers)) = first {
+            self.place = Place::Ensemble(servers);
+        }
+        Ok(self)
+    }
+
     /// Options of a connection.
     pub(crate) fn builder(&self) -> Builder {
         self.all.builder()
@@ -140,7 +166,11 @@ pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
 
 /// The name of a contender's node, given as that or as its path.
 pub(crate) fn node_name<'a>(lock: &str, node: &'a str) -> &'a str {
-    node.strip_prefix(lock).and_then(|rest| rest.strip_prefix('/')).unwrap_or(node)
+    match node.strip_prefix(lock) {
+        // The lock's own node, which stands for the owner of a lease.
+        Some("") => "",
+        rest => rest.and_then(|rest| rest.strip_prefix('/')).unwrap_or(node),
+    }
 }
 
 /// Where a listing starts, which may be the root of all.

@@ -24,7 +24,7 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
         return Err(Failure::new(Code::Usage, "break asks before it acts, and there is no terminal to ask on")
             .hint("add --yes to break without a question"));
     }
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(&at).await).await?;
     // Where no server runs nobody can hold anything.

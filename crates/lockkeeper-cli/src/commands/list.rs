@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::args::ListArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
-use crate::output::{self, BrokenView, LockView, Printer, broken_line, permits, plain, who};
+use crate::output::{self, BrokenView, LockView, Printer, broken_line, permits, plain, term, wanted, who};
 use crate::settings::{Settings, list_root};
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ struct Listing<'a> {
 /// Lists locks; returns the exit status.
 pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.at([root.as_str()])?;
     if args.broken {
         return list_broken(&settings, root, printer).await;
     }
@@ -74,6 +74,12 @@ fn line(lock: &LockInfo) -> String {
     }
     if let Some(permits) = permits(lock) {
         _ = write!(line, ", {permits}");
+    }
+    if let Some(lease) = &lock.lease {
+        _ = write!(line, ", {}", term(lease));
+        if let Some(requestor) = &lease.requestor {
+            _ = write!(line, ", {}", wanted(requestor));
+        }
     }
     if !lock.waiters.is_empty() {
         _ = write!(line, ", {} waiting", lock.waiters.len());

@@ -3,8 +3,10 @@
 pub(crate) mod breaking;
 pub(crate) mod config;
 pub(crate) mod list;
+pub(crate) mod requests;
 pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;
+pub(crate) mod stats;
 pub(crate) mod why;

@@ -31,7 +31,7 @@ struct AskedView<'a> {
 /// Asks; returns the exit status.
 pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let (node, reason) = (args.node.as_deref().map(|node| node_name(&path, node)), args.reason.as_deref());
     let asking = inquire(&settings, async |admin| {
         let asked = ask(&admin, &path, node, reason).await?;

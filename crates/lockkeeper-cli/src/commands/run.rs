@@ -7,11 +7,12 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lockkeeper::helix::{HelixGuard, LockStatus, Preemption};
-use lockkeeper::{Builder, Error, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
+use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
+use lockkeeper::{Builder, Error, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::alert::Alerts;
 use crate::args::{KindArgs, LeaseArgs, RunArgs};
 use crate::child::{Job, Outcome, Terms};
 use crate::exit::{Code, Failure};
@@ -38,7 +39,10 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     if args.leased.lease.is_some() && paths.len() > 1 {
         return Err(Failure::new(Code::Usage, "--lease takes one lock"));
     }
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.at(paths.iter().map(LockPath::as_str))?;
+    if let (Some(hand_to), id) = (&args.leased.hand_to, args.leased.id.as_deref().unwrap_or_default()) {
+        Heir::check(id, hand_to)?;
+    }
     let lease = args.leased.lease;
     // Before anything is sent; a server that grants less is asked again below.
     term(lease, settings.all.session_timeout.value).grace(args.grace)?;
@@ -57,6 +61,8 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         once: args.once || (args.wait.is_some() && wait.is_none()),
         message: args.message,
         leased: args.leased,
+        rules: settings.all.transfers.iter().map(|rule| rule.value.clone()).collect(),
+        lock: None,
         preemption: None,
         builder: settings.builder().program(program(&args.command)),
         connect_timeout: settings.connect_timeout(),
@@ -106,7 +112,11 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         line.leave(LEAVING).await;
         return Ok(if preempted { Code::Preempted } else { Code::Lost } as u8);
     }
-    let released = release(guard, &line.locks()).await;
+    let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
+    let released = match line.heir().filter(|_| succeeded) {
+        Some(heir) => heir.hand_over(guard, printer).await,
+        None => release(guard, &line.locks()).await,
+    };
     line.leave(LEAVING).await;
     let outcome = ran?;
     match released {
@@ -193,6 +203,36 @@ fn program(command: &[OsString]) -> String {
     words.join(" ").chars().take(PROGRAM_CHARS).collect()
 }
 
+/// Whoever has the lock after this command.
+struct Heir {
+    lock: HelixLock,
+    id: String,
+}
+
+impl Heir {
+    /// Whether it can be handed from one id, empty if not chosen, to another.
+    fn check(from: &str, to: &str) -> Result<(), Failure> {
+        let from = if from.is_empty() { "a new one" } else { from };
+        Ok(lockkeeper::helix::Terms::new(from, 1).check_heir(to).map_err(Error::from)?)
+    }
+
+    /// Hands the lock over, as [`release`] lets go of it.
+    async fn hand_over(self, guard: MultiGuard, printer: &Printer) -> Result<Option<String>, Loss> {
+        let session_timeout = session_timeout(&guard);
+        match timeout(RELEASING.max(session_timeout), self.lock.transfer(&self.id)).await {
+            Ok(Ok(())) => {
+                printer.note(&format!("{} is {}'s now", guard.holdings().first().map_or("", Holding::path), self.id));
+                Ok(None)
+            }
+            Ok(Err(Error::NotOwner { .. })) => {
+                Err(guard.holdings().first().and_then(Holding::loss).unwrap_or(Loss::LeaseEnded))
+            }
+            Ok(Err(error)) => Ok(Some(format!("not handed to {}: {error}", self.id))),
+            Err(_) => Ok(Some(format!("whether {} has the lock now is not known: no answer in time", self.id))),
+        }
+    }
+}
+
 /// A place in line, or the way to it.
 struct Line {
     /// In the order in which they are taken.
@@ -201,6 +241,10 @@ struct Line {
     once: bool,
     message: Option<String>,
     leased: LeaseArgs,
+    /// By which leased locks change hands without anybody asked.
+    rules: Vec<TransferRule>,
+    /// The leased lock that is asked for.
+    lock: Option<HelixLock>,
     /// Who preempts the leased lock that was granted.
     preemption: Option<watch::Receiver<Option<Preemption>>>,
     builder: Builder,
@@ -259,8 +303,8 @@ impl Line {
     }
 
     /// Takes the lock for `lease`, from a lower owner where need be.
-    async fn lease(&self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, Error> {
-        let LeaseArgs { lease: _, priority, waiting, cleanup, forceful, keep_node } = self.leased;
+    async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, Error> {
+        let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
         let path = self.paths.first().expect("the parser asks for a name").as_str();
         let mut lock = keeper.helix_lock(path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
         if let Some(waiting) = waiting {
@@ -275,6 +319,32 @@ impl Line {
         if keep_node {
             lock = lock.keep_node();
         }
+        if let Some(id) = &self.leased.id {
+            lock = lock.user_id(id);
+        }
+        if stats {
+            lock = lock.publish_statistics();
+        }
+        for rule in &self.rules {
+            lock = lock.transfer_rule(rule.clone());
+        }
+        if let Some(ask) = ask {
+            lock = lock.ask_operators(ask);
+            let alerts = Alerts {
+                command: self.leased.alert_command.clone(),
+                #[cfg(feature = "webhook")]
+                webhook: self.leased.alert_webhook.clone(),
+                printer: self.printer,
+            };
+            lock = lock.on_unfinished(ask, move |alert| {
+                alerts.printer.note(&format!(
+                    "{} has not cleaned up {}; asking: lockkeeper approve {} or reject",
+                    alert.owner, alert.path, alert.path
+                ));
+                alerts.clone().raise(alert)
+            });
+        }
+        self.lock = Some(lock.clone());
         let mut status = lock.follow_status();
         let mut acquired = std::pin::pin!(lock.acquire());
         tokio::select! {
@@ -304,6 +374,12 @@ impl Line {
         }
     }
 
+    /// To whom the lock is handed when the command has succeeded.
+    fn heir(&self) -> Option<Heir> {
+        let (lock, id) = (self.lock.clone()?, self.leased.hand_to.clone()?);
+        Some(Heir { lock, id })
+    }
+
     /// `lock /locks/nightly`, `locks /locks/a, /locks/b`
     fn locks(&self) -> String {
         let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
@@ -320,6 +396,10 @@ impl Line {
 
     /// Leaves the queue and closes the session, within `patience`.
     async fn leave(&mut self, patience: Duration) {
+        if let Some(lock) = self.lock.take() {
+            // What is not counted in time is not counted.
+            _ = lock.flush_statistics(patience).await;
+        }
         if let Some(keeper) = self.keeper.take() {
             // If that is not confirmed in time, the session's end removes the node.
             _ = timeout(patience, keeper.close()).await;

@@ -8,13 +8,13 @@ use lockkeeper::{Admin, ContenderInfo, Error, LockInfo, Lockkeeper};
 use crate::args::ShowArgs;
 use crate::exit::Failure;
 use crate::local;
-use crate::output::{self, LockView, Printer, moment, part, permits, plain, standing};
+use crate::output::{self, LockView, Printer, moment, part, permits, plain, standing, term, wanted};
 use crate::settings::{Place, Settings, lock_path};
 
 /// Shows a lock; returns the exit status.
 pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(at.as_str()).await).await?;
     // Where no server runs nobody can hold anything.
@@ -67,10 +67,19 @@ fn text(lock: &LockInfo) -> String {
         _ = writeln!(text, "  {permits}");
     }
     if lock.holders.is_empty() {
-        text.push_str("  free\n");
+        text.push_str(if lock.lease.is_some() { "  held by nobody at this moment\n" } else { "  free\n" });
     }
     for (at, holder) in lock.holders.iter().enumerate() {
         contender(&mut text, if at == 0 { "held by" } else { "and by" }, &lock.path, holder);
+    }
+    if let Some(lease) = &lock.lease {
+        _ = writeln!(text, "    held     {}", term(lease));
+        if !lease.cleanup.is_zero() {
+            _ = writeln!(text, "    cleanup  {}", humantime::format_duration(lease.cleanup));
+        }
+        if let Some(requestor) = &lease.requestor {
+            _ = writeln!(text, "  {}", wanted(requestor));
+        }
     }
     for (at, waiter) in lock.waiters.iter().enumerate() {
         contender(&mut text, &format!("waits {}.", at + 1), &lock.path, waiter);
@@ -83,7 +92,9 @@ fn text(lock: &LockInfo) -> String {
 
 fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInfo) {
     // Writing to a string never fails.
-    _ = writeln!(text, "  {role} {} since {}", plain(&contender.described), moment(contender.since));
+    // A lease is as old as its record says nowhere.
+    let since = if contender.mode == "lease" { String::new() } else { format!(" since {}", moment(contender.since)) };
+    _ = writeln!(text, "  {role} {}{since}", plain(&contender.described));
     let detail = |text: &mut String, name: &str, value: &str| {
         _ = writeln!(text, "    {name:<8} {}", plain(value));
     };
@@ -99,9 +110,12 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
     if let Some(request) = &contender.revocation {
         detail(text, "told", &standing(request));
     }
-    if contender.permits.is_none() {
+    // Of a lease the record tells what it is below, not what it is.
+    if contender.permits.is_none() && contender.mode != "lease" {
         detail(text, "token", &contender.token.to_string());
     }
-    detail(text, "node", &format!("{path}/{}", contender.node));
-    detail(text, "session", &contender.session.to_string());
+    detail(text, "node", &contender.node_path(path));
+    if contender.mode != "lease" {
+        detail(text, "session", &contender.session.to_string());
+    }
 }

@@ -9,7 +9,9 @@ use serde::Serialize;
 use crate::args::ShowArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
-use crate::output::{self, BrokenView, LockView, Printer, broken_line, moment, part, permits, plain, standing};
+use crate::output::{
+    self, BrokenView, LockView, Printer, broken_line, moment, part, permits, plain, standing, term, wanted,
+};
 use crate::settings::{Settings, lock_path};
 
 /// How many of those who wait are told one by one.
@@ -24,7 +26,7 @@ struct Why<'a> {
 /// Explains a lock; returns the exit status.
 pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let answer =
         inquire(&settings, async move |admin| Ok((admin.show(at.as_str()).await?, admin.broken(at.as_str()).await?)));
@@ -46,7 +48,9 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
     // Writing to a string never fails.
     let path = plain(&lock.path);
     match lock.holders.as_slice() {
-        [] if lock.waiters.is_empty() => _ = writeln!(text, "{path} is free: nobody holds it, nobody waits"),
+        [] if lock.lease.is_none() && lock.waiters.is_empty() => {
+            _ = writeln!(text, "{path} is free: nobody holds it, nobody waits")
+        }
         [] => _ = writeln!(text, "{path} is held by nobody at this moment; the next in line is about to have it"),
         holders => {
             for (at, holder) in holders.iter().enumerate() {
@@ -56,6 +60,12 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
                     _ = writeln!(text, "  which runs {}", plain(program));
                 }
             }
+        }
+    }
+    if let Some(lease) = &lock.lease {
+        _ = writeln!(text, "held {}; a higher priority may take it, and past its end anybody", term(lease));
+        if let Some(requestor) = &lease.requestor {
+            _ = writeln!(text, "{}", wanted(requestor));
         }
     }
     if let Some(permits) = permits(lock) {
@@ -74,7 +84,18 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
     if let Some(last) = broken.last() {
         _ = writeln!(text, "broken before, last on {}", broken_line(last));
     }
-    if !lock.holders.is_empty() {
+    if let Some(lease) = lock.lease.as_ref().filter(|_| !lock.holders.is_empty()) {
+        let (name, higher) = (plain(name), lease.priority.saturating_add(1));
+        _ = write!(
+            text,
+            "what one can do\n\
+             \x20 come after it        lockkeeper run {name} --lease 10m -- COMMAND\n\
+             \x20 before its end       lockkeeper run {name} --lease 10m --priority {higher} -- COMMAND\n\
+             \x20 see it all           lockkeeper show {name}\n\
+             \x20 ask for it           lockkeeper revoke {name} --reason 'WHY' --wait 1m\n\
+             \x20 take it away         lockkeeper break {name} --reason 'WHY'\n"
+        );
+    } else if !lock.holders.is_empty() {
         let name = plain(name);
         _ = write!(
             text,
@@ -93,7 +114,11 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
 fn stands(contender: &ContenderInfo, now: SystemTime) -> String {
     let ago = now.duration_since(contender.since).unwrap_or_default();
     let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
-    let mut text = format!("{}{part} since {}, {} ago", contender.described, moment(contender.since), coarse(ago));
+    let mut text = match contender.mode {
+        // Its record does not say since when.
+        "lease" => contender.described.clone(),
+        _ => format!("{}{part} since {}, {} ago", contender.described, moment(contender.since), coarse(ago)),
+    };
     if let Some(message) = &contender.message {
         _ = write!(text, " ({message})");
     }

@@ -1,6 +1,6 @@
 //! `run --lease`: a lock for a time, taken from lower priorities and lost to higher ones.
 
-use crate::harness::{Home, Served, failure, is_alive};
+use crate::harness::{Home, Served, failure, is_alive, until};
 
 /// What waits until it is told to end, says so, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
@@ -87,6 +87,122 @@ fn the_end_of_the_lease_stops_the_command() {
     assert!(text.contains("its lease ends"), "{text}");
 }
 
+/// Who holds it, until when, and who wants it, is told of leased locks as of any other.
+#[test]
+fn a_leased_lock_is_shown_listed_and_explained() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let low = ["--lease", "10m", "--id", "batch-1", "--cleanup", "10m", "--priority", "2", "-m", "nightly index"];
+    let mut holder = home.spawn("a", &low, "trap 'echo told' TERM; echo up; while :; do read line && exit; done");
+    assert_eq!(holder.line(), "up");
+    let shown = home.show("a");
+    assert_eq!((&shown["holders"][0]["described"], &shown["holders"][0]["mode"]), (&"batch-1".into(), &"lease".into()));
+    assert_eq!(
+        (&shown["holders"][0]["node"], &shown["holders"][0]["message"]),
+        (&"/locks/a".into(), &"nightly index".into())
+    );
+    assert_eq!((&shown["lease"]["owner"], &shown["lease"]["priority"]), (&"batch-1".into(), &2.into()));
+    assert!(shown["lease"]["until_ms"].as_i64() > Some(1_600_000_000_000), "{shown}");
+    let mut high = home.spawn("a", &["--lease", "10m", "--id", "online-1", "--priority", "5"], "echo in");
+    assert_eq!(holder.line(), "told");
+    until("the request shows", || home.show("a")["lease"]["requestor"]["id"] == "online-1");
+    for verb in ["show", "why", "list"] {
+        let args = if verb == "list" { vec![verb] } else { vec![verb, "a"] };
+        let text = String::from_utf8(home.output(&args).stdout).unwrap();
+        for say in ["held by batch-1", "by the server's clock", "with priority 2", "wanted by online-1 with priority 5"]
+        {
+            assert!(text.contains(say), "{verb}: {say:?} is missing in {text}");
+        }
+    }
+    use std::io::Write;
+    holder.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(high.line(), "in");
+    high.wait();
+    holder.wait();
+}
+
+/// Nothing is taken: the command is told, and ends or not.
+#[test]
+fn the_owner_of_a_lease_is_asked_and_broken_like_any_other() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["--lease", "10m", "--id", "x"], CLEANS_UP);
+    assert_eq!(holder.line(), "up");
+    let asked = home.output(&["revoke", "a", "--reason", "deploying", "--wait", "1m"]);
+    assert!(asked.status.success(), "{asked:?}");
+    assert_eq!(holder.line(), "cleaned");
+    let (_, text) = holder.end();
+    assert!(text.contains("asks for /locks/a (deploying): SIGTERM"), "{text}");
+    let mut holder = home.spawn("a", &["--lease", "10m", "--id", "x", "--on-revoke", "ignore"], "echo up; read line");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(home.output(&["revoke", "a", "--wait", "1m"]).status.code(), Some(2));
+    let broken = home.output(&["break", "a", "--node", "/locks/a", "--reason", "gone", "--yes"]);
+    assert!(broken.status.success(), "{broken:?}");
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(76), "{text}");
+    assert!(home.output(&["run", "a", "--lease", "1m", "--", "true"]).status.success());
+}
+
+/// case_35: from command to command, with nobody in between.
+#[test]
+fn a_command_hands_its_lock_to_the_next() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let first = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "true"]);
+    assert!(first.status.success(), "{first:?}");
+    assert_eq!(home.show("a")["lease"]["owner"], "deploy");
+    let other = home.output(&["run", "a", "--lease", "10m", "--", "true"]);
+    assert_eq!(other.status.code(), Some(75));
+    let next = home.output(&["run", "a", "--lease", "10m", "--id", "deploy", "--", "true"]);
+    assert!(next.status.success(), "{next:?}");
+    assert_eq!(home.count("a"), (0, 0));
+    // Where there is nothing to hand over, nothing is.
+    let failed = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "false"]);
+    assert_eq!((failed.status.code(), home.count("a")), (Some(1), (0, 0)));
+    let same = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "build", "--", "true"]);
+    let (code, line) = failure(&same);
+    assert!(code == Some(64) && line.contains("has the lock already"), "{code:?} {line}");
+}
+
+/// H-73, H-74: counted where that is asked for, told from anywhere.
+#[test]
+fn what_leases_came_to_is_told() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    assert!(home.output(&["run", "a", "--lease", "10m", "--", "true"]).status.success());
+    let (code, line) = failure(&home.output(&["stats", "a"]));
+    assert_eq!((code, line.as_str()), (Some(1), "nothing was counted of /locks/a"));
+    for _ in 0..2 {
+        assert!(home.output(&["run", "a", "--lease", "10m", "--id", "x", "--stats", "--", "true"]).status.success());
+    }
+    let mut low = home.spawn("a", &["--lease", "10m", "--id", "x", "--cleanup", "10m", "--stats"], CLEANS_UP);
+    assert_eq!(low.line(), "up");
+    let args = ["run", "a", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
+    assert!(home.output(&args).status.success());
+    assert_eq!(low.end().0, Some(79));
+    let output = home.output(&["stats", "a", "--json"]);
+    let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let total = &stats["total"];
+    assert_eq!((&total["holds"], &total["preemptions"], &total["cleanups"]), (&4.into(), &1.into(), &1.into()));
+    assert_eq!((&total["in_time"], &total["share_in_time"]), (&1.into(), &1.0.into()));
+    assert!(
+        total["suggested_cleanup_ms"].as_u64() < Some(600_000) && total["lease_ms"]["p50"].as_u64() >= Some(600_000)
+    );
+    let owners: Vec<_> = stats["owners"].as_array().unwrap().iter().map(|owner| owner["owner"].to_string()).collect();
+    assert_eq!(owners, ["\"x\"", "\"y\""]);
+    let text = String::from_utf8(home.output(&["stats", "a"]).stdout).unwrap();
+    for say in ["/locks/a", "4     holds", "a lease that fits", "a cleanup that fits", "1 in time, 0 late, 0 by force"]
+    {
+        assert!(text.contains(say), "{say:?} is missing in {text}");
+    }
+    assert!(home.output(&["stats", "a", "--reset"]).status.success());
+    assert_eq!(home.output(&["stats", "a"]).status.code(), Some(1));
+}
+
 #[test]
 fn what_belongs_to_a_lease_needs_one() {
     let home = Home::new();
@@ -96,6 +212,12 @@ fn what_belongs_to_a_lease_needs_one() {
         &["--waiting", "1s"],
         &["--forceful"],
         &["--keep-node"],
+        &["--id", "x"],
+        &["--hand-to", "x"],
+        &["--ask", "1s"],
+        &["--stats"],
+        &["--lease", "1m", "--alert-command", "true"],
+        &["--lease", "1m", "--ask", "1s", "--forceful"],
         &["--lease", "1m", "--wait", "1s"],
         &["--lease", "0s"],
         &["--lease", "1m", "--priority", "2147483647"],

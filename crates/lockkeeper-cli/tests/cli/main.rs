@@ -4,12 +4,14 @@
 
 mod breaking;
 mod config;
+mod deciding;
 mod harness;
 mod input;
 mod kinds;
 mod leasing;
 mod losing;
 mod place;
+mod realms;
 mod revoking;
 mod running;
 mod secured;

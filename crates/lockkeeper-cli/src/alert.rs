@@ -1,0 +1,241 @@
+//! Tells somebody that an owner has not cleaned up in time: a shell command, an address on the web.
+//!
+//! Telling decides nothing: whoever is told answers with `lockkeeper approve` or `reject`. A program that knows the answer may
+//! give it at once, in so many words, as `{"decision": "approve", "by": "...", "why": "..."}`; a status of success is no answer.
+
+use std::process::Stdio;
+
+use futures_util::future::{BoxFuture, FutureExt, select_all};
+use lockkeeper::helix::{CleanupAlert, Decision};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::output::Printer;
+
+/// More than this is not read of an answer.
+const MAX_ANSWER: u64 = 64 * 1024;
+
+/// How long an address may take to answer. It is told once.
+#[cfg(feature = "webhook")]
+const WEBHOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Who is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Alerts {
+    pub command: Option<String>,
+    #[cfg(feature = "webhook")]
+    pub webhook: Option<String>,
+    pub printer: Printer,
+}
+
+/// What is told. These fields are documented and stay.
+#[derive(Serialize)]
+struct AlertView<'a> {
+    event: &'static str,
+    /// What `lockkeeper approve --id` takes.
+    request: Option<&'a str>,
+    path: &'a str,
+    owner: &'a str,
+    owner_message: Option<&'a str>,
+    owner_priority: i32,
+    elapsed_ms: u64,
+    allotted_ms: u64,
+    requestor: &'a str,
+    requestor_message: Option<&'a str>,
+    requestor_priority: i32,
+}
+
+/// An answer given at once.
+#[derive(Deserialize)]
+struct Answer {
+    decision: Word,
+    #[serde(default)]
+    by: Option<String>,
+    #[serde(default)]
+    why: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Approve,
+    Reject,
+}
+
+impl Alerts {
+    /// Tells all, and resolves if one of them decides at once. Dropping the future kills the command.
+    pub(crate) async fn raise(self, alert: CleanupAlert) -> Decision {
+        let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let view = AlertView {
+            event: "cleanup_unfinished",
+            request: alert.request.as_deref(),
+            path: &alert.path,
+            owner: &alert.owner,
+            owner_message: alert.owner_message.as_deref(),
+            owner_priority: alert.owner_priority,
+            elapsed_ms: millis(alert.elapsed),
+            allotted_ms: millis(alert.allotted),
+            requestor: &alert.requestor,
+            requestor_message: alert.requestor_message.as_deref(),
+            requestor_priority: alert.requestor_priority,
+        };
+        let body = serde_json::to_string(&view).expect("structs of strings and numbers always serialise");
+        let mut told: Vec<BoxFuture<'_, Option<Decision>>> = Vec::new();
+        if let Some(command) = &self.command {
+            told.push(run(command, body.clone(), self.printer).boxed());
+        }
+        #[cfg(feature = "webhook")]
+        if let Some(url) = &self.webhook {
+            told.push(post(url.clone(), body, self.printer).boxed());
+        }
+        while !told.is_empty() {
+            let (decision, _, others) = select_all(told).await;
+            if let Some(decision) = decision {
+                return decision;
+            }
+            told = others;
+        }
+        // All were told, and somebody decides later.
+        std::future::pending().await
+    }
+}
+
+/// Runs the command; what it decides, if it does.
+async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> {
+    let told = async {
+        let mut shell = tokio::process::Command::new("sh");
+        shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = shell.spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let write = async {
+            if let Some(mut stdin) = stdin {
+                // One that does not read is told enough by being started.
+                _ = stdin.write_all(body.as_bytes()).await;
+            }
+        };
+        let read = async {
+            let mut said = Vec::new();
+            if let Some(stdout) = stdout {
+                stdout.take(MAX_ANSWER).read_to_end(&mut said).await?;
+            }
+            Ok::<_, std::io::Error>(said)
+        };
+        let (said, ()) = tokio::join!(read, write);
+        Ok::<_, std::io::Error>((said?, child.wait().await?))
+    };
+    match told.await {
+        Ok((said, status)) => {
+            if !status.success() {
+                printer.note(&format!("the alert command ended with {status}"));
+                return None;
+            }
+            answer(&String::from_utf8_lossy(&said), "the alert command", printer)
+        }
+        Err(error) => {
+            printer.note(&format!("the alert command cannot be run: {error}"));
+            None
+        }
+    }
+}
+
+/// The decision in the last line that says anything, if it is one.
+fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
+    let line = said.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+    if !line.starts_with('{') {
+        return None;
+    }
+    let value: serde_json::Value = serde_json::from_str(line).ok()?;
+    value.get("decision")?;
+    match serde_json::from_value::<Answer>(value) {
+        Ok(Answer { decision, by, why }) => {
+            let by = by.unwrap_or_else(|| whose.to_owned());
+            let why = why.unwrap_or_else(|| "no reason given".to_owned());
+            Some(match decision {
+                Word::Approve => Decision::Approve { by, why },
+                Word::Reject => Decision::Reject { by, why },
+            })
+        }
+        Err(error) => {
+            printer.note(&format!("{whose} says no decision that can be read: {error}"));
+            None
+        }
+    }
+}
+
+/// Tells an address, once.
+#[cfg(feature = "webhook")]
+async fn post(url: String, body: String, printer: Printer) -> Option<Decision> {
+    let (address, told) = (url.clone(), tokio::task::spawn_blocking(move || post_blocking(&url, &body)));
+    match told.await {
+        Ok(Ok(said)) => answer(&said, &address, printer),
+        Ok(Err(error)) => {
+            printer.note(&format!("{address} could not be told: {error}"));
+            None
+        }
+        Err(error) => {
+            printer.note(&format!("{address} could not be told: {error}"));
+            None
+        }
+    }
+}
+
+#[cfg(feature = "webhook")]
+fn post_blocking(url: &str, body: &str) -> Result<String, ureq::Error> {
+    use ureq::tls::{Certificate, RootCerts, TlsConfig};
+    // Those that this machine trusts. What of them cannot be read is missed when it is needed, by name.
+    let trusted = rustls_native_certs::load_native_certs().certs;
+    let trusted: Vec<_> = trusted.iter().map(|cert| Certificate::from_der(cert).to_owned()).collect();
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::Specific(std::sync::Arc::new(trusted)))
+        .unversioned_rustls_crypto_provider(std::sync::Arc::new(rustls::crypto::ring::default_provider()))
+        .build();
+    // A redirect may lead where nobody meant to send this.
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(WEBHOOK_TIMEOUT))
+        .max_redirects(0)
+        .max_redirects_will_error(true)
+        .tls_config(tls)
+        .build()
+        .new_agent();
+    let mut response = agent.post(url).header("content-type", "application/json").send(body)?;
+    response.body_mut().with_config().limit(MAX_ANSWER).lossy_utf8(true).read_to_string()
+}
+
+/// An address that can be told.
+#[cfg(feature = "webhook")]
+pub(crate) fn webhook(text: &str) -> Result<String, String> {
+    let uri: ureq::http::Uri = text.parse().map_err(|error| format!("{error}; write https://host/path"))?;
+    let host = uri.host().unwrap_or_default();
+    match uri.scheme_str() {
+        Some("http" | "https") if !host.is_empty() => Ok(text.to_owned()),
+        _ => Err("only http and https addresses can be told; write https://host/path".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_words_decide() {
+        let printer = Printer::new(true);
+        let said = |text: &str| answer(text, "it", printer);
+        assert_eq!(said(""), None);
+        assert_eq!(said("ok\n"), None);
+        assert_eq!(said("{}"), None);
+        assert_eq!(said(r#"{"decision": "maybe"}"#), None);
+        let approve = Decision::Approve { by: "sre".into(), why: "it hangs".into() };
+        assert_eq!(said("paged\n{\"decision\":\"approve\",\"by\":\"sre\",\"why\":\"it hangs\"}\n\n"), Some(approve));
+        let reject = Decision::Reject { by: "it".into(), why: "no reason given".into() };
+        assert_eq!(said(r#"{"decision":"reject"}"#), Some(reject));
+    }
+
+    #[cfg(feature = "webhook")]
+    #[test]
+    fn only_addresses_on_the_web_can_be_told() {
+        assert!(webhook("https://ops.example/locks?team=a").is_ok() && webhook("http://127.0.0.1:8080/").is_ok());
+        for bad in ["", "ops.example/locks", "file:///etc/passwd", "ftp://x/", "https://", "http:// x"] {
+            assert!(webhook(bad).is_err(), "{bad:?}");
+        }
+    }
+}

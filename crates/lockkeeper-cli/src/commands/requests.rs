@@ -1,0 +1,218 @@
+//! `lockkeeper requests`, `approve`, `reject`: whether leased locks are taken from owners that have not cleaned up in time.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use lockkeeper::{DecisionRecord, Error, TransferFacts, TransferRequest};
+use serde::Serialize;
+
+use crate::args::{DecideArgs, RequestsArgs};
+use crate::commands::show::inquire;
+use crate::exit::{Code, Failure};
+use crate::output::{self, ByView, Printer, moment, plain};
+use crate::settings::{Settings, list_root, lock_path};
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    requests: Vec<WaitingView<'a>>,
+}
+
+#[derive(Serialize)]
+struct DecidedListing<'a> {
+    decisions: Vec<DecisionView<'a>>,
+}
+
+/// Lists what is to be decided, or was; returns the exit status.
+pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8, Failure> {
+    let root = list_root(args.prefix.as_deref())?;
+    let settings = Settings::read(args.connect, printer)?.at([root.as_str()])?;
+    let at = root.clone();
+    if args.decided {
+        let decided = inquire(&settings, async move |admin| admin.decisions(&at).await).await?.unwrap_or_default();
+        if printer.is_json() {
+            output::document(&DecidedListing { decisions: decided.iter().map(DecisionView::of).collect() })?;
+        } else if decided.is_empty() {
+            printer.note(&format!("nothing was decided about locks at or below {root} lately"));
+        } else {
+            output::data(&decided.iter().map(|decided| decision_line(decided) + "\n").collect::<String>())?;
+        }
+        return Ok(0);
+    }
+    let waiting = inquire(&settings, async move |admin| admin.requests(&at).await).await?.unwrap_or_default();
+    if printer.is_json() {
+        output::document(&Listing { requests: waiting.iter().map(WaitingView::of).collect() })?;
+    } else if waiting.is_empty() {
+        printer.note(&format!("nothing is to be decided about locks at or below {root}"));
+    } else {
+        output::data(&waiting.iter().fold(String::new(), |mut text, request| {
+            tell(&mut text, request);
+            text
+        }))?;
+    }
+    Ok(0)
+}
+
+/// Decides; returns the exit status.
+pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    if args.reason.trim().is_empty() {
+        return Err(Error::NoReason { path }.into());
+    }
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let (at, id) = (path.clone(), args.id.clone());
+    let asking = inquire(&settings, async move |admin| {
+        let mut waiting = admin.requests(&at).await?;
+        waiting.retain(|request| request.facts.path == at && id.as_ref().is_none_or(|id| *id == request.id));
+        let [request] = &waiting[..] else { return Ok(Err((waiting, id))) };
+        admin.decide(request, approve, &args.reason).await.map(Ok)
+    });
+    // Where no server runs nobody waits.
+    let decided = asking.await?.unwrap_or_else(|| Err((Vec::new(), args.id)));
+    let decided = match decided {
+        Ok(decided) => decided,
+        Err((waiting, id)) if waiting.is_empty() => return Err(Error::NoSuchRequest { path, id }.into()),
+        Err((waiting, _)) => {
+            let ids: Vec<_> = waiting.iter().map(|request| request.id.as_str()).collect();
+            let problem = format!("{} decisions about {path} are waited for: {}", waiting.len(), ids.join(", "));
+            return Err(Failure::new(Code::Usage, problem).hint("choose one with --id"));
+        }
+    };
+    if printer.is_json() {
+        output::document(&DecisionView::of(&decided))?;
+    } else {
+        let TransferFacts { path, owner, requestor, .. } = &decided.facts;
+        printer.note(&match approve {
+            true => format!("{path}: {requestor} takes it from {owner}"),
+            false => format!("{path}: {owner} keeps it"),
+        });
+    }
+    Ok(0)
+}
+
+fn tell(text: &mut String, request: &TransferRequest) {
+    let facts = &request.facts;
+    let left = request.until.duration_since(SystemTime::now()).unwrap_or_default();
+    let seconds = |ms| humantime::format_duration(Duration::from_millis(ms)).to_string();
+    // Writing to a string never fails.
+    _ = writeln!(text, "{}", plain(&facts.path));
+    for (name, value) in [
+        ("owner", with_reason(&facts.owner, facts.owner_priority, facts.owner_message.as_deref())),
+        ("cleanup", format!("{} of {}", seconds(facts.elapsed_ms), seconds(facts.allotted_ms))),
+        ("wanted by", with_reason(&facts.requestor, facts.requestor_priority, facts.requestor_message.as_deref())),
+        ("from", request.by.to_string()),
+        ("asked", format!("at {}", moment(request.since))),
+        ("until", format!("{}, in {}s; no answer is a no", moment(request.until), left.as_secs())),
+        ("id", request.id.clone()),
+    ] {
+        _ = writeln!(text, "  {name:<9} {}", plain(&value));
+    }
+    let path = plain(&facts.path);
+    _ = writeln!(text, "  take it away   lockkeeper approve {path} --reason 'WHY'");
+    _ = writeln!(text, "  leave it       lockkeeper reject {path} --reason 'WHY'");
+}
+
+/// `batch-7 with priority 1 (nightly index)`
+fn with_reason(id: &str, priority: i32, message: Option<&str>) -> String {
+    let because = message.map(|message| format!(" ({message})")).unwrap_or_default();
+    format!("{id} with priority {priority}{because}")
+}
+
+/// `2026-11-20 10:42:03  /locks/a  online-1 may take it from batch-7, says op@desk (pid 7): its host is gone`
+fn decision_line(decided: &DecisionRecord) -> String {
+    let at = Timestamp::try_from(decided.at).map(|at| at.to_zoned(TimeZone::system()));
+    let at = at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
+    let TransferFacts { path, owner, requestor, .. } = &decided.facts;
+    let may = if decided.approved { "may take it from" } else { "may not take it from" };
+    let says = match (&decided.on_behalf_of, decided.by_rule) {
+        (Some(rule), true) => format!("rule {rule:?} of {}", decided.by),
+        (Some(who), false) => format!("{who}, asked by {}", decided.by),
+        (None, _) => decided.by.to_string(),
+    };
+    plain(&format!("{at}  {path}  {requestor} {may} {owner}, says {says}: {}", decided.why))
+}
+
+/// A decision that is waited for, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct WaitingView<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    facts: FactsView<'a>,
+    by: ByView<'a>,
+    since_ms: i64,
+    until_ms: i64,
+}
+
+/// A decision, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct DecisionView<'a> {
+    #[serde(flatten)]
+    facts: FactsView<'a>,
+    approved: bool,
+    by: ByView<'a>,
+    by_rule: bool,
+    on_behalf_of: Option<&'a str>,
+    why: &'a str,
+    at_ms: i64,
+}
+
+/// What a decision is about, as `--json` and alerts show it. These fields are documented and stay.
+#[derive(Serialize)]
+struct FactsView<'a> {
+    path: &'a str,
+    owner: &'a str,
+    owner_message: Option<&'a str>,
+    owner_priority: i32,
+    elapsed_ms: u64,
+    allotted_ms: u64,
+    requestor: &'a str,
+    requestor_message: Option<&'a str>,
+    requestor_priority: i32,
+}
+
+impl<'a> FactsView<'a> {
+    fn of(facts: &'a TransferFacts) -> Self {
+        FactsView {
+            path: &facts.path,
+            owner: &facts.owner,
+            owner_message: facts.owner_message.as_deref(),
+            owner_priority: facts.owner_priority,
+            elapsed_ms: facts.elapsed_ms,
+            allotted_ms: facts.allotted_ms,
+            requestor: &facts.requestor,
+            requestor_message: facts.requestor_message.as_deref(),
+            requestor_priority: facts.requestor_priority,
+        }
+    }
+}
+
+fn millis(time: SystemTime) -> i64 {
+    Timestamp::try_from(time).map_or(0, Timestamp::as_millisecond)
+}
+
+impl<'a> WaitingView<'a> {
+    fn of(request: &'a TransferRequest) -> Self {
+        WaitingView {
+            id: &request.id,
+            facts: FactsView::of(&request.facts),
+            by: ByView::of(&request.by),
+            since_ms: millis(request.since),
+            until_ms: millis(request.until),
+        }
+    }
+}
+
+impl<'a> DecisionView<'a> {
+    fn of(decided: &'a DecisionRecord) -> Self {
+        DecisionView {
+            facts: FactsView::of(&decided.facts),
+            approved: decided.approved,
+            by: ByView::of(&decided.by),
+            by_rule: decided.by_rule,
+            on_behalf_of: decided.on_behalf_of.as_deref(),
+            why: &decided.why,
+            at_ms: millis(decided.at),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `lockkeeper stats`: what a fleet has counted of a leased lock, and the timeouts that follow.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use lockkeeper::helix::{Histogram, Statistics, Tally};
+use serde::Serialize;
+
+use crate::args::StatsArgs;
+use crate::commands::show::inquire;
+use crate::exit::{Code, Failure};
+use crate::output::{self, Printer, plain};
+use crate::settings::{Settings, lock_path};
+
+/// Tells or forgets what was counted; returns the exit status.
+pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let at = path.clone();
+    let nothing = || {
+        Failure::new(Code::NoSuchLock, format!("nothing was counted of {path}"))
+            .hint("count with: lockkeeper run --lease DURATION --stats, or publish_statistics in a program")
+    };
+    if args.reset {
+        let forgotten = inquire(&settings, async move |admin| admin.forget_statistics(&at).await).await?;
+        if forgotten != Some(true) {
+            return Err(nothing());
+        }
+        printer.note(&format!("what was counted of {path} is forgotten"));
+        return Ok(0);
+    }
+    let counted = inquire(&settings, async move |admin| admin.statistics(&at).await).await?.flatten();
+    let counted = counted.ok_or_else(nothing)?;
+    if printer.is_json() {
+        output::document(&StatsView::of(&path, &counted))?;
+    } else {
+        output::data(&text(&path, &counted))?;
+    }
+    Ok(0)
+}
+
+fn text(path: &str, counted: &Statistics) -> String {
+    let mut text = format!("{}\n", plain(path));
+    let total = counted.total();
+    tally(&mut text, &total);
+    // Writing to a string never fails.
+    if let Some(lease) = total.suggested_lease_ms() {
+        _ = writeln!(text, "  a lease that fits     {}", span(lease));
+    }
+    if let Some(cleanup) = total.suggested_cleanup_ms() {
+        _ = writeln!(text, "  a cleanup that fits   {}", span(cleanup));
+    }
+    let others = ("others", &counted.others);
+    let owners = counted.owners.iter().map(|(owner, tally)| (owner.as_str(), tally));
+    for (owner, counted) in owners.chain((*others.1 != Tally::default()).then_some(others)) {
+        _ = writeln!(text, "{}", plain(owner));
+        tally(&mut text, counted);
+    }
+    text
+}
+
+fn tally(text: &mut String, tally: &Tally) {
+    if tally.holds() > 0 {
+        _ = writeln!(text, "  {:<5} holds           {}", tally.holds(), spans(&tally.held));
+        _ = writeln!(text, "        leases          {}", spans(&tally.leases));
+        if tally.overran > 0 {
+            _ = writeln!(text, "        ended by them   {} of {}", tally.overran, tally.holds());
+        }
+    }
+    if !tally.cleanups.is_empty() {
+        _ = writeln!(text, "  {:<5} cleanups        {}", tally.cleanups.count(), spans(&tally.cleanups));
+        _ = writeln!(text, "        allotted        {}", spans(&tally.allotted));
+    }
+    if tally.preemptions() > 0 {
+        _ = writeln!(text, "  {:<5} preemptions     waited {}", tally.preemptions(), spans(&tally.waited));
+        let Tally { in_time, late, forced, refused, .. } = tally;
+        _ = writeln!(
+            text,
+            "        room made       {in_time} in time, {late} late, {forced} by force, {refused} not at all"
+        );
+    }
+    if let Some(share) = tally.share_in_time() {
+        _ = writeln!(text, "        in time         {:.0} %", share * 100.0);
+    }
+}
+
+/// `half 1m 3s, 95 % 2m, longest 3m`
+fn spans(times: &Histogram) -> String {
+    let within = |per_mille| times.quantile(per_mille).map_or_else(|| "-".to_owned(), span);
+    format!("half within {}, 95 % within {}, all within {}", within(500), within(950), within(1000))
+}
+
+/// Without digits nobody needs: what was counted is an eighth too long at most.
+fn span(ms: u64) -> String {
+    let fine = match ms {
+        0..1_000 => 1,
+        1_000..10_000 => 100,
+        10_000..3_600_000 => 1_000,
+        _ => 60_000,
+    };
+    humantime::format_duration(Duration::from_millis(ms.div_ceil(fine) * fine)).to_string()
+}
+
+/// What was counted, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct StatsView<'a> {
+    path: &'a str,
+    total: TallyView,
+    owners: Vec<OwnerView<'a>>,
+}
+
+#[derive(Serialize)]
+struct OwnerView<'a> {
+    /// `null` for those who are counted together.
+    owner: Option<&'a str>,
+    #[serde(flatten)]
+    tally: TallyView,
+}
+
+#[derive(Serialize)]
+struct TallyView {
+    holds: u64,
+    held_ms: SpansView,
+    lease_ms: SpansView,
+    overran: u64,
+    cleanups: u64,
+    cleanup_ms: SpansView,
+    allotted_ms: SpansView,
+    preemptions: u64,
+    waited_ms: SpansView,
+    in_time: u64,
+    late: u64,
+    forced: u64,
+    refused: u64,
+    share_in_time: Option<f64>,
+    suggested_lease_ms: Option<u64>,
+    suggested_cleanup_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct SpansView {
+    p50: Option<u64>,
+    p95: Option<u64>,
+    p99: Option<u64>,
+    max: Option<u64>,
+}
+
+impl SpansView {
+    fn of(times: &Histogram) -> Self {
+        let [p50, p95, p99, max] = [500, 950, 990, 1000].map(|per_mille| times.quantile(per_mille));
+        SpansView { p50, p95, p99, max }
+    }
+}
+
+impl TallyView {
+    fn of(tally: &Tally) -> Self {
+        TallyView {
+            holds: tally.holds(),
+            held_ms: SpansView::of(&tally.held),
+            lease_ms: SpansView::of(&tally.leases),
+            overran: tally.overran,
+            cleanups: tally.cleanups.count(),
+            cleanup_ms: SpansView::of(&tally.cleanups),
+            allotted_ms: SpansView::of(&tally.allotted),
+            preemptions: tally.preemptions(),
+            waited_ms: SpansView::of(&tally.waited),
+            in_time: tally.in_time,
+            late: tally.late,
+            forced: tally.forced,
+            refused: tally.refused,
+            share_in_time: tally.share_in_time(),
+            suggested_lease_ms: tally.suggested_lease_ms(),
+            suggested_cleanup_ms: tally.suggested_cleanup_ms(),
+        }
+    }
+}
+
+impl<'a> StatsView<'a> {
+    fn of(path: &'a str, counted: &'a Statistics) -> Self {
+        let owners = counted.owners.iter().map(|(owner, tally)| (Some(owner.as_str()), tally));
+        let others = (counted.others != Tally::default()).then_some((None, &counted.others));
+        let owners = owners.chain(others).map(|(owner, tally)| OwnerView { owner, tally: TallyView::of(tally) });
+        StatsView { path, total: TallyView::of(&counted.total()), owners: owners.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_without_digits_nobody_needs() {
+        assert_eq!([0, 999, 1_234, 61_001, 3_725_000].map(span), ["0s", "999ms", "1s 300ms", "1m 2s", "1h 3m"]);
+    }
+}

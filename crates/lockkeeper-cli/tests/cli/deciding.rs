@@ -1,0 +1,186 @@
+//! `requests`, `approve` and `reject`: what becomes of a leased lock whose owner does not clean up.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Home, Running, Served, failure, text, until};
+
+/// A fleet of two machines: one has an owner that hangs, on the other somebody wants its lock.
+struct Fleet {
+    home: Home,
+    hung: Running,
+    _served: Served,
+}
+
+impl Fleet {
+    fn start(owner: &[&str]) -> Self {
+        let machine = Home::new();
+        let served = Served::start(&machine);
+        let home = Home::with_servers(&served.address);
+        let args = [&["--lease", "10m", "--cleanup", "200ms", "-m", "nightly index"], owner].concat();
+        let mut hung = home.spawn("a", &args, "echo up; read line");
+        assert_eq!(hung.line(), "up");
+        hung.signal(Signal::STOP);
+        Fleet { home, hung, _served: served }
+    }
+
+    fn want(&self, args: &[&str]) -> Running {
+        let args = [&["--lease", "10m", "--priority", "5", "-m", "urgent"], args].concat();
+        self.home.spawn("a", &args, "echo in; read line")
+    }
+
+    /// The decision that is waited for, once it is.
+    fn waited_for(&self) -> Value {
+        let mut found = Value::Null;
+        until("a decision is waited for", || {
+            let output = self.home.output(&["requests", "--json"]);
+            let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
+            found = listing["requests"][0].clone();
+            !found.is_null()
+        });
+        found
+    }
+
+    fn decided(&self) -> Vec<Value> {
+        let output = self.home.output(&["requests", "--decided", "--json"]);
+        let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
+        listing["decisions"].as_array().unwrap().clone()
+    }
+
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.home.file(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+/// H-76: found and approved from another machine, by a person with a reason, which stays.
+#[test]
+fn an_operator_approves_and_the_command_runs() {
+    let mut fleet = Fleet::start(&[]);
+    let mut high = fleet.want(&["--ask", "10m"]);
+    let request = fleet.waited_for();
+    assert_eq!((&request["path"], &request["owner_message"]), (&"/locks/a".into(), &"nightly index".into()));
+    assert_eq!((&request["requestor_message"], &request["requestor_priority"]), (&"urgent".into(), &5.into()));
+    assert!(request["elapsed_ms"].as_u64() >= Some(200) && request["allotted_ms"] == 200, "{request}");
+    let told = String::from_utf8(fleet.home.output(&["requests"]).stdout).unwrap();
+    for say in ["/locks/a", "nightly index", "urgent", "no answer is a no", request["id"].as_str().unwrap()] {
+        assert!(told.contains(say), "{say:?} is missing in {told}");
+    }
+    let (code, line) = failure(&fleet.home.output(&["approve", "a", "--reason", " "]));
+    assert_eq!(
+        (code, line.as_str()),
+        (Some(64), "what is done to /locks/a needs a reason: those who ask later read it")
+    );
+    assert_eq!(failure(&fleet.home.output(&["approve", "b", "-r", "x"])).0, Some(1));
+    let approved = fleet.home.output(&["approve", "a", "--reason", "its host hangs"]);
+    assert!(approved.status.success(), "{approved:?}");
+    assert_eq!(high.line(), "in");
+    let decided = fleet.decided();
+    assert_eq!((decided.len(), &decided[0]["approved"]), (1, &true.into()));
+    assert_eq!((&decided[0]["why"], &decided[0]["by_rule"]), (&"its host hangs".into(), &false.into()));
+    assert_eq!(failure(&fleet.home.output(&["approve", "a", "-r", "again"])).0, Some(1));
+    // Who hung finds out when it goes on.
+    fleet.hung.signal(Signal::CONT);
+    assert_eq!(fleet.hung.end().0, Some(79));
+    high.close_stdin();
+    high.wait();
+}
+
+/// H-76: the owner keeps the lock, and the command does not run.
+#[test]
+fn an_operator_rejects_and_so_does_silence() {
+    let fleet = Fleet::start(&[]);
+    let mut high = fleet.want(&["--ask", "10m"]);
+    fleet.waited_for();
+    assert!(fleet.home.output(&["reject", "a", "--reason", "let it finish"]).status.success());
+    let (code, told) = high.end();
+    assert_eq!(code, Some(75), "{told}");
+    assert!(told.contains("has not been finished"), "{told}");
+    assert_eq!(fleet.decided()[0]["approved"], false);
+    let (code, told) = fleet.want(&["--ask", "300ms"]).end();
+    assert_eq!(code, Some(75), "{told}");
+    assert_eq!(fleet.decided().len(), 1, "silence is nobody's decision");
+    assert_eq!(fleet.home.show("a")["lease"]["requestor"], Value::Null);
+}
+
+/// H-77: by a rule of the settings file, audited with its name; without one that is meant, the plain error.
+#[test]
+fn a_rule_of_the_settings_file_decides() {
+    let rule = "[[transfer]]\nname = \"batch yields\"\nowner = \"batch-*\"\nrequestor = \"online\"\n";
+    let fleet = Fleet::start(&["--id", "batch-7"]);
+    let config = fleet.file("config.toml", rule);
+    let config = config.to_str().unwrap();
+    let (code, told) = fleet.want(&["--config", config, "--id", "somebody"]).end();
+    assert_eq!(code, Some(75), "{told}");
+    let mut high = fleet.want(&["--config", config, "--id", "online"]);
+    assert_eq!(high.line(), "in");
+    let decided = fleet.decided();
+    assert_eq!((&decided[0]["by_rule"], &decided[0]["on_behalf_of"]), (&true.into(), &"batch yields".into()));
+    let told = String::from_utf8(fleet.home.output(&["requests", "--decided"]).stdout).unwrap();
+    assert!(told.contains("online may take it from batch-7") && told.contains("batch yields"), "{told}");
+    high.close_stdin();
+    high.wait();
+}
+
+/// H-75: a command gets all facts, and its success is no answer.
+/// H-76: one that answers in so many words decides.
+#[test]
+fn an_alert_command_is_told_and_may_decide() {
+    let fleet = Fleet::start(&[]);
+    let told = fleet.home.file("told");
+    let tell = format!("cat > {}", told.display());
+    let mut high = fleet.want(&["--ask", "10m", "--alert-command", &tell]);
+    let request = fleet.waited_for();
+    until("the alert", || std::fs::read(&told).is_ok_and(|told| !told.is_empty()));
+    let alert: Value = serde_json::from_str(&text(&told)).unwrap();
+    assert_eq!((&alert["event"], &alert["request"]), (&"cleanup_unfinished".into(), &request["id"]));
+    for fact in ["path", "owner", "owner_message", "owner_priority", "allotted_ms", "requestor", "requestor_priority"] {
+        assert_eq!(alert[fact], request[fact], "{fact}");
+    }
+    assert!(fleet.home.output(&["reject", "a", "-r", "no"]).status.success());
+    assert_eq!(high.end().0, Some(75));
+    let says = r#"echo paged; echo '{"decision": "approve", "by": "pager", "why": "nobody at home"}'"#;
+    let mut high = fleet.want(&["--ask", "10m", "--alert-command", says]);
+    assert_eq!(high.line(), "in");
+    let decided = fleet.decided();
+    let last = decided.last().unwrap();
+    assert_eq!((&last["on_behalf_of"], &last["why"]), (&"pager".into(), &"nobody at home".into()));
+    high.close_stdin();
+    high.wait();
+}
+
+/// H-75: the same by HTTP, once.
+#[test]
+fn an_address_on_the_web_is_told_and_may_decide() {
+    let fleet = Fleet::start(&[]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/locks", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut seen = Vec::new();
+        let mut chunk = [0; 4096];
+        while !String::from_utf8_lossy(&seen).contains("requestor_priority\":5") {
+            let read = stream.read(&mut chunk).unwrap();
+            assert!(read > 0);
+            seen.extend_from_slice(&chunk[..read]);
+        }
+        let body = r#"{"decision":"approve","by":"bot","why":"stale"}"#;
+        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len()).unwrap();
+        String::from_utf8(seen).unwrap()
+    });
+    let mut high = fleet.want(&["--ask", "10m", "--alert-webhook", &url]);
+    assert_eq!(high.line(), "in");
+    let seen = server.join().unwrap();
+    assert!(seen.starts_with("POST /locks HTTP/1.1") && seen.contains("\"cleanup_unfinished\""), "{seen}");
+    assert_eq!(fleet.decided()[0]["on_behalf_of"], "bot");
+    high.close_stdin();
+    high.wait();
+    let bad =
+        fleet.home.output(&["run", "a", "--lease", "1m", "--ask", "1s", "--alert-webhook", "file:///x", "--", "true"]);
+    assert_eq!(bad.status.code(), Some(64), "{bad:?}");
+}
