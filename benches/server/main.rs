@@ -109,7 +109,11 @@ fn main() -> Result<()> {
             let before = side.memory_mb()?;
             let _idle = client::idle_sessions(side.addr(), args.sessions)?;
             let now = side.memory_mb()?;
-            println!("{} with {} idle sessions: {now:.1} MB resident, {before:.1} MB before", side.name(), args.sessions);
+            println!(
+                "{} with {} idle sessions: {now:.1} MB resident, {before:.1} MB before",
+                side.name(),
+                args.sessions
+            );
         }
     }
     Ok(())

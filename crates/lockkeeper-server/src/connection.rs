@@ -1,13 +1,13 @@
 //! One TCP connection: frames from the socket to the engine, bytes from the outbox to the socket.
 //!
-//! Two tasks, so that a client that does not read cannot keep the server from hearing it, and one that does not speak
-//! cannot keep it from being told. Neither can slow down any other connection: the reader stops taking requests while too
-//! many answers wait, and the engine never waits for a socket.
+//! Receiving and sending go on side by side in one task, so that a client that does not read cannot keep the server from
+//! hearing it, and one that does not speak cannot keep it from being told. Neither can slow down any other connection: the
+//! reader stops taking requests while too many answers wait, and the engine never waits for a socket.
 
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,14 +15,15 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
-use tokio_util::codec::Decoder;
+use tokio_util::codec::{Decoder, LengthDelimitedCodec};
 use tracing::{debug, warn};
 
 use crate::engine::Engine;
 #[cfg(feature = "faults")]
 use crate::faults;
-use crate::machine::ConnectionId;
+use crate::machine::{ConnectionId, Identity};
 use crate::outbox::Outbox;
+use crate::stats::Counters;
 use crate::transport::{self, Opened, Reader, Writer};
 use crate::words;
 
@@ -35,14 +36,60 @@ const MAX_BACKLOG: usize = 1 << 20;
 
 /// Serves one client until it goes.
 pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, address: SocketAddr, max_frame: usize) {
+    // Boxed like all that is not for long: there may be ten thousand of these tasks.
+    let Some((mut incoming, write, identity)) = Box::pin(greet(&engine, stream, address, max_frame)).await else {
+        return;
+    };
+    let (id, outbox) = engine.borrow_mut().accept(address, identity);
+    let counters = engine.borrow().counters.clone();
+    let mut sending = pin!(send_all(&counters, &outbox, write));
+    // What a frame leads to goes out in the same turn: the sender is asked after the receiver.
+    let mut sent = false;
+    let stopped = tokio::select! {
+        biased;
+        () = outbox.ended.notified() => Ok(()),
+        stopped = receive_all(&engine, id, &outbox, &mut incoming) => stopped,
+        () = &mut sending => {
+            sent = true;
+            Ok(())
+        }
+    };
+    if let Err(error) = stopped {
+        warn!(client = %address, %error, "closing a connection");
+    } else if outbox.is_closing() {
+        let mut farewell = Box::pin(farewell(&outbox, &mut incoming.read));
+        loop {
+            tokio::select! {
+                () = &mut farewell => break,
+                () = &mut sending, if !sent => sent = true,
+            }
+        }
+    }
+    engine.borrow_mut().disconnected(id);
+}
+
+/// The receiving half of a connection with what has come and was not taken yet.
+struct Incoming {
+    read: Reader,
+    buffer: BytesMut,
+    framing: LengthDelimitedCodec,
+}
+
+/// Hears who is there: a client, or an operator who gets the answer at once.
+async fn greet(
+    engine: &RefCell<Engine>,
+    stream: TcpStream,
+    address: SocketAddr,
+    max_frame: usize,
+) -> Option<(Incoming, Writer, Option<Identity>)> {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(client = %address, %error, "cannot turn off delayed sending");
     }
-    let Opened { mut read, mut write, identity } = match open(&engine, stream).await {
+    let Opened { mut read, mut write, identity } = match open(engine, stream).await {
         Ok(opened) => opened,
         Err(error) => {
             debug!(client = %address, %error, "no connection came of it");
-            return;
+            return None;
         }
     };
     let mut buffer = BytesMut::new();
@@ -56,29 +103,17 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     });
     if !matches!(greeted.await, Ok(Ok(()))) {
         debug!(client = %address, "gone without a word");
-        return;
+        return None;
     }
     #[cfg(feature = "faults")]
-    faults::thawed(&engine).await;
+    faults::thawed(engine).await;
     let answer = words::answer(&engine.borrow(), &buffer[..4]);
     if let Some(answer) = answer {
         let _ = write.send(answer.as_bytes()).await;
         let _ = write.finish().await;
-        return;
+        return None;
     }
-    let (id, outbox) = engine.borrow_mut().accept(address, identity);
-    let writer = tokio::task::spawn_local(send_all(Rc::clone(&engine), Rc::clone(&outbox), write));
-    let stopped = tokio::select! {
-        () = outbox.ended.notified() => Ok(()),
-        stopped = receive_all(&engine, id, &outbox, &mut read, buffer, max_frame) => stopped,
-    };
-    if let Err(error) = stopped {
-        warn!(client = %address, %error, "closing a connection");
-    } else if outbox.is_closing() {
-        farewell(&outbox, &mut read).await;
-    }
-    engine.borrow_mut().disconnected(id);
-    writer.abort();
+    Some((Incoming { read, buffer, framing: crate::wire::framing(max_frame) }, write, identity))
 }
 
 /// Gives a closing connection its time to send what is queued, and the client its time to read it.
@@ -117,15 +152,12 @@ async fn receive_all(
     engine: &RefCell<Engine>,
     id: ConnectionId,
     outbox: &Rc<Outbox>,
-    read: &mut Reader,
-    mut buffer: BytesMut,
-    max_frame: usize,
+    Incoming { read, buffer, framing }: &mut Incoming,
 ) -> io::Result<()> {
-    let mut framing = crate::wire::framing(max_frame);
-    // Boxed to be gone once the client has greeted: there may be ten thousand of these.
+    // Boxed to be gone once the client has greeted.
     let mut greeting = Some(Box::pin(sleep(GREETING)));
     loop {
-        while let Some(frame) = framing.decode(&mut buffer)? {
+        while let Some(frame) = framing.decode(buffer)? {
             while outbox.backlog() > MAX_BACKLOG && !outbox.is_closing() {
                 outbox.room.notified().await;
             }
@@ -145,10 +177,10 @@ async fn receive_all(
             greeting = None;
         }
         if buffer.is_empty() {
-            buffer = BytesMut::new();
+            *buffer = BytesMut::new();
         }
         let received = tokio::select! {
-            received = read.receive(&mut buffer) => received,
+            received = read.receive(buffer) => received,
             () = until(greeting.as_mut()) => return Err(io::ErrorKind::TimedOut.into()),
         };
         match received {
@@ -168,9 +200,8 @@ async fn until(timer: Option<&mut Pin<Box<Sleep>>>) {
     }
 }
 
-async fn send_all(engine: Rc<RefCell<Engine>>, outbox: Rc<Outbox>, mut write: Writer) {
-    let counters = engine.borrow().counters.clone();
-    drop(engine);
+/// Sends what may be sent, until the client is gone or has been told everything.
+async fn send_all(counters: &Counters, outbox: &Outbox, mut write: Writer) {
     loop {
         if let Some(bytes) = outbox.take() {
             counters.bytes_sent.fetch_add(bytes.len() as u64, Relaxed);

@@ -12,15 +12,18 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+};
 
 use crate::error::ServerError;
 use crate::machine::{Node, Owner, Tree};
 use crate::request::{Acl, AclId};
+use crate::tree::Loader;
 use crate::wire::jute::{self, Malformed, Reader};
 
 /// The layout that this program writes. It also reads the one before, which has no seal, and makes it its own.
@@ -36,6 +39,10 @@ const NEXT_SESSION: &str = "next_session";
 const STORE_ID: &str = "store_id";
 /// Fingerprint of the other numbers and of what all records add up to.
 const SEAL: &str = "seal";
+
+/// How many records a chunk of a start takes, and how many chunks may wait to become part of the tree.
+const CHUNK: usize = 512;
+const CHUNKS: usize = 8;
 
 /// The tree lives in memory, so the database's own cache has little to do.
 const CACHE_BYTES: usize = 4 << 20;
@@ -161,24 +168,21 @@ impl DiskStore {
             sum = sum.wrapping_add(session_print(id.value(), timeout_ms, &password));
             sessions.push((id.value(), Duration::from_millis(timeout_ms), password));
         }
-        let mut nodes = Vec::new();
-        for entry in read.open_table(NODES)?.iter()? {
-            let (path, value) = entry?;
-            sum = sum.wrapping_add(node_print(path.value(), value.value()));
-            match decode_node(value.value()) {
-                Ok(node) => nodes.push((Arc::from(path.value()), node)),
-                Err(Malformed) => return Ok(Some(Err(self.damaged(format!("node {} cannot be read", path.value()))))),
-            }
-        }
+        let nodes = read.open_table(NODES)?;
+        // A damaged count must not be believed: no record is shorter than this.
+        let room = self.path.join("state.redb").metadata()?.len() / 64;
+        let expected = usize::try_from(nodes.len()?.min(room)).unwrap_or(0);
+        let (tree, nodes_sum) = read_tree(&nodes, expected)?;
+        let sum = sum.wrapping_add(nodes_sum);
         (self.sum, self.store_id) = (sum, store_id);
         let seal = meta.get(SEAL)?.map(|value| value.value());
         if sealed && seal != Some(self.seal(zxid, next_session, sum)) {
             let what = "the records in state.redb are not those that were committed".to_owned();
             return Ok(Some(Err(self.damaged(what))));
         }
-        Ok(Some(match Tree::load(nodes) {
+        Ok(Some(match tree {
             Ok(tree) => Ok(State { tree, sessions, zxid, next_session, store_id }),
-            Err(orphan) => Err(self.damaged(format!("node {orphan} has no parent"))),
+            Err(what) => Err(self.damaged(format!("state.redb: {what}"))),
         }))
     }
 
@@ -248,6 +252,40 @@ impl Store for DiskStore {
     fn commit(&mut self, batch: &Batch) -> Result<(), ServerError> {
         self.write(batch).map_err(|error| database_error(&self.path, error))
     }
+}
+
+/// Reads all nodes, about `expected` of them: the tree, or what is wrong with it, and what their fingerprints add up to.
+fn read_tree(nodes: &ReadOnlyTable<&str, &[u8]>, expected: usize) -> Result<(Result<Tree, String>, u64), redb::Error> {
+    // Two halves of about the same work: reading and judging the records, and building the tree of them.
+    std::thread::scope(|scope| {
+        let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
+        let mut loader = Loader::new(expected, Arc::clone(&open));
+        let (chunks, inbox) = mpsc::sync_channel::<Vec<(Arc<str>, Node)>>(CHUNKS);
+        let building = std::thread::Builder::new().spawn_scoped(scope, move || {
+            for (path, node) in inbox.into_iter().flatten() {
+                loader.add(path, node)?;
+            }
+            loader.finish()
+        })?;
+        let mut sum = 0_u64;
+        let mut chunk = Vec::with_capacity(CHUNK);
+        for entry in nodes.iter()? {
+            let (path, value) = entry?;
+            sum = sum.wrapping_add(node_print(path.value(), value.value()));
+            let Ok(node) = decode_node(value.value(), &open) else {
+                return Ok((Err(format!("node {} cannot be read", path.value())), sum));
+            };
+            chunk.push((Arc::from(path.value()), node));
+            if chunk.len() == CHUNK {
+                // Nobody takes it any more if the tree has failed already; the rest still counts for the seal.
+                let _ = chunks.send(std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK)));
+            }
+        }
+        let _ = chunks.send(chunk);
+        drop(chunks);
+        let tree = building.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((tree.map_err(|lost| format!("node {lost} has no place in the tree")), sum))
+    })
 }
 
 fn database_error(path: &Path, error: impl Into<redb::Error>) -> ServerError {
@@ -383,7 +421,8 @@ fn encode_node(out: &mut BytesMut, node: &Node) {
     jute::put_buffer(out, node.data.as_deref());
 }
 
-fn decode_node(bytes: &[u8]) -> Result<Node, Malformed> {
+/// `open` is the one copy of the list that nearly every node has.
+fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malformed> {
     let mut reader = Reader::new(bytes);
     let tag = reader.u8()?;
     let value = reader.i64()?;
@@ -397,18 +436,15 @@ fn decode_node(bytes: &[u8]) -> Result<Node, Malformed> {
     let (czxid, mzxid, pzxid) = (reader.i64()?, reader.i64()?, reader.i64()?);
     let (ctime, mtime) = (reader.i64()?, reader.i64()?);
     let (version, aversion, creates) = (reader.i32()?, reader.i32()?, reader.i32()?);
-    let mut acl = reader.vector(12, |reader| {
+    let acl = reader.vector(12, |reader| {
         let perms = reader.i32()?;
         let (scheme, id) = (reader.text()?, reader.text()?);
         let id = if scheme == "world" && id == "anyone" { AclId::WorldAnyone } else { AclId::Other { scheme, id } };
         Ok(Acl { perms, id })
     })?;
-    if acl.is_empty() {
-        acl.push(Acl::OPEN);
-    }
+    let acl = if acl.is_empty() { Arc::clone(open) } else { Arc::from(acl) };
     let data = reader.data()?;
     let children = Default::default();
-    let acl = Arc::from(acl);
     Ok(Node { data, acl, owner, czxid, mzxid, pzxid, ctime, mtime, version, aversion, creates, children })
 }
 

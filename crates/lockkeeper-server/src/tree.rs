@@ -121,10 +121,62 @@ pub struct TreeEvent {
     pub acl: Arc<[Acl]>,
 }
 
+/// Rebuilds a tree from stored nodes in path order.
+///
+/// Siblings come mostly together in that order, so a parent is looked up once for a whole run of them, and its list is built
+/// from a sorted one: a million nodes are a matter of a second.
+#[derive(Debug)]
+pub(crate) struct Loader {
+    tree: Tree,
+    /// The parent of the nodes that came last, with their names.
+    parent: Arc<str>,
+    names: Vec<Arc<str>>,
+}
+
+impl Loader {
+    /// Expects about this many nodes; `open` is the one copy of the access list that nearly every node has.
+    pub(crate) fn new(nodes: usize, open: Arc<[Acl]>) -> Self {
+        Self { tree: Tree::with_capacity(nodes, open), parent: Arc::from("/"), names: Vec::new() }
+    }
+
+    /// Takes the next node; `Err` names it if its parent has not come before it.
+    pub(crate) fn add(&mut self, path: Arc<str>, node: Node) -> Result<(), Arc<str>> {
+        let Some((parent, name)) = path::split(&path) else { return Err(path) };
+        if !name.is_empty() {
+            if *parent != *self.parent {
+                let Some((parent, _)) = self.tree.get_with_path(parent) else { return Err(path) };
+                let parent = Arc::clone(parent);
+                self.link();
+                self.parent = parent;
+            }
+            self.names.push(Arc::from(name));
+        }
+        self.tree.insert_loaded(path, node);
+        Ok(())
+    }
+
+    fn link(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        let Some(parent) = self.tree.nodes.get_mut(&self.parent) else { return };
+        if parent.children.is_empty() {
+            parent.children = names.into_iter().collect();
+        } else {
+            parent.children.extend(names);
+        }
+    }
+
+    /// The whole tree; `Err` names what every tree has and this one has not.
+    pub(crate) fn finish(mut self) -> Result<Tree, Arc<str>> {
+        self.link();
+        if self.tree.nodes.contains_key("/") { Ok(self.tree) } else { Err(Arc::from("/")) }
+    }
+}
+
 /// All nodes.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    nodes: HashMap<Arc<str>, Node>,
+    /// Boxed: a table of a million has another million of empty places.
+    nodes: HashMap<Arc<str>, Box<Node>>,
     ephemerals: BTreeMap<i64, BTreeSet<Arc<str>>>,
     containers: BTreeSet<Arc<str>>,
     ttls: BTreeSet<Arc<str>>,
@@ -144,72 +196,46 @@ impl Tree {
     pub fn new() -> Self {
         let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
         let read: Arc<[Acl]> = Arc::from([Acl::READ]);
-        let mut tree = Self::empty(&open);
-        tree.insert_loaded(Arc::from("/"), Node::primordial(&open));
-        tree.insert_loaded(Arc::from("/zookeeper"), Node::primordial(&open));
-        tree.insert_loaded(Arc::from("/zookeeper/config"), Node { aversion: -1, ..Node::primordial(&read) });
-        tree.insert_loaded(Arc::from("/zookeeper/quota"), Node::primordial(&open));
-        tree.link_children();
-        tree
+        let nodes = [
+            ("/", Node::primordial(&open)),
+            ("/zookeeper", Node::primordial(&open)),
+            ("/zookeeper/config", Node { aversion: -1, ..Node::primordial(&read) }),
+            ("/zookeeper/quota", Node::primordial(&open)),
+        ];
+        let mut loader = Loader::new(nodes.len(), open);
+        for (path, node) in nodes {
+            loader.add(Arc::from(path), node).expect("parents come first");
+        }
+        loader.finish().expect("the root is among them")
     }
 
-    fn empty(open: &Arc<[Acl]>) -> Self {
+    fn with_capacity(nodes: usize, open: Arc<[Acl]>) -> Self {
         Self {
-            nodes: HashMap::new(),
+            nodes: HashMap::with_capacity(nodes),
             ephemerals: BTreeMap::new(),
             containers: BTreeSet::new(),
             ttls: BTreeSet::new(),
             quotas: Quotas::default(),
             data_bytes: 0,
-            open: Arc::clone(open),
+            open,
         }
-    }
-
-    /// Rebuilds a tree from stored nodes, in any order; `Err` names a node whose parent is missing.
-    pub(crate) fn load(nodes: impl IntoIterator<Item = (Arc<str>, Node)>) -> Result<Self, Arc<str>> {
-        let mut tree = Self::empty(&Arc::from([Acl::OPEN]));
-        for (path, mut node) in nodes {
-            node.acl = tree.share_acl(&node.acl);
-            tree.insert_loaded(path, node);
-        }
-        let orphan = tree.nodes.keys().find(|path| {
-            path::split(path).is_none_or(|(parent, name)| !name.is_empty() && !tree.nodes.contains_key(parent))
-        });
-        if let Some(orphan) = orphan {
-            return Err(Arc::clone(orphan));
-        }
-        if !tree.nodes.contains_key("/") {
-            return Err(Arc::from("/"));
-        }
-        tree.link_children();
-        Ok(tree)
     }
 
     fn insert_loaded(&mut self, path: Arc<str>, node: Node) {
         self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
         self.index_owner(&path, node.owner, true);
         self.quotas.heed(&path, true);
-        self.nodes.insert(path, node);
-    }
-
-    fn link_children(&mut self) {
-        let paths: Vec<Arc<str>> = self.nodes.keys().cloned().collect();
-        for path in paths {
-            let Some((parent, name)) = path::split(&path) else { continue };
-            if !name.is_empty() {
-                self.nodes.get_mut(parent).expect("the loader found every parent").children.insert(Arc::from(name));
-            }
-        }
+        self.nodes.insert(path, Box::new(node));
     }
 
     /// The node at a path.
     pub fn get(&self, path: &str) -> Option<&Node> {
-        self.nodes.get(path)
+        self.nodes.get(path).map(Box::as_ref)
     }
 
     /// The node at a path with the tree's own copy of the path.
     pub(crate) fn get_with_path(&self, path: &str) -> Option<(&Arc<str>, &Node)> {
-        self.nodes.get_key_value(path)
+        self.nodes.get_key_value(path).map(|(path, node)| (path, &**node))
     }
 
     /// How many nodes there are, the root and `/zookeeper` included.
@@ -229,7 +255,7 @@ impl Tree {
 
     /// All nodes in path order; for dumps and the store, not for a hot path.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Node)> {
-        let mut all: Vec<_> = self.nodes.iter().collect();
+        let mut all: Vec<_> = self.nodes.iter().map(|(path, node)| (path, &**node)).collect();
         all.sort_unstable_by_key(|(path, _)| *path);
         all.into_iter()
     }
@@ -349,7 +375,7 @@ impl Tree {
         self.data_bytes += bytes;
         let (parent_acl, acl) = (Arc::clone(&parent.acl), Arc::clone(&node.acl));
         self.index_owner(path, node.owner, true);
-        self.nodes.insert(Arc::clone(path), node);
+        self.nodes.insert(Arc::clone(path), Box::new(node));
         self.quotas.heed(path, true);
         if let Some(counted) = quota::counted_path(path) {
             let (nodes, bytes) = self.holdings(counted);
