@@ -40,8 +40,8 @@ pub(crate) const PANICS_IN_TESTS: i32 = 666;
 #[derive(Debug)]
 struct Peer {
     address: SocketAddr,
-    /// Whom its transport has proved it to be, until it has greeted.
-    identity: Option<Identity>,
+    /// Whom its transport has proved it to be, until it has greeted. Boxed, for hardly any has one.
+    identity: Option<Box<Identity>>,
     outbox: Rc<Outbox>,
     /// Has sent its connect request.
     greeted: bool,
@@ -177,7 +177,7 @@ impl Engine {
         let trusted = self.config.secret.is_none();
         let peer = Peer {
             address,
-            identity,
+            identity: identity.map(Box::new),
             outbox: Rc::clone(&outbox),
             greeted: false,
             trusted,
@@ -230,7 +230,7 @@ impl Engine {
             self.machine.connect(id, &request, password, now, &mut self.effects);
             self.machine.locate(id, address);
             if let Some(identity) = identity {
-                self.machine.identify(id, identity);
+                self.machine.identify(id, *identity);
             }
             if request.session != 0 {
                 // A resumed session may have a new timeout, which is not a transaction.
