@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
 use xshell::cmd;
 
-use crate::{acceptance, interop, neighbours, peers, tls, zookeeper};
+use crate::{acceptance, crash, fuzz, interop, neighbours, peers, tls, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -32,6 +32,8 @@ pub(crate) fn run() -> Result<()> {
         // runs `cargo deny check`.
         Ok(cmd!(sh, "cargo deny check bans licenses sources").run()?)
     })?;
+    step("kill -9 in the middle of writes", || crash::kill(&sh, crash::ROUNDS, None))?;
+    step("inputs that nobody would send", || fuzz::run(&sh, &fuzz::Options::of(60)))?;
     step("Kazoo's suite against the embedded server", || peers::kazoo(&sh, &[]))?;
     step("Apache ZooKeeper", || {
         let distribution = Distribution::install()?;
@@ -40,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
         Ok(())
     })?;
     step("our server beside Apache's", || match Distribution::fetch(peers::APACHE) {
-        Ok(_) => peers::apache(&sh, 1_000),
+        Ok(_) => peers::apache(&sh, peers::SCRIPTS),
         Err(why) => {
             // A build machine may not reach Maven Central; a person runs `cargo xtask peers apache` where that can be.
             eprintln!("NOT COMPARED, for there is no ZooKeeper {}: {why}", peers::APACHE);

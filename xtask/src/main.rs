@@ -5,6 +5,8 @@
 mod acceptance;
 mod beside;
 mod ci;
+mod crash;
+mod fuzz;
 mod interop;
 mod neighbours;
 mod peers;
@@ -48,6 +50,10 @@ enum Chore {
     Interop(interop::Command),
     /// Tests locks over TLS, on the embedded server and on Apache's; needs Java.
     Tls(tls::Options),
+    /// Kills the embedded server in the middle of its work, and damages its data, many times.
+    Crash(crash::Options),
+    /// Sends the embedded server what nobody would, for as long as wanted.
+    Fuzz(fuzz::Options),
     /// Runs the test suites of other clients against the embedded server.
     #[command(subcommand)]
     Peers(peers::Command),
@@ -79,6 +85,8 @@ fn main() -> ExitCode {
         Chore::Search(command) => command.run(),
         Chore::Interop(command) => interop::run(&command).map(|()| ExitCode::SUCCESS),
         Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Fuzz(options) => shell().and_then(|sh| fuzz::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -15,6 +15,7 @@ use lockkeeper::{Class, Dialect};
 use rustix::process::Signal;
 
 use crate::exit::{Code, Failure};
+use crate::limits::LimitArgs;
 use crate::output::Printer;
 
 /// Runs commands under locks that hold across processes and machines.
@@ -558,6 +559,9 @@ pub(crate) struct ServeArgs {
     /// Where the default data directory is [env: LOCKKEEPER_STATE_DIR]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// How far clients can make it grow.
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 /// Parses the command line; help, version and mistakes are printed here.
@@ -610,7 +614,7 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
     Failure::new(Code::Usage, message).hint(hint)
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 500ms, 30s, 5m or 3h"))
 }
 

@@ -12,6 +12,7 @@ mod exit;
 mod grace;
 mod kind;
 mod launcher;
+mod limits;
 mod local;
 mod output;
 mod settings;

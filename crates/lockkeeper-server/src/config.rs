@@ -207,10 +207,10 @@ impl Config {
         self
     }
 
-    /// Sets how often containers and TTL nodes are looked after.
+    /// Sets how often containers and TTL nodes are looked after; at least 1 ms.
     #[must_use]
     pub fn with_container_check(mut self, interval: Duration) -> Self {
-        self.container_check = interval;
+        self.container_check = interval.max(Duration::from_millis(1));
         self
     }
 

@@ -25,6 +25,8 @@ mod engine;
 mod error;
 #[cfg(feature = "faults")]
 pub mod faults;
+#[cfg(test)]
+mod fuzz;
 mod identity;
 mod limits;
 pub mod machine;

@@ -337,7 +337,9 @@ impl Parts {
         }
         let mut working = tokio::task::spawn_local({
             let engine = Rc::clone(&engine);
-            let (tick_interval, max_frame) = (config.tick.min(config.container_check), config.max_frame);
+            // Of at least 1 ms, however the fields were set.
+            let tick_interval = config.tick.min(config.container_check).max(Duration::from_millis(1));
+            let max_frame = config.max_frame;
             async move {
                 let mut connections = JoinSet::new();
                 tokio::select! {

@@ -391,7 +391,7 @@ fn session_print(id: i64, timeout_ms: u64, password: &[u8; 16]) -> u64 {
     fingerprint([&id.to_be_bytes()[..], &timeout_ms.to_be_bytes(), password])
 }
 
-fn encode_node(out: &mut BytesMut, node: &Node) {
+pub(crate) fn encode_node(out: &mut BytesMut, node: &Node) {
     let (tag, value) = match node.owner {
         Owner::None => (0, 0),
         Owner::Session(id) => (1, id),
@@ -422,7 +422,7 @@ fn encode_node(out: &mut BytesMut, node: &Node) {
 }
 
 /// `open` is the one copy of the list that nearly every node has.
-fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malformed> {
+pub(crate) fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malformed> {
     let mut reader = Reader::new(bytes);
     let tag = reader.u8()?;
     let value = reader.i64()?;

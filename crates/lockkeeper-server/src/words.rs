@@ -242,6 +242,11 @@ fn watches_by_session(engine: &Engine) -> String {
     text
 }
 
+/// A limit as Apache's server shows it: 0 stands for none.
+fn shown(limit: usize) -> String {
+    if limit == usize::MAX { 0 } else { limit }.to_string()
+}
+
 /// Settings under Apache's names where it has one, in its order.
 pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
     let config = &engine.config;
@@ -257,6 +262,13 @@ pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
         ("tickTime", millis(config.tick).to_string()),
         ("minSessionTimeout", millis(*timeouts.start()).to_string()),
         ("maxSessionTimeout", millis(*timeouts.end()).to_string()),
+        ("maxClientCnxns", shown(config.limits.connections_per_address)),
+        ("maxCnxns", shown(config.limits.connections)),
+        ("maxSessions", shown(config.limits.sessions)),
+        ("maxNodes", shown(config.limits.nodes)),
+        ("maxDataBytes", config.limits.data_bytes.to_string()),
+        ("maxWatches", shown(config.limits.watches)),
+        ("enforceQuota", config.enforce_quotas.to_string()),
         ("jute.maxbuffer", config.max_frame.to_string()),
         ("containerCheckIntervalMs", millis(config.container_check).to_string()),
         ("containerMaxNeverUsedIntervalMs", millis(config.container_unused).to_string()),

@@ -21,7 +21,7 @@ use client::*;
 /// The level of the protocol that ours claims; others differ in more than they tell.
 const LEVEL: &str = "3.9.5";
 /// How many scripts, and how many requests in each.
-const SCRIPTS: u64 = 1_000;
+const SCRIPTS: u64 = 2_000;
 const STEPS: usize = 40;
 
 /// One request as both servers get it.
@@ -305,6 +305,7 @@ fn ours_answers_as_apaches() {
         Some(seed) => (seed, 1),
         None => (1, seed("LOCKKEEPER_SCRIPTS").unwrap_or(SCRIPTS)),
     };
+    println!("LOCKKEEPER_SEED from {first} to {}", first + count - 1);
     for seed in first..first + count {
         let root = format!("/script-{seed}");
         let mut author = Author { rng: fastrand::Rng::with_seed(seed), root: root.clone() };

@@ -35,6 +35,7 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         .allow_remote(args.allow_remote)
         .with_storage(storage)
         .with_first_zxid(args.first_zxid);
+    config = args.limits.apply(config);
     config.admin = args.admin;
     if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
         let (certificate, key) = (read(certificate)?, read(key)?);

@@ -15,6 +15,7 @@ mod realms;
 mod revoking;
 mod running;
 mod secured;
+mod serving;
 mod several;
 mod showing;
 mod signals;

@@ -230,13 +230,25 @@ impl Victim {
 struct Acknowledged {
     /// Version of each node, or `None` if its deletion was acknowledged.
     nodes: BTreeMap<String, Option<i32>>,
+    /// Those of them that a restarted server has not been asked for yet.
+    fresh: Vec<String>,
+    /// Nodes that were to be made in one multi with a twin, acknowledged or not.
+    twins: Vec<String>,
     zxid: i64,
     session: Option<(Session, String)>,
+}
+
+impl Acknowledged {
+    fn note(&mut self, path: &str, version: Option<i32>) {
+        self.nodes.insert(path.to_owned(), version);
+        self.fresh.push(path.to_owned());
+    }
 }
 
 /// Creates, overwrites and deletes until the connection breaks, noting what was acknowledged.
 fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>, stop: &AtomicBool) {
     let Some(mut client) = Client::open(socket(addr), 0, 60_000, 0, &[]) else { return };
+    let known = || known.lock().unwrap();
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
         number += 1;
@@ -245,34 +257,50 @@ fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>,
             return;
         };
         assert_eq!(created.error, 0);
-        known.lock().unwrap().nodes.insert(path.clone(), Some(0));
+        known().note(&path, Some(0));
         if number == 1 {
-            known.lock().unwrap().session = Some((client.session.clone(), path));
+            known().session = Some((client.session.clone(), path));
             continue;
         }
-        let request = if number % 3 == 0 {
-            // Not acknowledged yet: until then, either is right.
-            known.lock().unwrap().nodes.remove(&path);
-            client.try_call(DELETE, bytes().text(&path).int(-1))
-        } else {
-            client.try_call(SET_DATA, bytes().text(&path).buffer(b"2").int(0))
+        let (request, version) = match number % 4 {
+            0 => {
+                // Not acknowledged yet: until then, either is right.
+                known().nodes.remove(&path);
+                (client.try_call(DELETE, bytes().text(&path).int(-1)), None)
+            }
+            1 => {
+                known().twins.push(path.clone());
+                let one = bytes().op(CREATE).create(&format!("{path}/one"), b"1", 0);
+                let both = one.op(CREATE).create(&format!("{path}/two"), b"2", 0).end();
+                (client.try_call(MULTI, both), Some(0))
+            }
+            _ => (client.try_call(SET_DATA, bytes().text(&path).buffer(b"2").int(0)), Some(1)),
         };
         let Ok(answer) = request else { return };
         assert_eq!(answer.error, 0);
-        let mut known = known.lock().unwrap();
-        known.nodes.insert(path, (number % 3 != 0).then_some(1));
+        let mut known = known();
+        if number % 4 == 1 {
+            known.note(&format!("{path}/one"), Some(0));
+            known.note(&format!("{path}/two"), Some(0));
+        }
+        known.note(&path, version);
         known.zxid = known.zxid.max(answer.zxid);
     }
 }
 
+/// `LOCKKEEPER_KILLS=n` kills n times; `cargo xtask crash` does.
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
     let directory = tempfile::tempdir().unwrap();
     let known: Vec<_> = (0..4).map(|_| Arc::new(Mutex::new(Acknowledged::default()))).collect();
-    for round in 0..8_u64 {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let (rounds, seed) = (number("LOCKKEEPER_KILLS").unwrap_or(8), number("LOCKKEEPER_SEED").unwrap_or(7));
+    println!("LOCKKEEPER_SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for round in 0..rounds {
         let victim = Victim::start(directory.path(), "exec \"$@\"");
         let addr = victim.addr;
-        check(addr, &known);
+        check(addr, &known, false);
         let stop = Arc::new(AtomicBool::new(false));
         let writers: Vec<_> = known
             .iter()
@@ -283,31 +311,42 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
                 std::thread::spawn(move || write_until_cut(addr, writer, &known, &stop))
             })
             .collect();
-        let acknowledged = || known.iter().map(|known| known.lock().unwrap().nodes.len()).sum::<usize>();
-        let before = acknowledged();
-        until("some writes are acknowledged", || acknowledged() > before + 20);
+        let acknowledged = || known.iter().map(|known| known.lock().unwrap().fresh.len()).sum::<usize>();
+        until("some writes are acknowledged", || acknowledged() > 20);
         // Somewhere in the middle of whatever it does.
-        std::thread::sleep(Duration::from_micros(round * 7_919 % 40_000));
+        std::thread::sleep(Duration::from_micros(rng.u64(..20_000)));
         victim.kill();
         stop.store(true, Ordering::Relaxed);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
+        if round % 50 == 49 {
+            println!("killed {} times", round + 1);
+        }
     }
     let victim = Victim::start(directory.path(), "exec \"$@\"");
-    check(victim.addr, &known);
+    check(victim.addr, &known, true);
     victim.kill();
+    let nodes: usize = known.iter().map(|known| known.lock().unwrap().nodes.len()).sum();
+    println!("killed {rounds} times; all of {nodes} acknowledged nodes are as they were left");
 }
 
-/// Compares what a restarted server has with what was acknowledged.
-fn check(addr: SocketAddr, known: &[Arc<Mutex<Acknowledged>>]) {
+/// Compares what a restarted server has with what was acknowledged: since the check before, or ever.
+fn check(addr: SocketAddr, known: &[Arc<Mutex<Acknowledged>>], all: bool) {
     let mut client = Client::connect(addr);
     for known in known {
-        let known = known.lock().unwrap();
-        for (path, version) in &known.nodes {
-            match (client.exists(path, false), version) {
+        let mut known = known.lock().unwrap();
+        let fresh = std::mem::take(&mut known.fresh);
+        let asked = if all { known.nodes.keys().cloned().collect() } else { fresh };
+        for path in asked {
+            let Some(version) = known.nodes.get(&path) else { continue };
+            match (client.exists(&path, false), version) {
                 (Some(stat), Some(version)) => assert!(stat.version >= *version, "{path} went back"),
                 (None, None) => {}
                 (found, _) => panic!("{path}: expected version {version:?}, found {found:?}"),
             }
+        }
+        for path in std::mem::take(&mut known.twins) {
+            let [one, two] = ["one", "two"].map(|twin| client.exists(&format!("{path}/{twin}"), false).is_some());
+            assert_eq!(one, two, "half of a multi below {path}");
         }
         assert!(client.last_zxid >= known.zxid, "time went back");
         if let Some((session, ephemeral)) = &known.session {
@@ -361,7 +400,29 @@ fn damaged_data_is_refused_or_harmless_but_never_believed() {
     };
     let whole = std::fs::read(directory.path().join("state.redb")).unwrap();
     let mut refused = 0;
-    for seed in 0..100 {
+    // Every byte where a page begins or ends, or all of them: `cargo xtask crash --cuts` is for that.
+    let every = std::env::var_os("LOCKKEEPER_CUTS").is_some();
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::write(copy.path().join("format"), "2\n").unwrap();
+    let state = copy.path().join("state.redb");
+    let lengths: Vec<usize> = match every {
+        true => (0..whole.len()).rev().collect(),
+        false => {
+            (0..whole.len()).step_by(32 << 10).flat_map(|at| [at + 1, at]).filter(|at| *at < whole.len()).collect()
+        }
+    };
+    println!("{} bytes, cut at {} places", whole.len(), lengths.len());
+    for keep in lengths {
+        std::fs::write(&state, &whole[..keep]).unwrap();
+        match start(copy.path()) {
+            Ok(server) => assert_eq!(wait(server.dump()).unwrap(), expected, "{keep} bytes left"),
+            Err(ServerError::Damaged { path, what }) => {
+                assert!(path == copy.path() && what.contains("state.redb"), "{keep} bytes left: {what}");
+            }
+            Err(error) => panic!("{keep} bytes left: {error:?}"),
+        }
+    }
+    for seed in 0..if every { 2_000 } else { 100 } {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut damaged = whole.clone();
         let at = rng.usize(..whole.len());

@@ -1,0 +1,138 @@
+//! How far clients can make a served server grow, and its times, as flags.
+//!
+//! Apart from the other arguments, for they belong together and nobody needs them to begin with. What is not given stays as
+//! the library has it.
+
+use std::time::Duration;
+
+use clap::value_parser;
+use lockkeeper_server::Config;
+
+use crate::args::duration;
+
+/// Bounds and times of `lockkeeper serve`.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Refuses longer frames, and so longer data: in bytes, or as 512K, 4M [default: 1048575, ZooKeeper's]
+    #[arg(long, value_name = "SIZE", value_parser = frame)]
+    pub max_frame: Option<usize>,
+    /// Refuses to hold more nodes; each takes about 400 bytes of memory besides its data [default: 10000000]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(4..))]
+    pub max_nodes: Option<u64>,
+    /// Refuses to hold more data, in bytes, or as 512M, 4G [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_data: Option<u64>,
+    /// Refuses to hold more watches [default: 10000000]
+    #[arg(long, value_name = "COUNT")]
+    pub max_watches: Option<usize>,
+    /// Turns away clients that would open more sessions [default: 1000000]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    pub max_sessions: Option<u64>,
+    /// Closes more connections at once [default: 65536]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    pub max_connections: Option<u64>,
+    /// Closes more connections from one address at once [default: as many as in all]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    pub max_connections_per_address: Option<u64>,
+    /// Keeps the hard limits of ZooKeeper's quotas, which are only logged otherwise
+    #[arg(long)]
+    pub enforce_quotas: bool,
+    /// Lets sessions expire at multiples of this [default: 500ms]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub tick: Option<Duration>,
+    /// Grants no shorter session timeout [default: 1s, or two ticks]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub min_session_timeout: Option<Duration>,
+    /// Grants no longer session timeout [default: 1m, or 120 ticks]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub max_session_timeout: Option<Duration>,
+    /// How often childless containers and outlived TTL nodes are removed [default: 1m]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub container_check: Option<Duration>,
+    /// How long a container is kept that never had a child [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub container_unused: Option<Duration>,
+}
+
+impl LimitArgs {
+    /// The configuration with what was given.
+    pub(crate) fn apply(&self, mut config: Config) -> Config {
+        let mut limits = config.limits;
+        let count = |given: Option<u64>, default| given.map_or(default, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        limits.nodes = count(self.max_nodes, limits.nodes);
+        limits.data_bytes = self.max_data.unwrap_or(limits.data_bytes);
+        limits.watches = self.max_watches.unwrap_or(limits.watches);
+        limits.sessions = count(self.max_sessions, limits.sessions);
+        limits.connections = count(self.max_connections, limits.connections);
+        limits.connections_per_address = count(self.max_connections_per_address, limits.connections_per_address);
+        if let Some(tick) = self.tick {
+            config = config.with_tick(tick).with_session_timeouts(tick * 2..=tick.saturating_mul(120));
+        }
+        if let Some(bounds) = config.session_timeouts.clone() {
+            let least = self.min_session_timeout.unwrap_or(*bounds.start());
+            let most = self.max_session_timeout.unwrap_or(*bounds.end());
+            config = config.with_session_timeouts(least..=most.max(least));
+        }
+        config.container_check = self.container_check.unwrap_or(config.container_check);
+        config.container_unused = self.container_unused.unwrap_or(config.container_unused);
+        config.max_frame = self.max_frame.unwrap_or(config.max_frame);
+        config.with_limits(limits).enforce_quotas(self.enforce_quotas)
+    }
+}
+
+/// A length of time that is not none, nor beyond what any clock counts to.
+fn some_time(text: &str) -> Result<Duration, String> {
+    const MOST: Duration = Duration::from_secs(366 * 24 * 3_600);
+    match duration(text)? {
+        time if time < Duration::from_millis(1) => Err("it must be at least 1ms".to_owned()),
+        time if time > MOST => Err("it must be at most a year".to_owned()),
+        time => Ok(time),
+    }
+}
+
+/// Bytes, with K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let unit = [('K', 10), ('M', 20), ('G', 30)].into_iter().find(|(unit, _)| text.ends_with(*unit));
+    let (digits, shift) = unit.map_or((text, 0), |(unit, shift)| (text.trim_end_matches(unit), shift));
+    let number: Option<u64> = digits.parse().ok();
+    number.and_then(|number| number.checked_mul(1 << shift)).ok_or_else(|| "write bytes, or 512K, 64M, 2G".to_owned())
+}
+
+/// A frame must hold a path and an access list, and its length is a signed number of 32 bits.
+fn frame(text: &str) -> Result<usize, String> {
+    let size = size(text)?;
+    if (1 << 10..=1 << 30).contains(&size) {
+        Ok(usize::try_from(size).expect("at most 2^30"))
+    } else {
+        Err("it must be between 1K and 1G".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_powers_of_1024() {
+        for (text, bytes) in [("0", 0), ("17", 17), ("2K", 2_048), ("3M", 3 << 20), ("4G", 4 << 30)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "K", "1T", "-1", "1.5G", "2KK", "99999999999G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        assert!(frame("1023").is_err() && frame("2G").is_err() && frame("4M") == Ok(4 << 20));
+        assert!(some_time("0s").is_err() && some_time("9999y").is_err() && some_time("1ms").is_ok());
+    }
+
+    #[test]
+    fn a_tick_moves_the_session_timeouts_unless_they_are_given() {
+        let config = |limits: LimitArgs| limits.apply(lockkeeper::embedded::server_config()).session_timeouts.unwrap();
+        let seconds = |from, to| Duration::from_secs(from)..=Duration::from_secs(to);
+        assert_eq!(config(LimitArgs::default()), seconds(1, 60));
+        let tick = Some(Duration::from_secs(2));
+        assert_eq!(config(LimitArgs { tick, ..LimitArgs::default() }), seconds(4, 240));
+        let least = Some(Duration::from_secs(300));
+        assert_eq!(config(LimitArgs { tick, min_session_timeout: least, ..LimitArgs::default() }), seconds(300, 300));
+    }
+}

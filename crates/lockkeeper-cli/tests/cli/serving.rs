@@ -1,0 +1,169 @@
+//! `lockkeeper serve` with everything that can be set.
+
+use std::io::{BufRead, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::harness::*;
+
+/// A served server and where its operators' HTTP is.
+struct Watched {
+    running: Running,
+    address: String,
+    admin: String,
+}
+
+fn serve(home: &Home, more: &[&str]) -> Watched {
+    let args = ["serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let mut running = Running::start(&mut home.command(&[&args[..], more].concat()));
+    let address = running.line();
+    let mut line = String::new();
+    while !line.contains("http://") {
+        line.clear();
+        assert_ne!(running.stderr.read_line(&mut line).unwrap(), 0, "it says where");
+    }
+    let admin = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    Watched { running, address, admin }
+}
+
+/// Status and body of what is at a path.
+fn get(admin: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn ask(admin: &str, command: &str) -> Value {
+    let (status, body) = get(admin, &format!("/commands/{command}"));
+    assert_eq!(status, 200, "{command}");
+    serde_json::from_str(&body).unwrap()
+}
+
+#[test]
+fn serve_tells_operators_of_a_lock_that_is_held() {
+    let machine = Home::new();
+    let served = serve(&machine, &[]);
+    assert_eq!(get(&served.admin, "/health").0, 200);
+    let home = Home::with_servers(&served.address);
+    let mut holder = Running::start(&mut home.command(&["run", "a", "--", "sh", "-c", "echo held; read x"]));
+    assert_eq!(holder.line(), "held");
+    let paths = ask(&served.admin, "dump")["session_id_to_ephemeral_paths"].to_string();
+    assert!(paths.contains("/a/"), "{paths}");
+    assert!(get(&served.admin, "/metrics").1.contains("ephemerals_count 1"));
+    assert_eq!(get(&served.admin, "/commands/leader").0, 404);
+    holder.close_stdin();
+    holder.wait();
+}
+
+#[test]
+fn every_limit_is_a_flag_and_shown() {
+    let home = Home::new();
+    let flags = "--max-frame 2M --max-nodes 50 --max-data 3M --max-watches 60 --max-sessions 70 --max-connections 80 \
+                 --max-connections-per-address 90 --enforce-quotas --tick 100ms --min-session-timeout 300ms \
+                 --max-session-timeout 9s --container-check 700ms --container-unused 8s";
+    let served = serve(&home, &flags.split(' ').collect::<Vec<_>>());
+    let shown = ask(&served.admin, "configuration");
+    for (name, value) in [
+        ("jute.maxbuffer", json!(2 << 20)),
+        ("maxNodes", json!(50)),
+        ("maxDataBytes", json!(3 << 20)),
+        ("maxWatches", json!(60)),
+        ("maxSessions", json!(70)),
+        ("maxCnxns", json!(80)),
+        ("maxClientCnxns", json!(90)),
+        ("enforceQuota", json!(true)),
+        ("tickTime", json!(100)),
+        ("minSessionTimeout", json!(300)),
+        ("maxSessionTimeout", json!(9_000)),
+        ("containerCheckIntervalMs", json!(700)),
+        ("containerMaxNeverUsedIntervalMs", json!(8_000)),
+    ] {
+        assert_eq!(shown[name], value, "{name}");
+    }
+}
+
+#[test]
+fn a_server_at_its_limit_says_so_and_goes_on() {
+    let machine = Home::new();
+    // Its own four, and not one more.
+    let served = serve(&machine, &["--max-nodes", "4"]);
+    let home = Home::with_servers(&served.address);
+    let (code, line) = failure(&home.output(&["run", "a", "--try", "--", "true"]));
+    assert!(code.is_some_and(|code| code != 0), "{line}");
+    assert_eq!(ask(&served.admin, "monitor")["znode_count"], 4);
+    assert_eq!(get(&served.admin, "/health").0, 200);
+}
+
+#[test]
+fn limits_that_make_no_sense_are_refused_by_name() {
+    let home = Home::new();
+    let cases = [
+        ("--max-frame", "12", "between 1K and 1G"),
+        ("--max-data", "a lot", "512K, 64M, 2G"),
+        ("--max-nodes", "3", "4.."),
+        ("--max-connections", "0", "1.."),
+        ("--tick", "0s", "at least 1ms"),
+        ("--container-check", "0s", "at least 1ms"),
+        ("--max-session-timeout", "soon", "write 500ms"),
+    ];
+    for (flag, value, say) in cases {
+        let (code, line) = failure(&home.output(&["serve", "--memory", "--listen", "127.0.0.1:0", flag, value]));
+        assert_eq!(code, Some(64), "{line}");
+        assert!(line.contains(flag) && line.contains(value) && line.contains(say), "{line}");
+    }
+}
+
+#[test]
+fn serve_speaks_tls_with_a_certificate_of_ones_own() {
+    let home = Home::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (home.file("cert.pem"), home.file("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+    let served = serve(&home, &["--tls-cert", certificate, "--tls-key", key]);
+
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let session = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(session, TcpStream::connect(&served.address).unwrap());
+    stream.write_all(b"ruok").unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"imok");
+
+    let mut plain = TcpStream::connect(&served.address).unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    plain.write_all(b"ruok").unwrap();
+    // In TLS these are no words: an alert at most, and the end.
+    plain.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"imok"), "{answer:?}");
+
+    for (args, say) in [
+        (vec!["--tls-cert", certificate], "--tls-key"),
+        (vec!["--tls-cert", key, "--tls-key", key], "certificate"),
+        (vec!["--tls-cert", certificate, "--tls-key", "/nowhere"], "/nowhere"),
+    ] {
+        let args = [vec!["serve", "--memory", "--listen", "127.0.0.1:0"], args].concat();
+        let (code, line) = failure(&home.output(&args));
+        assert!(matches!(code, Some(64 | 73)) && line.contains(say), "{code:?} {line}");
+    }
+    drop(served.running);
+}

@@ -1,0 +1,46 @@
+//! `cargo xtask crash`: kills the embedded server in the middle of its work, and damages what it has on the disk.
+//!
+//! The tests are those of `cargo test`, only many more times over.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use xshell::{Shell, cmd};
+
+/// How often CI kills: half a minute's worth. A person who has changed the store kills 500 times.
+pub(crate) const ROUNDS: u32 = 120;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// How often a server is killed with writes under way.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    rounds: u32,
+    /// Chooses the moments; printed.
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Also cuts a state of 1 MB at every byte and changes 2 000 random bits of it: half an hour.
+    #[arg(long)]
+    cuts: bool,
+}
+
+pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
+    kill(sh, options.rounds, options.seed)?;
+    if options.cuts {
+        let test = "storage::damaged_data_is_refused_or_harmless_but_never_believed";
+        cmd!(sh, "cargo test --quiet -p lockkeeper-server --test it -- --exact {test} --nocapture")
+            .env("LOCKKEEPER_CUTS", "all")
+            .run()
+            .context("a damaged state was believed")?;
+    }
+    Ok(())
+}
+
+/// Kills a server so many times, and looks for everything that it had acknowledged.
+pub(crate) fn kill(sh: &Shell, rounds: u32, seed: Option<u64>) -> Result<()> {
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let test = "storage::nothing_acknowledged_is_lost_by_kill_9";
+    cmd!(sh, "cargo test --quiet -p lockkeeper-server --test it -- --exact {test} --nocapture")
+        .env("LOCKKEEPER_KILLS", rounds.to_string())
+        .env("LOCKKEEPER_SEED", seed.to_string())
+        .run()
+        .context("something that was acknowledged is lost")
+}
