@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,7 +71,9 @@ fn fuzz(target: &str, inputs: u32, mut one: impl FnMut(&[u8]) -> u64) {
         }
     }
     if time.is_some() {
-        println!("{target}: {count} inputs, {} shapes of outcome, seed {seed}", shapes.len());
+        // Past the runner's capture, which is for failures.
+        let _ =
+            writeln!(std::io::stderr(), "{target}: {count} inputs, {} shapes of outcome, seed {seed}", shapes.len());
     }
 }
 
