@@ -93,8 +93,9 @@ fn some_time(text: &str) -> Result<Duration, String> {
 
 /// Bytes, with K, M or G for powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
-    let unit = [('K', 10), ('M', 20), ('G', 30)].into_iter().find(|(unit, _)| text.ends_with(*unit));
-    let (digits, shift) = unit.map_or((text, 0), |(unit, shift)| (text.trim_end_matches(unit), shift));
+    let units = [('K', 10), ('M', 20), ('G', 30)];
+    let unit = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
     let number: Option<u64> = digits.parse().ok();
     number.and_then(|number| number.checked_mul(1 << shift)).ok_or_else(|| "write bytes, or 512K, 64M, 2G".to_owned())
 }

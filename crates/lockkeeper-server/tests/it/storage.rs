@@ -332,6 +332,8 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
 /// Compares what a restarted server has with what was acknowledged: since the check before, or ever.
 fn check(addr: SocketAddr, known: &[Arc<Mutex<Acknowledged>>], all: bool) {
     let mut client = Client::connect(addr);
+    // Any answer tells the last zxid.
+    assert!(client.exists("/", false).is_some());
     for known in known {
         let mut known = known.lock().unwrap();
         let fresh = std::mem::take(&mut known.fresh);
