@@ -54,6 +54,13 @@ pub(crate) fn run() -> Result<()> {
     step("Helix's lock beside ours", || interop::helix(&sh, &[]))?;
     step("Curator's locks beside ours", || interop::curator(&sh, &[]))?;
     step("Kazoo's locks beside ours", || interop::kazoo(&sh, &[]))?;
+    step("dead letters in Kafka", || match neighbours::Neighbour::Kafka.jars(&sh) {
+        Ok(_) => neighbours::kafka(&sh, &[]),
+        Err(why) => {
+            eprintln!("NOT TESTED, for there is no broker: {why:#}");
+            Ok(())
+        }
+    })?;
     step("the example", || Ok(cmd!(sh, "cargo test --quiet -p catalogue").run()?))?;
     step("the example on a search engine", || match neighbours::Neighbour::Search.jars(&sh) {
         Ok(_) => neighbours::search(&sh, &[]),

@@ -23,6 +23,8 @@ const ENV_ENGINE: &str = "LOCKKEEPER_SEARCH";
 pub(crate) enum Kafka {
     /// Starts a broker and keeps it until Ctrl-C, or until CMD has ended; needs Java and Maven.
     Start(Start),
+    /// Runs the tests that need one; each starts its own, for some kill it.
+    Test(Tests),
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,6 +54,7 @@ impl Kafka {
         let sh = crate::shell()?;
         match self {
             Kafka::Start(start) => Neighbour::Kafka.keep(&sh, start),
+            Kafka::Test(tests) => kafka(&sh, &tests.arguments).map(|()| ExitCode::SUCCESS),
         }
     }
 }
@@ -64,6 +67,14 @@ impl Search {
             Search::Test(tests) => search(&sh, &tests.arguments).map(|()| ExitCode::SUCCESS),
         }
     }
+}
+
+/// Runs the tests of dead letters in Kafka.
+pub(crate) fn kafka(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let (variable, jars) = Neighbour::Kafka.jars(sh)?;
+    let which = if arguments.is_empty() { &["kafka".to_owned()][..] } else { arguments };
+    cmd!(sh, "cargo test -p lockkeeper --features kafka,real-servers --lib -- {which...}").env(variable, jars).run()?;
+    Ok(())
 }
 
 /// Runs the example's tests beside a search engine.

@@ -18,6 +18,8 @@
 
 mod file;
 mod fold;
+#[cfg(feature = "kafka")]
+mod kafka;
 
 use std::fmt;
 
@@ -27,6 +29,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::file::FileSink;
 pub use self::fold::{Fate, Filed, fold};
+#[cfg(feature = "kafka")]
+pub use self::kafka::{Address as KafkaAddress, AddressError as KafkaAddressError, KafkaSink, TOPIC as KAFKA_TOPIC};
 
 /// An operation that was given up because its lock was not granted in any attempt. It has not begun.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -138,6 +138,9 @@ mod guide {
     struct Objects;
     #[doc = include_str!("../../../docs/guide/helix.md")]
     struct Helix;
+    #[cfg(feature = "kafka")]
+    #[doc = include_str!("../../../docs/guide/dead-letters.md")]
+    struct DeadLetters;
 }
 
 /// There is no way in without a guard, none to stay without one, and none to more than was granted.

@@ -1,0 +1,283 @@
+//! Dead letters in a Kafka topic, by way of a spool on this machine's disk.
+//!
+//! A letter counts as kept once it is in the [spool](spool), synced. From there a thread of the sink forwards it, at once if the
+//! brokers answer and as soon as they do if not; other processes with the same spool forward it too. Each forwarding is
+//! one transaction of Kafka, so that a letter is in the topic once, whoever dies when:
+//!
+//! 1. The ids of all that is to be sent need no list: they are the spool. *Since where* to look for them later is written to
+//!    the spool first: the end of each partition, the [intent](spool::Intent).
+//! 2. Everything is sent in one transaction and committed. Only then is it deleted from the spool, and the intent after it.
+//! 3. Whoever finds an intent does not know how that ended. Registering under the spool's transactional id ends it: the
+//!    brokers finish what was committed, abort what was not, and refuse whatever its sender still has under way (KIP-98).
+//!    Then it reads what is there since the intent's ends, and deletes from the spool what it finds.
+//!
+//! Reading back alone would not do: what a dead process had handed to the kernel could arrive after it. Nor would
+//! idempotence alone, which ends with the process.
+
+mod forward;
+mod spool;
+#[cfg(all(test, feature = "real-servers"))]
+mod tests;
+mod topic;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+
+use self::forward::Forwarder;
+use self::spool::Spool;
+use self::topic::Topic;
+use super::{Record, Records, Sink, SinkError};
+
+/// The topic unless another is named.
+pub const TOPIC: &str = "MdmDeadLetterQueue";
+
+/// How long [`Sink::append`] waits for the brokers, once the record is in the spool.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An address that is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{address:?} is no Kafka address ({why}): write kafka:HOST:PORT,HOST:PORT or kafka:HOST:PORT/TOPIC")]
+pub struct AddressError {
+    address: String,
+    why: &'static str,
+}
+
+/// Where the letters go: brokers and a topic. Written `kafka:HOST:PORT,HOST:PORT/TOPIC`; the topic is [`TOPIC`] unless named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    brokers: String,
+    topic: String,
+}
+
+impl std::str::FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(address: &str) -> Result<Self, AddressError> {
+        let refuse = |why| Err(AddressError { address: address.to_owned(), why });
+        let rest = address.strip_prefix("kafka:").unwrap_or(address);
+        let (brokers, topic) = rest.split_once('/').unwrap_or((rest, TOPIC));
+        for broker in brokers.split(',') {
+            let Some((host, port)) = broker.rsplit_once(':') else { return refuse("a broker without a port") };
+            if host.is_empty() || host.contains(char::is_whitespace) {
+                return refuse("a broker without a host");
+            }
+            if port.parse::<u16>().ok().is_none_or(|port| port == 0) {
+                return refuse("a broker whose port is no number from 1 to 65535");
+            }
+        }
+        // Kafka's own rule.
+        let legal = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if topic.is_empty() || topic.len() > 249 || [".", ".."].contains(&topic) || !topic.chars().all(legal) {
+            return refuse("a topic has 1 to 249 letters, digits, '.', '_' and '-'");
+        }
+        Ok(Address { brokers: brokers.to_owned(), topic: topic.to_owned() })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kafka:{}/{}", self.brokers, self.topic)
+    }
+}
+
+/// What the sink and its thread share.
+#[derive(Debug)]
+struct Shared {
+    address: Address,
+    spool: Spool,
+    topic: Topic,
+    patience: Duration,
+}
+
+/// Dead letters in a Kafka topic. Needs the feature `kafka`.
+///
+/// A record is one message of JSON, as a line of a [`FileSink`](super::FileSink) is. A letter's key is its monitor object, a mark's
+/// its operation. The header `lockkeeper-entry` has an id of the message, `lockkeeper-operation` the operation. Readers
+/// must read what is committed only (`isolation.level=read_committed`, which is not every client's default): a transaction
+/// that was aborted leaves messages that do not count.
+///
+/// The topic is made if it is missing, to be kept for ever (`retention.ms=-1`); one that is there keeps its own settings, and
+/// must not be compacted, for a key has many letters.
+///
+/// One spool is for one topic. It may be shared by all processes of a machine, and belongs on a disk that survives it.
+#[derive(Debug)]
+pub struct KafkaSink {
+    shared: Arc<Shared>,
+    /// Runs from the first letter on, and while the spool has any.
+    forwarder: Mutex<Option<Forwarder>>,
+}
+
+impl KafkaSink {
+    /// A sink for this address, with its spool in this directory, which is made if it is not there. Letters left there
+    /// by others are forwarded from now on.
+    ///
+    /// # Errors
+    /// When the spool cannot be read or made.
+    pub fn open(address: Address, spool: impl Into<PathBuf>) -> Result<Self, SinkError> {
+        Self::open_with(address, spool, PATIENCE)
+    }
+
+    /// The same; [`Sink::append`] waits at most so long for the brokers, once the record is safe in the spool. Unless told
+    /// otherwise, 5 s.
+    ///
+    /// # Errors
+    /// As [`KafkaSink::open`].
+    pub fn open_with(address: Address, spool: impl Into<PathBuf>, patience: Duration) -> Result<Self, SinkError> {
+        let name = address.to_string();
+        let failed = |source: std::io::Error| SinkError { sink: name, what: "kept in", source: source.into() };
+        let spool = Spool::open(spool.into()).map_err(failed)?;
+        let topic = Topic::new(&address.brokers, &address.topic);
+        let sink =
+            KafkaSink { shared: Arc::new(Shared { address, spool, topic, patience }), forwarder: Mutex::default() };
+        if sink.waiting()? > 0 {
+            sink.forwarder()?;
+        }
+        Ok(sink)
+    }
+
+    /// How many records are in the spool still, not in the topic. A look at a directory.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn waiting(&self) -> Result<usize, SinkError> {
+        let entries = self.shared.spool.names().map_err(|source| self.shared.failed("read from", source))?;
+        Ok(entries.len())
+    }
+
+    /// The spool's directory.
+    pub fn spool(&self) -> &Path {
+        self.shared.spool.dir()
+    }
+
+    /// Forwards all that is in the spool, now, and says how many that were. Dropping the future does not call it back.
+    ///
+    /// # Errors
+    /// What the brokers said, or that none could be reached within 30 s. Nothing is lost then.
+    pub fn forward(&self) -> BoxFuture<'static, Result<usize, SinkError>> {
+        self.shared.apart("kept in", |shared| {
+            let mut sender = None;
+            forward::pass(shared, &mut sender, &mut |_| Ok(()))
+        })
+    }
+
+    /// A way to wake the thread, which is started if need be.
+    fn forwarder(&self) -> Result<mpsc::Sender<forward::Wake>, SinkError> {
+        let mut forwarder = self.forwarder.lock().unwrap_or_else(PoisonError::into_inner);
+        if forwarder.is_none() {
+            *forwarder =
+                Some(Forwarder::start(self.shared.clone()).map_err(|source| self.shared.failed("kept in", source))?);
+        }
+        Ok(forwarder.as_ref().expect("started above").wake.clone())
+    }
+}
+
+impl Shared {
+    fn failed(&self, what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SinkError {
+        SinkError { sink: self.address.to_string(), what, source: source.into() }
+    }
+
+    /// Runs `work` on a thread of its own: files and brokers block. Dropping the future leaves the thread to finish.
+    fn apart<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: &'static str,
+        work: impl FnOnce(&Shared) -> Result<T, forward::Failure> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, SinkError>> {
+        let shared = self.clone();
+        let (sender, done) = oneshot::channel();
+        let started = std::thread::Builder::new().name("lockkeeper-kafka".to_owned()).spawn({
+            let shared = shared.clone();
+            move || {
+                // Nobody listens any more: that changes nothing.
+                _ = sender.send(work(&shared));
+            }
+        });
+        async move {
+            match started {
+                Ok(_) => match done.await {
+                    Ok(outcome) => outcome.map_err(|failure| shared.failed(what, failure)),
+                    Err(_) => Err(shared.failed(what, "its thread has panicked")),
+                },
+                Err(error) => Err(shared.failed(what, error)),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Sink for KafkaSink {
+    fn name(&self) -> String {
+        self.shared.address.to_string()
+    }
+
+    fn append<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<(), SinkError>> {
+        let wake = match self.forwarder() {
+            Ok(wake) => wake,
+            Err(error) => return std::future::ready(Err(error)).boxed(),
+        };
+        let record = record.clone();
+        self.shared.apart("kept in", move |shared| {
+            shared.spool.add(&record)?;
+            // It is kept. Whether it is there already is a courtesy to whoever looks next.
+            let (sender, forwarded) = mpsc::channel();
+            let told = match wake.send(sender) {
+                Ok(()) if shared.patience.is_zero() => return Ok(()),
+                Ok(()) => forwarded.recv_timeout(shared.patience).map_err(|_| "no answer yet".to_owned()),
+                Err(_) => Err("its thread has ended".to_owned()),
+            };
+            if let Err(why) | Ok(Err(why)) = told {
+                let (sink, spool) = (shared.address.to_string(), shared.spool.dir().display().to_string());
+                tracing::warn!(operation = record.operation(), %sink, %spool, %why, "dead letter waits in the spool");
+            }
+            Ok(())
+        })
+    }
+
+    fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>> {
+        self.shared.apart("read from", |shared| {
+            // The spool first: what is forwarded meanwhile is told twice, not never.
+            let mut unreadable = Vec::new();
+            let spooled = shared.spool.read(&mut unreadable)?;
+            let messages = shared.topic.read_all()?;
+            let (mut letters, mut marks) = (Vec::new(), Vec::new());
+            let mut sort = |record| match record {
+                Record::Letter(_) => letters.push(record),
+                Record::Mark(_) => marks.push(record),
+            };
+            for message in messages {
+                match serde_json::from_slice(&message.payload) {
+                    Ok(record) => sort(record),
+                    Err(error) => unreadable.push(format!("{}: {error}", message.place)),
+                }
+            }
+            spooled.into_iter().for_each(|entry| sort(entry.record));
+            // Marks of one operation have one key, so they are in order already.
+            letters.append(&mut marks);
+            Ok(Records { records: letters, unreadable })
+        })
+    }
+}
+
+#[cfg(test)]
+mod address {
+    use super::*;
+
+    #[test]
+    fn an_address_names_brokers_and_perhaps_a_topic() {
+        let parsed: Address = "kafka:a:9092,b:9093".parse().unwrap();
+        assert_eq!(parsed.to_string(), "kafka:a:9092,b:9093/MdmDeadLetterQueue");
+        assert_eq!("kafka:[::1]:9092/x.y-z_1".parse::<Address>().unwrap().topic, "x.y-z_1");
+        for wrong in
+            ["kafka:", "kafka:a", "kafka:a:0", "kafka::9092", "kafka:a:9092,", "kafka:a:9092/", "kafka:a:9092/b c"]
+        {
+            let error = wrong.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("write kafka:"), "{error}");
+        }
+    }
+}
