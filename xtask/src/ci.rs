@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync};
 use xshell::cmd;
 
-use crate::{acceptance, crash, fuzz, interop, neighbours, peers, tls, zookeeper};
+use crate::{acceptance, chaos, crash, figures, fuzz, interop, neighbours, peers, simulate, tls, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -34,6 +34,7 @@ pub(crate) fn run() -> Result<()> {
     })?;
     step("kill -9 in the middle of writes", || crash::kill(&sh, crash::ROUNDS, None))?;
     step("inputs that nobody would send", || fuzz::run(&sh, &fuzz::Options::of(60)))?;
+    step("ten thousand seeded worlds", || simulate::simulate(&sh, &simulate::Options::usual()))?;
     step("Kazoo's suite against the embedded server", || peers::kazoo(&sh, &[]))?;
     step("Apache ZooKeeper", || {
         let distribution = Distribution::install()?;
@@ -51,6 +52,8 @@ pub(crate) fn run() -> Result<()> {
     })?;
     step("tests against one server and an ensemble", || zookeeper::test(&sh, &zookeeper::Tests::default()))?;
     step("locks over TLS", || tls::run(&sh, &tls::Options::default()))?;
+    step("the figures of docs/guarantees.md, few of each", || figures::run(&figures::Options::few()))?;
+    step("ten minutes of chaos", || chaos::run(&chaos::Options::usual()))?;
     step("Helix's lock beside ours", || interop::helix(&sh, &[]))?;
     step("Curator's locks beside ours", || interop::curator(&sh, &[]))?;
     step("Kazoo's locks beside ours", || interop::kazoo(&sh, &[]))?;

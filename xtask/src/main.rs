@@ -4,12 +4,15 @@
 
 mod acceptance;
 mod beside;
+mod chaos;
 mod ci;
 mod crash;
+mod figures;
 mod fuzz;
 mod interop;
 mod neighbours;
 mod peers;
+mod simulate;
 mod tls;
 mod zookeeper;
 
@@ -54,6 +57,18 @@ enum Chore {
     Crash(crash::Options),
     /// Sends the embedded server what nobody would, for as long as wanted.
     Fuzz(fuzz::Options),
+    /// Makes chaos on an ensemble of Apache ZooKeeper for some minutes and judges what contenders believed meanwhile.
+    Chaos(chaos::Options),
+    /// One contender of that.
+    #[command(hide = true)]
+    Contend(chaos::Contend),
+    /// Measures every figure of docs/guarantees.md and prints the table.
+    Figures(figures::Options),
+    /// One who stands on a lock for that.
+    #[command(hide = true)]
+    Stand(figures::Stand),
+    /// Runs seeded worlds of the simulator; a failing one is cut down and printed as a test.
+    Simulate(simulate::Options),
     /// Runs the test suites of other clients against the embedded server.
     #[command(subcommand)]
     Peers(peers::Command),
@@ -87,6 +102,13 @@ fn main() -> ExitCode {
         Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Fuzz(options) => shell().and_then(|sh| fuzz::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Chaos(options) => chaos::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Contend(contend) => contend.run().map(|()| ExitCode::SUCCESS),
+        Chore::Figures(options) => figures::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Stand(stand) => stand.run().map(|()| ExitCode::SUCCESS),
+        Chore::Simulate(options) => {
+            shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
+        }
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

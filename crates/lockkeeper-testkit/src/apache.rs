@@ -12,16 +12,18 @@ mod slow;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 pub use distribution::Distribution;
+pub(crate) use distribution::{install_package, runs};
 pub use slow::SlowFsync;
 
 use crate::process::{self, POLL, Refused, Server, refused, tail};
@@ -145,6 +147,44 @@ pub struct Options {
     properties: Vec<(String, String)>,
     distribution: Option<Distribution>,
     heap_mib: Option<u32>,
+    places: Vec<Place>,
+    disk: Option<u64>,
+}
+
+/// Where a server runs.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// The network namespace that has this address, if it is not this process's own.
+    pub namespace: Option<String>,
+    /// Variables of its environment.
+    pub env: Vec<(String, String)>,
+}
+
+impl Place {
+    /// Loopback, with nothing to it.
+    pub fn loopback() -> Place {
+        Place { ip: Ipv4Addr::LOCALHOST, namespace: None, env: Vec::new() }
+    }
+
+    /// A program that is to run there. Its process is the program's own.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        self.wrap(Command::new(program))
+    }
+
+    fn wrap(&self, command: Command) -> Command {
+        let mut command = match &self.namespace {
+            None => command,
+            Some(namespace) => {
+                let mut ip = Command::new("ip");
+                ip.args(["netns", "exec", namespace]).arg(command.get_program()).args(command.get_args());
+                ip
+            }
+        };
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
 }
 
 impl Default for Options {
@@ -156,6 +196,8 @@ impl Default for Options {
             properties: Vec::new(),
             distribution: None,
             heap_mib: None,
+            places: Vec::new(),
+            disk: None,
         }
     }
 }
@@ -197,7 +239,23 @@ impl Options {
         self
     }
 
-    fn zoo_cfg(&self, dir: &Path, ports: Ports) -> String {
+    /// Where the servers run, in their order; on loopback unless told otherwise.
+    pub fn places(mut self, places: Vec<Place>) -> Self {
+        self.places = places;
+        self
+    }
+
+    /// Gives each server a file system of its own of so many bytes, in memory, for its data; needs root.
+    pub fn disk(mut self, bytes: u64) -> Self {
+        self.disk = Some(bytes);
+        self
+    }
+
+    fn place(&self, server: usize) -> Place {
+        self.places.get(server).cloned().unwrap_or_else(Place::loopback)
+    }
+
+    fn zoo_cfg(&self, dir: &Path, ports: Ports, ip: Ipv4Addr) -> String {
         let (shortest, longest) = self.sessions.unwrap_or((self.tick * 2, Duration::from_secs(120)));
         let mut lines: BTreeMap<&str, String> = BTreeMap::from([
             ("tickTime", self.tick.as_millis().to_string()),
@@ -205,7 +263,7 @@ impl Options {
             ("maxSessionTimeout", longest.as_millis().to_string()),
             ("dataDir", dir.join("data").display().to_string()),
             ("clientPort", ports.client.to_string()),
-            ("clientPortAddress", "127.0.0.1".into()),
+            ("clientPortAddress", ip.to_string()),
             ("maxClientCnxns", "0".into()),
             ("admin.enableServer", "false".into()),
             ("4lw.commands.whitelist", "*".into()),
@@ -301,20 +359,26 @@ impl Apache {
             .map_err(io_error("creating a directory in", &std::env::temp_dir()))?;
         let ports = (0..size).map(|_| Ports::free()).collect::<Result<Vec<_>, _>>()?;
         let mut servers = Vec::new();
+        let place = |index| options.place(index);
         for (index, own) in ports.iter().enumerate() {
             let home = dir.path().join(index.to_string());
             let data = home.join("data");
             fs::create_dir_all(&data).map_err(io_error("creating", &data))?;
-            let mut config = options.zoo_cfg(&home, *own);
+            let mut config = options.zoo_cfg(&home, *own, place(index).ip);
+            if let Some(bytes) = options.disk {
+                process::mount(&data, bytes)?;
+            }
             if size > 1 {
                 for (number, Ports { quorum, election, .. }) in (1..).zip(&ports) {
-                    config += &format!("server.{number}=127.0.0.1:{quorum}:{election}\n");
+                    let ip = place(number - 1).ip;
+                    config += &format!("server.{number}={ip}:{quorum}:{election}\n");
                 }
                 write(&data.join("myid"), &(index + 1).to_string())?;
             }
             write(&home.join("zoo.cfg"), &config)?;
             write(&home.join("logback.xml"), LOGBACK_XML)?;
-            servers.push(Server::new(home, own.client));
+            let server = Server::new(home, own.client).on(place(index).ip);
+            servers.push(if options.disk.is_some() { server.mounted("data") } else { server });
         }
         let apache = Self { servers, distribution: distribution.clone(), options: options.clone(), _dir: dir };
         for server in 0..size {
@@ -351,6 +415,18 @@ impl Apache {
         self.servers[server].pid()
     }
 
+    /// Whether a server was started and has ended by itself.
+    #[must_use]
+    pub fn has_ended(&self, server: usize) -> bool {
+        self.servers[server].has_ended()
+    }
+
+    /// The directory with a server's data.
+    #[must_use]
+    pub fn data(&self, server: usize) -> PathBuf {
+        self.servers[server].dir.join("data")
+    }
+
     /// What a server printed since it was first started.
     #[must_use]
     pub fn log(&self, server: usize) -> String {
@@ -378,9 +454,10 @@ impl Apache {
     ///
     /// # Errors
     /// When the process cannot be started.
-    pub fn launch(&self, server: usize) -> Result<(), Error> {
-        let server = &self.servers[server];
-        Ok(server.start(self.distribution.server(&self.options.java_flags(&server.dir), &server.dir))?)
+    pub fn launch(&self, index: usize) -> Result<(), Error> {
+        let server = &self.servers[index];
+        let command = self.distribution.server(&self.options.java_flags(&server.dir), &server.dir);
+        Ok(server.start(self.options.place(index).wrap(command))?)
     }
 
     /// Kills a server if it runs, starts it on its old ports and data, and waits until it serves.

@@ -5,10 +5,14 @@
 //! to run the others that stand beside a lock: a broker, a search engine.
 
 pub mod apache;
+pub mod chaos;
+pub mod history;
 pub mod jvm;
 pub mod kafka;
+pub mod net;
 mod process;
 pub mod proxy;
 pub mod resource;
 pub mod search;
 pub mod sim;
+pub mod worlds;

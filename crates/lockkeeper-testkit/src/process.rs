@@ -82,8 +82,22 @@ fn listen_below_the_ephemeral() -> Result<TcpListener, Refused> {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) dir: PathBuf,
-    port: u16,
+    addr: SocketAddr,
+    /// A directory of its own that is a file system of its own.
+    mounted: Option<PathBuf>,
     running: Mutex<Option<Running>>,
+}
+
+/// A file system in memory at a directory.
+pub(crate) fn mount(dir: &Path, bytes: u64) -> Result<(), Refused> {
+    let size = format!("size={bytes}");
+    let done = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "lockkeeper"]).arg(dir).output();
+    let done = done.map_err(refused("running mount for", dir))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    Err(refused("mounting a file system in memory at", dir)(std::io::Error::other(said)))
 }
 
 #[derive(Debug)]
@@ -96,11 +110,23 @@ struct Running {
 impl Server {
     /// One that keeps its files in `dir`, a directory of its own below one that goes with it, and serves on this port.
     pub(crate) fn new(dir: PathBuf, port: u16) -> Self {
-        Self { dir, port, running: Mutex::new(None) }
+        Self { dir, addr: (Ipv4Addr::LOCALHOST, port).into(), mounted: None, running: Mutex::new(None) }
+    }
+
+    /// The same at another address.
+    pub(crate) fn on(mut self, ip: Ipv4Addr) -> Self {
+        self.addr.set_ip(ip.into());
+        self
+    }
+
+    /// The same with a file system, mounted already, that goes with it.
+    pub(crate) fn mounted(mut self, name: &str) -> Self {
+        self.mounted = Some(self.dir.join(name));
+        self
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        self.addr
     }
 
     pub(crate) fn log_path(&self) -> PathBuf {
@@ -126,8 +152,12 @@ impl Server {
 
         let whole = self.dir.parent().unwrap_or(&self.dir);
         let mut watchdog = Command::new("sh");
-        watchdog.args(["-c", r#"read -r _; kill -KILL "$1"; sleep 1; rm -rf -- "$2""#, "watchdog"]);
-        watchdog.arg(process.id().to_string()).arg(whole);
+        watchdog.args([
+            "-c",
+            r#"read -r _; kill -KILL "$1"; sleep 1; umount "$3" 2> /dev/null; rm -rf -- "$2""#,
+            "watchdog",
+        ]);
+        watchdog.arg(process.id().to_string()).arg(whole).arg(self.mounted.as_deref().unwrap_or(Path::new("")));
         watchdog.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         match watchdog.spawn() {
             Ok(watchdog) => *running = Some(Running { process, watchdog }),
@@ -202,6 +232,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
+        if let Some(mounted) = &self.mounted {
+            // A directory that stays mounted is told by the removal of what is above it.
+            drop(Command::new("umount").arg(mounted).output());
+        }
     }
 }
 

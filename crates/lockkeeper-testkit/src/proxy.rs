@@ -79,7 +79,16 @@ impl Proxy {
     /// As [`Proxy::start`] does.
     #[must_use]
     pub fn start_blocking(upstream: SocketAddr) -> Self {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port is free");
+        Self::start_on(Ipv4Addr::LOCALHOST, upstream)
+    }
+
+    /// The same on another address of this machine, for clients in other network namespaces.
+    ///
+    /// # Panics
+    /// As [`Proxy::start`] does.
+    #[must_use]
+    pub fn start_on(own: Ipv4Addr, upstream: SocketAddr) -> Self {
+        let listener = std::net::TcpListener::bind((own, 0)).expect("a port is free");
         let addr = listener.local_addr().expect("a bound socket has an address");
         listener.set_nonblocking(true).expect("a socket can be non-blocking");
         let runtime =

@@ -199,14 +199,14 @@ fn find_java() -> Result<PathBuf, Error> {
 }
 
 /// Whether a program is there and starts.
-pub(super) fn runs(program: impl AsRef<Path>, flag: &str) -> bool {
+pub(crate) fn runs(program: impl AsRef<Path>, flag: &str) -> bool {
     let mut command = Command::new(program.as_ref());
     command.arg(flag).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
 /// Installs a package of Debian's; false without the means to.
-pub(super) fn install_package(package: &str) -> Result<bool, Error> {
+pub(crate) fn install_package(package: &str) -> Result<bool, Error> {
     if !rustix::process::geteuid().is_root() || !runs("apt-get", "--version") {
         return Ok(false);
     }

@@ -60,7 +60,7 @@ fn a_home_without_jars_is_named() {
 #[test]
 fn options_win_over_our_own_lines() {
     let options = Options::default().tick(Duration::from_millis(200)).config("syncLimit", "9").property("a", "b");
-    let config = options.zoo_cfg(Path::new("/x"), Ports { client: 1, quorum: 2, election: 3 });
+    let config = options.zoo_cfg(Path::new("/x"), Ports { client: 1, quorum: 2, election: 3 }, Ipv4Addr::LOCALHOST);
     for line in ["tickTime=200", "minSessionTimeout=400", "maxSessionTimeout=120000", "syncLimit=9", "clientPort=1"] {
         assert!(config.lines().any(|found| found == line), "{line} in {config}");
     }

@@ -313,9 +313,15 @@ impl Session {
             }
             let sim = self.sim.clone();
             let (replies, from_server) = mpsc::unbounded_channel();
+            let replica = self.sim.pick(sim.settings.servers);
+            let closed_until = sim.world().closed_until(replica);
+            if Instant::now() < closed_until {
+                // Refused; a client tries the next before long.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
             let attempt = {
                 let mut world = sim.world();
-                let replica = world.rng.usize(..sim.settings.servers);
                 let behind = *world.replicas[replica].applied.borrow() < self.seen;
                 let request = ConnectRequest {
                     last_zxid_seen: self.seen,
@@ -346,6 +352,10 @@ impl Session {
             // A new session is there once its transaction is; an old one needs none.
             let zxid = if self.id == 0 { zxid } else { 0 };
             caught_up(&sim, connection, zxid).await;
+            if !sim.world().connections.contains_key(&connection.0) {
+                // The server failed, and the session perhaps never was.
+                continue;
+            }
             self.id = response.session;
             self.timeout = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or(0));
             self.heard = Instant::now();

@@ -3,7 +3,8 @@
 //! One [`Machine`] decides every transaction, as a leader does; each simulated server is a copy of its tree that applies the
 //! transactions in order but later, answers its clients' reads from what it has, and fires their watches as it applies. So a
 //! read may be stale, a create may be committed but not yet seen by the server a session moved to, and a reply may be lost
-//! before or after its request took effect: what happens on a real ensemble, by seed, in paused time.
+//! before or after its request took effect: what happens on a real ensemble, by seed, in paused time. Servers fail and come back;
+//! with a leader goes what was not on a majority's disk yet, and its successor gives every session its full timeout.
 //!
 //! The library above is the real one: only `zookeeper.rs`, the adapter to the TCP client, is replaced.
 
@@ -11,13 +12,15 @@ mod client;
 mod link;
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper::ensemble::Network;
-use lockkeeper_server::machine::{ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Schemes, Tree, Txn};
+use lockkeeper_server::machine::{
+    ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Schemes, Tree, Txn, TxnOp,
+};
 use lockkeeper_server::request::{ConnectRequest, Request, VersionedPath};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -68,11 +71,47 @@ struct World {
     machine: Machine,
     /// When the last transaction was, or will be, committed.
     committed_at: Instant,
+    /// The last transaction that servers will apply; a new leader's numbers begin later.
+    last: i64,
+    /// Transactions that may not be on a majority's disk yet, with when they are.
+    unsure: VecDeque<(Instant, Txn)>,
+    /// What is there for certain: what a new leader begins with.
+    durable: Durable,
+    /// When leaders failed. A transaction of the n-th leader that was committed later than the n-th of these never was.
+    failures: Vec<Instant>,
+    /// Until when no server takes a connection.
+    leaderless_until: Instant,
+    /// Until when the disks take this much longer.
+    slow_disk: (Instant, Duration),
     replicas: Vec<Replica>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     clients: Vec<mpsc::UnboundedSender<Trouble>>,
     requests: BTreeMap<&'static str, u64>,
+}
+
+/// What is on a majority's disks.
+#[derive(Clone)]
+struct Durable {
+    tree: Tree,
+    sessions: BTreeMap<i64, (Duration, [u8; 16])>,
+    last: i64,
+}
+
+impl Durable {
+    fn apply(&mut self, txn: &Txn) {
+        self.last = txn.zxid;
+        match &txn.op {
+            TxnOp::CreateSession { timeout, password } => {
+                self.sessions.insert(txn.session, (*timeout, *password));
+            }
+            TxnOp::CloseSession { .. } => {
+                self.sessions.remove(&txn.session);
+            }
+            _ => {}
+        }
+        self.tree.apply(txn, &mut Vec::new());
+    }
 }
 
 /// Something that befalls a client.
@@ -88,22 +127,18 @@ impl Sim {
     /// An ensemble whose every delay and fault follows from `seed`. To be made inside a runtime with paused time.
     pub fn new(seed: u64, settings: Settings) -> Sim {
         let origin = Instant::now();
-        let config = MachineConfig {
-            tick: settings.tick,
-            session_timeouts: settings.tick * 2..=settings.tick * 60,
-            container_check: settings.container_check,
-            container_unused: settings.container_check,
-            next_session: 0x100,
-            schemes: Schemes::default(),
-            enforce_quotas: false,
-            limits: Limits::default(),
-        };
         let now = Now { monotonic: Duration::ZERO, wall_ms: 0 };
-        let machine = Machine::new(config, Tree::new(), 0, now);
+        let machine = Machine::new(config(&settings, 0x100), Tree::new(), 0, now);
         let mut world = World {
             rng: fastrand::Rng::with_seed(seed),
             machine,
             committed_at: origin,
+            last: 0,
+            unsure: VecDeque::new(),
+            durable: Durable { tree: Tree::new(), sessions: BTreeMap::new(), last: 0 },
+            failures: Vec::new(),
+            leaderless_until: origin,
+            slow_disk: (origin, Duration::ZERO),
             replicas: Vec::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
@@ -134,6 +169,45 @@ impl Sim {
         if let Some(sender) = self.world().clients.get(client) {
             _ = sender.send(trouble);
         }
+    }
+
+    /// A server fails: its connections end, and it takes none for so long.
+    pub fn server_fails(&self, server: usize, length: Duration) {
+        let world = &mut *self.world();
+        world.replicas[server].down_until = Instant::now() + length;
+        world.hang_up(Some(server));
+    }
+
+    /// The leader fails and with it what was not on a majority's disks; no server serves until there is another, so long.
+    pub fn leader_fails(&self, length: Duration) {
+        let world = &mut *self.world();
+        world.settle();
+        world.unsure.clear();
+        world.last = world.durable.last;
+        let now = Instant::now();
+        world.failures.push(now);
+        world.leaderless_until = now + length;
+        world.committed_at = world.leaderless_until;
+        world.hang_up(None);
+        // A new leader numbers its transactions in an epoch of its own. Ids of sessions are never used twice.
+        let zxid = ((world.machine.zxid() >> 32) + 1) << 32;
+        let mut begins = self.now();
+        begins.monotonic += length;
+        let config = config(&self.settings, world.machine.next_session());
+        world.machine = Machine::new(config, world.durable.tree.clone(), zxid, begins);
+        for (id, (timeout, password)) in &world.durable.sessions {
+            world.machine.restore_session(*id, *timeout, *password, begins);
+        }
+    }
+
+    /// For so long the disks take that much longer.
+    pub fn slow_disk(&self, delay: Duration, length: Duration) {
+        self.world().slow_disk = (Instant::now() + length, delay);
+    }
+
+    /// Time since the ensemble was made.
+    pub fn elapsed(&self) -> Duration {
+        self.origin.elapsed()
     }
 
     /// How many sessions were ever opened.
@@ -189,13 +263,20 @@ impl Sim {
     fn commit(&self, world: &mut World, effects: &[Effect]) {
         for effect in effects {
             if let Effect::Committed(txn) = effect {
-                let fsync = world.within(&self.settings.fsync);
+                let mut fsync = world.within(&self.settings.fsync);
+                if Instant::now() < world.slow_disk.0 {
+                    fsync += world.slow_disk.1;
+                }
                 // Transactions commit in order; those that wait together share a disk's time.
                 world.committed_at = world.committed_at.max(Instant::now() + fsync);
-                let committed_at = world.committed_at;
+                let (committed_at, leader) = (world.committed_at, world.failures.len());
+                world.settle();
+                world.last = txn.zxid;
+                world.unsure.push_back((committed_at, txn.clone()));
                 for at in 0..world.replicas.len() {
                     let lag = world.within(&self.settings.lag);
-                    world.replicas[at].feed(txn, committed_at + lag);
+                    let feed = Feed { due: committed_at + lag, committed_at, leader, txn: txn.clone() };
+                    world.replicas[at].feed(feed);
                 }
             }
         }
@@ -214,6 +295,34 @@ impl World {
         ConnectionId(self.next_connection)
     }
 
+    /// Moves what is on disk by now to what is there for certain.
+    fn settle(&mut self) {
+        let now = Instant::now();
+        while self.unsure.front().is_some_and(|(committed_at, _)| *committed_at <= now) {
+            if let Some((_, txn)) = self.unsure.pop_front() {
+                self.durable.apply(&txn);
+            }
+        }
+    }
+
+    /// Ends the connections of one server, or all.
+    fn hang_up(&mut self, server: Option<usize>) {
+        let ended = |connection: &Connection| server.is_none_or(|server| connection.replica == server);
+        let gone: Vec<u64> = self.connections.iter().filter(|(_, known)| ended(known)).map(|(id, _)| *id).collect();
+        for id in gone {
+            if let Some(connection) = self.connections.remove(&id) {
+                _ = connection.replies.send(server::ToClient::Close);
+                self.replicas[connection.replica].watches.remove_connection(ConnectionId(id));
+            }
+            self.machine.disconnected(ConnectionId(id));
+        }
+    }
+
+    /// Until when this server takes no connection.
+    fn closed_until(&self, server: usize) -> Instant {
+        self.leaderless_until.max(self.replicas[server].down_until)
+    }
+
     fn count(&mut self, kind: &'static str) {
         *self.requests.entry(kind).or_default() += 1;
     }
@@ -226,13 +335,37 @@ async fn tick(sim: Sim) {
         ticks.tick().await;
         let mut effects = Vec::new();
         let mut world = sim.world();
+        if Instant::now() < world.leaderless_until {
+            continue;
+        }
         world.machine.tick(sim.now(), &mut effects);
         sim.commit(&mut world, &effects);
     }
 }
 
-/// A transaction and when a server applies it.
-type Feed = (Instant, Txn);
+fn config(settings: &Settings, next_session: i64) -> MachineConfig {
+    MachineConfig {
+        tick: settings.tick,
+        session_timeouts: settings.tick * 2..=settings.tick * 60,
+        container_check: settings.container_check,
+        container_unused: settings.container_check,
+        next_session,
+        schemes: Schemes::default(),
+        enforce_quotas: false,
+        limits: Limits::default(),
+    }
+}
+
+/// A transaction on its way to a server.
+struct Feed {
+    /// When it applies it.
+    due: Instant,
+    /// When a majority has it on disk.
+    committed_at: Instant,
+    /// How many leaders there were before the one that made it.
+    leader: usize,
+    txn: Txn,
+}
 
 /// The newest transaction a server has applied.
 type Applied = watch::Sender<i64>;

@@ -1,7 +1,7 @@
 //! The servers: copies of the leader's tree that lag, and the connections they serve.
 
 use lockkeeper_server::machine::{
-    ConnectionId, Effect, Identities, Tree, TreeEvent, Txn, TxnOp, Watches, answer, watch_left,
+    ConnectionId, Effect, Identities, Tree, TreeEvent, TxnOp, Watches, answer, watch_left,
 };
 use lockkeeper_server::request::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind};
 use tokio::sync::{mpsc, watch};
@@ -25,6 +25,8 @@ pub(super) enum ToClient {
 pub(super) struct Replica {
     feed: mpsc::UnboundedSender<Feed>,
     last_due: Instant,
+    /// Until when it takes no connection.
+    pub(super) down_until: Instant,
     pub(super) tree: Tree,
     pub(super) watches: Watches,
     pub(super) applied: Applied,
@@ -39,13 +41,14 @@ pub(super) struct Connection {
 impl Replica {
     pub(super) fn new(feed: mpsc::UnboundedSender<Feed>, origin: Instant) -> Self {
         let (tree, watches) = (Tree::new(), Watches::default());
-        Replica { feed, last_due: origin, tree, watches, applied: watch::channel(0).0 }
+        Replica { feed, last_due: origin, down_until: origin, tree, watches, applied: watch::channel(0).0 }
     }
 
-    /// Lets it apply `txn` at `due`, or right behind the one before.
-    pub(super) fn feed(&mut self, txn: &Txn, due: Instant) {
-        self.last_due = self.last_due.max(due);
-        _ = self.feed.send((self.last_due, txn.clone()));
+    /// Lets it apply a transaction when that is due, or right behind the one before.
+    pub(super) fn feed(&mut self, mut feed: Feed) {
+        self.last_due = self.last_due.max(feed.due);
+        feed.due = self.last_due;
+        _ = self.feed.send(feed);
     }
 
     /// Fires the watches whose change was missed, and keeps the others, as a server does on `setWatches`.
@@ -71,10 +74,14 @@ impl Replica {
 
 /// A server's life: applies what was committed, in order, and tells its clients.
 pub(super) async fn apply(sim: Sim, at: usize, mut txns: mpsc::UnboundedReceiver<Feed>) {
-    while let Some((due, txn)) = txns.recv().await {
+    while let Some(Feed { due, committed_at, leader, txn }) = txns.recv().await {
         tokio::time::sleep_until(due).await;
         let mut world = sim.world();
         let world = &mut *world;
+        if world.failures.get(leader).is_some_and(|failed| committed_at > *failed) {
+            // It went with its leader.
+            continue;
+        }
         let replica = &mut world.replicas[at];
         let mut events = Vec::new();
         replica.tree.apply(&txn, &mut events);
@@ -147,7 +154,7 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request
         return Step::Gone;
     }
     if let Request::Sync { .. } = request {
-        return Step::OnceApplied(world.machine.zxid(), Ok(Response::Done));
+        return Step::OnceApplied(world.last, Ok(Response::Done));
     }
     if let Request::SetWatches(wanted) = &request {
         for (path, kind) in world.replicas[at].set_watches(connection, wanted) {

@@ -1,225 +1,62 @@
-//! The real library over the real server's state machine, in a made-up world: one seed, one run.
+//! The real library over the real server's state machine, in made-up worlds: one seed, one script, one history.
 //!
-//! `LOCKKEEPER_SEED=n` replays one seed alone; `LOCKKEEPER_SEEDS=n` runs that many.
+//! `cargo xtask simulate` runs ten thousand, `cargo xtask simulate --seed N` shows one. What they found stays here by name.
 
-mod kinds;
-
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, FencingToken, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper_testkit::history::Tally;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
-use tokio::time::Instant;
+use lockkeeper_testkit::worlds::{Family, Names, SESSION_TIMEOUT, Scenario, run, simulate};
 
 const LOCK: &str = "/locks/simulated";
-const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What happened, in order of simulated time.
-#[derive(Clone, Copy, Debug)]
-#[expect(dead_code, reason = "printed when a world fails")]
-enum Event {
-    Granted(FencingToken),
-    /// Something was done under the lock, right after its guard said that it may be.
-    Worked(FencingToken),
-    Lost(FencingToken),
-    Released(FencingToken),
-}
-
-#[derive(Clone, Default)]
-struct History(Arc<Mutex<Vec<(Instant, Event)>>>);
-
-impl History {
-    fn add(&self, event: Event) {
-        self.0.lock().unwrap().push((Instant::now(), event));
-    }
-
-    /// No step under an older token comes after one under a newer: at no moment do two believe.
-    fn check_exclusion(&self) -> Result<usize, String> {
-        let events = self.0.lock().unwrap();
-        let mut newest = None;
-        let mut grants = 0;
-        for (at, event) in events.iter() {
-            match event {
-                Event::Worked(token) => {
-                    if newest.is_some_and(|newest| *token < newest) {
-                        return Err(format!("work under {token} at {at:?} after work under {newest:?}:\n{events:#?}"));
-                    }
-                    newest = Some(*token);
-                }
-                Event::Granted(_) => grants += 1,
-                Event::Lost(_) | Event::Released(_) => {}
-            }
-        }
-        Ok(grants)
-    }
-}
-
-/// A runtime in which time passes only when nothing else can happen.
-fn simulate<T>(world: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(world)
-}
-
-/// One contender's life: asks in all ways there are, works, lets go in all ways there are.
-async fn contend(
-    sim: Sim,
-    keeper: Lockkeeper,
-    history: History,
-    dialect: Dialect,
-    until: Instant,
-) -> Result<(), String> {
-    let short = Duration::from_millis(1)..Duration::from_millis(300);
-    while Instant::now() < until {
-        tokio::time::sleep(sim.within(&short)).await;
-        let mutex = keeper.mutex(LOCK).dialect(dialect);
-        let asked = match sim.pick(4) {
-            0 => mutex.try_acquire().await,
-            1 => mutex.acquire().timeout(sim.within(&(Duration::ZERO..Duration::from_secs(3)))).await,
-            2 => {
-                // Dropped at a moment of the seed's choice.
-                let patience = sim.within(&(Duration::ZERO..Duration::from_secs(1)));
-                match tokio::time::timeout(patience, mutex.acquire()).await {
-                    Ok(asked) => asked,
-                    Err(_) => continue,
-                }
-            }
-            _ => mutex.acquire().await,
-        };
-        let guard = match asked {
-            Ok(guard) => guard,
-            Err(
-                Error::Held { .. }
-                | Error::Timeout { .. }
-                | Error::SessionLost { .. }
-                | Error::Unreachable { .. }
-                | Error::Evicted { .. },
-            ) => continue,
-            Err(error) => return Err(format!("unexpected: {error}")),
-        };
-        let token = guard.token();
-        history.add(Event::Granted(token));
-        // Now and then longer than a session lives without its server.
-        let steps = if sim.pick(8) == 0 { 100 } else { sim.pick(6) };
-        for _ in 0..steps {
-            tokio::time::sleep(sim.within(&short)).await;
-            if !guard.is_held() {
-                history.add(Event::Lost(token));
-                break;
-            }
-            history.add(Event::Worked(token));
-        }
-        match sim.pick(3) {
-            0 => drop(guard),
-            _ => _ = guard.release().await,
-        }
-        history.add(Event::Released(token));
-    }
-    Ok(())
-}
-
-/// What befalls the sessions meanwhile.
-async fn afflict(sim: Sim, until: Instant) {
-    while Instant::now() < until {
-        tokio::time::sleep(sim.within(&(Duration::from_millis(10)..Duration::from_secs(2)))).await;
-        let victim = sim.pick(sim.sessions_opened().max(1));
-        let trouble = match sim.pick(4) {
-            0 => Trouble::Silence(sim.within(&(Duration::from_millis(100)..SESSION_TIMEOUT * 2))),
-            _ => Trouble::Cut,
-        };
-        sim.trouble(victim, trouble);
-    }
-}
-
-/// A whole world by one seed; the number of grants, or what went wrong.
-fn world(seed: u64, dialect: Dialect) -> Result<usize, String> {
-    simulate(async {
-        let sim = Sim::new(seed, Settings::default());
-        let until = Instant::now() + Duration::from_secs(60);
-        let history = History::default();
-        let mut contenders = Vec::new();
-        let mut keepers = Vec::new();
-        for _ in 0..3 {
-            let keeper = Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT));
-            for _ in 0..2 {
-                let life = contend(sim.clone(), keeper.clone(), history.clone(), dialect, until);
-                contenders.push(tokio::spawn(life));
-            }
-            keepers.push(keeper);
-        }
-        afflict(sim.clone(), until).await;
-        for contender in contenders {
-            // Nothing waits for ever once the trouble is over.
-            match tokio::time::timeout(SESSION_TIMEOUT * 20, contender).await {
-                Ok(ended) => ended.map_err(|panic| panic.to_string())??,
-                Err(_) => return Err(format!("a contender waits for ever; queue: {:?}", sim.children(LOCK))),
-            }
-        }
-        for keeper in keepers {
-            keeper.close().await;
-        }
-        // What a lost session left goes with it.
-        tokio::time::sleep(SESSION_TIMEOUT * 2).await;
-        let left = sim.children(LOCK);
-        if !left.is_empty() {
-            return Err(format!("left behind: {left:?}"));
-        }
-        history.check_exclusion()
-    })
-}
-
-fn seeds(default: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    match number("LOCKKEEPER_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("LOCKKEEPER_SEEDS").unwrap_or(default),
-    }
-}
-
-fn explore(count: u64, dialect: Dialect) {
-    let mut grants = 0;
-    for seed in seeds(count) {
-        match world(seed, dialect) {
-            Ok(granted) => grants += granted,
-            Err(problem) => panic!("LOCKKEEPER_SEED={seed} ({dialect:?}): {problem}"),
+/// Exclusion, order, tokens that grow, deadlines, no orphan, no lost wake-up, whatever the network, the servers and the
+/// sessions go through.
+fn explore(worlds: u64, family: Family) {
+    let mut sum = Tally::default();
+    for seed in 0..worlds {
+        match run(&Scenario::of(seed, family)) {
+            Ok(tally) => sum.add(tally),
+            Err(failure) => panic!("seed {seed} ({family:?}): {}", failure.first()),
         }
     }
-    println!("{grants} grants in {count} worlds");
+    println!("{family:?}: {sum:?}");
 }
 
-/// Exclusion, no orphan, no lost wakeup, whatever the network and the sessions go through.
 #[test]
 fn seeded_worlds_keep_the_contract() {
-    explore(300, Dialect::Curator);
+    explore(120, Family::Mutex(Names::Curator));
 }
 
-/// The same where names carry no id and own nodes are known by their data.
 #[test]
 fn seeded_worlds_keep_the_contract_with_unprotected_names() {
-    explore(100, Dialect::Recipe);
+    explore(60, Family::Mutex(Names::Recipe));
 }
 
-/// A seed stands for one history and no other.
 #[test]
-fn a_seed_replays_the_same_history() {
-    let run = |seed| {
-        simulate(async move {
-            let sim = Sim::new(seed, Settings::default());
-            let keeper = Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT));
-            let (history, until) = (History::default(), Instant::now() + Duration::from_secs(20));
-            let origin = Instant::now();
-            tokio::join!(
-                async { contend(sim.clone(), keeper.clone(), history.clone(), Dialect::Curator, until).await.unwrap() },
-                async { contend(sim.clone(), keeper.clone(), history.clone(), Dialect::Curator, until).await.unwrap() },
-                afflict(sim.clone(), until),
-            );
-            let events = history.0.lock().unwrap();
-            let told = events.iter().map(|(at, event)| format!("{:?} {event:?}", *at - origin)).collect::<Vec<_>>();
-            (told, sim.requests())
-        })
-    };
-    let (first, second) = (run(7), run(7));
-    assert!(first.0.len() > 10, "the world is not empty: {first:?}");
-    assert_eq!(first, second);
-    assert_ne!(first.0, run(8).0);
+fn seeded_worlds_of_readers_and_writers_keep_the_contract() {
+    explore(60, Family::Shared(Names::Curator));
+}
+
+#[test]
+fn seeded_worlds_of_readers_and_writers_with_unprotected_names_keep_the_contract() {
+    explore(30, Family::Shared(Names::Recipe));
+}
+
+#[test]
+fn seeded_worlds_of_readers_and_writers_with_kazoos_names_keep_the_contract() {
+    explore(20, Family::Shared(Names::Kazoo));
+}
+
+#[test]
+fn seeded_worlds_of_permits_keep_the_contract() {
+    explore(60, Family::Permits);
+}
+
+#[test]
+fn seeded_worlds_of_classes_keep_the_contract() {
+    explore(60, Family::Classes);
 }
 
 /// A slow disk's ghost: the connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to

@@ -1,0 +1,250 @@
+//! Chaos: real contenders, a real ensemble, and everything that can befall them, drawn by seed.
+//!
+//! Contenders are processes with the library in them. What they do and believe is told to a witness, which is also the resource
+//! they write to, behind a [`TokenGate`](lockkeeper_fence::TokenGate). In the end the history is judged as a simulated
+//! world's is. A seed draws the same faults again, not the same history: that takes the simulator.
+
+mod contender;
+mod fault;
+mod ground;
+mod witness;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use lockkeeper::Lockkeeper;
+use rustix::process::{Pid, Signal, kill_process};
+
+pub use contender::{Contender, contend};
+pub use fault::Fault;
+pub use ground::{Ground, MACHINES, SERVERS, TICK};
+pub use witness::now;
+
+use crate::apache;
+use crate::history::{Promises, Verdict, What, judge};
+use witness::Witness;
+
+/// Of the contenders.
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// What is contended for: a mutex, one with names that carry no id, one for readers and writers.
+const LOCKS: [&str; 3] = ["/chaos/mutex", "/chaos/recipe", "/chaos/shared"];
+
+/// Contenders on each machine.
+const CONTENDERS: usize = 3;
+
+/// How long things may take to go on again after a fault.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// What can go wrong with chaos itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A server's.
+    #[error(transparent)]
+    Apache(#[from] apache::Error),
+    /// The machine's.
+    #[error("chaos: {0}")]
+    Io(#[from] io::Error),
+    /// The orchestrator's own session.
+    #[error("chaos: the lock service cannot be asked what is left: {0}")]
+    Library(#[from] lockkeeper::Error),
+}
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long faults are made.
+    pub length: Duration,
+    /// What they follow from.
+    pub seed: u64,
+    /// No namespaces, also where they can be had.
+    pub loopback: bool,
+    /// The program and arguments that run [`contend`]; what follows is the witness, the number, the servers and the seed.
+    pub contender: (PathBuf, Vec<String>),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Report {
+    /// What the judge found.
+    pub verdict: Verdict,
+    /// What the library did that nobody expects, and locks that did not go on.
+    pub unexpected: Vec<String>,
+    /// Faults made, each with how often.
+    pub faults: Vec<(Fault, usize)>,
+    /// What could not be had here, and why.
+    pub missing: Vec<String>,
+}
+
+impl Report {
+    /// Whether every promise was kept.
+    pub fn kept(&self) -> bool {
+        self.verdict.violations.is_empty() && self.unexpected.is_empty()
+    }
+}
+
+/// A contender's process.
+struct Process {
+    contender: u32,
+    machine: usize,
+    child: Child,
+}
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // Waited for by nobody but us, so its id is still its own.
+            _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Everything that takes part.
+struct Chaos {
+    // Before the ground: dropped in this order, and namespaces with processes in them do not go away.
+    processes: Vec<Process>,
+    options: Options,
+    rng: fastrand::Rng,
+    next: u32,
+    witness: Witness,
+    ground: Ground,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// Makes faults for so long, then lets everything come to an end and judges it. `say` is told what happens, with the seconds.
+///
+/// # Errors
+/// When the servers or this machine do not do what they are told. What the library does wrong is in the report.
+pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Report, Error> {
+    let ground = Ground::start(options.loopback, true, TICK * 4)?;
+    let witness = Witness::start(&ground.dir.path().join("witness"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let rng = fastrand::Rng::with_seed(options.seed);
+    let options = options.clone();
+    let mut chaos = Chaos { processes: Vec::new(), options, rng, next: 0, witness, ground, runtime };
+    for machine in 0..MACHINES {
+        for _ in 0..CONTENDERS {
+            chaos.spawn(machine)?;
+        }
+    }
+    chaos.goes_on("the start", say);
+    let made = chaos.faults(say)?;
+    chaos.end(made, say)
+}
+
+impl Chaos {
+    fn spawn(&mut self, machine: usize) -> Result<(), Error> {
+        let contender = self.next;
+        self.next += 1;
+        let (program, words) = &self.options.contender;
+        let mut command = self.ground.place(machine)?.command(program);
+        command.args(words).arg(self.witness.path()).arg(contender.to_string()).arg(self.ground.servers(machine));
+        command.arg(self.rng.u64(..).to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        self.processes.push(Process { contender, machine, child: command.spawn()? });
+        Ok(())
+    }
+
+    /// Every kind that can be had here in the seed's order, then kinds by chance.
+    fn faults(&mut self, say: &dyn Fn(&str)) -> Result<Vec<(Fault, usize)>, Error> {
+        let (start, length) = (Instant::now(), self.options.length);
+        let mut kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.can(&self.ground)).collect();
+        let mut made: Vec<(Fault, usize)> = kinds.iter().map(|kind| (*kind, 0)).collect();
+        self.rng.shuffle(&mut kinds);
+        while start.elapsed() < length {
+            let kind = kinds.pop().unwrap_or_else(|| made[self.rng.usize(..made.len())].0);
+            let detail =
+                kind.strike(self, &|detail| say(&format!("{:6.1} {kind:?}: {detail}", start.elapsed().as_secs_f64())))?;
+            if let Some(nothing) = detail {
+                say(&format!("{:6.1} {kind:?}: {nothing}", start.elapsed().as_secs_f64()));
+            } else if let Some((_, count)) = made.iter_mut().find(|(known, _)| *known == kind) {
+                *count += 1;
+            }
+            self.ground.recover()?;
+            self.revive()?;
+            self.goes_on(&format!("{kind:?}"), say);
+        }
+        Ok(made)
+    }
+
+    /// Contenders that have ended, though nobody killed them, are told of; others take their places.
+    fn revive(&mut self) -> Result<(), Error> {
+        let mut gone = Vec::new();
+        self.processes.retain_mut(|process| match process.child.try_wait() {
+            Ok(None) => true,
+            ended => {
+                gone.push((process.contender, process.machine, format!("{ended:?}")));
+                false
+            }
+        });
+        for (contender, machine, how) in gone {
+            self.witness.unexpected(format!("contender {contender} ended: {how}"));
+            self.witness.add(contender, 0, now(), What::Died);
+            self.spawn(machine)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the resource is written to again.
+    fn goes_on(&self, what: &str, say: &dyn Fn(&str)) {
+        let (start, enough) = (Instant::now(), self.witness.accepted() + 5);
+        while self.witness.accepted() < enough {
+            if start.elapsed() > RECOVERY {
+                say(&format!("       nothing goes on after {what}"));
+                return self.witness.unexpected(format!("nothing was written for {RECOVERY:?} after {what}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn end(mut self, faults: Vec<(Fault, usize)>, say: &dyn Fn(&str)) -> Result<Report, Error> {
+        say("       enough; everyone comes to an end");
+        self.witness.enough();
+        let deadline = Instant::now() + RECOVERY;
+        for process in &mut self.processes {
+            while matches!(process.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            if let Ok(None) = process.child.try_wait() {
+                self.witness.unexpected(format!("contender {} does not come to an end", process.contender));
+            }
+        }
+        self.processes.clear();
+        // What killed ones left goes with their sessions.
+        std::thread::sleep(SESSION_TIMEOUT + TICK * 2);
+        for (lock, path) in (0..).zip(LOCKS) {
+            let nodes = self.runtime.block_on(left(&self.ground.apache.connect_string(), path))?;
+            self.witness.add(0, lock, now(), What::LeftBehind { nodes });
+        }
+        let (history, unexpected) = self.witness.close();
+        let verdict = judge(&history, &promises());
+        Ok(Report { verdict, unexpected, faults, missing: std::mem::take(&mut self.ground.missing) })
+    }
+}
+
+/// Who stands at a lock.
+async fn left(servers: &str, path: &str) -> Result<Vec<String>, Error> {
+    let keeper = Lockkeeper::connect(servers).await?;
+    let seen = match keeper.admin().show(path).await {
+        Ok(seen) => seen.holders.into_iter().chain(seen.waiters).map(|contender| contender.node).collect(),
+        Err(lockkeeper::Error::NoSuchLock { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    keeper.close().await;
+    Ok(seen)
+}
+
+fn promises() -> Promises {
+    // Waits are bounded by what the servers go through: they are down for up to ten seconds and take some more to elect.
+    Promises { permits: 0, lateness: Duration::from_secs(1), abandoned: RECOVERY, idle: RECOVERY }
+}

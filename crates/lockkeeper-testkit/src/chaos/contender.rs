@@ -1,0 +1,168 @@
+//! A contender: a process of its own that can be killed, stopped and cut off, with the real library in it.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkeeper::{Dialect, Error, Guard, Holding, Lockkeeper, WriteGuard};
+use tokio::time::sleep;
+
+use super::witness::{Line, Teller, now};
+use super::{LOCKS, SESSION_TIMEOUT};
+use crate::history::{Event, Grant, HoldId, Outcome, Share, What};
+
+/// What a contender process is told on its command line.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// Where the witness listens.
+    pub witness: PathBuf,
+    /// Which it is.
+    pub contender: u32,
+    /// Where the servers are.
+    pub servers: String,
+    /// What it does follows from this.
+    pub seed: u64,
+}
+
+enum Held {
+    Alone(Guard),
+    Writes(WriteGuard),
+    Reads(Guard),
+}
+
+impl Held {
+    fn holding(&self) -> &Holding {
+        match self {
+            Held::Alone(guard) | Held::Reads(guard) => guard,
+            Held::Writes(guard) => guard,
+        }
+    }
+
+    async fn release(self) -> bool {
+        match self {
+            Held::Alone(guard) | Held::Reads(guard) => guard.release().await.is_ok(),
+            Held::Writes(guard) => guard.release().await.is_ok(),
+        }
+    }
+}
+
+/// Contends until the witness has enough.
+///
+/// # Errors
+/// When the witness is gone.
+pub fn contend(options: &Contender) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(live(options))
+}
+
+async fn live(options: &Contender) -> io::Result<()> {
+    let mut teller = Teller::connect(&options.witness)?;
+    let rng = &mut fastrand::Rng::with_seed(options.seed);
+    let contender = options.contender;
+    let keeper = loop {
+        let builder = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_timeout(SESSION_TIMEOUT);
+        match builder.connect(&options.servers).await {
+            Ok(keeper) => break keeper,
+            Err(Error::Unreachable { .. }) => {}
+            Err(error) => return teller.tell(&Line::Unexpected(format!("connecting: {error}"))),
+        }
+    };
+    // Every third.
+    let careless = contender.is_multiple_of(3);
+    let mut holds = 0;
+    loop {
+        sleep(Duration::from_millis(rng.u64(..30))).await;
+        let lock = rng.u32(..u32::try_from(LOCKS.len()).unwrap_or(1));
+        let limit = (rng.u8(..3) == 0).then(|| Duration::from_millis(rng.u64(..4000)));
+        let from = now();
+        if !teller.ask(&Line::Asking { contender, lock, from, limit })? {
+            break;
+        }
+        let asked = ask(rng, &keeper, lock, limit).await;
+        let event = |from, what| Line::Event(Event { contender, lock, from, until: now(), what });
+        let held = match asked {
+            Some(Ok(held)) => held,
+            Some(Err(Error::Held { .. })) => {
+                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Refused }))?;
+                continue;
+            }
+            Some(Err(Error::Timeout { .. })) => {
+                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::TimedOut }))?;
+                continue;
+            }
+            Some(Err(error)) => {
+                if !error.is_retryable() {
+                    teller.tell(&Line::Unexpected(format!(
+                        "contender {contender} at {}: {error}",
+                        LOCKS[lock as usize]
+                    )))?;
+                }
+                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Failed(error.to_string()) }))?;
+                continue;
+            }
+            None => {
+                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Dropped }))?;
+                continue;
+            }
+        };
+        holds += 1;
+        let hold = HoldId(u64::from(contender) << 32 | holds);
+        let token = held.holding().fencing_token();
+        let share = if let Held::Reads(_) = held { Share::Reads } else { Share::Alone };
+        let grant = Grant { hold, share, token: token.map(lockkeeper::FencingToken::get), place: None };
+        teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
+        // Now and then longer than a session lives without its servers.
+        let steps = if rng.u8(..20) == 0 { 120 } else { rng.u8(..6) };
+        for _ in 0..steps {
+            let from = now();
+            let believed = held.holding().is_held();
+            teller.tell(&event(from, What::Looked { hold, held: believed }))?;
+            // A careless one writes all the same: that is what the gate is for.
+            if let (Share::Alone, Some(token), true) = (share, token, believed || careless) {
+                teller.ask(&Line::Write { contender, lock, hold, token, from: now() })?;
+            }
+            if !believed && !careless {
+                break;
+            }
+            sleep(Duration::from_millis(rng.u64(1..40))).await;
+        }
+        let from = now();
+        let confirmed = if rng.u8(..3) == 0 {
+            drop(held);
+            false
+        } else {
+            held.release().await
+        };
+        teller.tell(&event(from, What::Released { hold, confirmed }))?;
+    }
+    keeper.close().await;
+    Ok(())
+}
+
+async fn ask(
+    rng: &mut fastrand::Rng,
+    keeper: &Lockkeeper,
+    lock: u32,
+    limit: Option<Duration>,
+) -> Option<Result<Held, Error>> {
+    let path = LOCKS[lock as usize];
+    let (once, dropped) = (limit.is_none() && rng.u8(..4) == 0, rng.bool());
+    macro_rules! ask {
+        ($lock:expr, $held:path) => {{
+            let lock = $lock;
+            match limit {
+                Some(limit) if dropped => tokio::time::timeout(limit, lock.acquire()).await.ok(),
+                Some(limit) => Some(lock.acquire().timeout(limit).await),
+                None if once => Some(lock.try_acquire().await),
+                None => Some(lock.acquire().await),
+            }
+            .map(|asked| asked.map($held))
+        }};
+    }
+    match lock {
+        0 => ask!(keeper.mutex(path), Held::Alone),
+        1 => ask!(keeper.mutex(path).dialect(Dialect::Recipe), Held::Alone),
+        _ if rng.bool() => ask!(keeper.rwlock(path).read(), Held::Reads),
+        _ => ask!(keeper.rwlock(path).write(), Held::Writes),
+    }
+}

@@ -1,0 +1,294 @@
+//! The faults, and how each is made and undone.
+
+use std::fs;
+use std::io::Write;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{Chaos, Error, Ground, MACHINES, SERVERS, SESSION_TIMEOUT, now};
+use crate::history::What;
+use crate::proxy::{Cut, Direction, OpCode, Proxy, Rule};
+
+/// How long a fault waits for the frame that it is bound to.
+const FRAME: Duration = Duration::from_secs(15);
+
+/// What can befall an ensemble and those who use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL to a contender.
+    KillClient,
+    /// SIGSTOP to a contender, for up to twice its session timeout.
+    StopClient,
+    /// SIGKILL to the leader.
+    KillLeader,
+    /// SIGSTOP to the leader.
+    StopLeader,
+    /// SIGKILL to a follower.
+    KillFollower,
+    /// SIGSTOP to a follower.
+    StopFollower,
+    /// A server's or a machine's cable.
+    LinkDown,
+    /// A follower is cut from the other servers; clients still reach it.
+    PeersCut,
+    /// What one sends to another vanishes; the way back is whole.
+    OneWay,
+    /// Connections are reset.
+    Reset,
+    /// A connection ends within a request or an answer.
+    MidFrame,
+    /// A connection ends when a create is stored and its answer on its way.
+    AfterCreate,
+    /// The same for a delete.
+    AfterDelete,
+    /// Each fsync of every server takes 0.8 s more.
+    SlowDisk,
+    /// A server's disk is full.
+    FullDisk,
+    /// The time of day of a machine's contenders is an hour off, by libfaketime. Servers keep theirs: Java does not run under it.
+    WallClock,
+    /// Every server is started anew, one after the other.
+    RollingRestart,
+    /// All at once.
+    WholeRestart,
+}
+
+impl Fault {
+    /// All there are.
+    pub const ALL: [Fault; 18] = [
+        Fault::KillClient,
+        Fault::StopClient,
+        Fault::KillLeader,
+        Fault::StopLeader,
+        Fault::KillFollower,
+        Fault::StopFollower,
+        Fault::LinkDown,
+        Fault::PeersCut,
+        Fault::OneWay,
+        Fault::Reset,
+        Fault::MidFrame,
+        Fault::AfterCreate,
+        Fault::AfterDelete,
+        Fault::SlowDisk,
+        Fault::FullDisk,
+        Fault::WallClock,
+        Fault::RollingRestart,
+        Fault::WholeRestart,
+    ];
+
+    /// Whether it can be had there.
+    pub(super) fn can(self, ground: &Ground) -> bool {
+        match self {
+            Fault::PeersCut => ground.net.is_some(),
+            Fault::FullDisk => ground.small_disks,
+            Fault::WallClock => ground.has_clocks(),
+            _ => true,
+        }
+    }
+
+    /// Makes it, waits a while, and undoes it. What came in between, if it could not be made this time.
+    pub(super) fn strike(self, chaos: &mut Chaos, say: &dyn Fn(&str)) -> Result<Option<&'static str>, Error> {
+        let length = Duration::from_millis(chaos.rng.u64(500..8_000));
+        match self {
+            Fault::KillClient => {
+                let victim = victim(chaos);
+                let victim = chaos.processes.swap_remove(victim);
+                say(&format!("contender {}", victim.contender));
+                let (contender, machine, since) = (victim.contender, victim.machine, now());
+                drop(victim);
+                chaos.witness.add(contender, 0, since, What::Died);
+                chaos.spawn(machine)?;
+            }
+            Fault::StopClient => {
+                let length = Duration::from_millis(chaos.rng.u64(500..8_000)).min(SESSION_TIMEOUT * 2);
+                let victim = victim(chaos);
+                let victim = &chaos.processes[victim];
+                say(&format!("contender {} for {length:.1?}", victim.contender));
+                let since = now();
+                victim.signal(Signal::STOP);
+                sleep(length);
+                victim.signal(Signal::CONT);
+                chaos.witness.add(victim.contender, 0, since, What::Stopped);
+            }
+            Fault::KillLeader | Fault::KillFollower => {
+                let server = self.server(chaos)?;
+                say(&format!("server {server} for {length:.1?}"));
+                chaos.ground.apache.kill(server);
+                sleep(length);
+            }
+            Fault::StopLeader | Fault::StopFollower => {
+                let server = self.server(chaos)?;
+                say(&format!("server {server} for {length:.1?}"));
+                chaos.ground.apache.pause(server);
+                sleep(length);
+                chaos.ground.apache.resume(server);
+            }
+            Fault::LinkDown => link_down(chaos, length, say)?,
+            Fault::PeersCut => {
+                let server = self.server(chaos)?;
+                say(&format!("server {server} for {length:.1?}"));
+                let peers = |hushed| -> Result<(), Error> {
+                    let Some(net) = &chaos.ground.net else { return Ok(()) };
+                    for peer in (0..SERVERS).filter(|peer| *peer != server) {
+                        net.hush(server, peer, hushed)?;
+                        net.hush(peer, server, hushed)?;
+                    }
+                    Ok(())
+                };
+                peers(true)?;
+                sleep(length);
+                peers(false)?;
+            }
+            Fault::OneWay => one_way(chaos, length, say)?,
+            Fault::Reset => {
+                let proxies = proxies(chaos);
+                say("every connection of a machine");
+                proxies.iter().for_each(|proxy| proxy.cut(Cut::Reset));
+            }
+            Fault::MidFrame => {
+                let (bytes, answer) = (chaos.rng.usize(1..40), chaos.rng.bool());
+                let ops = [OpCode::CREATES, &[OpCode::Delete, OpCode::GetChildren]].concat();
+                let where_ = if answer { "an answer" } else { "a request" };
+                return Ok(frame(chaos, say, &format!("after {bytes} bytes of {where_}"), |proxy| {
+                    let frame = proxy.on_any(&ops).path("/chaos").by(Cut::Reset);
+                    if answer { frame.cut_inside_reply(bytes) } else { frame.cut_inside_request(bytes) }
+                }));
+            }
+            Fault::AfterCreate => {
+                return Ok(frame(chaos, say, "of a create's answer", |proxy| {
+                    proxy.on_any(OpCode::CREATES).path("/chaos").cut_before_reply()
+                }));
+            }
+            Fault::AfterDelete => {
+                return Ok(frame(chaos, say, "of a delete's answer", |proxy| {
+                    proxy.on(OpCode::Delete).path("/chaos").cut_before_reply()
+                }));
+            }
+            Fault::SlowDisk => {
+                say(&format!("0.8 s for each fsync, for {length:.1?}"));
+                let slow = chaos.ground.apache.slow_fsync(Duration::from_millis(800))?;
+                sleep(length);
+                drop(slow);
+            }
+            Fault::FullDisk => full_disk(chaos, length, say)?,
+            Fault::WallClock => {
+                let hour = if chaos.rng.bool() { 3_600 } else { -3_600 };
+                let machine = chaos.rng.usize(..MACHINES);
+                say(&format!("machine {machine} by {hour} s for {length:.1?}"));
+                chaos.ground.set_clock(machine, hour)?;
+                // It is read once a second.
+                sleep(length + Duration::from_secs(1));
+                chaos.ground.set_clock(machine, 0)?;
+            }
+            Fault::RollingRestart => {
+                say("one server after the other");
+                for server in 0..SERVERS {
+                    chaos.ground.apache.restart(server)?;
+                }
+            }
+            Fault::WholeRestart => {
+                say(&format!("all servers, for {length:.1?}"));
+                (0..SERVERS).for_each(|server| chaos.ground.apache.kill(server));
+                sleep(length);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The one that it befalls.
+    fn server(self, chaos: &mut Chaos) -> Result<usize, Error> {
+        let leader = chaos.ground.apache.leader()?;
+        Ok(match self {
+            Fault::KillLeader | Fault::StopLeader => leader,
+            _ => (leader + chaos.rng.usize(1..SERVERS)) % SERVERS,
+        })
+    }
+}
+
+/// A contender, one that holds something if there is one.
+fn victim(chaos: &mut Chaos) -> usize {
+    let inside = chaos.witness.inside();
+    let holders = chaos.processes.iter().enumerate().filter(|(_, process)| inside.contains(&process.contender));
+    let holders: Vec<usize> = holders.map(|(at, _)| at).collect();
+    match holders.len() {
+        0 => chaos.rng.usize(..chaos.processes.len()),
+        count => holders[chaos.rng.usize(..count)],
+    }
+}
+
+/// The proxies of a machine that has some.
+fn proxies(chaos: &mut Chaos) -> &[Proxy] {
+    let machines: Vec<usize> = (0..MACHINES).filter(|machine| !chaos.ground.proxies[*machine].is_empty()).collect();
+    &chaos.ground.proxies[machines[chaos.rng.usize(..machines.len())]]
+}
+
+fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
+    let who = chaos.rng.usize(..SERVERS + MACHINES);
+    let name = if who < SERVERS { format!("server {who}") } else { format!("machine {}", who - SERVERS) };
+    say(&format!("{name} for {length:.1?}"));
+    if let Some(net) = &chaos.ground.net {
+        net.plug(who, false)?;
+        sleep(length);
+        net.plug(who, true)?;
+        return Ok(());
+    }
+    let cut: Vec<&Proxy> = match who.checked_sub(SERVERS) {
+        Some(machine) => chaos.ground.proxies[machine].iter().collect(),
+        None => chaos.ground.proxies.iter().map(|servers| &servers[who]).collect(),
+    };
+    cut.iter().for_each(|proxy| proxy.black_hole());
+    sleep(length);
+    cut.iter().for_each(|proxy| proxy.heal());
+    Ok(())
+}
+
+fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
+    if let Some(net) = &chaos.ground.net {
+        // At least one of them a server.
+        let (one, other) = (chaos.rng.usize(..SERVERS), chaos.rng.usize(..SERVERS + MACHINES - 1));
+        let other = if other >= one { other + 1 } else { other };
+        let (from, to) = if chaos.rng.bool() { (one, other) } else { (other, one) };
+        say(&format!("{from} to {to} (servers are 0 to 2, machines 3 to 5) for {length:.1?}"));
+        net.hush(from, to, true)?;
+        sleep(length);
+        net.hush(from, to, false)?;
+        return Ok(());
+    }
+    let direction = if chaos.rng.bool() { Direction::ToServer } else { Direction::ToClient };
+    say(&format!("a machine's, {direction:?}, for {length:.1?}"));
+    let proxies = proxies(chaos);
+    proxies.iter().for_each(|proxy| proxy.stall_direction(direction));
+    sleep(length);
+    proxies.iter().for_each(Proxy::heal);
+    Ok(())
+}
+
+/// Cuts at a frame, whichever of a machine's connections it comes along first.
+fn frame(chaos: &mut Chaos, say: &dyn Fn(&str), detail: &str, rule: impl Fn(&Proxy) -> Rule) -> Option<&'static str> {
+    say(detail);
+    let handle = chaos.runtime.handle().clone();
+    let proxies = proxies(chaos);
+    let rules: Vec<Rule> = proxies.iter().map(rule).collect();
+    let fired = handle.block_on(async {
+        let any = futures_util::future::select_all(rules.iter().map(|rule| Box::pin(rule.fired())));
+        tokio::time::timeout(FRAME, any).await.is_ok()
+    });
+    proxies.iter().for_each(Proxy::heal);
+    (!fired).then_some("no such frame came along")
+}
+
+fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
+    let server = chaos.rng.usize(..SERVERS);
+    say(&format!("server {server} for {length:.1?}"));
+    let filler = chaos.ground.apache.data(server).join("filler");
+    let mut file = fs::File::create(&filler)?;
+    let piece = vec![0; 1 << 16];
+    while file.write_all(&piece).is_ok() {}
+    sleep(length);
+    drop(file);
+    fs::remove_file(filler)?;
+    // ZooKeeper's answer to a log that it cannot write is to end; what was unwritten there was never its word.
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Where it happens: three servers, three machines for contenders, and what stands between them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::apache::{Apache, Options, Place, install_package};
+use crate::net::Net;
+use crate::proxy::Proxy;
+
+use super::{Error, SESSION_TIMEOUT};
+
+/// Servers, and machines that contenders run on.
+pub const SERVERS: usize = 3;
+/// Machines that contenders run on.
+pub const MACHINES: usize = 3;
+
+/// Of each server's data; far more than an hour of chaos writes.
+const DISK: u64 = 512 << 20;
+
+/// The servers' tick.
+pub const TICK: Duration = Duration::from_millis(500);
+
+/// Three servers and three machines, in namespaces where that can be had, else on loopback behind proxies.
+pub struct Ground {
+    // In this order: servers are gone before the network that they are in.
+    /// The servers.
+    pub apache: Arc<Apache>,
+    /// Proxies by machine and server; on machines of a network of their own, only the first has some.
+    pub proxies: Vec<Vec<Proxy>>,
+    /// The network, where there is one.
+    pub net: Option<Net>,
+    clocks: Option<Clocks>,
+    /// For sockets and clocks.
+    pub dir: tempfile::TempDir,
+    /// What cannot be had here, and why.
+    pub missing: Vec<String>,
+    /// Data can be written until the disk is full.
+    pub small_disks: bool,
+}
+
+/// Clocks of processes that can be moved: libfaketime, which reads them from files.
+struct Clocks {
+    library: PathBuf,
+    dir: PathBuf,
+}
+
+impl Clocks {
+    fn find(dir: &Path) -> Option<Clocks> {
+        let found = || {
+            let libs = fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
+            libs.map(|dir| dir.join("faketime/libfaketimeMT.so.1")).find(|library| library.exists())
+        };
+        let library = found().or_else(|| {
+            install_package("libfaketime").ok()?;
+            found()
+        })?;
+        Some(Clocks { library, dir: dir.to_owned() })
+    }
+
+    fn file(&self, whose: &str) -> PathBuf {
+        self.dir.join(format!("{whose}.clock"))
+    }
+
+    /// Only the time of day is made up: what the operating system counts from its start runs on.
+    fn env(&self, whose: &str) -> io::Result<Vec<(String, String)>> {
+        self.set(whose, "+0")?;
+        let file = self.file(whose).display().to_string();
+        let library = self.library.display().to_string();
+        let settings = [
+            ("LD_PRELOAD", library.as_str()),
+            ("FAKETIME_TIMESTAMP_FILE", file.as_str()),
+            ("FAKETIME_CACHE_DURATION", "1"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ("DONT_FAKE_MONOTONIC", "1"),
+        ];
+        Ok(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+    }
+
+    fn set(&self, whose: &str, offset: &str) -> io::Result<()> {
+        // Whole at once: it may be read at any moment.
+        let next = self.dir.join(format!("{whose}.next"));
+        fs::write(&next, format!("{offset}\n"))?;
+        fs::rename(next, self.file(whose))
+    }
+}
+
+impl Ground {
+    /// Starts the servers; `loopback` where no namespaces are wanted. `clocks`: with clocks that can be moved. `silence`: how
+    /// long servers go on without hearing of each other.
+    ///
+    /// # Errors
+    /// When there is no ZooKeeper, or the machine refuses.
+    pub fn start(loopback: bool, clocks: bool, silence: Duration) -> Result<Ground, Error> {
+        let dir = tempfile::Builder::new().prefix("lockkeeper-chaos-").tempdir()?;
+        let mut missing = Vec::new();
+        let root = rustix::process::geteuid().is_root();
+        let net = if !loopback && Net::possible() { Some(Net::new(SERVERS + MACHINES)?) } else { None };
+        let clocks = if clocks { Clocks::find(dir.path()) } else { None };
+        let mut places = Vec::new();
+        for server in 0..SERVERS {
+            let mut place = Place::loopback();
+            if let Some(net) = &net {
+                place = Place { ip: net.ip(server), namespace: Some(net.namespace(server)), env: Vec::new() };
+            }
+            // No clock of its own as contenders have: under libfaketime a server of Java's does not get to serve.
+            places.push(place);
+        }
+        let mut options = Options::default().tick(TICK).session_timeouts(TICK * 2, SESSION_TIMEOUT * 10).places(places);
+        options = options.config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
+        // A log is padded by so many KiB at a time, 64 MiB unless told otherwise.
+        options = options.property("zookeeper.preAllocSize", "256");
+        if root {
+            options = options.disk(DISK);
+        } else {
+            missing.push("a full disk: a small file system needs root".to_owned());
+        }
+        if net.is_none() {
+            missing
+                .push("a follower cut from its peers, one-way cuts between servers: namespaces need root".to_owned());
+        }
+        if clocks.is_none() {
+            missing.push("moved clocks: there is no libfaketime".to_owned());
+        }
+        let apache = Arc::new(Apache::ensemble(SERVERS, options)?);
+        let behind = |machine: usize| net.is_none() || machine == 0;
+        let own = net.as_ref().map_or(std::net::Ipv4Addr::LOCALHOST, Net::host);
+        let mut proxies = Vec::new();
+        for machine in 0..MACHINES {
+            let servers = if behind(machine) { 0..SERVERS } else { 0..0 };
+            proxies.push(servers.map(|server| Proxy::start_on(own, apache.addr(server))).collect());
+        }
+        Ok(Ground { apache, proxies, net, clocks, dir, missing, small_disks: root })
+    }
+
+    /// Where the servers are for contenders of a machine.
+    pub fn servers(&self, machine: usize) -> String {
+        let proxies: Vec<String> = self.proxies[machine].iter().map(Proxy::connect_string).collect();
+        if proxies.is_empty() { self.apache.connect_string() } else { proxies.join(",") }
+    }
+
+    /// Where a process of that machine runs.
+    ///
+    /// # Errors
+    /// When its clock cannot be written.
+    pub fn place(&self, machine: usize) -> io::Result<Place> {
+        let mut place = Place::loopback();
+        if let Some(net) = &self.net {
+            place.namespace = Some(net.namespace(SERVERS + machine));
+        }
+        if let Some(clocks) = &self.clocks {
+            place.env = clocks.env(&format!("machine{machine}"))?;
+        }
+        Ok(place)
+    }
+
+    /// Whether clocks can be moved.
+    pub fn has_clocks(&self) -> bool {
+        self.clocks.is_some()
+    }
+
+    /// Moves a machine's clock, by this many seconds from the true time.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn set_clock(&self, machine: usize, seconds: i64) -> io::Result<()> {
+        let whose = format!("machine{machine}");
+        self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, &format!("{seconds:+}")))
+    }
+
+    /// Waits until every server serves, starting those that have ended.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn recover(&self) -> Result<(), Error> {
+        for server in 0..SERVERS {
+            if self.apache.has_ended(server) {
+                self.apache.kill(server);
+            }
+            self.apache.launch(server)?;
+        }
+        for server in 0..SERVERS {
+            self.apache.wait_serving(server)?;
+        }
+        self.apache.leader()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,466 @@
+//! The judge: what in a history is against the promises.
+//!
+//! Times are bounds, so every rule asks for certainty: a hold was believed from the end of the first look that found it held
+//! to the beginning of the last one that did, for a loss is final.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use super::{Event, Grant, HoldId, Outcome, Place, Share, What};
+
+/// The promises that depend on what the locks are and what their world goes through.
+#[derive(Clone, Copy, Debug)]
+pub struct Promises {
+    /// How many permits there are.
+    pub permits: u32,
+    /// How much later than its deadline a call may return.
+    pub lateness: Duration,
+    /// How long whoever let go without a confirmation may still be in the way.
+    pub abandoned: Duration,
+    /// How long a lock may stand free while somebody waits for it.
+    pub idle: Duration,
+}
+
+/// What was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Claim {
+    /// Those who believe that they hold may hold together.
+    Exclusion,
+    /// Nobody believes in an older hold after somebody believed in a newer one.
+    OldAfterNew,
+    /// A loss is final.
+    LossIsFinal,
+    /// A resource that looks at tokens takes nothing under an older one than it has seen.
+    Fencing,
+    /// Tokens grow from grant to grant.
+    Tokens,
+    /// First come, first served.
+    Order,
+    /// A deadline bounds the call.
+    Deadline,
+    /// Every call ends.
+    End,
+    /// Who waits is woken.
+    WakeUp,
+    /// No node is left.
+    NoOrphan,
+}
+
+/// A promise that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which promise.
+    pub claim: Claim,
+    /// At which lock.
+    pub lock: u32,
+    /// What shows it.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at lock {}: {}", self.claim, self.lock, self.detail)
+    }
+}
+
+/// How much there was to judge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Calls that were granted.
+    pub grants: usize,
+    /// Calls that were not.
+    pub refusals: usize,
+    /// Looks that found a lock held.
+    pub looks: usize,
+    /// Holds that were lost.
+    pub losses: usize,
+    /// Changes of what was held.
+    pub changes: usize,
+    /// Writes that a resource took.
+    pub accepted: usize,
+    /// Writes that a resource refused.
+    pub refused: usize,
+    /// Writes taken under an older token than one taken before.
+    pub stale: usize,
+}
+
+impl Tally {
+    /// Adds another history's.
+    pub fn add(&mut self, other: Tally) {
+        self.grants += other.grants;
+        self.refusals += other.refusals;
+        self.looks += other.looks;
+        self.losses += other.losses;
+        self.changes += other.changes;
+        self.accepted += other.accepted;
+        self.refused += other.refused;
+        self.stale += other.stale;
+    }
+}
+
+/// What the judge found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What was not kept; nothing, if all is well.
+    pub violations: Vec<Violation>,
+    /// How much there was to judge.
+    pub tally: Tally,
+}
+
+/// Judges a history. The order of its events does not matter.
+pub fn judge(events: &[Event], promises: &Promises) -> Verdict {
+    let mut locks: BTreeMap<u32, Vec<&Event>> = BTreeMap::new();
+    let mut absences: BTreeMap<u32, Absences> = BTreeMap::new();
+    for event in events {
+        match event.what {
+            What::Stopped => absences.entry(event.contender).or_default().stopped.push((event.from, event.until)),
+            What::Died => absences.entry(event.contender).or_default().dead = true,
+            _ => locks.entry(event.lock).or_default().push(event),
+        }
+    }
+    let mut verdict = Verdict::default();
+    for (lock, events) in locks {
+        let mut case = Case { lock, promises, absences: &absences, verdict: &mut verdict, holds: BTreeMap::new() };
+        case.gather(&events);
+        case.calls(&events);
+        case.exclusion();
+        case.old_after_new();
+        case.writes(&events);
+        case.tokens();
+        case.order();
+        case.wake_ups(&events);
+    }
+    verdict
+}
+
+/// When a contender could not run.
+#[derive(Default)]
+struct Absences {
+    stopped: Vec<(Duration, Duration)>,
+    dead: bool,
+}
+
+/// What was held from one change to the next.
+struct Stretch {
+    share: Share,
+    token: Option<i64>,
+    /// Certainly believed in from here to there.
+    believed: Option<(Duration, Duration)>,
+}
+
+/// A hold, put together from its events.
+struct Hold {
+    asked: Duration,
+    granted: Duration,
+    place: Option<Place>,
+    stretches: Vec<Stretch>,
+    /// When it was found lost.
+    lost: Option<Duration>,
+    /// When it was over, and whether that was confirmed.
+    over: (Duration, bool),
+}
+
+impl Hold {
+    fn first(&self) -> &Stretch {
+        &self.stretches[0]
+    }
+}
+
+struct Case<'a> {
+    lock: u32,
+    promises: &'a Promises,
+    absences: &'a BTreeMap<u32, Absences>,
+    verdict: &'a mut Verdict,
+    holds: BTreeMap<HoldId, Hold>,
+}
+
+impl Case<'_> {
+    fn accuse(&mut self, claim: Claim, detail: String) {
+        self.verdict.violations.push(Violation { claim, lock: self.lock, detail });
+    }
+
+    fn gather(&mut self, events: &[&Event]) {
+        for event in events {
+            let What::Asked { outcome: Outcome::Granted(grant), .. } = event.what else { continue };
+            let Grant { hold, share, token, place } = grant;
+            let stretches = vec![Stretch { share, token, believed: None }];
+            let over = (event.until, false);
+            let known = Hold { asked: event.from, granted: event.until, place, stretches, lost: None, over };
+            self.holds.insert(hold, known);
+        }
+        // What one contender does with one hold follows one after the other.
+        let mut later: Vec<&&Event> = events.iter().collect();
+        later.sort_by_key(|event| event.from);
+        for event in later {
+            let of = match event.what {
+                What::Looked { hold, .. } | What::Changed { hold, .. } | What::Released { hold, .. } => hold,
+                _ => continue,
+            };
+            let Some(hold) = self.holds.get_mut(&of) else { continue };
+            let mut undead = None;
+            match event.what {
+                What::Looked { held: true, .. } => {
+                    self.verdict.tally.looks += 1;
+                    undead = hold.lost.filter(|lost| *lost < event.from);
+                    let stretch = hold.stretches.last_mut().expect("a hold begins with a stretch");
+                    let (first, _) = stretch.believed.unwrap_or((event.until, event.from));
+                    stretch.believed = Some((first, event.from));
+                }
+                What::Looked { held: false, .. } if hold.lost.is_none() => {
+                    self.verdict.tally.losses += 1;
+                    hold.lost = Some(event.until);
+                }
+                What::Changed { share, token, .. } => {
+                    self.verdict.tally.changes += 1;
+                    hold.stretches.push(Stretch { share, token, believed: None });
+                }
+                What::Released { confirmed, .. } => hold.over.1 |= confirmed,
+                _ => {}
+            }
+            hold.over.0 = hold.over.0.max(event.until);
+            if let Some(lost) = undead {
+                self.accuse(Claim::LossIsFinal, format!("{of:?} was lost at {lost:?} and held at {:?}", event.from));
+            }
+        }
+    }
+
+    fn calls(&mut self, events: &[&Event]) {
+        for event in events {
+            let (limit, outcome) = match &event.what {
+                What::Asked { limit, outcome } => (limit, outcome),
+                What::LeftBehind { nodes } if !nodes.is_empty() => {
+                    self.accuse(Claim::NoOrphan, format!("left behind: {nodes:?}"));
+                    continue;
+                }
+                _ => continue,
+            };
+            match outcome {
+                Outcome::Granted(_) => self.verdict.tally.grants += 1,
+                _ => self.verdict.tally.refusals += 1,
+            }
+            let absent = self.absences.get(&event.contender);
+            if *outcome == Outcome::Pending {
+                if !absent.is_some_and(|absent| absent.dead) {
+                    self.accuse(Claim::End, format!("{} has waited since {:?}", event.contender, event.from));
+                }
+                continue;
+            }
+            let stopped = absent.map_or(Duration::ZERO, |absent| overlap(&absent.stopped, event.from, event.until));
+            let took = event.until.saturating_sub(event.from).saturating_sub(stopped);
+            if let Some(limit) = limit
+                && took > limit.saturating_add(self.promises.lateness)
+            {
+                let who = event.contender;
+                self.accuse(
+                    Claim::Deadline,
+                    format!("{who} asked at {:?} for {limit:?} and waited {took:?}", event.from),
+                );
+            }
+        }
+    }
+
+    /// At no moment do those believe who may not hold together.
+    fn exclusion(&mut self) {
+        let mut believed: Vec<(Duration, Duration, Share, HoldId)> = Vec::new();
+        for (id, hold) in &self.holds {
+            for stretch in &hold.stretches {
+                if let Some((from, until)) = stretch.believed
+                    && from <= until
+                {
+                    believed.push((from, until, stretch.share, *id));
+                }
+            }
+        }
+        believed.sort_by_key(|(from, ..)| *from);
+        let mut inside: Vec<(Duration, Duration, Share, HoldId)> = Vec::new();
+        let mut accused = BTreeSet::new();
+        for next in believed {
+            inside.retain(|(_, until, ..)| *until >= next.0);
+            inside.push(next);
+            let (mut alone, mut reads, mut permits) = (0_u32, 0_u32, 0_u32);
+            for (_, _, share, _) in &inside {
+                match share {
+                    Share::Alone => alone += 1,
+                    Share::Reads => reads += 1,
+                    Share::Permits(take) => permits += take,
+                }
+            }
+            let beside = alone > 1 || alone == 1 && reads + permits > 0 || permits > self.promises.permits;
+            if beside && accused.insert(next.3) {
+                let at = next.0;
+                self.accuse(Claim::Exclusion, format!("at {at:?} these believe: {inside:?}"));
+            }
+        }
+    }
+
+    /// From the newest token to the oldest: the first belief in anything newer, and in anything newer that is alone.
+    fn old_after_new(&mut self) {
+        type First = Option<(Duration, HoldId)>;
+        let mut by_token: Vec<(i64, Share, Duration, Duration, HoldId)> = Vec::new();
+        for (id, hold) in &self.holds {
+            for stretch in &hold.stretches {
+                if let (Some(token), Some((first, last))) = (stretch.token, stretch.believed) {
+                    by_token.push((token, stretch.share, first, last, *id));
+                }
+            }
+        }
+        by_token.sort_by_key(|(token, ..)| std::cmp::Reverse(*token));
+        let (mut any, mut alone): (First, First) = (None, None);
+        for same in by_token.chunk_by(|one, other| one.0 == other.0) {
+            for (token, share, _, last, id) in same {
+                let newer = if *share == Share::Alone { any } else { alone };
+                if let Some((first, other)) = newer
+                    && *last > first
+                {
+                    let detail =
+                        format!("{id:?} (token {token}) at {last:?}, the newer {other:?} at {first:?} already");
+                    self.accuse(Claim::OldAfterNew, detail);
+                }
+            }
+            for (_, share, first, _, id) in same {
+                let earlier = |known: First| match known {
+                    Some(known) if known.0 <= *first => Some(known),
+                    _ => Some((*first, *id)),
+                };
+                any = earlier(any);
+                if *share == Share::Alone {
+                    alone = earlier(alone);
+                }
+            }
+        }
+    }
+
+    /// In the resource's own order.
+    fn writes(&mut self, events: &[&Event]) {
+        let mut writes = Vec::new();
+        for event in events {
+            if let What::Wrote { hold, token, order, accepted } = event.what {
+                writes.push((order, hold, token, accepted));
+            }
+        }
+        writes.sort_by_key(|(order, ..)| *order);
+        let mut newest: Option<(i64, HoldId)> = None;
+        for (order, hold, token, accepted) in writes {
+            if !accepted {
+                self.verdict.tally.refused += 1;
+                continue;
+            }
+            self.verdict.tally.accepted += 1;
+            match newest {
+                Some((seen, by)) if token < seen => {
+                    self.verdict.tally.stale += 1;
+                    let detail = format!("write {order} of {hold:?} under {token} after one of {by:?} under {seen}");
+                    self.accuse(Claim::Fencing, detail);
+                }
+                _ => newest = Some((token, hold)),
+            }
+        }
+    }
+
+    /// Who asked after another had been granted has a greater token.
+    fn tokens(&mut self) {
+        let tokens = |hold: &Hold| hold.first().token.map(|token| (token, hold.first().share));
+        let mut asked: Vec<(Duration, i64, Share)> = Vec::new();
+        let mut granted: Vec<(Duration, i64, Share)> = Vec::new();
+        for hold in self.holds.values() {
+            if let Some((token, share)) = tokens(hold) {
+                asked.push((hold.asked, token, share));
+                granted.push((hold.granted, token, share));
+            }
+        }
+        asked.sort_by_key(|(at, ..)| *at);
+        granted.sort_by_key(|(at, ..)| *at);
+        let mut granted = granted.into_iter().peekable();
+        let (mut any, mut alone) = (i64::MIN, i64::MIN);
+        for (at, token, share) in asked {
+            while let Some((_, earlier, its)) = granted.next_if(|(known, ..)| *known < at) {
+                any = any.max(earlier);
+                if its == Share::Alone {
+                    alone = alone.max(earlier);
+                }
+            }
+            let earlier = if share == Share::Alone { any } else { alone };
+            if token <= earlier {
+                self.accuse(
+                    Claim::Tokens,
+                    format!("asked for at {at:?} and has {token}, {earlier} was granted before"),
+                );
+            }
+        }
+    }
+
+    /// Of two that hold alone and stood in one line, the first is the one who came first.
+    fn order(&mut self) {
+        let mut places: Vec<(u32, i64, Duration, Duration, HoldId)> = Vec::new();
+        for (id, hold) in &self.holds {
+            if let (Some(Place { class, number }), Share::Alone, Some((first, last))) =
+                (hold.place, hold.first().share, hold.first().believed)
+            {
+                places.push((class, number, first, last, *id));
+            }
+        }
+        places.sort_by_key(|(class, number, ..)| (*class, std::cmp::Reverse(*number)));
+        for class in places.chunk_by(|one, other| one.0 == other.0) {
+            let mut later: Option<(Duration, HoldId)> = None;
+            for (_, number, first, last, id) in class {
+                if let Some((before, other)) = later
+                    && before < *last
+                {
+                    let detail =
+                        format!("{id:?} (number {number}) at {last:?}, {other:?} behind it at {before:?} already");
+                    self.accuse(Claim::Order, detail);
+                }
+                later = match later {
+                    Some(known) if known.0 <= *first => Some(known),
+                    _ => Some((*first, *id)),
+                };
+            }
+        }
+    }
+
+    /// While somebody waits who gets it in the end, the lock does not stand free for long.
+    fn wake_ups(&mut self, events: &[&Event]) {
+        let mut taken: Vec<(Duration, Duration)> = Vec::new();
+        for hold in self.holds.values() {
+            let (over, confirmed) = hold.over;
+            let over = if confirmed { over } else { over + self.promises.abandoned };
+            taken.push((hold.granted, over));
+        }
+        for event in events {
+            if let What::Asked { outcome, .. } = &event.what
+                && !matches!(outcome, Outcome::Granted(_) | Outcome::Pending)
+            {
+                taken.push((event.until, event.until + self.promises.abandoned));
+            }
+        }
+        taken.sort();
+        let mut waits: Vec<(Duration, Duration, HoldId)> =
+            self.holds.iter().map(|(id, hold)| (hold.asked, hold.granted, *id)).collect();
+        waits.sort();
+        for (asked, granted, id) in waits {
+            let mut free_since = asked;
+            let mut longest = Duration::ZERO;
+            for (from, until) in &taken {
+                if *from >= granted {
+                    break;
+                }
+                if *until > free_since {
+                    longest = longest.max(from.saturating_sub(free_since));
+                    free_since = *until;
+                }
+            }
+            longest = longest.max(granted.saturating_sub(free_since));
+            if longest > self.promises.idle {
+                let detail =
+                    format!("{id:?} asked at {asked:?}, granted at {granted:?}, free meanwhile for {longest:?}");
+                self.accuse(Claim::WakeUp, detail);
+            }
+        }
+    }
+}
+
+/// How much of a time lies within others, which do not overlap.
+fn overlap(others: &[(Duration, Duration)], from: Duration, until: Duration) -> Duration {
+    others.iter().map(|other| other.1.min(until).saturating_sub(other.0.max(from))).sum()
+}

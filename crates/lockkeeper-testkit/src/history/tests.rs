@@ -1,0 +1,230 @@
+//! The judge is fair: histories of a lock that works pass, and each planted violation is found, by its name.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{Claim, Event, Grant, HoldId, Outcome, Place, Promises, Share, What, judge};
+
+const PROMISES: Promises = Promises {
+    permits: 3,
+    lateness: Duration::from_millis(5),
+    abandoned: Duration::from_millis(200),
+    idle: Duration::from_millis(50),
+};
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A turn of a lock that works: how long after the one before it was asked for, looked at how often, let go how.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    think: u64,
+    looks: u64,
+    confirmed: bool,
+    lost: bool,
+}
+
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let turn = (0..30_u64, 1..5_u64, any::<bool>(), any::<bool>());
+    let turn = turn.prop_map(|(think, looks, confirmed, lost)| Turn { think, looks, confirmed, lost });
+    prop::collection::vec(turn, 2..12)
+}
+
+/// One after the other, everyone asking while the one before holds: number, token and time grow together.
+fn history(turns: &[Turn]) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut clock = ms(1_000);
+    for (at, turn) in turns.iter().enumerate() {
+        let (contender, number) = (u32::try_from(at).unwrap(), i64::try_from(at).unwrap());
+        let hold = HoldId(u64::from(contender));
+        let mut add = |from, until, what| events.push(Event { contender, lock: 0, from, until, what });
+        let asked = clock - ms(turn.think);
+        let granted = clock + ms(1);
+        let place = Some(Place { class: 0, number });
+        let grant = Grant { hold, share: Share::Alone, token: Some(100 + number * 10), place };
+        let limit = Some(granted - asked);
+        add(asked, granted, What::Asked { limit, outcome: Outcome::Granted(grant) });
+        clock = granted;
+        for look in 0..turn.looks {
+            clock += ms(2);
+            add(clock, clock + ms(1), What::Looked { hold, held: true });
+            let (token, order) = (100 + number * 10, u64::from(contender) * 10 + look);
+            add(clock, clock + ms(1), What::Wrote { hold, token, order, accepted: true });
+            clock += ms(1);
+        }
+        if turn.lost {
+            add(clock, clock + ms(1), What::Looked { hold, held: false });
+        }
+        add(clock, clock + ms(2), What::Released { hold, confirmed: turn.confirmed });
+        clock += ms(2);
+    }
+    events
+}
+
+fn claims(events: &[Event]) -> Vec<Claim> {
+    judge(events, &PROMISES).violations.into_iter().map(|violation| violation.claim).collect()
+}
+
+/// The event that says so of a hold.
+fn of(events: &mut [Event], hold: HoldId, which: impl Fn(&What) -> bool) -> &mut Event {
+    let its = |what: &What| match what {
+        What::Looked { hold, .. } | What::Wrote { hold, .. } | What::Released { hold, .. } => Some(*hold),
+        What::Asked { outcome: Outcome::Granted(grant), .. } => Some(grant.hold),
+        _ => None,
+    };
+    events.iter_mut().find(|event| its(&event.what) == Some(hold) && which(&event.what)).unwrap()
+}
+
+fn grant(events: &mut [Event], hold: u64, change: impl Fn(&mut Grant)) {
+    match &mut of(events, HoldId(hold), |what| matches!(what, What::Asked { .. })).what {
+        What::Asked { outcome: Outcome::Granted(grant), .. } => change(grant),
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_lock_that_works_is_not_accused(turns in turns(), shuffle in any::<u64>()) {
+        let mut events = history(&turns);
+        fastrand::Rng::with_seed(shuffle).shuffle(&mut events);
+        let verdict = judge(&events, &PROMISES);
+        prop_assert_eq!(verdict.violations, vec![]);
+        prop_assert_eq!(verdict.tally.grants, turns.len());
+        prop_assert_eq!(verdict.tally.accepted as u64, turns.iter().map(|turn| turn.looks).sum::<u64>());
+    }
+
+    #[test]
+    fn a_second_believer_is_found(turns in turns(), victim in any::<prop::sample::Index>()) {
+        let mut events = history(&turns);
+        let first = victim.index(turns.len() - 1);
+        // The first goes on believing while the next does.
+        let hold = HoldId(first as u64);
+        let next = of(&mut events, HoldId(first as u64 + 1), |what| matches!(what, What::Looked { .. })).until;
+        events.retain(|event| event.what != What::Looked { hold, held: false });
+        let belief = What::Looked { hold, held: true };
+        events.push(Event { contender: 0, lock: 0, from: next + ms(1), until: next + ms(2), what: belief });
+        let found = claims(&events);
+        prop_assert!(found.contains(&Claim::Exclusion) || turns[first + 1].looks == 1, "{found:?}");
+        prop_assert!(found.contains(&Claim::OldAfterNew), "{found:?}");
+    }
+
+    #[test]
+    fn a_loss_that_is_taken_back_is_found(mut turns in turns(), victim in any::<prop::sample::Index>()) {
+        let victim = victim.index(turns.len());
+        turns[victim].lost = true;
+        let mut events = history(&turns);
+        let hold = HoldId(victim as u64);
+        let until = of(&mut events, hold, |what| matches!(what, What::Looked { held: false, .. })).until;
+        let what = What::Looked { hold, held: true };
+        events.push(Event { contender: 0, lock: 0, from: until + ms(1), until: until + ms(2), what });
+        prop_assert!(claims(&events).contains(&Claim::LossIsFinal));
+    }
+
+    #[test]
+    fn a_stale_write_is_found_and_a_refused_one_is_none(turns in turns(), taken in any::<bool>()) {
+        let mut events = history(&turns);
+        let (last, hold) = (turns.len() as u64 * 10, HoldId(0));
+        let what = What::Wrote { hold, token: 100, order: last, accepted: taken };
+        events.push(Event { contender: 0, lock: 0, from: ms(0), until: ms(1), what });
+        let verdict = judge(&events, &PROMISES);
+        prop_assert_eq!(verdict.violations.iter().any(|found| found.claim == Claim::Fencing), taken);
+        prop_assert_eq!((verdict.tally.stale, verdict.tally.refused), (usize::from(taken), usize::from(!taken)));
+    }
+
+    #[test]
+    fn a_token_that_does_not_grow_is_found(turns in turns()) {
+        let mut events = history(&turns);
+        let last = turns.len() as u64 - 1;
+        let before = of(&mut events, HoldId(last - 1), |what| matches!(what, What::Asked { .. })).until;
+        of(&mut events, HoldId(last), |what| matches!(what, What::Asked { .. })).from = before + ms(1);
+        grant(&mut events, last, |grant| grant.token = Some(5));
+        prop_assert!(claims(&events).contains(&Claim::Tokens));
+    }
+
+    #[test]
+    fn one_who_came_later_and_is_served_first_is_found(turns in turns()) {
+        let mut events = history(&turns);
+        let numbers = turns.len() as i64;
+        for hold in 0..turns.len() as u64 {
+            grant(&mut events, hold, |grant| grant.place = Some(Place { class: 0, number: numbers - hold as i64 }));
+        }
+        prop_assert!(claims(&events).contains(&Claim::Order));
+        // Of another class it may be.
+        for hold in 0..turns.len() as u64 {
+            grant(&mut events, hold, |grant| grant.place = Some(Place { class: hold as u32, number: 0 }));
+        }
+        prop_assert_eq!(claims(&events), vec![]);
+    }
+
+    #[test]
+    fn a_late_return_is_found_unless_the_process_was_stopped(turns in turns()) {
+        let mut events = history(&turns);
+        let asked = of(&mut events, HoldId(0), |what| matches!(what, What::Asked { .. }));
+        let (from, until) = (asked.from - ms(100), asked.until);
+        asked.from = from;
+        // The lock was free meanwhile: another claim's business.
+        let found: Vec<_> = claims(&events).into_iter().filter(|claim| *claim != Claim::WakeUp).collect();
+        prop_assert_eq!(found, vec![Claim::Deadline]);
+        events.push(Event { contender: 0, lock: 0, from, until: until - ms(1), what: What::Stopped });
+        prop_assert!(!claims(&events).contains(&Claim::Deadline));
+    }
+
+    #[test]
+    fn a_wake_up_that_comes_too_late_is_found(turns in turns(), idle in 51..500_u64) {
+        let mut events = history(&turns);
+        let end = events.iter().map(|event| event.until).max().unwrap();
+        // After the last has let go, or could not any more, somebody gets it who had asked long before.
+        let free = if turns.last().unwrap().confirmed { end } else { end + PROMISES.abandoned };
+        let place = None;
+        let grant = Grant { hold: HoldId(1_000), share: Share::Alone, token: None, place };
+        let what = What::Asked { limit: None, outcome: Outcome::Granted(grant) };
+        events.push(Event { contender: 99, lock: 0, from: ms(900), until: free + ms(idle), what });
+        let verdict = judge(&events, &PROMISES);
+        let earlier = turns.iter().rev().skip(1).any(|turn| !turn.confirmed);
+        prop_assert!(verdict.violations.iter().any(|found| found.claim == Claim::WakeUp) || earlier, "{verdict:?}");
+    }
+
+    #[test]
+    fn one_who_waits_for_ever_is_found_unless_it_died(turns in turns()) {
+        let mut events = history(&turns);
+        let what = What::Asked { limit: None, outcome: Outcome::Pending };
+        events.push(Event { contender: 77, lock: 0, from: ms(1), until: ms(2), what });
+        prop_assert_eq!(claims(&events), vec![Claim::End]);
+        events.push(Event { contender: 77, lock: 0, from: ms(3), until: ms(3), what: What::Died });
+        prop_assert_eq!(claims(&events), vec![]);
+    }
+
+    #[test]
+    fn permits_are_counted_and_readers_stand_beside_readers_only(takes in prop::collection::vec(1..4_u32, 1..5)) {
+        let inside = |share: &dyn Fn(usize) -> Share| {
+            let mut events = Vec::new();
+            for at in 0..takes.len() {
+                let (hold, contender) = (HoldId(at as u64), at as u32);
+                let grant = Grant { hold, share: share(at), token: None, place: None };
+                let asked = What::Asked { limit: None, outcome: Outcome::Granted(grant) };
+                events.push(Event { contender, lock: 0, from: ms(10), until: ms(11), what: asked });
+                let held = |at| Event { contender, lock: 0, from: ms(at), until: ms(at), what: What::Looked { hold, held: true } };
+                events.extend([held(20), held(30)]);
+            }
+            claims(&events)
+        };
+        let out: u32 = takes.iter().sum();
+        prop_assert_eq!(inside(&|at| Share::Permits(takes[at])).contains(&Claim::Exclusion), out > PROMISES.permits);
+        prop_assert_eq!(inside(&|_| Share::Reads), vec![]);
+        let writer = |at| if at == 0 { Share::Alone } else { Share::Reads };
+        prop_assert_eq!(inside(&writer).contains(&Claim::Exclusion), takes.len() > 1);
+    }
+}
+
+#[test]
+fn nodes_that_are_left_are_found() {
+    let left = |nodes: &[&str]| {
+        let nodes = nodes.iter().map(ToString::to_string).collect();
+        let (from, until) = (ms(9), ms(9));
+        claims(&[Event { contender: 0, lock: 0, from, until, what: What::LeftBehind { nodes } }])
+    };
+    assert_eq!(left(&[]), []);
+    assert_eq!(left(&["lock-0000000001"]), [Claim::NoOrphan]);
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask chaos`: contenders, a real ensemble, and faults by seed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lockkeeper_testkit::chaos::{self, Contender, Report};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// For how many minutes; every kind of fault comes once in ten.
+    #[arg(long, value_name = "N", default_value = "10", conflicts_with = "hours")]
+    minutes: u64,
+    /// For how many hours, twelve at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=12))]
+    hours: Option<u64>,
+    /// What the faults follow from; by chance unless given.
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// On loopback behind proxies, also where network namespaces can be had.
+    #[arg(long)]
+    loopback: bool,
+}
+
+/// A contender's process; not for people.
+#[derive(Debug, Args)]
+pub(crate) struct Contend {
+    witness: PathBuf,
+    contender: u32,
+    servers: String,
+    seed: u64,
+}
+
+impl Contend {
+    pub(crate) fn run(self) -> Result<()> {
+        let Contend { witness, contender, servers, seed } = self;
+        chaos::contend(&Contender { witness, contender, servers, seed }).context("telling the witness")
+    }
+}
+
+impl Options {
+    /// As CI runs it.
+    pub(crate) fn usual() -> Options {
+        Options { minutes: 10, hours: None, seed: None, loopback: false }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let minutes = options.hours.map_or(options.minutes, |hours| hours * 60);
+    let report = make(minutes, options.seed, options.loopback)?;
+    if !report.kept() {
+        bail!("promises were broken");
+    }
+    Ok(())
+}
+
+/// Makes chaos and prints it as it goes.
+pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool) -> Result<Report> {
+    lockkeeper_testkit::apache::Distribution::install()?;
+    lockkeeper_testkit::apache::SlowFsync::install()?;
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) ^ chaos::now().as_nanos() as u64 & 0xffff_ffff);
+    println!("chaos for {minutes} min by seed {seed}");
+    let own = std::env::current_exe().context("finding this program")?;
+    let length = Duration::from_secs(minutes * 60);
+    let contender = (own, vec!["contend".to_owned()]);
+    let options = chaos::Options { length, seed, loopback, contender };
+    let report = chaos::run(&options, &|what| println!("{what}"))?;
+    for (fault, count) in &report.faults {
+        println!("  {count:3} × {fault:?}");
+    }
+    for missing in &report.missing {
+        println!("  NOT HAD HERE: {missing}");
+    }
+    let tally = &report.verdict.tally;
+    println!(
+        "{} grants, {} calls not granted, {} looks at a hold, {} holds lost",
+        tally.grants, tally.refusals, tally.looks, tally.losses
+    );
+    println!("{} writes taken, {} stale ones refused, {} stale ones taken", tally.accepted, tally.refused, tally.stale);
+    for violation in &report.verdict.violations {
+        println!("BROKEN: {violation}");
+    }
+    for unexpected in &report.unexpected {
+        println!("UNEXPECTED: {unexpected}");
+    }
+    let never: Vec<_> = report.faults.iter().filter(|(_, count)| *count == 0).collect();
+    if !never.is_empty() {
+        println!("never came: {never:?}");
+    }
+    println!("seed {seed}: {}", if report.kept() { "every promise kept" } else { "PROMISES BROKEN" });
+    Ok(report)
+}

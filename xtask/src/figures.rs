@@ -1,0 +1,141 @@
+//! `cargo xtask figures`: every number that docs/guarantees.md claims, measured on an ensemble of Apache ZooKeeper by one command.
+
+mod clients;
+mod network;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lockkeeper::Lockkeeper;
+use lockkeeper_testkit::apache::Distribution;
+use lockkeeper_testkit::chaos::{Ground, SESSION_TIMEOUT, TICK};
+
+pub(crate) use clients::Stand;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// How often each is measured.
+    #[arg(long, value_name = "N", default_value = "20")]
+    runs: usize,
+    /// How many creates are cut.
+    #[arg(long, value_name = "N", default_value = "1000")]
+    cuts: usize,
+    /// For how many minutes chaos is made; 0 leaves it out.
+    #[arg(long, value_name = "N", default_value = "10")]
+    chaos: u64,
+    /// These figures alone, by their letters.
+    #[arg(long, value_name = "LETTERS", default_value = "abcdefgh")]
+    only: String,
+}
+
+impl Options {
+    /// As CI runs it: few of each, and no chaos, which has a step of its own.
+    pub(crate) fn few() -> Options {
+        Options { runs: 3, cuts: 100, chaos: 0, only: "abcdefgh".into() }
+    }
+}
+
+/// A line of the table.
+struct Figure {
+    letter: char,
+    claim: String,
+    measured: String,
+    kept: bool,
+}
+
+/// What the figures are measured on.
+struct Bench {
+    ground: Ground,
+    runs: usize,
+    cuts: usize,
+}
+
+impl Bench {
+    /// A handle with a session of its own.
+    async fn keeper(&self, servers: &str) -> Result<Lockkeeper> {
+        let builder = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_timeout(Duration::from_secs(30));
+        builder.connect(servers).await.with_context(|| format!("connecting to {servers}"))
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let start = Instant::now();
+    println!("{}", machine(&Distribution::install()?));
+    let mut figures = Vec::new();
+    {
+        // So patient that a follower which is cut off goes on answering for longer than sessions live.
+        let ground = Ground::start(false, false, SESSION_TIMEOUT * 2)?;
+        let bench = Arc::new(Bench { ground, runs: options.runs, cuts: options.cuts });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        for letter in options.only.chars().filter(|letter| *letter != 'c') {
+            let since = Instant::now();
+            let figure = match letter {
+                'a' => runtime.block_on(network::follower_cut(&bench)),
+                'b' => runtime.block_on(clients::stopped(&bench)),
+                'd' => runtime.block_on(network::cut_creates(&bench)),
+                'e' => runtime.block_on(network::black_hole(&bench)),
+                'f' => runtime.block_on(clients::killed(&bench)),
+                'g' => runtime.block_on(clients::partitioned_run(&bench)),
+                'h' => runtime.block_on(clients::saturated(&bench)),
+                other => bail!("there is no figure {other}: they are a to h"),
+            };
+            let figure = figure.with_context(|| format!("figure {letter}"))?;
+            eprintln!("{letter}: {} ({:.1?})", figure.measured, since.elapsed());
+            figures.push(figure);
+            bench.ground.recover()?;
+        }
+    }
+    if options.only.contains('c') && options.chaos > 0 {
+        let report = crate::chaos::make(options.chaos, None, false)?;
+        let tally = &report.verdict.tally;
+        figures.push(Figure {
+            letter: 'c',
+            claim: "over chaos, no stale write is taken by a resource behind a gate".into(),
+            measured: format!(
+                "{} of {} writes taken were stale, {} stale ones refused, in {} min; {}",
+                tally.stale,
+                tally.accepted,
+                tally.refused,
+                options.chaos,
+                if report.kept() { "all other promises kept too" } else { "OTHER PROMISES BROKEN" }
+            ),
+            kept: tally.stale == 0 && report.kept(),
+        });
+    }
+    figures.sort_by_key(|figure| figure.letter);
+    println!("\n|  | claim | measured |\n|---|---|---|");
+    for Figure { letter, claim, measured, kept } in &figures {
+        println!("| {letter} | {claim} | {measured}{} |", if *kept { "" } else { " **NOT KEPT**" });
+    }
+    println!("\n{:.0?} in all", start.elapsed());
+    if figures.iter().any(|figure| !figure.kept) {
+        bail!("not every figure is what docs/guarantees.md says");
+    }
+    Ok(())
+}
+
+/// What it was measured on, and how busy that was.
+fn machine(distribution: &Distribution) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut text = format!("{cpus} × {}", value(&read("/proc/cpuinfo"), "model name"));
+    _ = write!(text, ", {}", value(&read("/proc/meminfo"), "MemTotal"));
+    _ = write!(text, ", Linux {}", read("/proc/sys/kernel/osrelease").trim());
+    _ = write!(text, ", {}; ensemble of three, tick {TICK:?}, sessions {SESSION_TIMEOUT:?}", distribution.origin());
+    let load = read("/proc/loadavg");
+    _ = write!(text, "; load average at the start {}", load.split(' ').next().unwrap_or_default());
+    text
+}
+
+/// The greatest of some times, in words.
+fn most(times: &[Duration]) -> Duration {
+    times.iter().copied().max().unwrap_or_default()
+}

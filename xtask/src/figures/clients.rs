@@ -1,0 +1,272 @@
+//! Figures of processes that are stopped, killed, cut off or too busy.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use lockkeeper::{FencingToken, Guard, Lockkeeper};
+use lockkeeper_fence::TokenGate;
+use lockkeeper_testkit::chaos::{SERVERS, SESSION_TIMEOUT, TICK, now};
+use lockkeeper_testkit::proxy::Proxy;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::task::JoinSet;
+use xshell::cmd;
+
+use super::{Bench, Figure, most};
+
+/// A process that stands on a lock and tells what it believes; not for people.
+#[derive(Debug, Args)]
+pub(crate) struct Stand {
+    servers: String,
+    path: String,
+}
+
+impl Stand {
+    /// Takes the lock, says so with the token, looks again and again, and says when it was told no.
+    pub(crate) fn run(self) -> Result<()> {
+        let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_blocking(&self.servers)?;
+        let guard = keeper.mutex(&self.path).acquire().wait()?;
+        println!("{}", serde_json::to_string(&guard.token())?);
+        let (tell, told) = mpsc::channel();
+        let lost = guard.lost_token();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("an event loop can be made");
+            runtime.block_on(lost.cancelled());
+            _ = tell.send(now());
+        });
+        while guard.is_held() {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let seen = now();
+        let told = told.recv_timeout(SESSION_TIMEOUT).unwrap_or(Duration::MAX);
+        println!("{} {}", seen.as_nanos(), told.as_nanos());
+        // What it does next would be to write.
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(())
+    }
+}
+
+/// One that stands on a lock, and the next in line.
+struct Pair {
+    child: Child,
+    said: BufReader<ChildStdout>,
+    token: FencingToken,
+    next: tokio::task::JoinHandle<(Instant, Result<Guard, lockkeeper::Error>)>,
+}
+
+impl Pair {
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// So many pairs, each on a lock of its own. The next ones share a session.
+async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
+    let servers = bench.ground.apache.connect_string();
+    let next = bench.keeper(&servers).await?;
+    let mut pairs = Vec::new();
+    for run in 0..bench.runs {
+        let path = format!("/figures/{name}-{run}");
+        let mut child = Command::new(std::env::current_exe()?);
+        child.args(["stand", &servers, &path]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = child.spawn()?;
+        let mut said = BufReader::new(child.stdout.take().context("its output is a pipe")?);
+        let mut line = String::new();
+        said.read_line(&mut line)?;
+        let token = serde_json::from_str(line.trim()).with_context(|| format!("it said {line:?}"))?;
+        let waiting = next.mutex(&path).acquire().timeout(Duration::from_secs(60)).into_future();
+        let waiting = tokio::spawn(async move {
+            let guard = waiting.await;
+            (Instant::now(), guard)
+        });
+        while next.admin().show(&path).await?.waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        pairs.push(Pair { child, said, token, next: waiting });
+    }
+    Ok((next, pairs))
+}
+
+/// (b) SIGSTOP until somebody else has the lock and has written, then SIGCONT.
+pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
+    let (keeper, mut pairs) = pairs(bench, "stopped").await?;
+    let gate = TokenGate::new();
+    for pair in &pairs {
+        pair.signal(Signal::STOP)?;
+    }
+    let mut guards = Vec::new();
+    for (run, pair) in pairs.iter_mut().enumerate() {
+        let (_, guard) = (&mut pair.next).await?;
+        let guard = guard?;
+        drop(gate.enter_blocking(&run.to_string(), guard.token())?);
+        guards.push(guard);
+    }
+    let (mut looked, mut heard, mut stale) = (Vec::new(), Vec::new(), 0);
+    for (run, pair) in pairs.iter_mut().enumerate() {
+        let since = now();
+        pair.signal(Signal::CONT)?;
+        let line = pair.line()?;
+        let (seen, told) = line.split_once(' ').ok_or_else(|| anyhow!("it said {line:?}"))?;
+        looked.push(Duration::from_nanos(seen.parse()?).saturating_sub(since));
+        heard.push(Duration::from_nanos(told.parse()?).saturating_sub(since));
+        stale += usize::from(gate.enter_blocking(&run.to_string(), pair.token).is_ok());
+    }
+    for guard in guards {
+        guard.release().await?;
+    }
+    keeper.close().await;
+    let (saw, told) = (most(&looked), most(&heard));
+    let measured = format!(
+        "`is_held()` at most {saw:.2?} after SIGCONT, `lost()` at most {told:.2?}, in {} runs; {stale} stale writes taken",
+        bench.runs
+    );
+    let claim =
+        "stopped until another holds, a holder says \"not held\" within 5 ms of SIGCONT, and its write is refused";
+    Ok(Figure { letter: 'b', claim: claim.into(), measured, kept: stale == 0 && saw <= Duration::from_millis(5) })
+}
+
+/// (f) SIGKILL.
+pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
+    let (keeper, mut pairs) = pairs(bench, "killed").await?;
+    let mut killed = Vec::new();
+    for pair in &mut pairs {
+        killed.push(Instant::now());
+        pair.signal(Signal::KILL)?;
+    }
+    let mut times = Vec::new();
+    for (pair, since) in pairs.iter_mut().zip(killed) {
+        let (granted, guard) = (&mut pair.next).await?;
+        times.push(granted - since);
+        guard?.release().await?;
+    }
+    keeper.close().await;
+    let longest = most(&times);
+    let least = times.iter().min().copied().unwrap_or_default();
+    let measured = format!("between {least:.2?} and {longest:.2?} in {} runs", bench.runs);
+    let claim = format!("a holder is killed: the next holds within the session timeout + 0.5 s (a tick of {TICK:?})");
+    Ok(Figure { letter: 'f', claim, measured, kept: longest <= SESSION_TIMEOUT + Duration::from_millis(500) })
+}
+
+/// (g) `lockkeeper run` is cut off; its command has a child and heeds no SIGTERM.
+pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
+    /// Says who is still there of those whose ids are in a file; a zombie is gone.
+    const NEXT: &str = r#"for p in $(cat "$1"); do
+        if grep -q '^State:.[^ZX]' "/proc/$p/status" 2> /dev/null; then echo "alive $p"; fi; done; echo started"#;
+    const HELD: &str =
+        r#"trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo "$$ $!" > "$1"; while :; do sleep 1; done"#;
+    let sh = crate::shell()?;
+    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
+    let command: PathBuf = crate::peers::target_dir(&sh).join("debug/lockkeeper");
+    let dir = tempfile::tempdir()?;
+    let looker = bench.keeper(&bench.ground.apache.connect_string()).await?;
+    let timeout = format!("{}s", SESSION_TIMEOUT.as_secs());
+    let run = |servers: &str, path: &str, script: &str, file: &PathBuf| {
+        let mut run = tokio::process::Command::new(&command);
+        run.args(["run", path, "--servers", servers, "--session-timeout", &timeout, "--", "sh", "-c", script, "sh"]);
+        run.arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        run.spawn()
+    };
+    let mut runs = Vec::new();
+    for at in 0..bench.runs {
+        let proxies: Vec<Proxy> =
+            (0..SERVERS).map(|server| Proxy::start_blocking(bench.ground.apache.addr(server))).collect();
+        let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
+        let (path, file) = (format!("/figures/run-{at}"), dir.path().join(at.to_string()));
+        let first = run(&servers.join(","), &path, HELD, &file)?;
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')) {
+            if Instant::now() > patience {
+                bail!("`lockkeeper run` does not start its command");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let second = run(&bench.ground.apache.connect_string(), &path, NEXT, &file)?;
+        while looker.admin().show(&path).await?.waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        runs.push((proxies, first, second));
+    }
+    for (proxies, ..) in &runs {
+        proxies.iter().for_each(Proxy::black_hole);
+    }
+    let mut ended = JoinSet::new();
+    for (proxies, mut first, second) in runs {
+        ended.spawn(async move {
+            let said = tokio::time::timeout(Duration::from_secs(60), second.wait_with_output()).await??;
+            first.wait().await?;
+            drop(proxies);
+            Ok::<_, anyhow::Error>(String::from_utf8_lossy(&said.stdout).into_owned())
+        });
+    }
+    let mut gone = 0;
+    while let Some(said) = ended.join_next().await {
+        gone += usize::from(said?? == "started\n");
+    }
+    looker.close().await;
+    let measured = format!("{gone} of {}", bench.runs);
+    let claim = "`lockkeeper run` is cut off: every process of its command is gone before the next one's starts".into();
+    Ok(Figure { letter: 'g', claim, measured, kept: gone == bench.runs })
+}
+
+/// (h) Every worker of the user's runtime is busy for three session timeouts.
+pub(super) async fn saturated(bench: &Arc<Bench>) -> Result<Figure> {
+    const WORKERS: usize = 2;
+    let (bench, runs) = (bench.clone(), bench.runs);
+    let kept = tokio::task::spawn_blocking(move || {
+        let user = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+        let keeper = user.block_on(bench.keeper(&bench.ground.apache.connect_string()))?;
+        let mut guards = Vec::new();
+        for run in 0..runs {
+            guards.push(user.block_on(keeper.mutex(&format!("/figures/busy-{run}")).acquire().into_future())?);
+        }
+        let until = Instant::now() + SESSION_TIMEOUT * 3;
+        let busy: Vec<_> = (0..WORKERS)
+            .map(|_| {
+                user.spawn(async move {
+                    // Never yields: no other task of this runtime gets a turn.
+                    while Instant::now() < until {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                })
+            })
+            .collect();
+        let mut held = vec![true; runs];
+        while Instant::now() < until {
+            for (held, guard) in held.iter_mut().zip(&guards) {
+                *held &= guard.is_held();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for task in busy {
+            user.block_on(task)?;
+        }
+        for (held, guard) in held.iter_mut().zip(guards) {
+            *held &= user.block_on(guard.release()).is_ok();
+        }
+        user.block_on(keeper.close());
+        Ok::<_, anyhow::Error>(held.into_iter().filter(|held| *held).count())
+    })
+    .await??;
+    let measured = format!("{kept} of {runs} locks held throughout");
+    let claim = "a user's runtime is busy with work that blocks for three session timeouts: no lock is lost".into();
+    Ok(Figure { letter: 'h', claim, measured, kept: kept == runs })
+}

@@ -1,0 +1,202 @@
+//! Figures of a network that fails: a follower cut off, creates whose answers are lost, silence.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use lockkeeper::Error;
+use lockkeeper_testkit::chaos::SERVERS;
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use tokio::task::JoinSet;
+
+use super::{Bench, Figure, most};
+
+/// (a) The holder is connected to a follower that goes on answering it, and that orders nothing any more.
+pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
+    let claim = "a follower is cut from its peers: its holder says \"not held\" before another acquires".to_owned();
+    let Some(net) = &bench.ground.net else {
+        let measured = "not measured: namespaces need root".into();
+        return Ok(Figure { letter: 'a', claim, measured, kept: true });
+    };
+    let (mut in_time, mut margins, mut known) = (0, Vec::new(), Vec::new());
+    for run in 0..bench.runs {
+        let servers = bench.clone();
+        let leader = tokio::task::spawn_blocking(move || servers.ground.apache.leader()).await??;
+        let follower = (leader + 1 + run % (SERVERS - 1)) % SERVERS;
+        let others: Vec<String> = (0..SERVERS)
+            .filter(|server| *server != follower)
+            .map(|server| bench.ground.apache.addr(server).to_string())
+            .collect();
+        let path = format!("/figures/follower-{run}");
+        let holder = bench.keeper(&bench.ground.apache.addr(follower).to_string()).await?;
+        let next = bench.keeper(&others.join(",")).await?;
+        let guard = holder.mutex(&path).acquire().timeout(Duration::from_secs(30)).await?;
+        let waiting = tokio::spawn({
+            let waiting = next.mutex(&path).acquire().timeout(Duration::from_secs(60)).into_future();
+            async move {
+                let guard = waiting.await;
+                (Instant::now(), guard)
+            }
+        });
+        while next.admin().show(&path).await?.waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for peer in (0..SERVERS).filter(|peer| *peer != follower) {
+            net.hush(follower, peer, true)?;
+            net.hush(peer, follower, true)?;
+        }
+        let cut = Instant::now();
+        // On a thread of its own, as a program that looks before each step of its work would.
+        let looking = std::thread::spawn(move || {
+            while guard.is_held() {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            (Instant::now(), guard)
+        });
+        let (granted, other) = waiting.await?;
+        let other = other?;
+        let (lost, guard) = looking.join().map_err(|_| anyhow!("looking at the guard panicked"))?;
+        for peer in (0..SERVERS).filter(|peer| *peer != follower) {
+            net.hush(follower, peer, false)?;
+            net.hush(peer, follower, false)?;
+        }
+        if lost < granted {
+            in_time += 1;
+            margins.push(granted - lost);
+        }
+        known.push(lost - cut);
+        drop(guard);
+        other.release().await?;
+        holder.close().await;
+        next.close().await;
+        let servers = bench.clone();
+        tokio::task::spawn_blocking(move || servers.ground.recover()).await??;
+    }
+    let least = margins.iter().min().copied().unwrap_or_default();
+    let measured = format!(
+        "{in_time} of {}; it knew at most {:.2?} after the cut, and at least {least:.2?} before the other was granted",
+        bench.runs,
+        most(&known)
+    );
+    Ok(Figure { letter: 'a', claim, measured, kept: in_time == bench.runs })
+}
+
+/// (d) The connection ends when the create is stored, or on its way; some callers go away meanwhile.
+pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
+    const LANES: usize = 20;
+    let mut lanes = JoinSet::new();
+    for lane in 0..LANES.min(bench.cuts) {
+        let bench = bench.clone();
+        lanes.spawn(async move {
+            let proxies: Vec<Proxy> =
+                (0..SERVERS).map(|server| Proxy::start_blocking(bench.ground.apache.addr(server))).collect();
+            let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
+            let keeper = bench.keeper(&servers.join(",")).await?;
+            let path = format!("/figures/cuts-{lane}");
+            let mutex = keeper.mutex(&path);
+            mutex.acquire().timeout(Duration::from_secs(30)).await?.release().await?;
+            let mut cut = 0;
+            for turn in 0..bench.cuts.div_ceil(LANES) {
+                let before: u64 = proxies.iter().map(|proxy| proxy.counts().accepted).sum();
+                for proxy in &proxies {
+                    let create = proxy.on_any(OpCode::CREATES).path(&*path);
+                    match turn % 3 {
+                        0 => create.cut_before_reply(),
+                        1 => create.cut_after_request(Duration::from_millis(turn as u64 % 7)),
+                        _ => create.cut_inside_reply(1 + turn % 30),
+                    };
+                }
+                let asked = mutex.acquire().timeout(Duration::from_secs(30)).into_future();
+                if turn % 4 == 3 {
+                    // The caller goes away at some moment.
+                    if let Ok(Ok(guard)) = tokio::time::timeout(Duration::from_millis(turn as u64 % 40), asked).await {
+                        guard.release().await?;
+                    }
+                } else {
+                    match asked.await {
+                        Ok(guard) => _ = guard.release().await,
+                        Err(error) if error.is_retryable() => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                let patience = Instant::now() + Duration::from_secs(2);
+                while proxies.iter().map(|proxy| proxy.counts().accepted).sum::<u64>() == before
+                    && Instant::now() < patience
+                {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                cut += usize::from(proxies.iter().map(|proxy| proxy.counts().accepted).sum::<u64>() > before);
+                proxies.iter().for_each(Proxy::heal);
+            }
+            // The session goes on: its end would hide what was left.
+            Ok::<_, anyhow::Error>((keeper, proxies, path, cut))
+        });
+    }
+    let (mut ended, mut cut) = (Vec::new(), 0);
+    while let Some(lane) = lanes.join_next().await {
+        let (keeper, proxies, path, its) = lane??;
+        cut += its;
+        ended.push((keeper, proxies, path));
+    }
+    let looker = bench.keeper(&bench.ground.apache.connect_string()).await?;
+    let mut orphans = 0;
+    for (.., path) in &ended {
+        let patience = Instant::now() + Duration::from_secs(10);
+        loop {
+            let left = match looker.admin().show(path).await {
+                Ok(seen) => seen.holders.len() + seen.waiters.len(),
+                Err(Error::NoSuchLock { .. }) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            if left == 0 || Instant::now() > patience {
+                orphans += left;
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for (keeper, ..) in ended {
+        keeper.close().await;
+    }
+    looker.close().await;
+    let measured =
+        format!("{orphans} nodes left by {cut} creates whose connection ended, while their sessions lived on");
+    let claim = "creates cut at any moment leave no node".into();
+    Ok(Figure { letter: 'd', claim, measured, kept: orphans == 0 && cut >= bench.cuts * 9 / 10 })
+}
+
+/// (e) Nothing comes back, and nothing tells.
+pub(super) async fn black_hole(bench: &Arc<Bench>) -> Result<Figure> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let mut runs = JoinSet::new();
+    for run in 0..bench.runs {
+        let bench = bench.clone();
+        runs.spawn(async move {
+            let proxies: Vec<Proxy> =
+                (0..SERVERS).map(|server| Proxy::start_blocking(bench.ground.apache.addr(server))).collect();
+            let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
+            let keeper = bench.keeper(&servers.join(",")).await?;
+            let mutex = keeper.mutex(&format!("/figures/silence-{run}"));
+            mutex.acquire().timeout(Duration::from_secs(30)).await?.release().await?;
+            proxies.iter().for_each(Proxy::black_hole);
+            let since = Instant::now();
+            let asked = mutex.acquire().timeout(LIMIT).await;
+            let took = since.elapsed();
+            proxies.iter().for_each(Proxy::heal);
+            let in_vain =
+                matches!(asked, Err(Error::Timeout { .. } | Error::Unreachable { .. } | Error::SessionLost { .. }));
+            keeper.close().await;
+            Ok::<_, anyhow::Error>((took, in_vain))
+        });
+    }
+    let (mut times, mut all) = (Vec::new(), true);
+    while let Some(run) = runs.join_next().await {
+        let (took, in_vain) = run??;
+        times.push(took);
+        all &= in_vain;
+    }
+    let longest = most(&times);
+    let measured = format!("at most {longest:.3?} in {} runs", bench.runs);
+    let claim = "`acquire` with a deadline of 2 s returns within 2.05 s when the ensemble is a black hole".into();
+    Ok(Figure { letter: 'e', claim, measured, kept: all && longest <= Duration::from_millis(2_050) })
+}

@@ -1,0 +1,129 @@
+//! `cargo xtask simulate`: seeded worlds by the thousand, a failing one cut down and printed as a test.
+
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lockkeeper_testkit::history::Tally;
+use lockkeeper_testkit::worlds::{Failure, Family, Scenario, run, shrink};
+use xshell::{Shell, cmd};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// How many worlds.
+    #[arg(long, value_name = "N", default_value = "10000")]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, value_name = "SEED", default_value = "0")]
+    first: u64,
+    /// This seed's world alone, with its script and its history.
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
+    seed: Option<u64>,
+    /// In this build, optimised or not.
+    #[arg(long, hide = true)]
+    here: bool,
+}
+
+impl Options {
+    /// As CI runs it.
+    pub(crate) fn usual() -> Options {
+        Options { seeds: 10_000, first: 0, seed: None, here: false }
+    }
+}
+
+pub(crate) fn simulate(sh: &Shell, options: &Options) -> Result<()> {
+    if !options.here {
+        let which = match options.seed {
+            Some(seed) => vec!["--seed".to_owned(), seed.to_string()],
+            None => vec!["--seeds".into(), options.seeds.to_string(), "--first".into(), options.first.to_string()],
+        };
+        // Ten thousand worlds take optimised code, and keep its assertions.
+        cmd!(sh, "cargo run --quiet --profile worlds -p xtask -- simulate --here {which...}").run()?;
+        return Ok(());
+    }
+    match options.seed {
+        Some(seed) => one(seed),
+        None => many(options.first..options.first.saturating_add(options.seeds)),
+    }
+}
+
+/// Seeds go through the families in turn.
+fn scenario(seed: u64) -> Scenario {
+    let families = Family::ALL.len() as u64;
+    Scenario::of(seed, Family::ALL[usize::try_from(seed % families).unwrap_or(0)])
+}
+
+fn one(seed: u64) -> Result<()> {
+    let scenario = scenario(seed);
+    println!("{scenario:#?}");
+    match run(&scenario) {
+        Ok(tally) => {
+            println!("{tally:?}");
+            Ok(())
+        }
+        Err(failure) => {
+            for event in &failure.history {
+                println!("{event:?}");
+            }
+            report(seed, &scenario, &failure)
+        }
+    }
+}
+
+fn many(seeds: std::ops::Range<u64>) -> Result<()> {
+    let start = Instant::now();
+    let (next, stop, sum, failed) =
+        (AtomicU64::new(seeds.start), AtomicBool::new(false), Mutex::new(Tally::default()), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                let mut own = Tally::default();
+                while !stop.load(Relaxed) {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let scenario = scenario(seed);
+                    match run(&scenario) {
+                        Ok(tally) => own.add(tally),
+                        Err(failure) => {
+                            stop.store(true, Relaxed);
+                            *failed.lock().expect("nobody panics with it") = Some((seed, scenario, failure));
+                        }
+                    }
+                }
+                sum.lock().expect("nobody panics with it").add(own);
+            });
+        }
+    });
+    if let Some((seed, scenario, failure)) = failed.into_inner().expect("nobody panicked with it") {
+        return report(seed, &scenario, &failure);
+    }
+    let sum = sum.into_inner().expect("nobody panicked with it");
+    let (worlds, took) = (seeds.end - seeds.start, start.elapsed());
+    println!("{worlds} worlds in {took:.1?}, seeds {} to {}: every promise kept", seeds.start, seeds.end - 1);
+    println!(
+        "{} grants, {} calls not granted, {} looks at a hold, {} holds lost, {} changes of what was held",
+        sum.grants, sum.refusals, sum.looks, sum.losses, sum.changes
+    );
+    Ok(())
+}
+
+fn report(seed: u64, scenario: &Scenario, failure: &Failure) -> Result<()> {
+    eprintln!("seed {seed}: {}", failure.first());
+    let claim = failure.first().claim();
+    let same = |failure: &Failure| failure.problems.iter().any(|problem| problem.claim() == claim);
+    let smallest = shrink(scenario, |smaller| run(smaller).is_err_and(|failure| same(&failure)));
+    if let Err(failure) = run(&smallest) {
+        for event in &failure.history {
+            eprintln!("{event:?}");
+        }
+        let turns: usize = smallest.lives.iter().map(Vec::len).sum();
+        eprintln!("cut down to {turns} turns and {} strikes; a test to keep:\n", smallest.strikes.len());
+        println!("{}", failure.test(&format!("found_by_seed_{seed}"), &smallest));
+    }
+    bail!("seed {seed} breaks a promise; `cargo xtask simulate --seed {seed}` shows it");
+}
