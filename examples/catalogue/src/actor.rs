@@ -3,9 +3,13 @@
 //! It says on its standard output how it goes, a line of JSON each time.
 
 use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
+use lockkeeper::deadletter::FileSink;
 use lockkeeper::{Error, Lockkeeper};
 
 use crate::article::Change;
@@ -24,17 +28,27 @@ pub struct Places {
     /// Where the articles are: a file, or the address of a search engine.
     #[arg(long, value_name = "FILE|URL", env = "LOCKKEEPER_SEARCH")]
     pub shelf: Option<String>,
+    /// The file of the dead letters; in a directory that goes with the result unless set.
+    #[arg(long, value_name = "FILE")]
+    pub letters: Option<PathBuf>,
     /// After how long the locks of a process that died are free.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub session: Duration,
 }
 
 impl Places {
-    /// Connects.
+    /// Opens the shelf and connects to the lock server.
     ///
     /// # Errors
-    /// As [`Lockkeeper::connect`].
-    pub async fn keeper(&self, program: &str) -> Result<Lockkeeper, Error> {
+    /// When one of them cannot be reached.
+    pub async fn open(&self, program: &str) -> anyhow::Result<Place> {
+        let shelf = Shelf::open(self.shelf.as_deref().unwrap_or_default()).await?;
+        let keeper = self.keeper(program).await.context("connecting to the lock server")?;
+        let letters = self.letters.clone().unwrap_or_else(|| "dead-letters.jsonl".into());
+        Ok(Place { keeper, shelf, letters: Arc::new(FileSink::new(letters)) })
+    }
+
+    async fn keeper(&self, program: &str) -> Result<Lockkeeper, Error> {
         let builder = Lockkeeper::builder().program(program).session_timeout(self.session);
         match (&self.servers, &self.locks) {
             (Some(servers), _) => builder.connect(servers).await,
@@ -46,6 +60,7 @@ impl Places {
     /// The same as arguments.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![format!("--session={}ms", self.session.as_millis())];
+        arguments.extend(self.letters.as_ref().map(|file| format!("--letters={}", file.display())));
         for (flag, value) in [("--locks", &self.locks), ("--servers", &self.servers), ("--shelf", &self.shelf)] {
             arguments.extend(value.as_ref().map(|value| format!("{flag}={value}")));
         }
@@ -108,8 +123,7 @@ impl Actor {
     /// # Errors
     /// When it cannot connect, or when the last attempt of a change failed.
     pub async fn run(self, places: &Places) -> anyhow::Result<()> {
-        let shelf = Shelf::open(places.shelf.as_deref().unwrap_or_default()).await?;
-        let place = Place { keeper: places.keeper(&self.name).await?, shelf };
+        let place = places.open(&self.name).await?;
         let mut failed = None;
         for n in 1..=self.times {
             let job = Job {

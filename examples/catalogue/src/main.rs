@@ -9,9 +9,7 @@ use catalogue::actor::{Actor, Places};
 use catalogue::api::Service;
 use catalogue::picture;
 use catalogue::scenarios::Scenario;
-use catalogue::shelf::Shelf;
 use catalogue::stage::Stage;
-use catalogue::work::Place;
 use clap::{Args, Parser, Subcommand};
 
 /// A catalogue that many change at once, under locks and with a shelf that refuses stale writes.
@@ -82,21 +80,18 @@ fn complete(places: &mut Places) -> Result<tempfile::TempDir> {
     if places.servers.is_none() && places.locks.is_none() {
         places.locks = Some(inside("locks"));
     }
+    if places.letters.is_none() {
+        places.letters = Some(dir.path().join("dead-letters.jsonl"));
+    }
     if places.shelf.is_none() {
         places.shelf = Some(inside("articles.sqlite"));
     }
     Ok(dir)
 }
 
-async fn open(places: &Places) -> Result<Place> {
-    let shelf = Shelf::open(places.shelf.as_deref().unwrap_or_default()).await?;
-    let keeper = places.keeper("catalogue").await.context("connecting to the lock server")?;
-    Ok(Place { keeper, shelf })
-}
-
 async fn play(mut options: Play) -> Result<()> {
     let _dir = complete(&mut options.places)?;
-    let place = open(&options.places).await?;
+    let place = options.places.open("catalogue").await?;
     let stage = Stage::new(options.places, place.keeper.clone());
     let scenarios = if options.scenarios.is_empty() { Scenario::ALL.to_vec() } else { options.scenarios };
 
@@ -133,7 +128,7 @@ async fn play(mut options: Play) -> Result<()> {
 
 async fn serve(mut options: Serve) -> Result<()> {
     let _dir = complete(&mut options.places)?;
-    let place = open(&options.places).await?;
+    let place = options.places.open("catalogue").await?;
     let keeper = place.keeper.clone();
     let stage = Stage::new(options.places, keeper.clone());
     let service = Service::new(place, stage.clone(), options.retries, options.takes);

@@ -137,6 +137,8 @@ impl Scenario {
                 let short = Duration::from_millis(300);
                 stage.start(&Actor { timeout: short, retries: 2, ..client(2, Class::Background) })?;
                 play.until("client 2 giving up", |scene| doing(scene, "client 2", |d| *d == Doing::GaveUp)).await?;
+                let kept = |scene: &Scene| scene.lines.iter().any(|line| line.text.contains("dead letter in file:"));
+                play.until("a dead letter", kept).await?;
                 play.done("client 1").await?;
                 &["client 1"]
             }

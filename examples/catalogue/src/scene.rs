@@ -143,7 +143,10 @@ impl Scene {
             Told::Retries { attempt, after_ms, why } => {
                 (Doing::Retries(*attempt), format!("tries again in {after_ms} ms, attempt {attempt}: {why}"))
             }
-            Told::GivesUp { attempts, why } => (Doing::GaveUp, format!("gives up after {attempts}: {why}")),
+            Told::GivesUp { attempts, letter, why } => {
+                let letter = letter.as_ref().map_or_else(String::new, |place| format!("; dead letter in {place}"));
+                (Doing::GaveUp, format!("gives up after {attempts}: {why}{letter}"))
+            }
         };
         if let Some(client) = self.clients.get_mut(who) {
             client.doing = doing;

@@ -1,9 +1,11 @@
 //! One change of one article under its lock: what a request of a person does, and each step of a bulk propagation.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::contentserv::{MonitorError, MonitorLock};
+use lockkeeper::deadletter::{FileSink, Letter, Record, Sink};
 use serde::{Deserialize, Serialize};
 
 use crate::article::{Article, Change};
@@ -72,10 +74,12 @@ pub enum Told {
         /// What went wrong.
         why: String,
     },
-    /// There will be no other. For background work, a letter for a person.
+    /// There will be no other.
     GivesUp {
         /// How many there were.
         attempts: u32,
+        /// Where the dead letter is, for background work.
+        letter: Option<String>,
         /// What went wrong last.
         why: String,
     },
@@ -113,11 +117,15 @@ pub struct Place {
     pub keeper: Lockkeeper,
     /// Where the articles are.
     pub shelf: Shelf,
+    /// Where background work goes that was given up.
+    pub letters: Arc<FileSink>,
 }
 
 impl Place {
-    /// Makes the change: one attempt in the foreground, as many as allowed in the background. Dropping the future between
-    /// two of its steps leaves the article as it was, and the lock free.
+    /// Makes the change. Not by `lockkeeper::retry`, which repeats the asking and never the work: this work may be repeated,
+    /// for the article says which operations are in it, and it must be when the shelf has refused a stale write.
+    ///
+    /// One attempt in the foreground, as many as allowed in the background. Dropping the future between two of its steps leaves the article as it was, and the lock free.
     ///
     /// # Errors
     /// Why the last attempt failed.
@@ -129,7 +137,7 @@ impl Place {
             .with_jitter()
             .with_max_times(usize::try_from(retries).unwrap_or(usize::MAX));
         let mut pauses = pauses.build();
-        let mut attempt = 1;
+        let (mut attempt, first_ms) = (1, now_ms());
         loop {
             let setback = match self.attempt(job, &tell).await {
                 Ok((article, token)) => {
@@ -142,12 +150,37 @@ impl Place {
             let why = said(&setback);
             let pause = if setback.is_worth_another() { pauses.next() } else { None };
             let Some(pause) = pause else {
-                tell(Told::GivesUp { attempts: attempt, why });
+                let letter = match job.class {
+                    Class::Background => Some(self.keep(job, attempt, first_ms, &setback).await),
+                    Class::Foreground => None,
+                };
+                tell(Told::GivesUp { attempts: attempt, letter, why });
                 return Err(setback);
             };
             attempt += 1;
             tell(Told::Retries { attempt, after_ms: pause.as_millis() as u64, why });
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Keeps a letter of what was given up, for a person or a replay; says where.
+    async fn keep(&self, job: &Job, attempts: u32, first_ms: u64, setback: &Setback) -> String {
+        let change = &job.change;
+        let mut letter = Letter::new(&change.operation, &job.article, format!("/{}", job.article));
+        letter.lock_info = Some(format!("{}: Bulk Propagation", job.who));
+        letter.payload = serde_json::json!({ "field": change.field, "value": change.value });
+        (letter.attempts, letter.first_ms, letter.last_ms) = (attempts, first_ms, now_ms());
+        letter.error = match setback {
+            Setback::Lock(MonitorError::InstanceLock { .. }) => "InstanceLock",
+            Setback::Lock(MonitorError::SessionExpired { .. }) | Setback::Lost(_) => "SessionExpired",
+            Setback::Lock(MonitorError::ConnectionLoss { .. }) => "ConnectionLoss",
+            Setback::Lock(_) | Setback::Shelf(_) => "Other",
+        }
+        .to_owned();
+        letter.detail = said(setback);
+        match self.letters.append(&Record::Letter(Box::new(letter))).await {
+            Ok(()) => self.letters.name(),
+            Err(error) => format!("nowhere: {}", said(&error)),
         }
     }
 
@@ -196,6 +229,10 @@ impl Place {
         }
         Ok((after, token.get()))
     }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// An error with its causes, in one line.

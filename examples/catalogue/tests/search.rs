@@ -50,6 +50,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
         locks: Some(dir.path().display().to_string()),
         servers: None,
         shelf: Some(engine.url()),
+        letters: Some(dir.path().join("letters")),
         session: Duration::from_secs(1),
     };
     // Hosts the server, so that no client does that may be stopped.
