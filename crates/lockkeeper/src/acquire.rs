@@ -20,6 +20,7 @@ use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
 use crate::hold::{Care, OnLost};
 use crate::keeper::{Lockkeeper, wall_clock_ms};
+use crate::retry::About;
 use crate::session::{Io, Session};
 
 /// What a lock is: a path and the rule of its queue, and how this process means to stand in it.
@@ -109,6 +110,17 @@ impl<G> Acquire<G> {
             Ok(kind) => kind.check().map(|()| kind.path.to_string()),
             Err(_) => std::mem::replace(&mut self.kind, Err(Error::Closed)).map(|kind| kind.path.to_string()),
         }
+    }
+
+    /// What it asks for, for those who read of it later.
+    pub(crate) fn about(&self) -> About {
+        let kind = self.kind.as_ref().ok();
+        let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();
+        let class = kind.and_then(|kind| match kind.mode {
+            Mode::Class(class) => Some(class.to_string()),
+            _ => None,
+        });
+        About { monitor_object: path.clone(), path, lock_info: self.message.clone(), class }
     }
 
     /// Where the library's tasks for it run.

@@ -13,6 +13,7 @@ use crate::error::{Error, ReleaseError};
 use crate::guard::run_until;
 use crate::keeper::Lockkeeper;
 use crate::priority::PriorityLock;
+use crate::retry::About;
 
 /// How long a request waits in [`MonitorLock::lock_with_timeout`] unless told otherwise, in either class.
 pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);
@@ -226,6 +227,17 @@ impl MonitorLock {
     /// As [`MonitorLock::lock_with_timeout`] and [`MonitorLock::unlock`].
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         self.lock_with_timeout().await?;
+        self.work(work).await
+    }
+
+    /// What this object asks for, for those who read of it later.
+    pub(crate) fn about(&self) -> About {
+        let (monitor_object, lock_info) = self.names();
+        About { monitor_object, lock_info: Some(lock_info), ..self.lock.acquire().about() }
+    }
+
+    /// Runs `work` under what is held, and unlocks.
+    pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.lost_token()));
         let lost = async {
             match lost {

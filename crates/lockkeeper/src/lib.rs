@@ -86,6 +86,7 @@ pub mod deadletter;
 pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
+pub mod retry;
 #[cfg(feature = "settings")]
 pub mod realms;
 pub mod settings;

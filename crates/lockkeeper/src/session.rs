@@ -70,6 +70,18 @@ impl Io {
         self.handle.block_on(outcome)
     }
 
+    /// When this time has passed, whatever runtime asks. Dropping the future ends the timer.
+    pub(crate) fn after(&self, time: Duration) -> impl Future<Output = ()> + use<> {
+        let (mut asker, passed) = oneshot::channel::<()>();
+        self.handle.spawn(async move {
+            tokio::select! {
+                () = asker.closed() => {}
+                () = tokio::time::sleep(time) => drop(asker),
+            }
+        });
+        async move { _ = passed.await }
+    }
+
     /// The tasks that the thread waits for before it ends.
     pub(crate) fn tasks(&self) -> &TaskTracker {
         &self.tasks
@@ -192,16 +204,9 @@ impl Session {
         self.io.block_on(outcome)
     }
 
-    /// When this time has passed, whatever runtime asks. Dropping the future ends the timer.
+    /// See [`Io::after`].
     pub(crate) fn after(&self, time: Duration) -> impl Future<Output = ()> + use<> {
-        let (mut asker, passed) = oneshot::channel::<()>();
-        self.io.handle.spawn(async move {
-            tokio::select! {
-                () = asker.closed() => {}
-                () = tokio::time::sleep(time) => drop(asker),
-            }
-        });
-        async move { _ = passed.await }
+        self.io.after(time)
     }
 
     /// Runs a contender; the session does not close before it ends.

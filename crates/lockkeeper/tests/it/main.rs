@@ -12,6 +12,7 @@ mod fenced;
 mod helix;
 mod kinds;
 mod recipes;
+mod retrying;
 mod settings;
 mod simulation;
 mod support;

@@ -1,0 +1,231 @@
+//! Background work that is tried again, and becomes a dead letter when that was in vain.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockkeeper::Error;
+use lockkeeper::contentserv::{MonitorError, MonitorLock};
+use lockkeeper::deadletter::{FileSink, Filed, Letter, Sink, fold};
+use lockkeeper::retry::{GivenUp, Kept, Operation, Retrying, RunError};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::faces::on_every_server;
+use crate::support::{STEADY, World, eventually, on_the_embedded_server};
+
+on_every_server!(
+    what_is_never_granted_is_tried_as_often_as_said_and_kept_once,
+    between_attempts_there_is_no_node,
+    what_succeeds_in_a_later_attempt_is_no_letter,
+    a_lock_call_is_one_attempt,
+    a_mistake_is_neither_tried_again_nor_kept,
+    a_letter_that_cannot_be_kept_is_told,
+);
+
+on_the_embedded_server!(an_ended_session_is_tried_again, what_was_begun_is_never_tried_again);
+
+const SHORT: Duration = Duration::from_millis(100);
+
+/// An object of this claim's own, the node that it stands for, and a place for its letters.
+struct Scene {
+    object: String,
+    path: String,
+    dir: TempDir,
+}
+
+impl Scene {
+    fn new(world: &World) -> Self {
+        let object = world.path("P1").replace('/', "-");
+        Scene { path: format!("/{object}"), object, dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn sink(&self) -> Arc<FileSink> {
+        Arc::new(FileSink::new(self.dir.path().join("letters.jsonl")))
+    }
+
+    async fn letters(&self) -> Vec<Filed> {
+        let read = self.sink().records().await.unwrap();
+        assert_eq!(read.unreadable, Vec::<String>::new());
+        fold(read.records)
+    }
+}
+
+/// C-45, C-47: 1 + 2 attempts, then once in the queue with everything that whoever replays it needs; the work was not begun.
+async fn what_is_never_granted_is_tried_as_often_as_said_and_kept_once(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let holder = MonitorLock::new("Save Content", &other, &scene.object);
+    holder.lock().await.unwrap();
+    let lock = MonitorLock::new("Bulk Propagation", &keeper, &scene.object).background().task_timeout(SHORT * 2);
+    let retrying = Retrying::new(&keeper, 2).delay(Duration::from_millis(10)).dead_letters(scene.sink());
+    let operation = Operation::new("op-1").payload(json!({ "price": 7 }));
+    let outcome = retrying.run(&operation, &lock, async { panic!("the protected code runs") }).await;
+    let Err(RunError::GivenUp(GivenUp { error: MonitorError::InstanceLock { .. }, attempts: 3, letter, .. })) = outcome
+    else {
+        panic!("{outcome:?}");
+    };
+    assert!(matches!(letter, Kept::In(ref name) if *name == scene.sink().name()), "{letter:?}");
+    let letters = scene.letters().await;
+    assert_eq!(letters.len(), 1);
+    let Letter { operation, monitor_object, path, lock_info, class, payload, attempts, error, behind, .. } =
+        &letters[0].letter;
+    assert_eq!((operation.as_str(), monitor_object, path, attempts), ("op-1", &scene.object, &scene.path, &3));
+    assert_eq!(
+        (lock_info.as_deref(), class.as_deref(), payload),
+        (Some("Bulk Propagation"), Some("B"), &json!({ "price": 7 }))
+    );
+    assert_eq!(error, "InstanceLock");
+    assert!(behind.as_ref().is_some_and(|behind| behind.contains("Save Content")), "{behind:?}");
+    let Letter { first_ms, last_ms, waited_ms, .. } = letters[0].letter;
+    assert!((600..=last_ms - first_ms).contains(&waited_ms), "{waited_ms} of {}", last_ms - first_ms);
+    holder.unlock().await.unwrap();
+    world.remove(&scene.path).await;
+}
+
+/// C-46: each attempt has a node of its own, and never are there two.
+async fn between_attempts_there_is_no_node(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let holder = MonitorLock::new("holder", &other, &scene.object);
+    holder.lock().await.unwrap();
+    let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().task_timeout(SHORT);
+    let retrying = Retrying::new(&keeper, 2).delay(SHORT * 3);
+    let (mut seen, mut gaps) = (HashSet::new(), 0);
+    let watched = async {
+        let mut before = 0;
+        loop {
+            let names = world.children(&scene.path).await;
+            let requests: Vec<_> = names.into_iter().filter(|name| name.starts_with("B-")).collect();
+            assert!(requests.len() < 2, "{requests:?}");
+            gaps += usize::from(before == 1 && requests.is_empty());
+            before = requests.len();
+            seen.extend(requests);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let operation = Operation::unique();
+    tokio::select! {
+        outcome = retrying.lock(&operation, &lock) => assert!(outcome.is_err()),
+        () = watched => {}
+    }
+    eventually("the last one goes too", async || world.children(&scene.path).await.len() == 2).await;
+    assert_eq!((seen.len(), gaps >= 2), (3, true), "{gaps} gaps, {seen:?}");
+    holder.unlock().await.unwrap();
+    world.remove(&scene.path).await;
+}
+
+/// C-48: granted in the second attempt, it is nowhere but done.
+async fn what_succeeds_in_a_later_attempt_is_no_letter(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let mut holder = Some(other.priority_lock(&scene.path).acquire().await.unwrap());
+    let retrying = Retrying::new(&keeper, 5).delay(Duration::from_millis(1)).dead_letters(scene.sink());
+    let asked = AtomicU32::new(0);
+    let lock = keeper.priority_lock(&scene.path).background();
+    let operation = Operation::unique();
+    let guard = retrying.acquire(&operation, || match asked.fetch_add(1, Ordering::Relaxed) {
+        // In vain.
+        0 => lock.acquire().timeout(SHORT),
+        _ => {
+            drop(holder.take());
+            lock.acquire().timeout(STEADY)
+        }
+    });
+    let guard = guard.await.unwrap();
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    assert_eq!((asked.into_inner(), scene.letters().await), (2, vec![]));
+    world.remove(&scene.path).await;
+}
+
+/// C-49: one create and one delete; whoever wants more calls again.
+async fn a_lock_call_is_one_attempt(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let holder = MonitorLock::new("holder", &other, &scene.object);
+    holder.lock().await.unwrap();
+    let changes = async || world.observer.check_stat(&scene.path).await.unwrap().unwrap().cversion;
+    let before = changes().await;
+    let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().task_timeout(SHORT);
+    assert!(matches!(lock.lock_with_timeout().await, Err(MonitorError::InstanceLock { .. })));
+    eventually("its request is gone", async || world.children(&scene.path).await.len() == 2).await;
+    assert_eq!(changes().await - before, 2);
+    holder.unlock().await.unwrap();
+    world.remove(&scene.path).await;
+}
+
+async fn a_mistake_is_neither_tried_again_nor_kept(world: &World) {
+    let scene = Scene::new(world);
+    let keeper = world.keeper().await;
+    let retrying = Retrying::new(&keeper, 5).dead_letters(scene.sink());
+    let outcome = retrying.lock(&Operation::unique(), &MonitorLock::new("x", &keeper, "")).await;
+    assert!(matches!(outcome, Err(GivenUp { attempts: 1, letter: Kept::Nowhere, .. })), "{outcome:?}");
+    let outcome = retrying.acquire(&Operation::unique(), || keeper.mutex("no path").acquire()).await;
+    assert!(matches!(outcome, Err(GivenUp { error: Error::InvalidPath(_), attempts: 1, .. })), "{outcome:?}");
+    assert_eq!(scene.letters().await, []);
+}
+
+async fn a_letter_that_cannot_be_kept_is_told(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let holder = other.mutex(&scene.path).acquire().await.unwrap();
+    // A directory cannot be appended to.
+    let sink = Arc::new(FileSink::new(scene.dir.path()));
+    let retrying = Retrying::new(&keeper, 0).dead_letters(sink);
+    let refused = retrying.acquire(&Operation::unique(), || keeper.mutex(&scene.path).try_acquire()).await.unwrap_err();
+    assert!(matches!(refused.letter, Kept::Failed(_)), "{refused:?}");
+    assert!(refused.to_string().contains("not even kept: dead letters cannot be kept in file:"), "{refused}");
+    holder.release().await.unwrap();
+    world.remove(&scene.path).await;
+}
+
+/// C-45: what another session may do better is tried again in one.
+async fn an_ended_session_is_tried_again(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let holder = MonitorLock::new("holder", &other, &scene.object);
+    holder.lock().await.unwrap();
+    let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().task_timeout(STEADY);
+    let retrying = Retrying::new(&keeper, 1).delay(Duration::from_millis(1)).dead_letters(scene.sink());
+    let waits = async |count: usize| {
+        eventually("it waits", async || {
+            let names = world.children(&scene.path).await;
+            names.len() == 3 && names.iter().any(|name| name.starts_with("B-") && *name >= format!("B-{count:010}"))
+        })
+        .await;
+        world.keeper().await.admin().show(&scene.path).await.unwrap().waiters.remove(0)
+    };
+    let operation = Operation::unique();
+    let (outcome, ()) = tokio::join!(retrying.lock(&operation, &lock), async {
+        let first = waits(0).await;
+        assert!(world.embedded().expire_session(first.session.0).await);
+        let number: usize = first.node["B-".len()..].parse().unwrap();
+        waits(number + 1).await;
+        holder.unlock().await.unwrap();
+    });
+    outcome.unwrap();
+    lock.unlock().await.unwrap();
+    assert_eq!(scene.letters().await, []);
+    world.remove(&scene.path).await;
+}
+
+/// C-34, C-45: a lock that is lost while the work runs ends the work; nobody runs it again, and nobody says that it never began.
+async fn what_was_begun_is_never_tried_again(world: &World) {
+    let scene = Scene::new(world);
+    let keeper = world.keeper().await;
+    let lock = MonitorLock::new("bulk", &keeper, &scene.object).background();
+    let retrying = Retrying::new(&keeper, 5).delay(Duration::from_millis(1)).dead_letters(scene.sink());
+    let begun = AtomicU32::new(0);
+    let work = async {
+        begun.fetch_add(1, Ordering::Relaxed);
+        let shown = world.keeper().await.admin().show(&scene.path).await.unwrap();
+        assert!(world.embedded().expire_session(shown.holders[0].session.0).await);
+        std::future::pending::<()>().await;
+    };
+    let outcome = retrying.run(&Operation::unique(), &lock, work).await;
+    assert!(matches!(outcome, Err(RunError::Lost(MonitorError::SessionExpired { .. }))), "{outcome:?}");
+    assert_eq!((begun.into_inner(), scene.letters().await), (1, vec![]));
+    world.remove(&scene.path).await;
+}
