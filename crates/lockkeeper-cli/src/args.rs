@@ -53,6 +53,8 @@ pub(crate) enum Verb {
     Approve(DecideArgs),
     /// Decides that a leased lock is left to its owner
     Reject(DecideArgs),
+    /// Lists, shows, replays and drops commands that never got their lock
+    Dlq(DlqArgs),
     /// Prints every setting and where it comes from
     Config(ConfigArgs),
     /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
@@ -81,6 +83,7 @@ impl Verb {
             Verb::Stats(args) => args.json,
             Verb::Requests(args) => args.json,
             Verb::Approve(args) | Verb::Reject(args) => args.json,
+            Verb::Dlq(args) => args.verb.place().json,
             Verb::Config(args) => args.json,
             Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
@@ -88,7 +91,7 @@ impl Verb {
 }
 
 /// Where the locks are.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ConnectArgs {
     /// ZooKeeper servers, as zk1:2181,zk2:2181,zk3:2181/chroot [env: LOCKKEEPER_SERVERS]
     #[arg(long, value_name = "SERVERS")]
@@ -154,6 +157,8 @@ Exit status:
    77  the server refused
    78  the lock has another number of permits
    79  a higher priority took the lock (--lease); the command was stopped
+   80  the session expired while waiting, and the time was over
+   81  the lock's node was gone when it was to be unlocked
   126  the command cannot be executed
   127  the command was not found
 
@@ -199,6 +204,18 @@ pub(crate) struct RunArgs {
     /// The exit status for "not acquired"
     #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8)]
     pub conflict_exit_code: u8,
+    /// Tries so often again, with pauses, if the lock is not granted within --wait [env: LOCKKEEPER_BACKGROUND_RETRIES, for
+    /// --background] [default: 0]
+    #[arg(long, value_name = "COUNT", conflicts_with = "lease")]
+    pub retries: Option<u32>,
+    /// The first of these pauses; each is about twice as long as the one before, up to 30s
+    /// [env: LOCKKEEPER_BACKGROUND_RETRY_DELAY] [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub retry_delay: Option<Duration>,
+    /// Where the command line is kept if it never gets the lock, for lockkeeper dlq: file:PATH, or file, in the state directory
+    /// [env: LOCKKEEPER_BACKGROUND_DEAD_LETTER, for --background]
+    #[arg(long, value_name = "WHERE", conflicts_with = "lease")]
+    pub dead_letter: Option<String>,
     /// Holds a leased lock instead of standing in line
     #[command(flatten)]
     pub leased: LeaseArgs,
@@ -502,6 +519,99 @@ pub(crate) struct BreakArgs {
     pub connect: ConnectArgs,
 }
 
+/// `lockkeeper dlq`.
+#[derive(Debug, clap::Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Exit status:
+   0  done; of replay: every letter that was named was done, each command with 0
+   1  there is no such letter, or nothing is to be done about it any more
+  64  the command line or a setting is wrong
+  70  the letters cannot be read or written
+  75  of replay: at least one letter was not done and stays, or is being replayed by somebody else"
+)]
+pub(crate) struct DlqArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub verb: DlqVerb,
+}
+
+/// What to do with dead letters.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DlqVerb {
+    /// Lists the letters that wait, the oldest first
+    List {
+        /// Those that were replayed or dropped too
+        #[arg(long)]
+        all: bool,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+    /// Shows one letter
+    Show {
+        /// The operation, or the beginning of its id
+        operation: String,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+    /// Runs the command of a letter under its lock; one that succeeds is marked, one that fails stays
+    Replay {
+        /// The operations, or the beginnings of their ids
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        operations: Vec<String>,
+        /// All that wait, the oldest first
+        #[arg(long)]
+        all: bool,
+        /// Also what somebody has begun without telling how it ended: it may be done twice
+        #[arg(long)]
+        again: bool,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+    /// Marks a letter as not wanted any more
+    Drop {
+        /// The operations, or the beginnings of their ids
+        #[arg(required = true)]
+        operations: Vec<String>,
+        /// Why, for those who ask later
+        #[arg(long, short, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+}
+
+impl DlqVerb {
+    /// Which letters.
+    pub(crate) fn place(&self) -> &DlqPlace {
+        match self {
+            DlqVerb::List { place, .. }
+            | DlqVerb::Show { place, .. }
+            | DlqVerb::Replay { place, .. }
+            | DlqVerb::Drop { place, .. } => place,
+        }
+    }
+}
+
+/// Which dead letters.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DlqPlace {
+    /// Where they are kept, as run --dead-letter says [env: LOCKKEEPER_BACKGROUND_DEAD_LETTER] [default: file]
+    #[arg(long, value_name = "WHERE")]
+    pub dead_letter: Option<String>,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where settings are read from.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 /// `lockkeeper config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -564,6 +674,16 @@ pub(crate) struct ServeArgs {
     pub limits: LimitArgs,
 }
 
+/// Parses a recorded command line of `run`.
+pub(crate) fn parse_run(words: impl IntoIterator<Item = OsString>) -> Result<RunArgs, String> {
+    let words = [OsString::from("lockkeeper"), OsString::from("run")].into_iter().chain(words);
+    match Args::try_parse_from(words).map(|args| args.verb) {
+        Ok(Verb::Run(args)) => Ok(*args),
+        Ok(_) => Err("it is no command line of run".to_owned()),
+        Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
+    }
+}
+
 /// Parses the command line; help, version and mistakes are printed here.
 pub(crate) fn parse() -> Result<Args, ExitCode> {
     let error = match Args::try_parse() {
@@ -593,7 +713,7 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::new(
             Code::Usage,
-            "what to do is missing: run, list, show, why, revoke, break, config or serve",
+            "what to do is missing: run, list, show, why, revoke, break, dlq, config or serve",
         )
         .hint(help);
     }

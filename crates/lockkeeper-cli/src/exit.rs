@@ -3,7 +3,10 @@
 //! The codes are those of sysexits.h where that has a word for it, so that they stay clear of what commands under a lock
 //! use themselves (small numbers) and of what a shell reports (126 and above).
 
-use lockkeeper::{Error, PathError};
+use std::fmt;
+
+use lockkeeper::retry::{Cause, Refusal};
+use lockkeeper::{Error, Loss, PathError};
 use lockkeeper_server::ServerError;
 
 /// Why the command itself ended, as an exit status.
@@ -32,6 +35,10 @@ pub(crate) enum Code {
     Mismatch = 78,
     /// Somebody of a higher priority took the lock while the command ran.
     Preempted = 79,
+    /// The session ended while the command waited, and with it the place in line and the time.
+    SessionExpired = 80,
+    /// When the lock was to be unlocked, its node was not there any more.
+    NoNode = 81,
     /// The command cannot be executed.
     NotExecutable = 126,
     /// The command was not found.
@@ -47,12 +54,38 @@ pub(crate) struct Failure {
     pub message: String,
     /// What to do about it, in one line.
     pub hint: Option<String>,
+    /// What follows from it for another attempt at the lock.
+    pub cause: Cause,
+    /// Who held the lock, as far as that is known.
+    pub behind: Option<String>,
+}
+
+impl Refusal for Failure {
+    fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    fn behind(&self) -> Option<String> {
+        self.behind.clone()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
 }
 
 impl Failure {
     /// A failure without a hint.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Failure { code, message: message.into(), hint: None }
+        let cause = match code {
+            Code::NotAcquired => Cause::InstanceLock,
+            Code::Unreachable => Cause::ConnectionLoss,
+            Code::Usage => Cause::Mistake,
+            _ => Cause::Other,
+        };
+        Failure { code, message: message.into(), hint: None, cause, behind: None }
     }
 
     /// Says what to do about it.
@@ -80,14 +113,16 @@ impl From<Error> for Failure {
             | Error::Duplicate { .. }
             | Error::NoCredential { .. } => Code::Usage,
             Error::PermitsMismatch { .. } => Code::Mismatch,
-            Error::Unreachable { .. } | Error::ConnectionLost { .. } => Code::Unreachable,
+            Error::Unreachable { .. }
+            | Error::ConnectionLost { .. }
+            | Error::SessionLost { loss: Loss::Unreachable, .. } => Code::Unreachable,
+            Error::SessionLost { .. } => Code::SessionExpired,
             Error::AuthFailed { .. } | Error::Refused { .. } => Code::Refused,
             Error::Timeout { .. }
             | Error::Held { .. }
             | Error::Cancelled { .. }
             | Error::Evicted { .. }
             | Error::Revoked { .. }
-            | Error::SessionLost { .. }
             | Error::Outranked { .. }
             | Error::Preempted { .. }
             | Error::CleanupUnfinished { .. }
@@ -121,7 +156,7 @@ impl From<Error> for Failure {
             }
             error => error.hint(),
         };
-        Failure { code, message: error.to_string(), hint }
+        Failure { code, message: error.to_string(), hint, cause: error.cause(), behind: error.behind() }
     }
 }
 

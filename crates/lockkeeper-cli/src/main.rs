@@ -12,9 +12,11 @@ mod exit;
 mod grace;
 mod kind;
 mod launcher;
+mod letters;
 mod limits;
 mod local;
 mod output;
+mod retrying;
 mod settings;
 mod signals;
 mod terminal;
@@ -66,6 +68,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Requests(args) => commands::requests::requests(args, printer).await,
             Verb::Approve(args) => commands::requests::decide(args, true, printer).await,
             Verb::Reject(args) => commands::requests::decide(args, false, printer).await,
+            Verb::Dlq(args) => commands::dlq::dlq(args, printer).await,
             Verb::Config(args) => commands::config::config(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Completions { shell } => args::completions(shell),

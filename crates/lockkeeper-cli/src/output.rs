@@ -72,7 +72,7 @@ impl Printer {
 
     /// Says why the command ends.
     pub(crate) fn failure(self, failure: &Failure) {
-        let Failure { code, message, hint } = failure;
+        let Failure { code, message, hint, .. } = failure;
         if self.json {
             event(&Event::Error { exit_code: *code as u8, message, hint: hint.as_deref() });
         } else {

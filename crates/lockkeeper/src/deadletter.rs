@@ -119,7 +119,7 @@ impl Mark {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
-    /// Its lock is held and it is about to be done. If nothing follows, nobody knows whether it was.
+    /// It is being done again. If nothing follows, nobody knows whether it was done.
     Begun,
     /// It was done.
     Replayed,

@@ -89,6 +89,8 @@ struct Driver {
     granted: Option<Grant>,
     /// Until when the caller bears the connection's loss, while it is lost.
     cut_off: Option<Instant>,
+    /// How many deletes were sent: before the first, nobody but a stranger can have deleted a node of ours.
+    deletes: u32,
     /// How often the connection had been lost when that was looked at last.
     breaks: u32,
     /// When the operation under way was started, by the session's clock.
@@ -124,6 +126,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         caller: Caller::Waiting(answer),
         granted: None,
         cut_off: None,
+        deletes: 0,
         breaks,
         sent: Duration::ZERO,
         dependant: None,
@@ -180,6 +183,7 @@ impl Driver {
                         self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
                     }
                     other => {
+                        self.deletes += u32::from(matches!(other, Command::Delete { .. }));
                         self.sent = self.session.now();
                         flight = Some(self.operations().start(other));
                     }
@@ -217,6 +221,9 @@ impl Driver {
                 }
                 Wake::Fired(name, fired) => {
                     trace!(path = %self.attempt.path, id = %self.contender.id(), node = %name, ?fired);
+                    if matches!(fired, Fired::Gone) && self.deletes == 0 && self.contender.node() == Some(&name) {
+                        self.was_taken();
+                    }
                     match fired {
                         Fired::SessionOver => {}
                         _ if name.is_empty() => self.contender.handle(Event::ChildrenChanged),
@@ -329,6 +336,9 @@ impl Driver {
                 self.contender.handle(Event::Listed(Err(failure)));
             }
             Outcome::Inspected(seen) => {
+                if matches!(seen, Err(Fault::NoNode)) && self.deletes == 0 {
+                    self.was_taken();
+                }
                 let seen = seen.map_err(|f| self.failure(&f));
                 self.contender.handle(Event::Inspected(seen));
             }
@@ -364,6 +374,10 @@ impl Driver {
                 self.contender.handle(Event::Downgraded(made));
             }
             Outcome::Deleted(deleted) => {
+                // Not after another: that one's reply may be what was lost.
+                if matches!(deleted, Err(Fault::NoNode)) && self.deletes == 1 {
+                    self.was_taken();
+                }
                 let deleted = deleted.map_err(|f| self.failure(&f));
                 self.contender.handle(Event::Deleted(deleted));
             }
@@ -382,6 +396,13 @@ impl Driver {
     /// Somebody took a node of the hold: its owner hears of it before the other node is deleted and lets the next one in.
     fn tell_if_it_leaves(&mut self) {
         if let (Caller::Holding { hold, .. }, true) = (&self.caller, self.contender.leaves()) {
+            hold.lose(Loss::Removed);
+        }
+    }
+
+    /// Somebody took a node of the hold that is being released, before it was: its owner may have shared the lock at the end.
+    fn was_taken(&mut self) {
+        if let Caller::Releasing { hold, .. } = &self.caller {
             hold.lose(Loss::Removed);
         }
     }

@@ -86,9 +86,9 @@ pub mod deadletter;
 pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
-pub mod retry;
 #[cfg(feature = "settings")]
 pub mod realms;
+pub mod retry;
 pub mod settings;
 
 pub use acl::LockAcl;
@@ -142,6 +142,9 @@ mod guide {
     #[cfg(feature = "kafka")]
     #[doc = include_str!("../../../docs/guide/dead-letters.md")]
     struct DeadLetters;
+    #[cfg(feature = "settings")]
+    #[doc = include_str!("../../../docs/guide/synchronized.md")]
+    struct Synchronized;
 }
 
 /// There is no way in without a guard, none to stay without one, and none to more than was granted.

@@ -225,18 +225,31 @@ impl<E: std::error::Error> std::error::Error for GivenUp<E> {
 }
 
 /// How background work is tried again, and where it goes when that was in vain. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Retrying {
-    io: Arc<Io>,
+    /// Whose timers pauses are taken with; without one, those of the tokio runtime that polls.
+    io: Option<Arc<Io>>,
     retries: u32,
     delay: Duration,
     sink: Option<Arc<dyn Sink>>,
 }
 
+impl fmt::Debug for Retrying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Retrying { io: _, retries, delay, sink } = self;
+        f.debug_struct("Retrying").field("retries", retries).field("delay", delay).field("sink", sink).finish()
+    }
+}
+
 impl Retrying {
     /// Tries up to `1 + retries` times, as `elastic.request.retry.count` counts.
     pub fn new(keeper: &Lockkeeper, retries: u32) -> Self {
-        Retrying { io: keeper.io().clone(), retries, delay: Duration::from_secs(1), sink: None }
+        Retrying { io: Some(keeper.io().clone()), ..Retrying::on_tokio(retries) }
+    }
+
+    /// The same before there is a handle, for attempts that connect as well. Its futures need a tokio runtime with timers.
+    pub fn on_tokio(retries: u32) -> Self {
+        Retrying { io: None, retries, delay: Duration::from_secs(1), sink: None }
     }
 
     /// The first pause, 1 s unless set. Each is twice as long as the one before, up to 30 s (or this, if it is longer), and up
@@ -320,7 +333,10 @@ impl Retrying {
             match pauses.next().filter(|_| error.cause().is_passing()) {
                 Some(pause) => {
                     debug!(operation = %operation.id, path = %about.path, attempts, %error, ?pause, "trying again");
-                    self.io.after(pause).await;
+                    match &self.io {
+                        Some(io) => io.after(pause).await,
+                        None => tokio::time::sleep(pause).await,
+                    }
                 }
                 None => break error,
             }

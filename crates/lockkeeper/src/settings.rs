@@ -57,8 +57,7 @@ pub const PROPERTIES_VARIABLE: &str = "LOCKKEEPER_PROPERTIES";
 /// Where a whole machine's settings are.
 const MACHINE: &str = "/etc/lockkeeper/config.toml";
 
-/// How often background work is tried again where retrying is wanted and nobody said how often. Contentserv's document has a
-/// key and no default.
+/// How often background work is tried again with Contentserv's defaults: its document has a key and no number.
 pub const RETRIES: u32 = 3;
 
 /// How often a connection is tried again where only the pause was said.

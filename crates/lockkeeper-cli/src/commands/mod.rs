@@ -2,6 +2,7 @@
 
 pub(crate) mod breaking;
 pub(crate) mod config;
+pub(crate) mod dlq;
 pub(crate) mod list;
 pub(crate) mod requests;
 pub(crate) mod revoke;

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
+use lockkeeper::retry::About;
 use lockkeeper::{Builder, Error, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -20,6 +21,7 @@ use crate::grace::Term;
 use crate::kind::Kind;
 use crate::local;
 use crate::output::Printer;
+use crate::retrying::Stubborn;
 use crate::settings::{Place, Settings, lock_path};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting;
@@ -39,7 +41,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     if args.leased.lease.is_some() && paths.len() > 1 {
         return Err(Failure::new(Code::Usage, "--lease takes one lock"));
     }
-    let settings = Settings::read(args.connect, printer)?.at(paths.iter().map(LockPath::as_str))?;
+    let settings = Settings::read(args.connect.clone(), printer)?.at(paths.iter().map(LockPath::as_str))?;
     if let (Some(hand_to), id) = (&args.leased.hand_to, args.leased.id.as_deref().unwrap_or_default()) {
         Heir::check(id, hand_to)?;
     }
@@ -47,12 +49,13 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     // Before anything is sent; a server that grants less is asked again below.
     term(lease, settings.all.session_timeout.value).grace(args.grace)?;
     let kind = Kind::of(&args.kind, &settings.all)?;
+    let stubborn = Stubborn::of(&args, &settings)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     // A wait of nothing is a try: no server could answer in no time.
     let wait = args.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.wait {
         // A class may have a wait of its own, which the files say.
-        None if !args.once => task_timeout(&args.kind, &settings.all),
+        None if !args.once => task_timeout(&args.kind, &settings.all).or(stubborn.usual_wait()),
         _ => None,
     });
     let mut line = Line {
@@ -69,14 +72,15 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         tries_on: settings.all.reconnect().is_none(),
         place: settings.place,
         started: Instant::now(),
-        deadline: wait.map(|wait| Instant::now() + wait),
+        wait,
+        deadline: None,
         keeper: None,
         printer: *printer,
     };
     let outcome = tokio::select! {
         biased;
         signal = signals.next() => Err(signal),
-        stood = line.stand() => Ok(stood),
+        stood = stubborn.stand(&mut line) => Ok(stood),
     };
     let guard = match outcome {
         Ok(Ok(guard)) => guard,
@@ -129,6 +133,10 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
             Ok(outcome.status)
         }
         Err(Loss::Preempted) => Ok(Code::Preempted as u8),
+        Err(Loss::Removed) => {
+            printer.note(&format!("there was no node of {} to unlock any more: somebody removed it", line.locks()));
+            Ok(Code::NoNode as u8)
+        }
         Err(loss) => {
             printer.note(&format!("{} was lost before the command ended: {loss}", line.locks()));
             Ok(Code::Lost as u8)
@@ -146,7 +154,7 @@ fn task_timeout(args: &KindArgs, settings: &lockkeeper::settings::Settings) -> O
 }
 
 /// The paths that names stand for, in the order in which they are taken.
-fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
+pub(crate) fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
     let mut paths = names.iter().map(|name| lock_path(name)).collect::<Result<Vec<_>, _>>()?;
     paths.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     match paths.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -234,7 +242,7 @@ impl Heir {
 }
 
 /// A place in line, or the way to it.
-struct Line {
+pub(crate) struct Line {
     /// In the order in which they are taken.
     paths: Vec<LockPath>,
     kind: Kind,
@@ -250,9 +258,11 @@ struct Line {
     builder: Builder,
     place: Place,
     connect_timeout: Duration,
-    /// Whether it was not said how often to try to connect, so that whoever was in line tries on.
+    /// Whether it was not said how often to try to connect, so that whoever was in line tries on, in new sessions too.
     tries_on: bool,
     started: Instant,
+    /// How long an attempt may take.
+    wait: Option<Duration>,
     deadline: Option<Instant>,
     /// Here, not in the future that stands in line, so that whoever drops that can still leave in order.
     keeper: Option<Lockkeeper>,
@@ -260,6 +270,33 @@ struct Line {
 }
 
 impl Line {
+    /// Makes one attempt.
+    pub(crate) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
+        self.deadline = self.wait.map(|wait| Instant::now() + wait);
+        self.stand().await.map_err(|failure| self.named(failure))
+    }
+
+    /// A failure that says what was asked for, in the words of whoever asked.
+    fn named(&self, mut failure: Failure) -> Failure {
+        let names_it = self.paths.iter().any(|path| failure.message.contains(path.as_str()));
+        if !names_it {
+            failure.message = format!("{} for {}", failure.message, self.locks());
+        } else if let Some(message) = &self.message {
+            failure.message = format!("{}; asked for: {message:?}", failure.message);
+        }
+        failure
+    }
+
+    /// What is asked for, for those who read of it later.
+    pub(crate) fn about(&self) -> About {
+        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
+        let class = match self.kind {
+            Kind::Class(class) => Some(class.to_string()),
+            _ => None,
+        };
+        About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
+    }
+
     /// Stands in line until the lock is granted or the deadline has passed, in a new session if one is lost.
     async fn stand(&mut self) -> Result<MultiGuard, Failure> {
         let mut stood = false;
@@ -293,7 +330,7 @@ impl Line {
                 never = waiting::tell(&keeper, &self.paths, self.started, self.printer) => match never {},
             };
             match outcome {
-                Err(error @ Error::SessionLost { .. }) if self.has_time() => {
+                Err(error @ Error::SessionLost { .. }) if self.tries_on && self.has_time() => {
                     self.printer.note(&format!("{error}; standing in line again"));
                     self.leave(Duration::ZERO).await;
                 }
@@ -380,10 +417,14 @@ impl Line {
         Some(Heir { lock, id })
     }
 
-    /// `lock /locks/nightly`, `locks /locks/a, /locks/b`
+    /// `lock /locks/nightly (nightly index)`, `locks /locks/a, /locks/b`
     fn locks(&self) -> String {
         let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
-        format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "))
+        let locks = format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "));
+        match &self.message {
+            Some(message) => format!("{locks} ({message})"),
+            None => locks,
+        }
     }
 
     fn remaining(&self) -> Option<Duration> {

@@ -53,11 +53,10 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     }
     printer.note("this is one server on one machine, not an ensemble: with its disk go its locks");
     tokio::select! {
-        error = server.stopped() => Err(Failure {
-            code: Code::CannotServe,
-            message: format!("the server has stopped: {error}"),
-            hint: Some(error.hint()),
-        }),
+        error = server.stopped() => {
+            let message = format!("the server has stopped: {error}");
+            Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
+        }
         _ = signals.next() => {
             server.shutdown().await?;
             Ok(0)

@@ -5,6 +5,8 @@
 mod breaking;
 mod config;
 mod deciding;
+mod dlq;
+mod errors;
 mod harness;
 mod input;
 mod kinds;

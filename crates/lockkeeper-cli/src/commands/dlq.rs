@@ -1,0 +1,371 @@
+//! `lockkeeper dlq`: commands that never got their lock.
+//!
+//! A replay holds a lock of the letter's own while it is under way, in the ensemble of the letter's lock, and looks at the letter
+//! again under it: so two replays at once run a letter once. It marks the letter as begun before the command line is run; where
+//! no other mark follows, nobody knows how that ended, and it is not run again unless asked for.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::deadletter::{Event, Fate, Filed, Letter, Mark, Record, Sink, SinkError, fold};
+use lockkeeper::{Error, LockPath, Lockkeeper, MultiGuard, Owner};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::args::{DlqArgs, DlqPlace, DlqVerb, OnRevoke, OnSuspect, parse_run};
+use crate::child::{Job, Terms};
+use crate::commands::run::lock_paths;
+use crate::exit::{Code, Failure};
+use crate::letters::{self, CommandLine};
+use crate::local;
+use crate::output::{self, Printer, moment, plain};
+use crate::settings::{Place, Settings};
+use crate::signals::{ENDING, RUNNING, Signals};
+
+/// Where replays are locked.
+const REPLAYS: &str = "/lockkeeper/replays";
+
+/// How long the end of a replay's lock may take to be confirmed.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// Does what was asked with dead letters; returns the exit status.
+pub(crate) async fn dlq(args: DlqArgs, printer: &Printer) -> Result<u8, Failure> {
+    let DlqPlace { dead_letter, connect, .. } = args.verb.place().clone();
+    let settings = Settings::read(connect, printer)?;
+    let place = dead_letter.or_else(|| settings.all.dead_letter.value.clone()).unwrap_or_else(|| "file".to_owned());
+    let desk = Desk { sink: letters::open(&place, &settings)?, printer: *printer };
+    match args.verb {
+        DlqVerb::List { all, .. } => desk.list(all).await,
+        DlqVerb::Show { operation, .. } => desk.show(&operation).await,
+        DlqVerb::Replay { operations, all, again, .. } => desk.replay(operations, all, again).await,
+        DlqVerb::Drop { operations, reason, .. } => desk.drop(operations, reason).await,
+    }
+}
+
+/// Where letters are dealt with.
+struct Desk {
+    sink: Arc<dyn Sink>,
+    printer: Printer,
+}
+
+impl Desk {
+    /// Every letter, with what became of it, and what could not be read, which is said unless it is printed.
+    async fn filed(&self) -> Result<(Vec<Filed>, Vec<String>), Failure> {
+        let read = self.sink.records().await?;
+        if !self.printer.is_json() {
+            for torn in &read.unreadable {
+                self.printer.note(&format!("cannot read {torn}"));
+            }
+        }
+        Ok((fold(read.records), read.unreadable))
+    }
+
+    /// The letter that an id, or the beginning of one, means.
+    fn find<'a>(&self, filed: &'a [Filed], id: &str) -> Result<&'a Filed, Failure> {
+        let all: Vec<_> = filed.iter().filter(|filed| filed.letter.operation.starts_with(id)).collect();
+        let exact = all.iter().find(|filed| filed.letter.operation == id);
+        match (exact, &all[..]) {
+            (Some(filed), _) | (None, [filed]) => Ok(filed),
+            (None, []) => {
+                Err(Failure::new(Code::NoSuchLock, format!("there is no dead letter {id:?} in {}", self.sink.name()))
+                    .hint("see which there are: lockkeeper dlq list --all"))
+            }
+            (None, several) => {
+                Err(Failure::new(Code::Usage, format!("{} dead letters begin with {id:?}", several.len()))
+                    .hint("write more of the id"))
+            }
+        }
+    }
+
+    async fn list(&self, all: bool) -> Result<u8, Failure> {
+        let (mut filed, unreadable) = self.filed().await?;
+        filed.retain(|filed| all || !filed.fate.is_settled());
+        if self.printer.is_json() {
+            let letters = filed.iter().map(LetterView::of).collect();
+            output::document(&Listing { letters, unreadable })?;
+        } else if filed.is_empty() {
+            self.printer.note(&format!("no dead letter waits in {}", self.sink.name()));
+        } else {
+            output::data(&filed.iter().map(|filed| line(filed) + "\n").collect::<String>())?;
+        }
+        Ok(0)
+    }
+
+    async fn show(&self, id: &str) -> Result<u8, Failure> {
+        let (filed, _) = self.filed().await?;
+        let filed = self.find(&filed, id)?;
+        if self.printer.is_json() {
+            output::document(&LetterView::of(filed))?;
+        } else {
+            output::data(&text(filed))?;
+        }
+        Ok(0)
+    }
+
+    async fn drop(&self, ids: Vec<String>, why: Option<String>) -> Result<u8, Failure> {
+        let (filed, _) = self.filed().await?;
+        // All or none: a misspelt one is told before anything is marked.
+        let mut chosen = Vec::new();
+        for id in &ids {
+            let filed = self.find(&filed, id)?;
+            settled(filed)?;
+            chosen.push(filed);
+        }
+        for filed in chosen {
+            self.mark(&filed.letter, Event::Dropped { why: why.clone() }).await?;
+            self.printer.note(&format!("dropped {}", filed.letter.operation));
+        }
+        Ok(0)
+    }
+
+    async fn mark(&self, letter: &Letter, event: Event) -> Result<(), Failure> {
+        Ok(self.sink.append(&Record::Mark(Mark::new(&letter.operation, event))).await?)
+    }
+
+    async fn replay(&self, ids: Vec<String>, all: bool, again: bool) -> Result<u8, Failure> {
+        let (filed, _) = self.filed().await?;
+        let mut chosen = Vec::new();
+        if all {
+            chosen.extend(filed.iter().filter(|filed| matches!(filed.fate, Fate::Waiting)));
+            if chosen.is_empty() {
+                self.printer.note(&format!("no dead letter waits in {}", self.sink.name()));
+            }
+        }
+        for id in &ids {
+            let filed = self.find(&filed, id)?;
+            settled(filed)?;
+            chosen.push(filed);
+        }
+        let mut signals = Signals::default();
+        signals.add(ENDING)?;
+        let mut stayed = 0;
+        for filed in chosen {
+            let operation = &filed.letter.operation;
+            match self.replay_one(&filed.letter, again, &mut signals).await {
+                Ok(()) => self.printer.note(&format!("replayed {operation}")),
+                // Somebody else was faster.
+                Err(failure) if failure.code == Code::NoSuchLock => self.printer.note(&failure.message),
+                Err(failure) => {
+                    stayed += 1;
+                    self.printer.failure(&failure);
+                }
+            }
+        }
+        Ok(if stayed == 0 { 0 } else { Code::NotAcquired as u8 })
+    }
+
+    /// Runs the command line of a letter once, and marks the letter.
+    async fn replay_one(&self, letter: &Letter, again: bool, signals: &mut Signals) -> Result<(), Failure> {
+        let operation = &letter.operation;
+        let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
+        let typed: CommandLine = serde_json::from_value(letter.payload.clone()).map_err(|_| {
+            stays("its payload is no command line of lockkeeper run".to_owned())
+                .hint("the program that wrote it knows what to do with it: lockkeeper dlq show")
+        })?;
+        let args =
+            parse_run(typed.words()).map_err(|problem| stays(format!("its command line cannot be read: {problem}")))?;
+        std::env::set_current_dir(&typed.directory)
+            .map_err(|error| stays(format!("cannot work in {}: {error}", typed.directory.display())))?;
+        let paths = lock_paths(&args.names)?;
+        let settings = Settings::read(args.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str))?;
+        let keeper = connect(&settings).await?;
+        let path = format!("{REPLAYS}/{}", operation.replace('%', "%25").replace('/', "%2F"));
+        let taken =
+            keeper.multi_lock([keeper.mutex(&path).try_acquire()]).message(format!("replay of {operation}")).await;
+        let guard = match taken {
+            Ok(guard) => guard,
+            Err(error) => {
+                _ = timeout(LEAVING, keeper.close()).await;
+                return Err(match error {
+                    Error::Held { holder, .. } => {
+                        let by = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
+                        stays(format!("it is being replayed{by}"))
+                    }
+                    error => error.into(),
+                });
+            }
+        };
+        let outcome = self.replay_locked(letter, &typed, again, &keeper, &guard, signals).await;
+        _ = timeout(LEAVING, guard.release()).await;
+        _ = timeout(LEAVING, keeper.close()).await;
+        outcome
+    }
+
+    async fn replay_locked(
+        &self,
+        letter: &Letter,
+        typed: &CommandLine,
+        again: bool,
+        keeper: &Lockkeeper,
+        guard: &MultiGuard,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        let operation = &letter.operation;
+        let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
+        // Again, now that nobody else replays it.
+        let now = fold(self.sink.records().await?.records);
+        let filed = self.find(&now, operation)?;
+        settled(filed)?;
+        if let Fate::Begun { at_ms, by } = &filed.fate
+            && !again
+        {
+            let why = format!("{by} began it at {} and did not say how that ended", when(*at_ms));
+            return Err(
+                stays(why).hint("look whether it was done; run it all the same: --again; or lockkeeper dlq drop")
+            );
+        }
+        self.mark(letter, Event::Begun).await?;
+        let program = std::env::current_exe().unwrap_or_else(|_| "lockkeeper".into()).into_os_string();
+        let command: Vec<OsString> = [program, "run".into()].into_iter().chain(typed.words()).collect();
+        let grace = guard.holdings().first().map_or(Duration::ZERO, |holding| holding.session_timeout() / 4);
+        let terms = Terms { grace, on_suspect: OnSuspect::Wait, on_revoke: OnRevoke::Term, preemption: None };
+        let ran = async {
+            let job = Job::start(&command, guard)?;
+            signals.add(RUNNING)?;
+            job.attend(keeper, guard, signals, terms, self.printer).await
+        };
+        let why = match ran.await {
+            // Done is done, also if the lock of the replay was lost meanwhile: better known than not.
+            Ok(outcome) if outcome.status == 0 => return self.mark(letter, Event::Replayed).await,
+            Ok(outcome) => format!("lockkeeper run ended with {}", outcome.status),
+            Err(failure) => failure.message,
+        };
+        self.mark(letter, Event::Failed { why: why.clone() }).await?;
+        Err(stays(why))
+    }
+}
+
+/// Nothing is done about a letter twice.
+fn settled(filed: &Filed) -> Result<(), Failure> {
+    let operation = &filed.letter.operation;
+    match &filed.fate {
+        Fate::Replayed { at_ms, by } => {
+            let message = format!("{operation} was replayed by {by} at {}", when(*at_ms));
+            Err(Failure::new(Code::NoSuchLock, message))
+        }
+        Fate::Dropped { at_ms, by, .. } => {
+            Err(Failure::new(Code::NoSuchLock, format!("{operation} was dropped by {by} at {}", when(*at_ms))))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn connect(settings: &Settings) -> Result<Lockkeeper, Failure> {
+    let builder = settings.builder();
+    match &settings.place {
+        Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
+        Place::Machine(home) => local::connect(home, &builder).await,
+    }
+}
+
+fn when(ms: u64) -> String {
+    moment(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
+}
+
+/// `0c3f…  waiting  /locks/index  6 attempts until 10:42:03, InstanceLock (bulk): ./propagate.sh P1`
+fn line(filed: &Filed) -> String {
+    let Filed { letter, fate, failures, .. } = filed;
+    let Letter { operation, path, attempts, error, last_ms, .. } = letter;
+    let mut line =
+        format!("{operation}  {}  {path}  {attempts} attempts until {}, {error}", fate.name(), when(*last_ms));
+    if let Some(info) = &letter.lock_info {
+        _ = write!(line, " ({info})");
+    }
+    if *failures > 0 {
+        _ = write!(line, ", replayed in vain {failures} times");
+    }
+    if let Some(command) = command(letter) {
+        _ = write!(line, ": {command}");
+    }
+    plain(&line)
+}
+
+/// The command of a letter, if it is one of ours.
+fn command(letter: &Letter) -> Option<String> {
+    let typed: CommandLine = serde_json::from_value(letter.payload.clone()).ok()?;
+    Some(typed.command.join(" "))
+}
+
+fn text(filed: &Filed) -> String {
+    let Filed { letter, fate, failures, last_failure, .. } = filed;
+    let mut text = String::new();
+    let mut row = |name: &str, value: &str| _ = writeln!(text, "{name:<16}{}", plain(value));
+    row("operation", &letter.operation);
+    row("fate", fate.name());
+    match fate {
+        Fate::Begun { at_ms, by } | Fate::Replayed { at_ms, by } => row("", &format!("{} by {by}", when(*at_ms))),
+        Fate::Dropped { at_ms, by, why } => {
+            let why = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            row("", &format!("{} by {by}{why}", when(*at_ms)));
+        }
+        _ => {}
+    }
+    row("monitor object", &letter.monitor_object);
+    row("lock", &letter.path);
+    row("lock info", letter.lock_info.as_deref().unwrap_or("-"));
+    row("class", letter.class.as_deref().unwrap_or("-"));
+    let waited = humantime::format_duration(Duration::from_millis(letter.waited_ms));
+    row("attempts", &format!("{}, {waited} in line", letter.attempts));
+    row("first, last", &format!("{}, {}", when(letter.first_ms), when(letter.last_ms)));
+    row("last error", &format!("{}: {}", letter.error, letter.detail));
+    row("behind", letter.behind.as_deref().unwrap_or("-"));
+    row("given up by", &letter.owner.to_string());
+    row("replay failures", &failures.to_string());
+    if let Some(why) = last_failure {
+        row("", why);
+    }
+    match serde_json::from_value::<CommandLine>(letter.payload.clone()) {
+        Ok(typed) => {
+            row("directory", &typed.directory.display().to_string());
+            row("command", &format!("lockkeeper run {} -- {}", typed.run.join(" "), typed.command.join(" ")));
+        }
+        Err(_) => row("payload", &letter.payload.to_string()),
+    }
+    text
+}
+
+impl From<SinkError> for Failure {
+    fn from(error: SinkError) -> Self {
+        Failure::new(Code::Internal, format!("{error}: {}", error.source))
+    }
+}
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    letters: Vec<LetterView<'a>>,
+    unreadable: Vec<String>,
+}
+
+/// A letter, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct LetterView<'a> {
+    fate: &'static str,
+    /// When and by whom, unless it waits.
+    fate_at_ms: Option<u64>,
+    fate_by: Option<&'a Owner>,
+    failures: u32,
+    last_failure: Option<&'a str>,
+    #[serde(flatten)]
+    letter: &'a Letter,
+}
+
+impl<'a> LetterView<'a> {
+    fn of(filed: &'a Filed) -> Self {
+        let (fate_at_ms, fate_by) = match &filed.fate {
+            Fate::Begun { at_ms, by } | Fate::Replayed { at_ms, by } | Fate::Dropped { at_ms, by, .. } => {
+                (Some(*at_ms), Some(by))
+            }
+            _ => (None, None),
+        };
+        LetterView {
+            fate: filed.fate.name(),
+            fate_at_ms,
+            fate_by,
+            failures: filed.failures,
+            last_failure: filed.last_failure.as_deref(),
+            letter: &filed.letter,
+        }
+    }
+}

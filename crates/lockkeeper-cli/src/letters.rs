@@ -1,0 +1,100 @@
+//! Where dead letters are kept, and the command lines in them.
+//!
+//! A letter of this command records what was typed, not what it meant, with the place of the locks beside it: so a replay is the
+//! same command line again, under the same lock, whatever the environment says by then.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lockkeeper::deadletter::{FileSink, Sink};
+use serde::{Deserialize, Serialize};
+
+use crate::args::ConnectArgs;
+use crate::exit::{Code, Failure};
+use crate::settings::{Place, Settings, state_dir};
+
+/// The file in the state directory.
+const FILE: &str = "dead-letters.jsonl";
+
+/// Opens a place for dead letters: `file`, `file:PATH`.
+pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
+    match place.split_once(':') {
+        None if place == "file" => Ok(Arc::new(FileSink::new(state_dir(&settings.all)?.join(FILE)))),
+        Some(("file", path)) if !path.is_empty() => {
+            // A replay works in another directory.
+            let path =
+                std::path::absolute(path).map_err(|error| Failure::system("cannot tell the directory", error))?;
+            Ok(Arc::new(FileSink::new(path)))
+        }
+        _ => Err(Failure::new(Code::Usage, format!("{place:?} is no place for dead letters"))
+            .hint("write file:PATH, or file for the one in the state directory")),
+    }
+}
+
+/// A command line of `run`, as a letter keeps it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CommandLine {
+    /// The directory that it was typed in.
+    pub directory: PathBuf,
+    /// What stood before the `--`, without what is about retrying, and with the place of the locks.
+    pub run: Vec<String>,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+}
+
+/// Options that concern the attempts, not the replay. Each has a value.
+const OF_ATTEMPTS: &[&str] = &["--retries", "--retry-delay", "--dead-letter"];
+
+impl CommandLine {
+    /// This process's own, with how long an attempt waits where that was not typed.
+    pub(crate) fn typed(connect: &ConnectArgs, settings: &Settings, wait: Option<&str>) -> Result<Self, Failure> {
+        let words = std::env::args_os().skip(2).map(OsString::into_string).collect::<Result<Vec<_>, _>>();
+        let words = words.map_err(|word| {
+            Failure::new(Code::Usage, format!("{word:?} is not UTF-8, so no dead letter could keep it"))
+        })?;
+        let (before, command) = match words.iter().position(|word| word == "--") {
+            Some(at) => (&words[..at], &words[at + 1..]),
+            None => (&words[..], &[][..]),
+        };
+        let mut run = Vec::new();
+        let mut before = before.iter();
+        while let Some(word) = before.next() {
+            if OF_ATTEMPTS.contains(&word.as_str()) {
+                before.next();
+            } else if !OF_ATTEMPTS
+                .iter()
+                .any(|option| word.strip_prefix(option).is_some_and(|rest| rest.starts_with('=')))
+            {
+                run.push(word.clone());
+            }
+        }
+        match &settings.place {
+            Place::Ensemble(servers) if connect.servers.is_none() => {
+                run.extend(["--servers".to_owned(), servers.clone()])
+            }
+            Place::Machine(home) if connect.state_dir.is_none() => {
+                run.extend(["--state-dir".to_owned(), utf8(home.dir())?]);
+            }
+            _ => {}
+        }
+        if let Some(wait) = wait {
+            run.extend(["--wait".to_owned(), wait.to_owned()]);
+        }
+        let directory = std::env::current_dir().map_err(|error| Failure::system("cannot tell the directory", error))?;
+        utf8(&directory)?;
+        Ok(CommandLine { directory, run, command: command.to_vec() })
+    }
+
+    /// The words behind `lockkeeper run`.
+    pub(crate) fn words(&self) -> impl Iterator<Item = OsString> {
+        let words = self.run.iter().map(String::as_str).chain(["--"]);
+        words.chain(self.command.iter().map(String::as_str)).map(OsString::from)
+    }
+}
+
+fn utf8(path: &Path) -> Result<String, Failure> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Failure::new(Code::Usage, format!("{} is not UTF-8, so no dead letter could keep it", path.display()))
+    })
+}

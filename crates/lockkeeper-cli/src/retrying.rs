@@ -1,0 +1,81 @@
+//! A command that tries again, and leaves a letter when that was in vain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper::MultiGuard;
+use lockkeeper::contentserv::TASK_TIMEOUT;
+use lockkeeper::deadletter::Sink;
+use lockkeeper::retry::{Kept, Operation, Retrying};
+
+use crate::args::RunArgs;
+use crate::commands::run::Line;
+use crate::exit::{Code, Failure};
+use crate::letters::{self, CommandLine};
+use crate::settings::Settings;
+
+/// How often, and what then.
+pub(crate) struct Stubborn {
+    retries: u32,
+    delay: Duration,
+    letters: Option<(Arc<dyn Sink>, CommandLine)>,
+}
+
+impl Stubborn {
+    /// What was typed. The settings speak for the background only: nobody waits for that.
+    pub(crate) fn of(args: &RunArgs, settings: &Settings) -> Result<Self, Failure> {
+        let background = args.kind.background;
+        let set = &settings.all;
+        let retries = args.retries.unwrap_or(if background { set.retries.value } else { 0 });
+        let delay = args.retry_delay.unwrap_or(set.retry_delay.value);
+        let place = args.dead_letter.as_ref().or(set.dead_letter.value.as_ref().filter(|_| background));
+        let mut stubborn = Stubborn { retries, delay, letters: None };
+        if let Some(place) = place {
+            let sink = letters::open(place, settings)?;
+            // Now, not at the end of a long wait.
+            let waits = args.wait.is_some() || args.once;
+            let wait = humantime::format_duration(set.background.timeout.value.unwrap_or(TASK_TIMEOUT)).to_string();
+            let line = CommandLine::typed(&args.connect, settings, Some(wait.as_str()).filter(|_| !waits))?;
+            stubborn.letters = Some((sink, line));
+        }
+        Ok(stubborn)
+    }
+
+    /// How long an attempt waits where nobody said how long: one that waited as long as it takes would be the last.
+    pub(crate) fn usual_wait(&self) -> Option<Duration> {
+        (self.retries > 0 || self.letters.is_some()).then_some(TASK_TIMEOUT)
+    }
+
+    /// Stands in line until the lock is granted or the retries are used up.
+    pub(crate) async fn stand(&self, line: &mut Line) -> Result<MultiGuard, Failure> {
+        let mut retrying = Retrying::on_tokio(self.retries).delay(self.delay);
+        let mut operation = Operation::unique();
+        if let Some((sink, typed)) = &self.letters {
+            retrying = retrying.dead_letters(sink.clone());
+            let payload =
+                serde_json::to_value(typed).map_err(|error| Failure::system("cannot keep the line", error))?;
+            operation = operation.payload(payload);
+        }
+        let about = line.about();
+        let given_up = match retrying.attempt(&operation, about, async || line.attempt().await).await {
+            Ok(guard) => return Ok(guard),
+            Err(given_up) => given_up,
+        };
+        let mut failure = given_up.error;
+        if given_up.attempts > 1 {
+            failure.message = format!("given up after {} attempts: {}", given_up.attempts, failure.message);
+        }
+        match given_up.letter {
+            Kept::In(sink) => {
+                failure.message = format!("{}; kept as the dead letter {} in {sink}", failure.message, operation.id);
+                failure.hint = Some(format!("try it again: lockkeeper dlq replay {}", operation.id));
+            }
+            Kept::Failed(error) => {
+                let message = format!("{}; and no dead letter was kept: {error}: {}", failure.message, error.source);
+                return Err(Failure::new(Code::Internal, message));
+            }
+            _ => {}
+        }
+        Err(failure)
+    }
+}

@@ -1,0 +1,230 @@
+//! Commands that try again, the letters of those that never got their lock, and their replays.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::harness::{Home, Running, Served, failure, text, until};
+
+/// `run NAME --background --retries 1` behind somebody who holds it, with tries that do not wait.
+fn give_up(home: &Home, name: &str, more: &[&str], script: &str) -> Output {
+    let args = ["run", name, "--background", "--wait", "50ms", "--retries", "1", "--retry-delay", "1ms"];
+    home.output(&[&args[..], &["--dead-letter", "file"], more, &["--", "sh", "-c", script]].concat())
+}
+
+fn hold(home: &Home, name: &str) -> Running {
+    let mut holder = home.spawn(name, &["--foreground", "--message", "Save Content"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    holder
+}
+
+fn let_go(mut holder: Running) {
+    holder.close_stdin();
+    assert_eq!(holder.end().0, Some(0));
+}
+
+fn letters(home: &Home) -> Vec<Value> {
+    let output = home.output(&["dlq", "list", "--all", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["unreadable"].as_array().unwrap().len(), 0, "{told}");
+    told["letters"].as_array().unwrap().clone()
+}
+
+fn id(letter: &Value) -> &str {
+    letter["operation"].as_str().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// C-45, C-47: what was typed, for whom it waited, how often and how long; its owner's alone, and written once.
+#[test]
+fn a_command_that_never_gets_its_lock_is_kept_once() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    let output = give_up(&home, "a", &["--message", "Bulk Propagation"], "touch ran");
+    let (code, line) = failure(&output);
+    assert_eq!(code, Some(75), "{line}");
+    assert!(line.contains("given up after 2 attempts") && line.contains("kept as the dead letter"), "{line}");
+    assert!(line.contains("/locks/a") && line.contains("\"Bulk Propagation\""), "{line}");
+    assert!(!home.file("ran").exists());
+    let letters = letters(&home);
+    let [letter] = &letters[..] else { panic!("{letters:?}") };
+    assert!(stderr(&output).contains(&format!("lockkeeper dlq replay {}", id(letter))));
+    assert_eq!((letter["fate"].as_str(), letter["attempts"].as_u64()), (Some("waiting"), Some(2)));
+    assert_eq!((letter["path"].as_str(), letter["class"].as_str()), (Some("/locks/a"), Some("B")));
+    assert_eq!(
+        (letter["lock_info"].as_str(), letter["error"].as_str()),
+        (Some("Bulk Propagation"), Some("InstanceLock"))
+    );
+    assert!(letter["waited_ms"].as_u64().unwrap() >= 100, "{letter}");
+    assert_eq!(letter["payload"]["command"], serde_json::json!(["sh", "-c", "touch ran"]));
+    let mode = home.state().join("dead-letters.jsonl").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let shown = home.output(&["dlq", "show", &id(letter)[..8]]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("Bulk Propagation") && shown.contains("-- sh -c touch ran"), "{shown}");
+    let listed = String::from_utf8(home.output(&["dlq", "list"]).stdout).unwrap();
+    assert!(listed.contains("waiting  /locks/a  2 attempts"), "{listed}");
+    let_go(holder);
+}
+
+/// C-48: what was granted in the end is no letter, whatever its command ends with.
+#[test]
+fn a_command_that_got_its_lock_is_no_letter() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    let args =
+        ["--background", "--wait", "50ms", "--retries", "1000", "--retry-delay", "10ms", "--dead-letter", "file"];
+    let mut waiting = home.spawn("a", &args, "echo in; exit 3");
+    until("it waits", || home.count("a") == (1, 1));
+    let_go(holder);
+    assert_eq!((waiting.line().as_str(), waiting.end().0), ("in", Some(3)));
+    assert_eq!(letters(&home), Vec::<Value>::new());
+}
+
+/// C-45: the settings speak for the background; a flag for whatever it stands on.
+#[test]
+fn the_settings_count_the_retries_of_the_background_only() {
+    let home = Home::new();
+    let properties = home.file("elasticsearch-details.properties");
+    std::fs::write(&properties, "elastic.request.retry.count=2\nzookeeper.background.task.timeout=50\n").unwrap();
+    let run = |kind: &str, more: &[&str]| {
+        let config = ["--retry-delay", "1ms", "--properties", properties.to_str().unwrap()];
+        let mut command = home.command(&[&["run", "a", kind], &config[..], more, &["--", "true"]].concat());
+        command.env("LOCKKEEPER_FOREGROUND_TIMEOUT", "50ms");
+        failure(&command.output().unwrap())
+    };
+    // The file means a deployment on localhost:2181; this one is elsewhere.
+    let served = Served::start(&home);
+    let mut other = home.spawn("a", &["--foreground", "--servers", &served.address], "echo up; cat");
+    assert_eq!(other.line(), "up");
+    let (code, line) = run("--background", &["--servers", &served.address]);
+    assert!(code == Some(75) && line.contains("given up after 3 attempts"), "{line}");
+    let (code, line) = run("--foreground", &["--servers", &served.address]);
+    assert!(code == Some(75) && !line.contains("given up"), "{line}");
+    let (code, line) = run("--foreground", &["--servers", &served.address, "--retries", "1"]);
+    assert!(code == Some(75) && line.contains("given up after 2 attempts"), "{line}");
+    let_go(other);
+}
+
+#[test]
+fn a_replay_that_succeeds_is_marked_and_one_that_fails_stays_once() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    give_up(&home, "a", &[], "echo $LOCKKEEPER_PATH >> ran; exit $(cat status)");
+    let operation = id(&letters(&home)[0]).to_owned();
+    let replay = || home.output(&["dlq", "replay", &operation]);
+
+    // The lock is taken still.
+    let output = replay();
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    assert!(stderr(&output).contains("stays: lockkeeper run ended with 75"), "{}", stderr(&output));
+    let_go(holder);
+    // Its own command fails.
+    std::fs::write(home.file("status"), "4").unwrap();
+    let output = replay();
+    assert!(output.status.code() == Some(75) && stderr(&output).contains("ended with 4"), "{output:?}");
+    let now = letters(&home);
+    assert_eq!((now.len(), now[0]["fate"].as_str(), now[0]["failures"].as_u64()), (1, Some("waiting"), Some(2)));
+    // It succeeds, in the directory and under the lock that were meant, wherever it is replayed.
+    std::fs::write(home.file("status"), "0").unwrap();
+    let elsewhere = home.command(&["dlq", "replay", &operation]).current_dir("/").output().unwrap();
+    assert_eq!(elsewhere.status.code(), Some(0), "{elsewhere:?}");
+    assert_eq!(text(&home.file("ran")), "/locks/a\n/locks/a\n");
+    // And not again.
+    let output = replay();
+    assert!(output.status.code() == Some(1) && stderr(&output).contains("was replayed by"), "{output:?}");
+    assert_eq!(text(&home.file("ran")).lines().count(), 2);
+    assert_eq!(letters(&home)[0]["fate"], "replayed");
+    let nothing = home.output(&["dlq", "replay", "--all"]);
+    assert!(nothing.status.success() && stderr(&nothing).contains("no dead letter waits"), "{nothing:?}");
+}
+
+#[test]
+fn two_replays_at_once_run_a_letter_once() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    give_up(&home, "a", &[], "echo ran >> ran; while [ ! -e go ]; do sleep 0.01; done");
+    let_go(holder);
+    let operation = id(&letters(&home)[0]).to_owned();
+    let start = || Running::start(&mut home.command(&["dlq", "replay", &operation]));
+    let mut first = start();
+    until("it runs", || home.file("ran").exists());
+    let (code, told) = start().end();
+    assert!(code == Some(75) && told.contains("is being replayed by"), "{told}");
+    std::fs::write(home.file("go"), "").unwrap();
+    assert_eq!(first.end().0, Some(0));
+    let mut racers: Vec<_> = (0..3).map(|_| start()).collect();
+    for racer in &mut racers {
+        let (code, told) = racer.end();
+        assert!(code == Some(1) && told.contains("was replayed by"), "{told}");
+    }
+    assert_eq!(text(&home.file("ran")), "ran\n");
+}
+
+#[test]
+fn a_replay_that_died_is_not_run_again_unless_asked_for() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    give_up(&home, "a", &["--session-timeout", "1s"], "echo ran >> ran; [ $(wc -l < ran) -gt 1 ] || exec sleep 1000");
+    let_go(holder);
+    let operation = id(&letters(&home)[0]).to_owned();
+    let mut replay = Running::start(&mut home.command(&["dlq", "replay", &operation]));
+    until("it runs", || home.file("ran").exists());
+    replay.signal(rustix::process::Signal::KILL);
+    replay.wait();
+    assert_eq!(letters(&home)[0]["fate"], "begun");
+    let path = format!("/lockkeeper/replays/{operation}");
+    until("its lock is free", || home.count(&path).0 == 0 && home.count("a").0 == 0);
+    let output = home.output(&["dlq", "replay", &operation]);
+    assert!(output.status.code() == Some(75) && stderr(&output).contains("did not say how that ended"), "{output:?}");
+    let output = home.output(&["dlq", "replay", "--again", &operation]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(text(&home.file("ran")).lines().count(), 2);
+}
+
+#[test]
+fn dropped_letters_are_not_replayed() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    give_up(&home, "a", &[], "touch ran");
+    let_go(holder);
+    let operation = id(&letters(&home)[0]).to_owned();
+    let output = home.output(&["dlq", "drop", &operation, "--reason", "not wanted"]);
+    assert!(output.status.success(), "{output:?}");
+    let output = home.output(&["dlq", "replay", &operation]);
+    assert!(output.status.code() == Some(1) && stderr(&output).contains("was dropped by"), "{output:?}");
+    assert!(!home.file("ran").exists());
+    let shown = String::from_utf8(home.output(&["dlq", "show", &operation]).stdout).unwrap();
+    assert!(shown.contains("not wanted"), "{shown}");
+    let output = home.output(&["dlq", "list"]);
+    assert!(stderr(&output).contains("no dead letter waits"), "{output:?}");
+}
+
+#[test]
+fn mistakes_about_letters_are_told() {
+    let home = Home::new();
+    for (args, code, say) in [
+        (&["dlq", "show", "x"][..], 1, "there is no dead letter \"x\""),
+        (&["dlq", "replay"], 64, "required"),
+        (&["dlq", "list", "--dead-letter", "nowhere"], 64, "\"nowhere\" is no place for dead letters"),
+        (&["run", "a", "--dead-letter", "file:", "--", "touch", "ran"], 64, "no place for dead letters"),
+        (&["run", "a", "--retries", "many", "--", "touch", "ran"], 64, "invalid value 'many'"),
+        (&["run", "a", "--lease", "1s", "--retries", "2", "--", "touch", "ran"], 64, "cannot be used with"),
+    ] {
+        let (status, line) = failure(&home.output(args));
+        assert_eq!(status, Some(code), "{args:?}: {line}");
+        assert!(line.contains(say), "{args:?}: {line}");
+    }
+    let output = home.output(&["run", "a", "--dead-letter", "file:/proc/nowhere/x", "--retries", "1", "--", "true"]);
+    assert!(output.status.success(), "nothing had to be kept: {output:?}");
+    std::fs::create_dir_all(home.state()).unwrap();
+    std::fs::write(home.state().join("dead-letters.jsonl"), "{\"letter\":{\"oper").unwrap();
+    let output = home.output(&["dlq", "list"]);
+    assert!(output.status.success() && stderr(&output).contains("dead-letters.jsonl:1: "), "{output:?}");
+    assert!(!home.file("ran").exists());
+}

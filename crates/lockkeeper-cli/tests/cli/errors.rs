@@ -1,0 +1,93 @@
+//! Contentserv's four errors as exit statuses, each naming the lock and what was said about it.
+
+use std::process::Command;
+
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use rustix::process::Signal;
+
+use crate::harness::{Home, Running, Served, failure, until};
+
+fn run(home: &Home, servers: &str, more: &[&str], script: &str) -> Command {
+    let args = [&["run", "P1", "--foreground", "--message", "Save Content", "--servers", servers], more];
+    let mut command = home.command(&[&args.concat()[..], &["--", "sh", "-c", script]].concat());
+    command.env("LOCKKEEPER_CONNECTION_RETRY", "1").env("LOCKKEEPER_CONNECTION_DELAY", "10ms");
+    command
+}
+
+fn names_it(line: &str) {
+    assert!(line.contains("/locks/P1") && line.contains("Save Content"), "{line}");
+}
+
+/// C-27, C-33, C-34: not in time is 75.
+#[test]
+fn not_in_time_is_75() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
+    assert_eq!(holder.line(), "up");
+    let (code, line) = failure(&run(&home, &served.address, &["--wait", "100ms"], "touch ran").output().unwrap());
+    assert_eq!(code, Some(75), "{line}");
+    names_it(&line);
+    assert!(!home.file("ran").exists());
+    holder.close_stdin();
+    holder.wait();
+}
+
+/// C-31, C-33, C-34: no server after all tries is 69.
+#[test]
+fn no_server_after_all_tries_is_69() {
+    let home = Home::new();
+    let (code, line) = failure(&run(&home, "127.0.0.1:1", &[], "touch ran").output().unwrap());
+    assert_eq!(code, Some(69), "{line}");
+    names_it(&line);
+    assert!(!home.file("ran").exists());
+}
+
+/// C-30, C-33, C-34: a session that ended in line is 80, where it was said how often to try to connect.
+#[test]
+fn a_session_that_ended_in_line_is_80() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
+    assert_eq!(holder.line(), "up");
+    let more = ["--session-timeout", "2s"];
+    let mut waiting = run(&home, &served.address, &more, "touch ran");
+    let mut waiting = Running::start(waiting.env("LOCKKEEPER_CONNECTION_RETRY", "1000"));
+    let waiters = || {
+        let output = home.output(&["show", "P1", "--json", "--servers", &served.address]);
+        let lock: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        lock["waiters"].as_array().unwrap().len()
+    };
+    until("it waits", || waiters() == 1);
+    waiting.signal(Signal::STOP);
+    until("its session is over", || waiters() == 0);
+    waiting.signal(Signal::CONT);
+    let (code, line) = waiting.end();
+    assert_eq!(code, Some(80), "{line}");
+    names_it(&line);
+    assert!(!home.file("ran").exists());
+    holder.close_stdin();
+    holder.wait();
+}
+
+/// C-32, C-33: nothing there to unlock is 81.
+#[test]
+fn nothing_there_to_unlock_is_81() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let proxy = Proxy::start_blocking(served.address.parse().unwrap());
+    let mut holder = Running::start(&mut run(&home, &proxy.connect_string(), &[], "echo up; cat"));
+    assert_eq!(holder.line(), "up");
+    // It is not told before it asks for the release itself.
+    let untold = proxy.hold_watch_events();
+    let output = home.output(&["break", "P1", "--yes", "--reason", "test", "--servers", &served.address]);
+    assert!(output.status.success(), "{output:?}");
+    let looks = || proxy.counts().requested.of(OpCode::GetData);
+    let before = looks();
+    holder.close_stdin();
+    until("it looks for its mark", || looks() > before);
+    untold.release();
+    let (code, line) = holder.end();
+    assert_eq!(code, Some(81), "{line}");
+    names_it(&line);
+}
