@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
-use lockkeeper::retry::About;
+use lockkeeper::retry::{About, Cause};
 use lockkeeper::{Builder, Error, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -273,7 +273,12 @@ impl Line {
     /// Makes one attempt.
     pub(crate) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
         self.deadline = self.wait.map(|wait| Instant::now() + wait);
-        self.stand().await.map_err(|failure| self.named(failure))
+        let stood = self.stand().await.map_err(|failure| self.named(failure));
+        if stood.as_ref().is_err_and(|failure| failure.cause != Cause::InstanceLock) {
+            // Whatever server comes next may be another one, elsewhere.
+            self.leave(LEAVING).await;
+        }
+        stood
     }
 
     /// A failure that says what was asked for, in the words of whoever asked.
@@ -301,7 +306,12 @@ impl Line {
     async fn stand(&mut self) -> Result<MultiGuard, Failure> {
         let mut stood = false;
         loop {
-            let keeper = match self.connect().await {
+            let connected = match self.keeper.clone() {
+                // From an attempt before, which was not granted in time.
+                Some(keeper) => Ok(keeper),
+                None => self.connect().await,
+            };
+            let keeper = match connected {
                 // It was there before: whoever waits without an end in sight waits for the servers as well.
                 Err(failure) if stood && self.tries_on && failure.code == Code::Unreachable && self.has_time() => {
                     self.printer.note(&format!("{}; trying on", failure.message));

@@ -25,7 +25,8 @@ fn not_in_time_is_75() {
     let served = Served::start(&home);
     let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
     assert_eq!(holder.line(), "up");
-    let (code, line) = failure(&run(&home, &served.address, &["--wait", "100ms"], "touch ran").output().unwrap());
+    let mut late = Running::start(&mut run(&home, &served.address, &["--wait", "2s"], "touch ran"));
+    let (code, line) = late.end();
     assert_eq!(code, Some(75), "{line}");
     names_it(&line);
     assert!(!home.file("ran").exists());
