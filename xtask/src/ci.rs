@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use lockkeeper_testkit::apache::{Distribution, SlowFsync};
+use lockkeeper_testkit::apache::{Distribution, SlowFsync, WrongClock};
 use xshell::cmd;
 
 use crate::{acceptance, chaos, crash, figures, fuzz, interop, neighbours, peers, simulate, tls, zookeeper};
@@ -39,6 +39,7 @@ pub(crate) fn run() -> Result<()> {
     step("Apache ZooKeeper", || {
         let distribution = Distribution::install()?;
         SlowFsync::install()?;
+        WrongClock::install()?;
         eprintln!("{}", distribution.origin());
         Ok(())
     })?;
@@ -64,6 +65,7 @@ pub(crate) fn run() -> Result<()> {
             Ok(())
         }
     })?;
+    step("metrics", || Ok(cmd!(sh, "cargo test --quiet -p lockkeeper --lib --features metrics").run()?))?;
     step("the example", || Ok(cmd!(sh, "cargo test --quiet -p catalogue").run()?))?;
     step("the example on a search engine", || match neighbours::Neighbour::Search.jars(&sh) {
         Ok(_) => neighbours::search(&sh, &[]),

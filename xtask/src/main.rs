@@ -74,7 +74,7 @@ enum Chore {
     Peers(peers::Command),
 }
 
-const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper or strace to be had, \
+const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper, strace or libfaketime to be had, \
                           5 a server does not serve, 6 no Python; with `zookeeper start -- CMD` that of CMD.";
 
 /// The repository's root, wherever the chore is run from.
@@ -115,7 +115,12 @@ fn main() -> ExitCode {
         eprintln!("error: {error:#}");
         ExitCode::from(match error.downcast_ref() {
             Some(apache::Error::NoJava { .. }) => 3,
-            Some(apache::Error::NoZooKeeper { .. } | apache::Error::Install { .. } | apache::Error::NoStrace) => 4,
+            Some(
+                apache::Error::NoZooKeeper { .. }
+                | apache::Error::Install { .. }
+                | apache::Error::NoStrace
+                | apache::Error::NoFaketime,
+            ) => 4,
             Some(_) => 5,
             None if error.is::<peers::NoPython>() => 6,
             None => 1,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync};
+use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync, WrongClock};
 use xshell::{Shell, cmd};
 
 /// The connect string of one server that runs, for the contract tests.
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Start(Start),
     /// Runs the contract tests against a fresh server and a fresh ensemble of three.
     Test(Tests),
-    /// Looks for Java, ZooKeeper and strace; as root installs from Debian what is missing beside Java.
+    /// Looks for Java, ZooKeeper, strace and libfaketime; as root installs from Debian what is missing beside Java.
     Install,
 }
 
@@ -75,6 +75,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Install => {
             println!("{}", Distribution::install()?.origin());
             SlowFsync::install()?;
+            WrongClock::install()?;
             Ok(ExitCode::SUCCESS)
         }
     }

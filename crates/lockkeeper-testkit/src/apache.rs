@@ -6,6 +6,7 @@
 //!
 //! Servers never outlive the process that started them, however it ends, and leave nothing on disk.
 
+mod clock;
 mod distribution;
 mod slow;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub use clock::WrongClock;
 pub use distribution::Distribution;
 pub(crate) use distribution::{install_package, runs};
 pub use slow::SlowFsync;
@@ -75,6 +77,9 @@ pub enum Error {
     /// No server leads.
     #[error("no server leads after {0:?}")]
     NoLeader(Duration),
+    /// There is no libfaketime.
+    #[error("no libfaketime on this machine to set a server's clock wrong with: install the package libfaketime")]
+    NoFaketime,
     /// There is no strace.
     #[error("no strace on this machine to slow the disk with: install the package strace")]
     NoStrace,
@@ -149,6 +154,7 @@ pub struct Options {
     heap_mib: Option<u32>,
     places: Vec<Place>,
     disk: Option<u64>,
+    clock: Option<WrongClock>,
 }
 
 /// Where a server runs.
@@ -198,6 +204,7 @@ impl Default for Options {
             heap_mib: None,
             places: Vec::new(),
             disk: None,
+            clock: None,
         }
     }
 }
@@ -248,6 +255,12 @@ impl Options {
     /// Gives each server a file system of its own of so many bytes, in memory, for its data; needs root.
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk = Some(bytes);
+        self
+    }
+
+    /// Runs the servers by a wall clock that is so many seconds ahead of the machine's, or behind it.
+    pub fn clock_off(mut self, seconds: i64) -> Self {
+        self.clock = Some(WrongClock(seconds));
         self
     }
 
@@ -457,7 +470,11 @@ impl Apache {
     pub fn launch(&self, index: usize) -> Result<(), Error> {
         let server = &self.servers[index];
         let command = self.distribution.server(&self.options.java_flags(&server.dir), &server.dir);
-        Ok(server.start(self.options.place(index).wrap(command))?)
+        let mut command = self.options.place(index).wrap(command);
+        if let Some(clock) = self.options.clock {
+            clock.set(&mut command)?;
+        }
+        Ok(server.start(command)?)
     }
 
     /// Kills a server if it runs, starts it on its old ports and data, and waits until it serves.

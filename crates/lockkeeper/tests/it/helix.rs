@@ -6,6 +6,8 @@
 mod approval;
 mod basic;
 mod cleanup;
+#[cfg(feature = "real-servers")]
+mod clocks;
 mod faults;
 mod handing;
 mod priority;
