@@ -171,6 +171,8 @@ on_both_servers!(
     helix_preempts_our_owner,
     force_and_its_absence_mean_the_same_to_both,
     our_unlock_lets_helixs_requestor_in,
+    our_lock_is_handed_to_helix_and_its_waits_go_on,
+    helixs_owner_is_shown_and_what_it_is_asked_does_not_disturb_it,
 );
 
 async fn granted(asking: tokio::task::JoinHandle<Result<HelixGuard, Error>>) -> HelixGuard {
@@ -277,4 +279,47 @@ async fn our_unlock_lets_helixs_requestor_in(world: &mut World) {
     guard.release().await.unwrap();
     assert_eq!(world.helix.tried("helix").await, "true");
     assert!(world.helix.unlock("helix").await);
+}
+
+/// case_35: the record that ours hands over is one that Helix owns, renews and frees.
+async fn our_lock_is_handed_to_helix_and_its_waits_go_on(world: &mut World) {
+    let path = world.path.clone();
+    world.helix.make("helix", &path, LOW).await;
+    world.helix.make("other", &path, LOW).await;
+    let guard = world.ours("ours").priority(1).cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    guard.transfer("helix").await.unwrap();
+    assert_eq!(guard.loss(), Some(Loss::Transferred));
+    assert!(world.helix.is_owner("helix").await && !world.helix.is_owner("other").await);
+    assert_eq!(world.helix.info("helix").await, "helix by-lockkeeper 1 NONE");
+    assert_eq!(world.helix.try_lock("helix").await, "true", "it renews its own");
+    assert_eq!(world.helix.try_lock("other").await, "false");
+    assert!(world.helix.unlock("helix").await);
+    // What waits for ours waits for whoever has it after ours.
+    world.helix.make("high", &path, HIGH).await;
+    let guard = world.ours("ours").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    world.helix.start_try("high").await;
+    assert_eq!(guard.revocation().await.by, "high");
+    guard.transfer("heir").await.unwrap();
+    assert!(DistributedLock::unlock(&world.ours("heir")).await.unwrap());
+    assert_eq!(world.helix.tried("high").await, "true");
+    assert!(world.helix.unlock("high").await);
+}
+
+/// H-66: what is ours in the record is nothing to Helix: it renews, preempts and frees over it.
+async fn helixs_owner_is_shown_and_what_it_is_asked_does_not_disturb_it(world: &mut World) {
+    let path = world.path.clone();
+    world.helix.make("helix", &path, LOW).await;
+    assert_eq!(world.helix.try_lock("helix").await, "true");
+    let admin = world.keeper.admin();
+    let shown = admin.show(&path).await.unwrap();
+    assert_eq!((shown.holders[0].described.as_str(), shown.holders[0].mode), ("helix", "lease"));
+    assert_eq!(shown.lease.unwrap().owner.as_deref(), Some("helix"));
+    let asked = admin.revoke(&path, Some("deploying")).await.unwrap();
+    assert_eq!(asked.len(), 1);
+    assert!(admin.show(&path).await.unwrap().holders[0].revocation.is_some());
+    assert!(world.helix.is_owner("helix").await);
+    assert_eq!(world.helix.try_lock("helix").await, "true", "it renews");
+    assert_eq!(world.helix.info("helix").await, "helix by-helix 1 NONE");
+    assert!(world.helix.unlock("helix").await);
+    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), lockkeeper::Answer::Released);
 }

@@ -18,7 +18,7 @@ use crate::keeper::Lockkeeper;
 use crate::session::Session;
 
 /// How long it may take to write a decision down.
-const WRITING: Duration = Duration::from_secs(2);
+const WRITING: Duration = Duration::from_secs(5);
 
 /// How many decisions a lock object keeps.
 const KEPT: usize = 100;

@@ -195,3 +195,54 @@ impl CleanupAccount {
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(all(test, feature = "metrics"))]
+mod tests {
+    use lockkeeper_core::helix::Outcome;
+    use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder as Exporter, SharedString, Unit};
+
+    use super::*;
+
+    /// What an exporter gets to see: each histogram's name and labels.
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<String>>);
+
+    impl Exporter for Seen {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            self.0.lock().unwrap().push(format!("{} {}", key.name(), labels.join(" ")));
+            Histogram::noop()
+        }
+    }
+
+    /// H-72, H-74: as metrics too, labelled by lock and owner.
+    #[test]
+    fn what_is_counted_is_handed_to_whoever_collects_metrics() {
+        let seen = Seen::default();
+        metrics::with_local_recorder(&seen, || {
+            let recorder = Recorder::new();
+            recorder.record("/a", "x", Event::Hold { held_ms: 1, lease_ms: 2, overran: false });
+            recorder.record("/a", "x", Event::Cleanup { real_ms: 3, allotted_ms: 2 });
+            recorder.record("/a", "x", Event::Preemption { waited_ms: 4, outcome: Outcome::Forced });
+        });
+        let told = seen.0.into_inner().unwrap();
+        assert_eq!(
+            told,
+            [
+                "lockkeeper_lease_held_seconds lock=/a owner=x overran=false",
+                "lockkeeper_lease_seconds lock=/a owner=x",
+                "lockkeeper_cleanup_seconds lock=/a owner=x in_time=false",
+                "lockkeeper_preemption_wait_seconds lock=/a owner=x outcome=forced",
+            ]
+        );
+    }
+}
