@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lockkeeper::settings::{Entry, Key, Origin};
+use lockkeeper::helix::TransferRule;
+use lockkeeper::settings::{Entry, Key, Origin, RealmSetting, Setting};
 use serde::Serialize;
 
 use crate::args::ConfigArgs;
@@ -23,8 +24,12 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
     let negotiated = negotiated.map(|timeout| humantime::format_duration(timeout).to_string());
     let entries = settings.all.entries();
     if printer.is_json() {
-        let settings = entries.iter().map(EntryView::of).collect();
-        output::document(&ConfigView { settings, negotiated_session_timeout: negotiated })?;
+        output::document(&ConfigView {
+            settings: entries.iter().map(EntryView::of).collect(),
+            realms: settings.all.realms.iter().map(RealmView::of).collect(),
+            transfers: settings.all.transfers.iter().map(TransferView::of).collect(),
+            negotiated_session_timeout: negotiated,
+        })?;
         return Ok(0);
     }
     let width = Key::ALL.into_iter().map(|key| key.name().len()).max().unwrap_or_default();
@@ -43,6 +48,21 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
             plain(&value),
             plain(&entry.origin.to_string())
         );
+    }
+    for Setting { value: realm, origin } in &settings.all.realms {
+        let unused = if settings.all.servers.is_given() { ", not used: servers were named" } else { "" };
+        _ = writeln!(
+            text,
+            "realm {}  {}  ({}{unused})",
+            plain(&realm.prefix),
+            plain(&realm.servers),
+            plain(&origin.to_string())
+        );
+    }
+    for Setting { value: rule, origin } in &settings.all.transfers {
+        let TransferRule { name, owner, requestor } = rule;
+        let told = format!("transfer {name:?}  from {owner} to {requestor}  ({origin})");
+        _ = writeln!(text, "{}", plain(&told));
     }
     output::data(&text)?;
     Ok(0)
@@ -64,7 +84,38 @@ fn unset(key: Key, place: &Place) -> String {
 #[derive(Serialize)]
 struct ConfigView<'a> {
     settings: Vec<EntryView<'a>>,
+    realms: Vec<RealmView<'a>>,
+    transfers: Vec<TransferView<'a>>,
     negotiated_session_timeout: Option<String>,
+}
+
+#[derive(Serialize)]
+struct RealmView<'a> {
+    prefix: &'a str,
+    servers: &'a str,
+    origin: String,
+}
+
+impl<'a> RealmView<'a> {
+    fn of(realm: &'a Setting<RealmSetting>) -> Self {
+        let RealmSetting { prefix, servers, .. } = &realm.value;
+        RealmView { prefix, servers, origin: realm.origin.to_string() }
+    }
+}
+
+#[derive(Serialize)]
+struct TransferView<'a> {
+    name: &'a str,
+    owner: &'a str,
+    requestor: &'a str,
+    origin: String,
+}
+
+impl<'a> TransferView<'a> {
+    fn of(rule: &'a Setting<TransferRule>) -> Self {
+        let TransferRule { name, owner, requestor } = &rule.value;
+        TransferView { name, owner, requestor, origin: rule.origin.to_string() }
+    }
 }
 
 #[derive(Serialize)]

@@ -1,6 +1,8 @@
 //! `requests`, `approve` and `reject`: what becomes of a leased lock whose owner does not clean up.
 
+#[cfg(feature = "webhook")]
 use std::io::{Read, Write};
+#[cfg(feature = "webhook")]
 use std::net::TcpListener;
 use std::path::PathBuf;
 
@@ -154,7 +156,23 @@ fn an_alert_command_is_told_and_may_decide() {
     high.wait();
 }
 
+/// What an alert posts, answered with a decision.
+#[cfg(feature = "webhook")]
+fn answer(stream: &mut (impl Read + Write), says: &str) -> String {
+    let mut seen = Vec::new();
+    let mut chunk = [0; 4096];
+    while !String::from_utf8_lossy(&seen).contains("requestor_priority\":5") {
+        let read = stream.read(&mut chunk).unwrap();
+        assert!(read > 0);
+        seen.extend_from_slice(&chunk[..read]);
+    }
+    write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{says}", says.len()).unwrap();
+    stream.flush().unwrap();
+    String::from_utf8(seen).unwrap()
+}
+
 /// H-75: the same by HTTP, once.
+#[cfg(feature = "webhook")]
 #[test]
 fn an_address_on_the_web_is_told_and_may_decide() {
     let fleet = Fleet::start(&[]);
@@ -162,16 +180,7 @@ fn an_address_on_the_web_is_told_and_may_decide() {
     let url = format!("http://{}/locks", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut seen = Vec::new();
-        let mut chunk = [0; 4096];
-        while !String::from_utf8_lossy(&seen).contains("requestor_priority\":5") {
-            let read = stream.read(&mut chunk).unwrap();
-            assert!(read > 0);
-            seen.extend_from_slice(&chunk[..read]);
-        }
-        let body = r#"{"decision":"approve","by":"bot","why":"stale"}"#;
-        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len()).unwrap();
-        String::from_utf8(seen).unwrap()
+        answer(&mut stream, r#"{"decision":"approve","by":"bot","why":"stale"}"#)
     });
     let mut high = fleet.want(&["--ask", "10m", "--alert-webhook", &url]);
     assert_eq!(high.line(), "in");
@@ -180,7 +189,43 @@ fn an_address_on_the_web_is_told_and_may_decide() {
     assert_eq!(fleet.decided()[0]["on_behalf_of"], "bot");
     high.close_stdin();
     high.wait();
-    let bad =
-        fleet.home.output(&["run", "a", "--lease", "1m", "--ask", "1s", "--alert-webhook", "file:///x", "--", "true"]);
+    let args = ["run", "a", "--lease", "1m", "--ask", "1s", "--alert-webhook", "file:///x", "--", "true"];
+    let bad = fleet.home.output(&args);
     assert_eq!(bad.status.code(), Some(64), "{bad:?}");
+}
+
+/// H-75: by TLS, to whom this machine trusts and to nobody else.
+#[cfg(feature = "webhook")]
+#[test]
+fn an_address_is_trusted_by_the_machines_own_certificates() {
+    use std::sync::Arc;
+
+    use rustls::{ServerConfig, ServerConnection, Stream};
+
+    let fleet = Fleet::start(&[]);
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let trusted = fleet.file("trusted.pem", &made.cert.pem());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://localhost:{}/locks", listener.local_addr().unwrap().port());
+    let config = Arc::new(config);
+    let server = std::thread::spawn(move || {
+        let mut sockets = listener.incoming().map(Result::unwrap);
+        // Whoever does not trust it says so in place of a request.
+        let mut refused = ServerConnection::new(config.clone()).unwrap();
+        assert!(Stream::new(&mut refused, &mut sockets.next().unwrap()).read(&mut [0; 1]).is_err());
+        let (mut connection, mut socket) = (ServerConnection::new(config).unwrap(), sockets.next().unwrap());
+        answer(&mut Stream::new(&mut connection, &mut socket), r#"{"decision":"reject","by":"bot","why":"busy"}"#);
+    });
+    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--ask", "2s", "--alert-webhook", &url, "--", "true"];
+    let stranger = fleet.home.command(&args).stdin(std::process::Stdio::null()).output().unwrap();
+    let told = String::from_utf8(stranger.stderr).unwrap();
+    assert!(stranger.status.code() == Some(75) && told.contains("could not be told"), "{told}");
+    let known = fleet.home.command(&args).env("SSL_CERT_FILE", &trusted).output().unwrap();
+    assert_eq!(known.status.code(), Some(75), "{known:?}");
+    server.join().unwrap();
+    assert_eq!((fleet.decided().len(), &fleet.decided()[0]["on_behalf_of"]), (1, &"bot".into()));
 }

@@ -29,6 +29,10 @@ fn a_command_goes_to_the_realm_of_its_lock() {
     assert!(line.contains("no realm has /locks/c") && line.contains("/locks/a, /locks/b"), "{line}");
     let (code, line) = failure(&home.output(&["run", "a/y", "b/y", "--config", config, "--", "true"]));
     assert!(code == Some(64) && line.contains("in two realms"), "{code:?} {line}");
+    // The settings say what is where, and who says so.
+    let told = String::from_utf8(home.output(&["config", "--config", config]).stdout).unwrap();
+    let line = format!("realm /locks/a  {}  ({config}:2)", first.address);
+    assert!(told.lines().any(|told| told == line), "{line:?} is missing in {told}");
     // Who names servers means these.
     assert!(home.output(&["run", "c", "--config", config, "--servers", &first.address, "--", "true"]).status.success());
     for running in [&mut holder, &mut other] {
