@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<()> {
         Ok(cmd!(sh, "cargo deny check bans licenses sources").run()?)
     })?;
     step("kill -9 in the middle of writes", || crash::kill(&sh, crash::ROUNDS, None))?;
-    step("inputs that nobody would send", || fuzz::run(&sh, &fuzz::Options::of(60)))?;
+    step("inputs that nobody would send", || fuzz::run(&sh, &fuzz::Options::of(20)))?;
     step("ten thousand seeded worlds", || simulate::simulate(&sh, &simulate::Options::usual()))?;
     step("Kazoo's suite against the embedded server", || peers::kazoo(&sh, &[]))?;
     step("Apache ZooKeeper", || {

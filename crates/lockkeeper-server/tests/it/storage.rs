@@ -184,7 +184,10 @@ fn an_address_that_cannot_be_used_is_refused() {
 #[test]
 fn serve_until_killed() {
     let Some(directory) = std::env::var_os("LOCKKEEPER_TEST_SERVE") else { return };
-    let server = start(Path::new(&directory));
+    // However long a restart takes on a busy machine, it is not the reason why a session is gone.
+    let timeouts = Duration::from_millis(200)..=Duration::from_secs(600);
+    let config = config(Path::new(&directory)).with_session_timeouts(timeouts);
+    let server = wait(Server::start(config)).unwrap();
     println!("\nserving {}", server.addr());
     let why = wait(server.stopped());
     println!("stopped {why}");
@@ -247,7 +250,7 @@ impl Acknowledged {
 
 /// Creates, overwrites and deletes until the connection breaks, noting what was acknowledged.
 fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>, stop: &AtomicBool) {
-    let Some(mut client) = Client::open(socket(addr), 0, 60_000, 0, &[]) else { return };
+    let Some(mut client) = Client::open(socket(addr), 0, 600_000, 0, &[]) else { return };
     let known = || known.lock().unwrap();
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -259,7 +262,11 @@ fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>,
         assert_eq!(created.error, 0);
         known().note(&path, Some(0));
         if number == 1 {
-            known().session = Some((client.session.clone(), path));
+            let mut known = known();
+            if let Some((_, older)) = known.session.replace((client.session.clone(), path)) {
+                // It goes with its session, sooner or later.
+                known.nodes.remove(&older);
+            }
             continue;
         }
         let (request, version) = match number % 4 {
