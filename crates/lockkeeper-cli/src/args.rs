@@ -201,6 +201,9 @@ pub(crate) struct RunArgs {
     /// the session timeout, or half of the lease [default: a quarter]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub grace: Option<Duration>,
+    /// When the hold ends against its will, how long nobody is to get the lock
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease")]
+    pub lock_delay: Option<Duration>,
     /// When the connection is lost while the lock may still be held: wait for the servers until the grace period begins, or
     /// stop the command at once
     #[arg(long, value_name = "WHAT", value_enum, default_value = "wait")]

@@ -108,6 +108,8 @@ impl From<Error> for Failure {
             | Error::InvalidClass(_)
             | Error::InvalidTerms(_)
             | Error::InvalidPermits { .. }
+            | Error::InvalidLockDelay { .. }
+            | Error::InvalidLiveness { .. }
             | Error::InvalidServers { .. }
             | Error::InvalidTls { .. }
             | Error::Duplicate { .. }

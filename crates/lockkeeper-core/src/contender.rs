@@ -12,7 +12,7 @@
 //! (ZooKeeper, "Consistency Guarantees"); after `sync` on the same session nothing sent before it can still take effect.
 //!
 //! Here are the facts and what follows from them; how each is learned is told in the rooms below: [`queueing`] for listings,
-//! [`standing`] for the own nodes, [`doubt`] for what a lost reply leaves open, [`leaving`].
+//! [`standing`] for the own nodes, [`vanished`] for what is left of those that ended against their will, [`doubt`] for what a lost reply leaves open, [`leaving`].
 
 mod doubt;
 mod leaving;
@@ -20,12 +20,14 @@ mod queueing;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod vanished;
 
 use self::leaving::Leaving;
 use self::queueing::Blocker;
 use self::standing::{Alone, Barrier, Downgrade, Record};
+use self::vanished::{Own as OwnStandIn, Vanished};
 use crate::protocol::{Command, End, Event, Failure, Grant, Place, WatchKind};
-use crate::{AttemptId, Class, Dialect, Discipline, FencingToken, Mode, Sequence, SessionId, Zxid};
+use crate::{AttemptId, Class, Dialect, Discipline, FencingToken, LockDelay, Mode, Sequence, SessionId, Zxid};
 
 /// How often a vanished parent is made again before the attempt gives up.
 ///
@@ -73,11 +75,17 @@ enum Flight {
         due: bool,
     },
     Downgrade,
+    StandIn,
     Delete {
         name: String,
         barrier: bool,
     },
     DeleteBarrier,
+    /// The own node and its stand-in.
+    DeleteWithStandIn(String),
+    DeleteStandIn,
+    /// The stand-in of another that has vanished.
+    Bury(String),
 }
 
 /// The state machine of one attempt.
@@ -138,6 +146,12 @@ pub struct Contender {
     /// The reply to a delete was lost: what this server shows may be older than that delete.
     delete_doubted: bool,
 
+    /// How long nobody is to follow it if its hold ends against its will.
+    delay: Option<LockDelay>,
+    stand_in: OwnStandIn,
+    /// The vanished before it whose delay is counted.
+    vanished: Vec<Vanished>,
+
     leaving: Option<Leaving>,
     session_over: bool,
     stuck: bool,
@@ -185,6 +199,9 @@ impl Contender {
             record: Record::default(),
             verified: None,
             delete_doubted: false,
+            delay: None,
+            stand_in: OwnStandIn::None,
+            vanished: Vec::new(),
             leaving: None,
             session_over: false,
             stuck: false,
@@ -197,6 +214,17 @@ impl Contender {
     /// [`decide_as_reader`](crate::decide_as_reader). Panics as [`Contender::new`].
     pub fn upgradeable(dialect: Dialect, id: AttemptId, session: SessionId) -> Self {
         Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, dialect, Mode::Write, id, session) }
+    }
+
+    /// Nobody is to follow it for this long if its hold ends against its will.
+    ///
+    /// # Panics
+    /// If the dialect has no room for that in its names.
+    pub fn with_delay(mut self, delay: LockDelay) -> Self {
+        let prefix = self.dialect.prefix_with(self.mode, self.id, Some(delay));
+        assert!(prefix.is_some(), "{:?} has no room for a delay", self.dialect);
+        self.delay = Some(delay);
+        self
     }
 
     /// The attempt's id.
@@ -250,7 +278,8 @@ impl Contender {
     /// Takes in what happened.
     pub fn handle(&mut self, event: Event<'_>) {
         match event {
-            Event::Leave => _ = self.leaving.get_or_insert(Leaving::Asked),
+            Event::Leave => self.leave_because(Leaving::Asked),
+            Event::Lost => self.leave_because(Leaving::Lost),
             Event::SessionOver => self.session_over = true,
             Event::Lingered => self.lingered = true,
             Event::Disconnected => self.disconnected(),
@@ -266,6 +295,8 @@ impl Contender {
             Event::Watched(outcome) => self.watched(outcome),
             Event::BarrierTaken(outcome) => self.barrier_taken(outcome),
             Event::Told(outcome) => self.told(outcome),
+            Event::StandInMade(outcome) => self.stand_in_made(outcome),
+            Event::DelayOver(name) => self.delay_over(name),
             Event::Downgraded(outcome) => self.downgraded(outcome),
             Event::Deleted(outcome) => self.deleted(outcome),
         }
@@ -302,12 +333,18 @@ impl Contender {
             }
             Own::None => {
                 self.flight = Some(Flight::Enter);
-                let prefix = self.dialect.prefix(self.mode, self.id).expect("checked when the contender was made");
+                let prefix = self.prefix(self.mode);
                 return Some(Command::Enter { prefix, limit: self.discipline.permits().is_some() });
             }
             Own::Doubtful => unreachable!("settled before"),
             Own::Node { name, czxid } => (name.clone(), *czxid),
         };
+        if self.granted
+            && !self.handed_over
+            && let Some(command) = self.leave_a_stand_in(&name)
+        {
+            return Some(command);
+        }
         if self.own_watched || !self.inferred {
             if self.granted && !self.handed_over {
                 self.handed_over = true;
@@ -339,6 +376,9 @@ impl Contender {
             let barrier = self.discipline.barrier().expect("only its discipline says to take it").to_owned();
             return Some(Command::TakeBarrier { own: name, barrier });
         }
+        if let Some(command) = self.wait_for_the_vanished() {
+            return Some(command);
+        }
         if let Some(blocker) = self.blocker.as_ref().and_then(Blocker::to_watch) {
             return Some(self.watch(blocker.to_owned(), WatchKind::Blocker));
         }
@@ -369,9 +409,15 @@ impl Contender {
         Command::Watch { name, kind }
     }
 
+    /// The name to ask for, for what this is to be.
+    fn prefix(&self, mode: Mode) -> String {
+        let prefix = self.dialect.prefix_with(mode, self.id, self.delay);
+        prefix.expect("checked when the contender was made, and a dialect that names writers names readers")
+    }
+
     /// The name of the reader's node in the place of the writer's node `writer`.
     fn reader_name(&self, writer: &str) -> String {
-        let prefix = self.dialect.prefix(Mode::Read, self.id).expect("a dialect that names writers names readers");
+        let prefix = self.prefix(Mode::Read);
         let (_, sequence) = Sequence::split(writer).expect("the server numbered it");
         format!("{prefix}{sequence}")
     }

@@ -109,9 +109,10 @@ pub fn decide_as_reader<'a>(queue: &Queue<'a>, me: &str) -> Verdict<'a> {
 fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
     match older.last() {
         None => Verdict::Granted,
-        // A writer may have turned into a reader that still stands in the same place.
+        // A writer may have turned into a reader that still stands in the same place, and one with a delay may have left its
+        // stand-in.
         Some(next) => {
-            let grants = older.len() == 1 && next.mode != Mode::Write;
+            let grants = older.len() == 1 && next.mode != Mode::Write && next.delay.is_none();
             Verdict::Blocked(Watch::Deleted { name: next.name, grants })
         }
     }
@@ -124,7 +125,7 @@ fn behind_the_nearest_writer<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
     match older.iter().rev().find(is_writer) {
         None => Verdict::Granted,
         Some(writer) => {
-            let grants = older.iter().filter(is_writer).count() == 1;
+            let grants = older.iter().filter(is_writer).count() == 1 && writer.delay.is_none();
             Verdict::Blocked(Watch::Deleted { name: writer.name, grants })
         }
     }

@@ -20,6 +20,7 @@ mod payload;
 mod protocol;
 mod queue;
 mod sequence;
+mod stand_in;
 mod token;
 
 pub use class::{Class, ClassError};
@@ -32,4 +33,5 @@ pub use payload::{Owner, PathRecord, Payload, Revocation, Testimony};
 pub use protocol::{Ask, Command, End, Event, Failure, Grant, Inspection, Limit, Listing, Place, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
+pub use stand_in::{LockDelay, StandIn};
 pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};

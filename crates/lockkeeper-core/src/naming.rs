@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::stand_in::LockDelay;
 use crate::{Class, Sequence};
 
 /// The id of one attempt to enter a queue, written into the node's name or data.
@@ -54,7 +55,7 @@ impl FromStr for AttemptId {
 }
 
 impl AttemptId {
-    const LEN: usize = 36;
+    pub(crate) const LEN: usize = 36;
 
     /// One pass and no allocation: a long queue's listing has thousands of these.
     fn read(text: &[u8]) -> Option<Self> {
@@ -126,6 +127,8 @@ pub struct NodeName {
     pub mode: Mode,
     /// Its place among all creates under the parent.
     pub sequence: Sequence,
+    /// How long nobody is to follow it if it ends against its will.
+    pub delay: Option<LockDelay>,
 }
 
 const PROTECTION: &str = "_c_";
@@ -173,6 +176,17 @@ impl Dialect {
     ///
     /// `None` if this dialect has no name for `mode`.
     pub fn prefix(self, mode: Mode, id: AttemptId) -> Option<String> {
+        self.prefix_with(mode, id, None)
+    }
+
+    /// The same for a contender that nobody is to follow at once if it ends against its will: its name says so, for whoever
+    /// waits behind it must not take its going for the turn. Curator's dialect alone has room for that.
+    pub fn prefix_with(self, mode: Mode, id: AttemptId, delay: Option<LockDelay>) -> Option<String> {
+        if let Some(delay) = delay {
+            let plain = self.prefix_with(mode, id, None).filter(|_| self == Dialect::Curator)?;
+            let rest = plain.strip_prefix(&format!("{PROTECTION}{id}-"))?;
+            return Some(format!("{PROTECTION}{id}-{delay}-{rest}"));
+        }
         match (self, mode) {
             (Dialect::Contentserv, Mode::Class(class)) => return Some(format!("{class}-")),
             (Dialect::Curator, Mode::Permits(permits)) => return Some(format!("{PROTECTION}{id}-{PERMITS}{permits}-")),
@@ -191,10 +205,15 @@ impl Dialect {
     /// Curator nodes count with and without protection: its own recipes sort by what follows the marker.
     pub fn parse(self, name: &str) -> Option<NodeName> {
         let (prefix, sequence) = Sequence::split(name)?;
+        let mut delay = None;
         let (id, marker) = match (self, prefix.strip_prefix(PROTECTION)) {
             (Dialect::Curator, Some(rest)) => {
                 let (id, rest) = rest.split_at_checked(AttemptId::LEN)?;
-                (Some(AttemptId::read(id.as_bytes())?), rest.strip_prefix('-')?)
+                let (id, mut rest) = (AttemptId::read(id.as_bytes())?, rest.strip_prefix('-')?);
+                if let Some((read, after)) = LockDelay::split(rest) {
+                    (delay, rest) = (Some(read), after);
+                }
+                (Some(id), rest)
             }
             (Dialect::Kazoo, _) => {
                 let (id, rest) = prefix.split_at_checked(32)?;
@@ -212,7 +231,7 @@ impl Dialect {
                 None => return None,
             },
         };
-        Some(NodeName { id, mode, sequence })
+        Some(NodeName { id, mode, sequence, delay })
     }
 
     /// `permits-3-`, as ours are named; exactly as printed, so that one name is read one way.
@@ -259,7 +278,7 @@ mod tests {
                 let id = dialect.protects().then_some(ID);
                 // Kazoo names both alike.
                 let mode = if (dialect, mode) == (Dialect::Kazoo, Mode::Exclusive) { Mode::Write } else { mode };
-                assert_eq!(dialect.parse(&name), Some(NodeName { id, mode, sequence }), "{name}");
+                assert_eq!(dialect.parse(&name), Some(NodeName { id, mode, sequence, delay: None }), "{name}");
             }
         }
     }

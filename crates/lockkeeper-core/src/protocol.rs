@@ -3,7 +3,7 @@
 //! Each command has exactly one event that reports its outcome. All are data, so that a model checker, a simulator and the
 //! network can stand on the other side.
 
-use crate::{AttemptId, Class, FencingToken, SessionId, Zxid};
+use crate::{AttemptId, Class, FencingToken, LockDelay, SessionId, Zxid};
 
 /// Something that happened: the outcome of the command in flight, a watch, or a wish of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +29,10 @@ pub enum Event<'a> {
     /// The outcome of [`Command::TakeBarrier`]: the transaction that made it. [`Failure::NoNode`]: the own node is gone;
     /// [`Failure::NodeExists`]: somebody else has the barrier.
     BarrierTaken(Result<Zxid, Failure>),
+    /// The outcome of [`Command::StandIn`]. [`Failure::NoNode`]: the own node is gone.
+    StandInMade(Result<(), Failure>),
+    /// The delay of [`Command::Delay`] has passed for this node.
+    DelayOver(&'a str),
     /// The outcome of [`Command::Tell`]: the version of the own node's data now.
     Told(Result<i32, Failure>),
     /// The outcome of [`Command::Downgrade`]: the transaction that made the reader's node.
@@ -52,6 +56,8 @@ pub enum Event<'a> {
     Ask(Ask),
     /// The caller no longer wants to wait or to hold.
     Leave,
+    /// The caller's hold is lost, by a clock, and the caller has not let go: it may not know yet.
+    Lost,
     /// The session is over.
     SessionOver,
 }
@@ -190,6 +196,20 @@ pub enum Command {
         /// The barrier.
         barrier: String,
     },
+    /// Create the stand-in of the hold to come, as a node that stays, if the own node still stands: in one transaction.
+    StandIn {
+        /// The own node.
+        own: String,
+        /// The stand-in.
+        stand_in: String,
+    },
+    /// Say [`Event::DelayOver`] when this time has passed from now on. Beside whatever else is asked for.
+    Delay {
+        /// The node that is to go then.
+        name: String,
+        /// How long.
+        delay: LockDelay,
+    },
     /// Write the owner's record into the own node anew, if its data has this version: what the record said, that it was
     /// granted, and that it was asked to let go.
     Tell {
@@ -213,7 +233,7 @@ pub enum Command {
         name: String,
         /// Only if its data has this version.
         version: Option<i32>,
-        /// And the barrier with it, in one transaction, if its data has this version.
+        /// And the barrier, or the stand-in, with it, in one transaction, if its data has this version.
         barrier: Option<(String, i32)>,
     },
     /// Hand the lock to the caller.

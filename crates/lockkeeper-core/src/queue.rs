@@ -3,7 +3,7 @@
 //! Order is always (class, sequence, name), never the text of the names: text order sorts by uuid (ZOOKEEPER-2931), and
 //! ties occur (Curator's downgrade) and must fall the same way for everyone.
 
-use crate::{AttemptId, Dialect, Mode, Sequence};
+use crate::{AttemptId, Dialect, LockDelay, Mode, Sequence, StandIn};
 
 /// A child that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +16,10 @@ pub struct Entry<'a> {
     pub mode: Mode,
     /// Its place among all creates under the parent.
     pub sequence: Sequence,
+    /// How long nobody is to follow it if it ends against its will.
+    pub delay: Option<LockDelay>,
+    /// It is no contender but stands in for a holder that has vanished: before all others, until its delay is over.
+    pub vanished: bool,
 }
 
 /// A lock's queue at one moment, the first in line first.
@@ -35,6 +39,7 @@ impl<'a> Queue<'a> {
     /// Reads a listing in which a node called `barrier` is not a contender but the holder's mark.
     pub fn read_with_barrier<S: AsRef<str>>(dialect: Dialect, barrier: Option<&str>, names: &'a [S]) -> Self {
         let mut queue = Queue { entries: Vec::with_capacity(names.len()), ..Queue::default() };
+        let mut stand_ins = Vec::new();
         for name in names.iter().map(AsRef::as_ref) {
             if barrier == Some(name) {
                 queue.barrier = true;
@@ -42,14 +47,29 @@ impl<'a> Queue<'a> {
             }
             match dialect.parse(name) {
                 Some(node) => {
-                    let crate::NodeName { id, mode, sequence } = node;
-                    queue.entries.push(Entry { name, id, mode, sequence });
+                    let crate::NodeName { id, mode, sequence, delay } = node;
+                    queue.entries.push(Entry { name, id, mode, sequence, delay, vanished: false });
                 }
-                None => queue.unknown.push(name),
+                None => match StandIn::read(dialect, name) {
+                    Some(stand_in) => stand_ins.push((name, stand_in)),
+                    None => queue.unknown.push(name),
+                },
             }
         }
         queue.sort();
+        queue.put_vanished_first(stand_ins);
         queue
+    }
+
+    /// Puts those before all others that stand in for a holder whose own node is gone. While that is there, it counts itself.
+    fn put_vanished_first(&mut self, mut stand_ins: Vec<(&'a str, StandIn)>) {
+        stand_ins.retain(|(_, stand_in)| !self.entries.iter().any(|entry| entry.id == Some(stand_in.id)));
+        stand_ins.sort_unstable_by_key(|(name, _)| *name);
+        let vanished = stand_ins.into_iter().map(|(name, StandIn { id: _, mode, delay })| {
+            // No id: whoever looks for its own nodes finds none here.
+            Entry { name, id: None, mode, sequence: Sequence::new(0), delay: Some(delay), vanished: true }
+        });
+        self.entries.splice(0..0, vanished);
     }
 
     /// Puts the entries in order.

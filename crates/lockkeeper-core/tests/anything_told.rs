@@ -1,8 +1,8 @@
 //! A contender told anything at all, asked for or not, stays sane: nothing from the network is trusted to make sense.
 
 use lockkeeper_core::{
-    Ask, AttemptId, Class, Command, Contender, Dialect, Discipline, Event, Failure, Inspection, Limit, Listing, Mode,
-    Sequence, SessionId, Zxid,
+    Ask, AttemptId, Class, Command, Contender, Dialect, Discipline, Event, Failure, Inspection, Limit, Listing,
+    LockDelay, Mode, Sequence, SessionId, StandIn, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,11 +27,16 @@ struct Kind {
 }
 
 impl Kind {
-    fn contender(&self) -> Contender {
-        if self.upgradeable {
-            return Contender::upgradeable(self.dialect, ME, SESSION);
+    /// With a lock delay where that is wanted and its names have room for one.
+    fn contender(&self, delayed: bool) -> Contender {
+        let contender = match self.upgradeable {
+            true => Contender::upgradeable(self.dialect, ME, SESSION),
+            false => Contender::new(self.discipline.clone(), self.dialect, self.mode, ME, SESSION),
+        };
+        match delayed && self.dialect == Dialect::Curator {
+            true => contender.with_delay(LockDelay::MILLISECOND),
+            false => contender,
         }
-        Contender::new(self.discipline.clone(), self.dialect, self.mode, ME, SESSION)
     }
 
     /// Names that a listing may have: a few of each mode and id, their numbers about the end of the circle, and others.
@@ -46,11 +51,16 @@ impl Kind {
             let prefix = self.dialect.prefix(modes[i % 2], AttemptId::new(i as u128 % 3)).expect("of its kind");
             format!("{prefix}{}", Sequence::new((i32::MAX - 3).wrapping_add(i as i32 % 4 * 2)))
         };
-        (0..NAMES - 2).map(name).chain([BARRIER.to_owned(), String::new()]).collect()
+        let stand_in = |id| {
+            let stand_in = StandIn { id: AttemptId::new(id), mode: modes[0], delay: LockDelay::MILLISECOND };
+            stand_in.name(self.dialect).unwrap_or_default()
+        };
+        let others = [BARRIER.to_owned(), String::new(), stand_in(1), stand_in(2)];
+        (0..NAMES - others.len()).map(name).chain(others).collect()
     }
 }
 
-const NAMES: usize = 10;
+const NAMES: usize = 12;
 
 fn kinds() -> impl Strategy<Value = Kind> {
     let shared = || select(&[Dialect::Curator, Dialect::Recipe, Dialect::Kazoo][..]);
@@ -82,6 +92,7 @@ enum Told {
     Written(Written, Result<i64, Failure>),
     Gone(usize),
     Changed(usize),
+    DelayOver(usize),
     Ask(Ask),
     Other(Event<'static>),
 }
@@ -94,6 +105,7 @@ enum Written {
     Barrier,
     Record,
     Downgrade,
+    StandIn,
     Delete,
 }
 
@@ -121,9 +133,16 @@ fn told() -> impl Strategy<Value = Told> {
     let shown = (vec(0..NAMES, 0..6), limit);
     let look = prop_oneof![4 => shown.prop_map(Ok), 1 => failure().prop_map(Err)].boxed();
     let seen = || prop_oneof![3 => inspection().prop_map(Ok), 1 => failure().prop_map(Err)];
-    let created = prop_oneof![3 => (0..NAMES - 2, 0..9i64).prop_map(Ok), 1 => failure().prop_map(Err)];
-    let writes =
-        [Written::Parent, Written::Limit, Written::Barrier, Written::Record, Written::Downgrade, Written::Delete];
+    let created = prop_oneof![3 => (0..NAMES - 4, 0..9i64).prop_map(Ok), 1 => failure().prop_map(Err)];
+    let writes = [
+        Written::Parent,
+        Written::Limit,
+        Written::Barrier,
+        Written::Record,
+        Written::Downgrade,
+        Written::Delete,
+        Written::StandIn,
+    ];
     let outcome = prop_oneof![3 => (0..9i64).prop_map(Ok), 2 => failure().prop_map(Err)];
     let other = [Event::ChildrenChanged, Event::Lingered, Event::Disconnected];
     let asks = [
@@ -142,9 +161,10 @@ fn told() -> impl Strategy<Value = Told> {
         12 => (select(writes.to_vec()), outcome).prop_map(|(write, outcome)| Told::Written(write, outcome)),
         4 => (0..NAMES).prop_map(Told::Gone),
         2 => (0..NAMES).prop_map(Told::Changed),
+        3 => (NAMES - 2..NAMES).prop_map(Told::DelayOver),
         4 => select(asks.to_vec()).prop_map(Told::Ask),
         3 => select(other.to_vec()).prop_map(Told::Other),
-        1 => select(vec![Event::Leave, Event::SessionOver]).prop_map(Told::Other),
+        1 => select(vec![Event::Leave, Event::Lost, Event::SessionOver]).prop_map(Told::Other),
     ]
 }
 
@@ -173,11 +193,13 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
                 Written::Barrier => Event::BarrierTaken(zxid),
                 Written::Record => Event::Told(outcome.map(|version| version as i32)),
                 Written::Downgrade => Event::Downgraded(zxid),
+                Written::StandIn => Event::StandInMade(done),
                 Written::Delete => Event::Deleted(done),
             });
         }
         Told::Gone(i) => contender.handle(Event::Gone(&names[*i])),
         Told::Changed(i) => contender.handle(Event::Changed(&names[*i])),
+        Told::DelayOver(i) => contender.handle(Event::DelayOver(&names[*i])),
         Told::Ask(ask) => contender.handle(Event::Ask(*ask)),
         Told::Other(event) => contender.handle(event.clone()),
     }
@@ -189,23 +211,27 @@ proptest! {
     /// Case 5: whatever a contender is told, also what it did not ask for, it goes on asking for one thing at a time, holds
     /// only with a node, and says nothing more once it has ended.
     #[test]
-    fn a_contender_survives_whatever_it_is_told(kind in kinds(), events in vec(told(), 0..40)) {
+    fn case_05_a_contender_survives_whatever_it_is_told(
+        kind in kinds(), delayed in any::<bool>(), events in vec(told(), 0..40)
+    ) {
         let names = kind.names();
-        let mut contender = kind.contender();
+        let mut contender = kind.contender(delayed);
         let mut ended = false;
         for event in &events {
             tell(&mut contender, &names, event);
             let mut requests = 0;
             let mut words = 0;
+            let mut delays = 0;
             while let Some(command) = contender.next_command() {
                 prop_assert!(!ended, "{command:?} after the end");
                 match command {
                     Command::Grant(_) | Command::Revoke | Command::Upgraded | Command::Reads { .. } => words += 1,
                     Command::End(_) => ended = true,
+                    Command::Delay { .. } => delays += 1,
                     _ => requests += 1,
                 }
                 prop_assert!(requests <= 1, "two things at a time: {command:?}");
-                prop_assert!(words <= 4, "the same again: {command:?}");
+                prop_assert!(words <= 4 && delays <= 2, "the same again: {command:?}");
             }
             // A writer that reads on has no node that it knows while a lost reply is settled.
             prop_assert!(!contender.holds() || contender.node().is_some() || kind.mode == Mode::Write);

@@ -11,7 +11,7 @@ use Mode::{Exclusive, Read, Write};
 const ID: AttemptId = AttemptId::new(0x0a1b_2c3d_4e5f_4a6b_8c7d_9e0f_1a2b_3c4d);
 
 fn read(id: Option<AttemptId>, mode: Mode, sequence: i32) -> Option<NodeName> {
-    Some(NodeName { id, mode, sequence: Sequence::new(sequence) })
+    Some(NodeName { id, mode, sequence: Sequence::new(sequence), delay: None })
 }
 
 /// Case 18: the counter's numbers beyond its wrap, as `%010d` prints them, are read with their sign.

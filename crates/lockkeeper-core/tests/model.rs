@@ -33,7 +33,7 @@ mod worlds;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use claims::{EXCLUSION, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NOTHING_LEFT, OWN_NODES, SETTLES, SOMEONE_IN};
+use claims::{EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NOTHING_LEFT, OWN_NODES, SETTLES, SOMEONE_IN};
 use lockkeeper_core::{Dialect, Discipline};
 use stateright::{Checker, HasDiscoveries, Model, Path};
 use witness::Witness::*;
@@ -101,6 +101,14 @@ fn every_interleaving_of_a_semaphore_keeps_the_promises() {
 #[test]
 fn every_interleaving_of_priority_classes_keeps_the_promises() {
     explore_all(worlds::classes());
+}
+
+/// Nobody holds beside one whose hold has ended against its will, before its delay is over; after a release the next is let in
+/// at once, and leaves nothing behind.
+#[test]
+fn case_34_every_interleaving_with_delays_keeps_the_promises() {
+    let states: usize = worlds::delayed().into_iter().map(explore).sum();
+    println!("{states:>8} states in all");
 }
 
 /// Explores a world with a mistake in it until the mistake shows in each of `claims`; without it, all is well.
@@ -213,6 +221,41 @@ fn seeded_mistake_granting_behind_a_writer_that_reads_on_is_found() {
         ..world("a writer's going taken for its end", Discipline::SharedExclusive, &[WRITE; 2])
     };
     is_found(world, &[EXCLUSION]);
+}
+
+/// Whoever waits takes the going of the one before it for its turn.
+#[test]
+fn seeded_mistake_a_delay_that_names_do_not_tell_is_found() {
+    let world = || World {
+        mistake: Some(Mistake::DelayNotInNames),
+        budget: Budget { crashes: 1, ..NO_FAULT },
+        lag: 0,
+        ..worlds::two_delayed("a delay that names do not tell")
+    };
+    is_found(world, &[LATE_ENOUGH]);
+}
+
+#[test]
+fn seeded_mistake_a_listing_without_stand_ins_is_found() {
+    let world = || World {
+        mistake: Some(Mistake::StandInsUnseen),
+        budget: Budget { crashes: 1, ..NO_FAULT },
+        lag: 0,
+        ..worlds::two_delayed("stand-ins unseen")
+    };
+    is_found(world, &[LATE_ENOUGH]);
+}
+
+/// The caller has not let go: its work may not know yet.
+#[test]
+fn seeded_mistake_a_loss_that_looks_like_leaving_is_found() {
+    let world = || World {
+        mistake: Some(Mistake::LossLooksLikeLeaving),
+        budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+        lag: 0,
+        ..worlds::two_delayed("a loss that looks like leaving")
+    };
+    is_found(world, &[LATE_ENOUGH]);
 }
 
 /// Case 20.

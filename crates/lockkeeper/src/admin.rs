@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
     AttemptId, Class, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, Revocation,
-    SessionId, Testimony, Verdict, decide,
+    SessionId, StandIn, Testimony, Verdict, decide,
 };
 use serde::{Serialize, Serializer};
 
@@ -72,6 +72,9 @@ pub struct ContenderInfo {
     pub since: SystemTime,
     /// The session it lives and dies with; 0 of a leased lock's owner, which outlives sessions.
     pub session: SessionId,
+    /// It has vanished: its hold ended against its will, and nobody follows it before its lock delay is over.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub vanished: bool,
     /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark. Of a leased lock's owner,
     /// what the next one's will be greater than.
     pub token: FencingToken,
@@ -111,7 +114,9 @@ impl ContenderInfo {
     pub(crate) fn read(node: String, seen: &Node) -> Self {
         let testimony = Testimony::read(&seen.data);
         let record = testimony.record();
-        let mode = Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node)).map(|name| name.mode);
+        let vanished = Dialect::ALL.iter().find_map(|dialect| StandIn::read(*dialect, &node));
+        let named = || Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node)).map(|name| name.mode);
+        let mode = vanished.map(|stand_in| stand_in.mode).or_else(named);
         ContenderInfo {
             mode: match mode {
                 Some(mode) => mode_name(mode),
@@ -130,7 +135,14 @@ impl ContenderInfo {
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),
             revocation: record.and_then(|record| record.revocation.clone()).or_else(|| testimony.revocation()),
-            described: testimony.to_string(),
+            described: match vanished {
+                Some(StandIn { delay, .. }) => {
+                    let delay = humantime::format_duration(delay.duration());
+                    format!("{testimony}, who vanished (lock delay {delay})")
+                }
+                None => testimony.to_string(),
+            },
+            vanished: vanished.is_some(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
             token: FencingToken::from_zxid(seen.czxid),

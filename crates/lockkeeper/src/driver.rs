@@ -70,6 +70,7 @@ enum Wake {
     Looked(Option<Box<ContenderInfo>>),
     Verified(Result<(), Fault>),
     Lingered,
+    DelayOver(String),
     Aged,
     Deadline,
     CutOff,
@@ -102,6 +103,8 @@ struct Driver {
     /// Told when the hold is proved; and when that request was sent.
     verifying: Vec<oneshot::Sender<Result<(), String>>>,
     asked_at: Duration,
+    /// Whose stand-ins are to go, and when.
+    delays: Vec<(Instant, String)>,
     /// The request to let go that was last seen in the own node, and the answer.
     revocation: Option<Revocation>,
     /// That answer is a refusal which is not in the node yet.
@@ -133,6 +136,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         changing: None,
         verifying: Vec::new(),
         asked_at: Duration::ZERO,
+        delays: Vec::new(),
         revocation: None,
         refusing: false,
         refusal: None,
@@ -168,6 +172,7 @@ impl Driver {
                 match command {
                     Command::Grant(grant) => self.granted = Some(grant),
                     Command::Revoke => self.revoke(),
+                    Command::Delay { name, delay } => self.delays.push((Instant::now() + delay.duration(), name)),
                     Command::Upgraded => self.changed(),
                     Command::Reads { name } => {
                         if let Some(hold) = self.caller.hold() {
@@ -200,6 +205,7 @@ impl Driver {
                 return self.finish(end);
             }
             let aged = self.attempt.ageing.map(|(when, _)| when);
+            let delayed = self.delays.iter().min().cloned();
             // Biased, so that a simulation replays by its seed alone.
             let wake = tokio::select! {
                 biased;
@@ -212,6 +218,9 @@ impl Driver {
                 wake = self.caller.stirs(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
                 () = passed(aged) => Wake::Aged,
+                () = passed(delayed.as_ref().map(|(when, _)| *when)) => {
+                    Wake::DelayOver(delayed.map(|(_, name)| name).unwrap_or_default())
+                }
                 () = passed(self.cut_off) => Wake::CutOff,
             };
             match wake {
@@ -243,6 +252,10 @@ impl Driver {
                 Wake::Lingered => {
                     self.lingered = true;
                     self.contender.handle(Event::Lingered);
+                }
+                Wake::DelayOver(name) => {
+                    self.delays.retain(|(_, delayed)| *delayed != name);
+                    self.contender.handle(Event::DelayOver(&name));
                 }
                 Wake::Aged => {
                     if let Some((_, class)) = self.attempt.ageing.take() {
@@ -360,6 +373,10 @@ impl Driver {
                 let failure = self.failure(&fault);
                 self.contender.handle(Event::Watched(Err(failure)));
             }
+            Outcome::StandInMade(made) => {
+                let made = made.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::StandInMade(made));
+            }
             Outcome::BarrierTaken(taken) => {
                 let taken = taken.map_err(|f| self.failure(&f));
                 self.contender.handle(Event::BarrierTaken(taken));
@@ -429,7 +446,7 @@ impl Driver {
             && hold.judge()
         {
             // Should the session live on after all, the node must go: nobody believes in this hold any more.
-            self.contender.handle(Event::Leave);
+            self.contender.handle(Event::Lost);
         }
         self.bear(link.connected);
         // Also when it is up again already: a break that came and went while nobody looked was one all the same.

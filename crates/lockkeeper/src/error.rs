@@ -322,6 +322,16 @@ pub enum Error {
     /// This handle belongs to the process that this one was forked from.
     #[error("this Lockkeeper belongs to the process that this one was forked from")]
     Forked,
+    /// A lock delay out of range, or in names that have no room for one. Nothing was sent.
+    #[error("a lock delay of {} for {path} in the dialect {dialect:?} cannot be had", humantime::format_duration(*given))]
+    InvalidLockDelay {
+        /// The lock.
+        path: String,
+        /// What was given.
+        given: Duration,
+        /// How the path's nodes are named.
+        dialect: lockkeeper_core::Dialect,
+    },
     /// A liveness limit that could not be kept. Nothing was sent.
     #[error("a liveness limit of {} for {path} cannot be kept", humantime::format_duration(*given))]
     InvalidLiveness {
@@ -392,6 +402,9 @@ impl Error {
                 Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
             }
             Error::Forked => Some("connect after the fork, in the child".to_owned()),
+            Error::InvalidLockDelay { .. } => Some(
+                "give one from 1ms to 1h, to a mutex, a reader, a writer or a semaphore in Curator's names".to_owned(),
+            ),
             Error::InvalidLiveness { .. } => {
                 Some("choose one that is longer than the steps between two calls of alive(), 10ms or more".to_owned())
             }

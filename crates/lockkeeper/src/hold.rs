@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, Grant, Loss, Revocation, Trust};
+use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -89,6 +89,15 @@ pub(crate) struct Care {
     pub(crate) on_lost: OnLost,
     /// How often the owner says that it is at work.
     pub(crate) liveness: Option<Duration>,
+    /// For how long nobody is to follow if it ends against its will.
+    pub(crate) delay: Option<Duration>,
+}
+
+impl Care {
+    /// The lock delay, where it is one.
+    pub(crate) fn lock_delay(&self) -> Option<LockDelay> {
+        LockDelay::new(self.delay?)
+    }
 }
 
 /// The owner's word that it is at work, and until when that is good.

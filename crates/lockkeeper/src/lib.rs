@@ -133,6 +133,8 @@ mod guide {
     struct Priority;
     #[doc = include_str!("../../../docs/guide/several.md")]
     struct Several;
+    #[doc = include_str!("../../../docs/guide/losing.md")]
+    struct Losing;
     #[doc = include_str!("../../../docs/guide/asking.md")]
     struct Asking;
     #[doc = include_str!("../../../docs/guide/objects.md")]

@@ -64,6 +64,11 @@ impl MultiAcquire {
         self.each(|part| part.on_lost(on_lost.clone()))
     }
 
+    /// For how long nobody is to follow a hold that ends against its will, as [`Acquire::lock_delay`] says.
+    pub fn lock_delay(self, delay: Duration) -> Self {
+        self.each(|part| part.lock_delay(delay))
+    }
+
     /// How often the program has to call [`MultiGuard::alive`], as [`Acquire::with_liveness`] says.
     pub fn with_liveness(self, limit: Duration) -> Self {
         self.each(|part| part.with_liveness(limit))

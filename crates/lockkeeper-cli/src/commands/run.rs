@@ -63,6 +63,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         kind,
         once: args.once || (args.wait.is_some() && wait.is_none()),
         message: args.message,
+        lock_delay: args.lock_delay,
         leased: args.leased,
         rules: settings.all.transfers.iter().map(|rule| rule.value.clone()).collect(),
         lock: None,
@@ -248,6 +249,7 @@ pub(crate) struct Line {
     kind: Kind,
     once: bool,
     message: Option<String>,
+    lock_delay: Option<Duration>,
     leased: LeaseArgs,
     /// By which leased locks change hands without anybody asked.
     rules: Vec<TransferRule>,
@@ -330,6 +332,9 @@ impl Line {
             let mut acquire = keeper.multi_lock(requests);
             if let Some(remaining) = self.remaining() {
                 acquire = acquire.timeout(remaining);
+            }
+            if let Some(delay) = self.lock_delay {
+                acquire = acquire.lock_delay(delay);
             }
             if let Some(message) = &self.message {
                 acquire = acquire.message(message);

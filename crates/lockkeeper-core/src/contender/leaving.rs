@@ -1,7 +1,7 @@
 //! The way out: every node of the attempt is deleted, and none but its own.
 
 use super::standing::Barrier;
-use super::{Contender, Flight, Own};
+use super::{Contender, Flight};
 use crate::protocol::{Command, End, Failure};
 
 /// Why it leaves.
@@ -9,6 +9,8 @@ use crate::protocol::{Command, End, Failure};
 pub(super) enum Leaving {
     /// The caller wants to.
     Asked,
+    /// The hold is lost by a clock.
+    Lost,
     /// Somebody else deleted its node, or its barrier.
     Evicted,
     /// The server refuses what it needs.
@@ -24,8 +26,11 @@ pub(super) enum Leaving {
 impl Contender {
     /// Leaving: a node to delete, a barrier, or perhaps a second node to look for.
     pub(super) fn leave(&mut self, why: Leaving) -> Command {
-        if let Own::Node { name, .. } = &self.own {
-            let name = name.clone();
+        let own = self.node().map(str::to_owned);
+        if let Some(command) = self.delete_with_stand_in(own.as_deref()) {
+            return command;
+        }
+        if let Some(name) = own {
             return self.delete(name);
         }
         if let Barrier::Ours { .. } = self.barrier {
@@ -38,7 +43,7 @@ impl Contender {
             return Command::Recover;
         }
         Command::End(match why {
-            Leaving::Asked => End::Left,
+            Leaving::Asked | Leaving::Lost => End::Left,
             Leaving::Evicted => End::Evicted,
             Leaving::Refused => End::Refused,
             Leaving::ParentVanishes => End::ParentVanishes,
@@ -115,6 +120,9 @@ impl Contender {
         let (name, barrier) = match self.flight.take() {
             Some(Flight::Delete { name, barrier }) => (Some(name), barrier),
             Some(Flight::DeleteBarrier) => (None, true),
+            Some(Flight::DeleteWithStandIn(own)) => return self.deleted_with_stand_in(&own, outcome),
+            Some(Flight::DeleteStandIn) => return self.deleted_stand_in(outcome),
+            Some(Flight::Bury(name)) => return self.buried(&name, outcome),
             _ => return,
         };
         match outcome {

@@ -184,6 +184,7 @@ impl Contender {
                 };
             }
         }
+        self.see_vanished(&queue);
     }
 
     /// The blocker was read, and its watch stands.

@@ -20,6 +20,27 @@ fn second() -> (Contender, String) {
     (contender, own)
 }
 
+/// The reply to its create was lost, and a node with its id stands: in a listing that may be older than the session.
+#[test]
+fn case_03_a_node_with_our_id_is_adopted_only_if_this_session_made_it() {
+    for (owner, adopted) in [(SessionId(1), true), (SessionId(2), false)] {
+        let mut contender = Contender::new(Discipline::Exclusive, Dialect::Curator, Mode::Exclusive, ID, SessionId(1));
+        let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
+            panic!("it enters first");
+        };
+        contender
+            .handle(Event::Entered { created: Err(Failure::ConnectionLoss), listed: Err(Failure::ConnectionLoss) });
+        assert_eq!(contender.next_command(), Some(Command::Recover));
+        let name = format!("{prefix}0000000001");
+        contender.handle(Event::Listed(Ok(Listing::of(std::slice::from_ref(&name)))));
+        assert_eq!(contender.next_command(), Some(Command::Inspect { name: name.clone() }));
+        contender.handle(Event::Inspected(Ok(Inspection { owner, ..SEEN })));
+        assert_eq!(contender.node(), adopted.then_some(name.as_str()));
+        let next = contender.next_command();
+        assert_eq!(matches!(next, Some(Command::Enter { .. })), !adopted, "{next:?}");
+    }
+}
+
 fn watch(name: &str, kind: WatchKind) -> Option<Command> {
     Some(Command::Watch { name: name.to_owned(), kind })
 }

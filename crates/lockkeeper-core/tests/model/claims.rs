@@ -8,7 +8,7 @@ use stateright::{Model, Property};
 use super::client::{Client, Life};
 use super::step::says_it_left;
 use super::tree::{Name, Node, Tree};
-use super::world::{Action, Role, State, World};
+use super::world::{Action, Held, Role, State, World};
 
 pub(crate) const EXCLUSION: &str = "those who hold may hold together";
 pub(crate) const ENTITLED: &str = "who holds is let in by what the leader has";
@@ -25,6 +25,7 @@ pub(crate) const IN_TURN: &str =
     "the barrier is taken in order within a class, and by one who was first while it was free";
 pub(crate) const ASKED: &str = "at rest a holder who is asked was told so, its node names it, and no waiter is asked";
 pub(crate) const NO_DEAD_END: &str = "no attempt ends but as it may";
+pub(crate) const LATE_ENOUGH: &str = "nobody holds too early beside one that ended against its will";
 pub(crate) const SETTLES: &str = "left alone, everyone gets in and goes";
 
 impl Model for World {
@@ -58,6 +59,7 @@ impl Model for World {
             Property::always(IN_TURN, in_turn),
             Property::always(ASKED, at_rest::<Asked>),
             Property::always(NO_DEAD_END, no_dead_end),
+            Property::always(LATE_ENOUGH, late_enough),
             Property::always(SETTLES, settles),
         ];
         properties.extend(self.witnesses.iter().map(|witness| Property::sometimes(witness.says(), witness.look())));
@@ -109,7 +111,7 @@ impl World {
     }
 
     /// Whether client `i` is to stand beside readers: as a holder as far as it knows, else by what it asks for.
-    fn reads(&self, state: &State, i: usize) -> bool {
+    pub(crate) fn reads(&self, state: &State, i: usize) -> bool {
         let client = &state.clients[i];
         match self.roles[i] {
             _ if client.says_it_holds() => !client.says_it_is_alone() && !client.told_alone,
@@ -123,14 +125,17 @@ impl World {
         let queue = tree.queue();
         let Some(position) = queue.iter().position(|n| n.owner == session) else { return false };
         let older = &queue[..position];
+        // A writer that read on when it vanished keeps new readers out; those who read beside it stay.
+        let reads_on = self.reads(state, i) && state.clients[i].says_it_holds();
+        let mut vanished = tree.vanished().filter(|_| !reads_on);
         match &self.discipline {
-            Discipline::Exclusive => older.is_empty(),
+            Discipline::Exclusive => older.is_empty() && vanished.next().is_none(),
             Discipline::SharedExclusive if self.reads(state, i) => {
-                older.iter().all(|n| n.name.mode == Some(Mode::Read))
+                older.iter().copied().chain(vanished).all(|n| n.name.mode == Some(Mode::Read))
             }
-            Discipline::SharedExclusive => older.is_empty(),
+            Discipline::SharedExclusive => older.is_empty() && vanished.next().is_none(),
             Discipline::Permits { permits: limit } => {
-                queue[..=position].iter().map(|n| permits(n.name.mode)).sum::<u32>() <= *limit
+                queue[..=position].iter().copied().chain(vanished).map(|n| permits(n.name.mode)).sum::<u32>() <= *limit
             }
             Discipline::Classes { .. } => tree.barrier().is_some_and(|barrier| barrier.owner == session),
         }
@@ -162,6 +167,27 @@ fn exclusion(world: &World, state: &State) -> bool {
     }
 }
 
+/// The delay of whose hold has ended against its will is over before one holds who could not have held beside it.
+fn late_enough(world: &World, state: &State) -> bool {
+    let holders = state.holders(world);
+    let holders = holders.iter().filter(|i| state.clients[**i].granted_by.is_some());
+    match &world.discipline {
+        Discipline::Permits { permits: limit } => {
+            let held: u32 = holders.map(|i| permits(Some(world.mode(*i)))).sum();
+            let cooling = state.cooling.iter().flatten();
+            let cooling = cooling.map(|held| if let Held::Permits(permits) = held { *permits } else { 1 });
+            held + cooling.sum::<u32>() <= *limit
+        }
+        _ => {
+            let mut cooling = state.cooling.iter().enumerate().filter_map(|(i, held)| Some((i, (*held)?)));
+            cooling.all(|(gone, held)| {
+                let beside = |i: &usize| held == Held::Reading && world.reads(state, *i);
+                holders.clone().all(|i| *i == gone || beside(i))
+            })
+        }
+    }
+}
+
 fn entitled(world: &World, state: &State) -> bool {
     state.holders(world).into_iter().all(|i| world.lets_in(state, &state.leader, i))
 }
@@ -169,6 +195,11 @@ fn entitled(world: &World, state: &State) -> bool {
 fn nothing_left(_: &World, state: &State) -> bool {
     let mut gone = state.clients.iter().filter(|c| says_it_left(c.life));
     gone.all(|c| state.leader.nodes.iter().all(|n| n.owner != c.session))
+        && state.clients.iter().enumerate().all(|(i, c)| {
+            // Who has let go of what it held leaves no stand-in either.
+            let let_go = c.life == Life::Ended(End::Left) && !c.past.was_overdue && state.cooling[i].is_none();
+            !let_go || state.leader.nodes.iter().all(|n| !n.name.stand_in || n.name.id != Some(i as u8))
+        })
 }
 
 /// A claim on states in which nothing moves any more.
@@ -185,6 +216,10 @@ struct NoGhost;
 impl AtRest for NoGhost {
     fn holds(_: &World, state: &State) -> bool {
         state.leader.nodes.iter().all(|n| {
+            // A stand-in stays until somebody comes.
+            if n.name.stand_in {
+                return true;
+            }
             let mut owners = state.clients.iter().filter(|c| c.is_live() && c.session == n.owner && !c.left);
             owners.any(|c| if n.name.is_barrier() { c.says_it_holds() } else { c.own() == Some(n.name) })
         })
@@ -201,7 +236,7 @@ impl AtRest for NoLostWakeup {
             let client = &state.clients[i];
             let from_before = |watched: Name| match (place(watched), client.own().and_then(place)) {
                 (Some(watched), Some(own)) => watched < own,
-                _ => watched.is_barrier() && state.leader.barrier().is_some(),
+                _ => (watched.is_barrier() || watched.stand_in) && state.leader.get(watched).is_some(),
             };
             let watch = client.watches[..2].iter().flatten().any(|watch| from_before(watch.target));
             let children = client.children.is_some();
@@ -302,7 +337,7 @@ fn settles(world: &World, state: &State) -> bool {
             actions.extend(holder.map(|i| Action::Leave(i as u8)));
         }
         if actions.is_empty() {
-            return state.leader.nodes.is_empty() && !state.clients.iter().any(Client::is_live);
+            return state.leader.nodes.iter().all(|n| n.name.stand_in) && !state.clients.iter().any(Client::is_live);
         }
         state = world.after(&state, actions[step % actions.len()]);
     }

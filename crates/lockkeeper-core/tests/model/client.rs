@@ -24,6 +24,8 @@ pub(crate) enum Request {
     Downgrade(Name, Name),
     Delete(Name, Option<i32>),
     DeleteBoth(Name, i32),
+    StandIn(Name, Name),
+    DeleteWith(Name, Name),
 }
 
 impl Request {
@@ -191,6 +193,8 @@ pub(crate) struct Client {
     pub(crate) watches: [Option<Watching>; WATCHES],
     /// A watch on the children stands since the server showed these.
     pub(crate) children: Option<u64>,
+    /// Those whose delays it counts.
+    pub(crate) counting: Vec<Name>,
     pub(crate) left: bool,
     pub(crate) lingered: bool,
     /// It wants to be alone and is not yet.

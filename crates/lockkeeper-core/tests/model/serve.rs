@@ -4,7 +4,7 @@ use lockkeeper_core::{Event, Failure, Inspection, Limit, Listing, Mode, WatchKin
 
 use super::client::{Flight, Outcome, Request, Watching};
 use super::step::Step;
-use super::tree::{Data, Name, Node, Tree, Txn, attempt};
+use super::tree::{Data, NOBODY, Name, Node, Tree, Txn, attempt};
 use super::world::{Cut, Mistake, Role, Server, session};
 
 impl Step<'_> {
@@ -50,7 +50,11 @@ impl Step<'_> {
     /// What a listing shows.
     fn list(&self, i: u8) -> Result<Vec<String>, Failure> {
         let tree = self.view(i);
-        let seen = |n: &&Node| !n.name.is_barrier() || self.world.mistake != Some(Mistake::NoBarrier);
+        let seen = |n: &&Node| {
+            let unseen = n.name.is_barrier() && self.world.mistake == Some(Mistake::NoBarrier)
+                || n.name.stand_in && self.world.mistake == Some(Mistake::StandInsUnseen);
+            !unseen
+        };
         let names = || tree.nodes.iter().filter(seen).map(|n| self.world.print(n.name)).collect();
         tree.counter.map(|_| names()).ok_or(Failure::NoNode)
     }
@@ -91,7 +95,8 @@ impl Step<'_> {
             Request::Enter(mode) => match self.state.leader.counter {
                 Some(seq) => {
                     let protected = self.world.dialect.protects() && self.world.mistake != Some(Mistake::Unprotected);
-                    let node = self.node(i, Name { id: protected.then_some(i), mode: Some(mode), seq });
+                    let id = protected.then_some(i);
+                    let node = self.node(i, Name { id, mode: Some(mode), seq, stand_in: false });
                     self.commit(Txn::Create(node));
                     let wait = self.distance(i);
                     self.client(i).flight = Flight::Created { node, wait };
@@ -160,6 +165,26 @@ impl Step<'_> {
                     _ => Outcome::NoNode,
                 }
             }
+            Request::StandIn(own, stand_in) => match (self.state.leader.get(own), self.state.leader.get(stand_in)) {
+                (None, _) => Outcome::NoNode,
+                (_, Some(_)) => Outcome::NodeExists,
+                (Some(_), None) => {
+                    let node = self.node(i, stand_in);
+                    self.commit(Txn::Create(Node { owner: NOBODY, ..node }));
+                    Outcome::Done
+                }
+            },
+            Request::DeleteWith(name, stand_in) => {
+                match (self.state.leader.get(name).copied(), self.state.leader.get(stand_in).copied()) {
+                    (Some(node), Some(stand_in)) => {
+                        self.note_delete(i, node);
+                        self.note_delete(i, stand_in);
+                        self.commit(Txn::DeleteWith(name, stand_in.name));
+                        Outcome::Done
+                    }
+                    _ => Outcome::NoNode,
+                }
+            }
             _ => unreachable!("only writes are decided"),
         };
         let wait = self.distance(i);
@@ -172,8 +197,12 @@ impl Step<'_> {
     }
 
     fn note_delete(&mut self, i: u8, node: Node) {
+        // Of stand-ins the own, and those of the vanished whose delay is over.
+        let buried = node.name.stand_in && self.state.leader.vanished().any(|n| n.name == node.name);
         let client = &mut self.state.clients[usize::from(i)];
-        self.state.deleted_foreign |= node.owner != client.session;
+        let cooling = node.name.id.is_some_and(|id| self.state.cooling[usize::from(id)].is_some());
+        let ours = if node.name.stand_in { node.name.id == Some(i) } else { node.owner == client.session };
+        self.state.deleted_foreign |= !(ours || buried && !cooling);
         client.past.word_seen |= node.version > 0;
     }
 
@@ -237,7 +266,8 @@ impl Step<'_> {
                 }
                 self.tell(i, Event::Downgraded(made));
             }
-            Request::Delete(name, _) | Request::DeleteBoth(name, _) => {
+            Request::StandIn(..) => self.tell(i, Event::StandInMade(done)),
+            Request::Delete(name, _) | Request::DeleteBoth(name, _) | Request::DeleteWith(name, _) => {
                 let client = self.client(i);
                 let own = client.own();
                 client.past.stray_deleted |= done.is_ok() && own != Some(name);
@@ -376,7 +406,10 @@ impl Step<'_> {
             Request::TakeBarrier(_) => self.tell(i, Event::BarrierTaken(Err(failure))),
             Request::Tell(..) => self.tell(i, Event::Told(Err(failure))),
             Request::Downgrade(..) => self.tell(i, Event::Downgraded(Err(failure))),
-            Request::Delete(..) | Request::DeleteBoth(..) => self.tell(i, Event::Deleted(lost)),
+            Request::StandIn(..) => self.tell(i, Event::StandInMade(lost)),
+            Request::Delete(..) | Request::DeleteBoth(..) | Request::DeleteWith(..) => {
+                self.tell(i, Event::Deleted(lost));
+            }
         }
     }
 

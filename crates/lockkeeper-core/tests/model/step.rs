@@ -4,7 +4,7 @@ use lockkeeper_core::{Ask, Class, Command, Discipline, End, Event, Mode, WatchKi
 
 use super::client::{Client, Flight, GrantedBy, Life, Request, WATCHES, Watching};
 use super::tree::{Data, Fired, Txn};
-use super::world::{Action, Mistake, Role, Server, State, World};
+use super::world::{Action, Held, Mistake, Role, Server, State, World};
 
 impl World {
     /// The world after `action`.
@@ -36,6 +36,13 @@ impl Step<'_> {
                 self.client(i).lingered = true;
                 self.tell(i, Event::Lingered);
             }
+            Action::DelayOver(i, name) => {
+                self.client(i).counting.retain(|counted| *counted != name);
+                if let Some(id) = name.id {
+                    self.state.cooling[usize::from(id)] = None;
+                }
+                self.tell(i, Event::DelayOver(&self.world.print(name)));
+            }
             Action::Expire(number) => {
                 self.state.expired |= 1 << number;
                 self.commit(Txn::Expire(number));
@@ -45,6 +52,8 @@ impl Step<'_> {
                     budget.cancels -= 1;
                 }
                 self.client(i).left = true;
+                // Its caller is done, also with a hold that was taken away meanwhile.
+                self.state.cooling[usize::from(i)] = None;
                 self.tell(i, Event::Leave);
             }
             Action::Cut(i, cut) => {
@@ -54,6 +63,7 @@ impl Step<'_> {
             Action::Crash(i) => {
                 budget.crashes -= 1;
                 let holding = self.client(i).says_it_holds();
+                self.cools(i);
                 self.stop(i, Life::Crashed { holding });
             }
             Action::ClockRunsOut(i) => {
@@ -62,12 +72,15 @@ impl Step<'_> {
                 client.overdue = true;
                 client.past.was_overdue = true;
                 if client.says_it_holds() {
-                    client.left = true;
-                    self.tell(i, Event::Leave);
+                    self.cools(i);
+                    self.client(i).left = true;
+                    let kindly = self.world.mistake == Some(Mistake::LossLooksLikeLeaving);
+                    self.tell(i, if kindly { Event::Leave } else { Event::Lost });
                 }
             }
             Action::Close(i) => {
                 budget.closes -= 1;
+                self.cools(i);
                 self.tell(i, Event::SessionOver);
             }
             Action::Return(i, server) => {
@@ -85,6 +98,10 @@ impl Step<'_> {
             }
             Action::Evict(name) => {
                 budget.evictions -= 1;
+                let evicted = self.state.clients.iter().position(|client| client.own() == Some(name));
+                if let Some(i) = evicted {
+                    self.cools(i as u8);
+                }
                 // Who takes a barrier away takes its owner's node with it, as `lockkeeper break` does.
                 let leader = &self.state.leader;
                 let owner = leader.barrier().filter(|_| name.is_barrier()).map(|barrier| barrier.owner);
@@ -157,6 +174,7 @@ impl Step<'_> {
         client.flight = Flight::None;
         client.watches = [None; WATCHES];
         client.children = None;
+        client.counting.clear();
         client.lingered = false;
         (client.upgrading, client.told_alone, client.downgrading) = (false, false, false);
         (client.told, client.keeps_request, client.was_first) = (false, false, false);
@@ -214,6 +232,10 @@ impl Step<'_> {
                     client.told = true;
                     continue;
                 }
+                Command::Delay { name, delay: _ } => {
+                    client.counting.push(world.read(&name));
+                    continue;
+                }
                 Command::Upgraded => {
                     (client.upgrading, client.told_alone) = (false, true);
                     self.upgraded(i);
@@ -239,9 +261,13 @@ impl Step<'_> {
                 Command::Inspect { name } => Request::Inspect(world.read(&name)),
                 Command::Watch { name, kind } => Request::Watch(world.read(&name), kind),
                 Command::TakeBarrier { own, barrier: _ } => Request::TakeBarrier(world.read(&own)),
+                Command::StandIn { own, stand_in } => Request::StandIn(world.read(&own), world.read(&stand_in)),
                 Command::Tell { name, granted, version } => Request::Tell(world.read(&name), granted, version),
                 Command::Downgrade { from, into } => Request::Downgrade(world.read(&from), world.read(&into)),
                 Command::Delete { name, version, barrier: None } => Request::Delete(world.read(&name), version),
+                Command::Delete { name, version: None, barrier: Some((stand_in, 0)) } if world.delay.is_some() => {
+                    Request::DeleteWith(world.read(&name), world.read(&stand_in))
+                }
                 Command::Delete { name, version, barrier: Some((_, barriers)) } => {
                     assert_eq!(version, None, "the barrier's version is proof enough");
                     Request::DeleteBoth(world.read(&name), barriers)
@@ -249,6 +275,20 @@ impl Step<'_> {
             };
             self.client(i).flight = Flight::Sent(request);
         }
+    }
+
+    /// The hold of a client ends against its will, where it was handed over: nobody is to follow it at once.
+    fn cools(&mut self, i: u8) {
+        let client = &self.state.clients[usize::from(i)];
+        if self.world.delay.is_none() || !client.says_it_holds() || client.granted_by.is_none() || client.left {
+            return;
+        }
+        let reads = self.world.reads(&self.state, usize::from(i));
+        self.state.cooling[usize::from(i)] = Some(match self.world.roles[usize::from(i)] {
+            Role::Enters(Mode::Permits(permits)) => Held::Permits(permits),
+            _ if reads => Held::Reading,
+            _ => Held::Alone,
+        });
     }
 
     fn granted(&mut self, i: u8, token: Zxid) {

@@ -6,12 +6,15 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use lockkeeper_core::{AttemptId, Class, Dialect, Limit, Mode, Sequence};
+use lockkeeper_core::{AttemptId, Class, Dialect, Limit, LockDelay, Mode, Sequence, StandIn};
 
 /// The attempt of client `i`.
 pub(crate) fn attempt(client: u8) -> AttemptId {
     AttemptId::new(u128::from(client) + 1)
 }
+
+/// No session.
+pub(crate) const NOBODY: u8 = u8::MAX;
 
 /// The barrier's name, as Contentserv's document has it.
 pub(crate) const BARRIER: &str = "privateLock";
@@ -25,10 +28,12 @@ pub(crate) struct Name {
     pub(crate) mode: Option<Mode>,
     /// Its number; the barrier has none.
     pub(crate) seq: i32,
+    /// It is no contender's: it stands in for the holder of this id.
+    pub(crate) stand_in: bool,
 }
 
 impl Name {
-    pub(crate) const BARRIER: Name = Name { id: None, mode: None, seq: 0 };
+    pub(crate) const BARRIER: Name = Name { id: None, mode: None, seq: 0, stand_in: false };
 
     pub(crate) fn is_barrier(self) -> bool {
         self.mode.is_none()
@@ -43,16 +48,28 @@ impl Name {
         if text == BARRIER {
             return Name::BARRIER;
         }
+        let client = |id| (0..8).find(|i| attempt(*i) == id).expect("only clients of this world make nodes");
+        if let Some(StandIn { id, mode, delay: _ }) = StandIn::read(dialect, text) {
+            return Name::stand_in(client(id), mode);
+        }
         let name = dialect.parse(text).expect("a contender only says names that its dialect knows");
-        let id = name.id.map(|id| (0..8).find(|i| attempt(*i) == id).expect("only clients of this world make nodes"));
-        Name { id, mode: Some(name.mode), seq: name.sequence.get() }
+        Name { id: name.id.map(client), mode: Some(name.mode), seq: name.sequence.get(), stand_in: false }
+    }
+
+    /// The stand-in of client `i`, who holds this.
+    pub(crate) fn stand_in(i: u8, mode: Mode) -> Name {
+        Name { id: Some(i), mode: Some(mode), seq: 0, stand_in: true }
     }
 
     /// As the server lists it.
-    pub(crate) fn print(self, dialect: Dialect) -> String {
+    pub(crate) fn print(self, dialect: Dialect, delay: Option<LockDelay>) -> String {
         let Some(mode) = self.mode else { return BARRIER.to_owned() };
         let prefix = match self.id {
-            Some(client) => dialect.prefix(mode, attempt(client)),
+            Some(client) if self.stand_in => {
+                let delay = delay.expect("a world with delays");
+                return StandIn { id: attempt(client), mode, delay }.name(dialect).expect("has such names");
+            }
+            Some(client) => dialect.prefix_with(mode, attempt(client), delay),
             // Without its protection a Curator mutex is named as the recipe's lock is.
             None if dialect.protects() => Dialect::Recipe.prefix(mode, attempt(0)),
             None => dialect.prefix(mode, attempt(0)),
@@ -88,7 +105,7 @@ pub(crate) struct Node {
     pub(crate) name: Name,
     /// The create that made it, counted over the life of the world.
     pub(crate) czxid: u8,
-    /// The session it lives and dies with.
+    /// The session it lives and dies with; [`NOBODY`]'s stays.
     pub(crate) owner: u8,
     pub(crate) data: Data,
     /// How often its data was written.
@@ -113,6 +130,8 @@ pub(crate) enum Txn {
     Delete(Name),
     /// A contender's node and the barrier.
     DeleteBoth(Name),
+    /// A contender's node and its stand-in.
+    DeleteWith(Name, Name),
     /// The node of this name gives its place to the other.
     Replace(Name, Node),
     Write(Name, Data),
@@ -153,9 +172,15 @@ impl Tree {
 
     /// The contenders' nodes, the first in line first: by class, then in the order of their numbers.
     pub(crate) fn queue(&self) -> Vec<&Node> {
-        let mut queue: Vec<_> = self.nodes.iter().filter(|n| !n.name.is_barrier()).collect();
+        let mut queue: Vec<_> = self.nodes.iter().filter(|n| !n.name.is_barrier() && !n.name.stand_in).collect();
         queue.sort_by_key(|n| n.name.class());
         queue
+    }
+
+    /// The stand-ins whose holders' nodes are gone.
+    pub(crate) fn vanished(&self) -> impl Iterator<Item = &Node> {
+        let stands = |id| self.nodes.iter().any(|n| !n.name.stand_in && n.name.id == id);
+        self.nodes.iter().filter(move |n| n.name.stand_in && !stands(n.name.id))
     }
 
     /// A number for the set of children, to see whether it has changed.
@@ -180,6 +205,10 @@ impl Tree {
             Txn::DeleteBoth(name) => {
                 self.nodes.retain(|n| n.name != name && !n.name.is_barrier());
                 vec![Fired::Gone(name), Fired::Children, Fired::Gone(Name::BARRIER)]
+            }
+            Txn::DeleteWith(name, stand_in) => {
+                self.nodes.retain(|n| n.name != name && n.name != stand_in);
+                vec![Fired::Gone(name), Fired::Children, Fired::Gone(stand_in)]
             }
             Txn::Replace(name, node) => {
                 self.counter = self.counter.map(|n| n.wrapping_add(1));

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lockkeeper_core::{Class, Contender, Dialect, Discipline, End, Limit, Mode, SessionId};
+use lockkeeper_core::{Class, Contender, Dialect, Discipline, End, Limit, LockDelay, Mode, SessionId};
 
 use super::client::{Client, Engine, Flight, Life, Machine, Past, WATCHES};
 use super::plain::Plain;
@@ -34,6 +34,8 @@ pub(crate) struct World {
     /// How far the follower may be behind; with 0 there is none.
     pub(crate) lag: usize,
     pub(crate) budget: Budget,
+    /// How long nobody is to follow one that ends against its will.
+    pub(crate) delay: Option<LockDelay>,
     /// Whether time passes, so that each contender comes to watch its own node.
     pub(crate) linger: bool,
     /// A mistake in the carrying out of commands, to show that it is found.
@@ -139,6 +141,12 @@ pub(crate) enum Mistake {
     BarrierByName,
     /// A writer's node is named like a mutex's: its going is taken for the end of its hold.
     WritersLookExclusive,
+    /// A node's name does not say that nobody is to follow it at once.
+    DelayNotInNames,
+    /// A hold that its clock has ended is left as if its caller had let go of it.
+    LossLooksLikeLeaving,
+    /// Listings are taken without the stand-ins.
+    StandInsUnseen,
 }
 
 /// One of the two servers.
@@ -173,6 +181,16 @@ pub(crate) struct State {
     pub(crate) deleted_foreign: bool,
     /// The barrier was taken while an older node of the same class stood.
     pub(crate) overtook: bool,
+    /// Whose holds have ended against their will and are not to be followed yet: what each held.
+    pub(crate) cooling: [Option<Held>; 4],
+}
+
+/// What somebody held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Held {
+    Alone,
+    Reading,
+    Permits(u32),
 }
 
 impl State {
@@ -208,6 +226,8 @@ pub(crate) enum Action {
     FollowerApplies,
     Reconnect(u8, Server),
     Lingered(u8),
+    /// As long as the delay has passed since a client first saw that stand-in without its holder's node.
+    DelayOver(u8, Name),
     Expire(u8),
     Leave(u8),
     Cut(u8, Cut),
@@ -245,6 +265,7 @@ impl World {
             limit: Limit::Unset { version: 0 },
             lag: 2,
             budget: Budget::NONE,
+            delay: None,
             linger: false,
             mistake: None,
             witnesses: Vec::new(),
@@ -267,6 +288,7 @@ impl World {
             flight: Flight::None,
             watches: [None; WATCHES],
             children: None,
+            counting: Vec::new(),
             left: false,
             lingered: false,
             upgrading: false,
@@ -295,6 +317,7 @@ impl World {
             token_went_back: false,
             deleted_foreign: false,
             overtook: false,
+            cooling: [None; 4],
         }
     }
 
@@ -307,6 +330,10 @@ impl World {
             Role::Dissents(permits) => contender(Discipline::Permits { permits }, Mode::Permits(1)),
             Role::Upgradeable => Contender::upgradeable(dialect, id, session),
             Role::Plain(class) => return Machine::new(Engine::Plain(Arc::new(Plain::new(class)))),
+        };
+        let contender = match self.delay {
+            Some(delay) => contender.with_delay(delay),
+            None => contender,
         };
         Machine::new(Engine::Contender(Arc::new(contender)))
     }
@@ -328,7 +355,9 @@ impl World {
             Some(Mode::Write) if self.mistake == Some(Mistake::WritersLookExclusive) => Some(Mode::Exclusive),
             mode => mode,
         };
-        Name { mode, ..name }.print(self.dialect)
+        // Names that keep the delay to themselves, by a mistake; a stand-in's has to have one.
+        let tells = name.stand_in || self.mistake != Some(Mistake::DelayNotInNames);
+        Name { mode, ..name }.print(self.dialect, self.delay.filter(|_| tells))
     }
 
     /// Everything that can happen now.
@@ -359,7 +388,8 @@ impl World {
             actions.push(Action::Reap);
         }
         if state.budget.evictions > 0 {
-            actions.extend(state.leader.nodes.iter().map(|n| Action::Evict(n.name)));
+            let nodes = state.leader.nodes.iter().filter(|n| !n.name.stand_in);
+            actions.extend(nodes.map(|n| Action::Evict(n.name)));
         }
         if state.budget.words > 0 {
             // An unprotected node's maker knows it by its data alone: a word before it has its name would hide it for good.
@@ -398,6 +428,7 @@ impl World {
         if self.linger && !client.lingered && client.own().is_some() {
             actions.push(Action::Lingered(i));
         }
+        actions.extend(client.counting.iter().map(|name| Action::DelayOver(i, *name)));
         if client.server.is_none() {
             for server in self.servers() {
                 if *server == Server::Leader || client.ahead == 0 {

@@ -3,7 +3,7 @@
 //! Four clients wherever the number of faults leaves it finite in seconds; each kind of fault and of wish in at least one world
 //! with each that it could meet.
 
-use lockkeeper_core::{Class, Dialect, Discipline, Limit, Mode};
+use lockkeeper_core::{Class, Dialect, Discipline, Limit, LockDelay, Mode};
 
 use super::tree::BARRIER;
 use super::witness::Witness::{self, *};
@@ -11,6 +11,9 @@ use super::world::{Budget, Role, World};
 
 pub(crate) const NO_FAULT: Budget = Budget::NONE;
 
+/// Time is not in the model: any delay will do.
+const DELAY: LockDelay = LockDelay::MILLISECOND;
+pub(crate) const LOCK: Role = Role::Enters(Mode::Exclusive);
 pub(crate) const READ: Role = Role::Enters(Mode::Read);
 pub(crate) const WRITE: Role = Role::Enters(Mode::Write);
 pub(crate) const FOREGROUND: Role = Role::Enters(Mode::Class(Class::FOREGROUND));
@@ -181,6 +184,90 @@ pub(crate) fn exclusive() -> Vec<World> {
             lag: 1,
             witnesses: vec![WaiterRevoked, HolderAsked, AskedHolderReleased],
             ..World::new("two contenders, asked to let go, a connection lost", 2)
+        },
+    ]
+}
+
+/// Two who are not to be followed at once.
+pub(crate) fn two_delayed(name: &'static str) -> World {
+    World { delay: Some(DELAY), ..world(name, Discipline::Exclusive, &[LOCK; 2]) }
+}
+
+/// Those who are not to be followed at once.
+pub(crate) fn delayed() -> Vec<World> {
+    let delayed = |name, discipline, roles: &[Role]| World { delay: Some(DELAY), ..world(name, discipline, roles) };
+    let exclusive = |name, count: usize| delayed(name, Discipline::Exclusive, &[LOCK; 3][..count]);
+    vec![
+        World {
+            budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![GrantAfterTheHoldersCrash, SecondGrant, OneWaitsWhileAnotherHolds],
+            ..exclusive("delays: three contenders, a crash, a connection lost", 3)
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![GrantAfterTheHoldersCrash, SecondGrant],
+            ..exclusive("delays: three contenders, a crash, a follower behind", 3)
+        },
+        World {
+            budget: Budget { cuts: 2, breaches: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![ExpiredMeanwhile, BackInTime, DeleteRepeated],
+            ..exclusive("delays: two contenders, two breaks, one that outlasts the trust", 2)
+        },
+        World {
+            budget: Budget { cuts: 1, evictions: 1, ..NO_FAULT },
+            linger: true,
+            lag: 0,
+            witnesses: vec![Evicted, SecondGrant],
+            ..exclusive("delays: two contenders, an operator deletes a node, a connection lost", 2)
+        },
+        World {
+            budget: Budget { crashes: 1, cuts: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![SecondGrant, GrantAfterTheHoldersCrash],
+            ..delayed(
+                "delays: a reader and a writer, a crash, a connection lost",
+                Discipline::SharedExclusive,
+                &[READ, WRITE],
+            )
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![SecondGrant, ReadersTogether],
+            ..delayed("delays: two readers and a writer, a crash", Discipline::SharedExclusive, &[READ, WRITE, READ])
+        },
+        World {
+            budget: Budget { crashes: 1, downgrades: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![SecondGrant],
+            ..delayed(
+                "delays: a writer that reads on, a reader, a writer, a crash",
+                Discipline::SharedExclusive,
+                &[WRITE, READ, WRITE],
+            )
+        },
+        World {
+            budget: Budget { crashes: 1, cuts: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![SecondGrant],
+            ..delayed(
+                "delays: two for one permit, a crash, a connection lost",
+                Discipline::Permits { permits: 1 },
+                &[takes(1), takes(1)],
+            )
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![SecondGrant],
+            ..delayed(
+                "delays: three for two permits, one takes both, a crash",
+                Discipline::Permits { permits: 2 },
+                &[takes(1), takes(2), takes(1)],
+            )
         },
     ]
 }

@@ -215,6 +215,11 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Whether the fault has been carried out by now; not any more once the proxy was healed.
+    pub fn has_fired(&self) -> bool {
+        self.shared.look().rules.iter().any(|rule| rule.id == self.id && rule.fired > 0)
+    }
+
     /// Waits until the fault has been carried out; returns at once when it already was.
     ///
     /// # Panics

@@ -126,7 +126,7 @@ impl Driver {
                     self.contender.handle(Event::Ask(Ask::Refuse));
                 }
             }
-            Request::LetGo => self.contender.handle(Event::Leave),
+            Request::LetGo => self.contender.handle(Event::Lost),
             Request::Verify(answer) => self.verifying.push(answer),
         }
     }

@@ -17,6 +17,7 @@ pub(super) enum Outcome {
     Inspected(Result<Inspection, Fault>),
     Watched(String, Result<(Node, Watcher), Fault>),
     BarrierTaken(Result<Zxid, Fault>),
+    StandInMade(Result<(), Fault>),
     Told {
         written: Result<i32, Fault>,
         /// What was written says that a request to let go is refused.
@@ -33,7 +34,7 @@ impl Outcome {
             Outcome::Entered(created, _) => created.is_ok(),
             Outcome::BarrierTaken(made) | Outcome::Downgraded(made) => made.is_ok(),
             Outcome::Told { written, .. } => written.is_ok(),
-            Outcome::LimitStored(done) | Outcome::Deleted(done) => done.is_ok(),
+            Outcome::LimitStored(done) | Outcome::Deleted(done) | Outcome::StandInMade(done) => done.is_ok(),
             Outcome::ParentMade(_) | Outcome::Listed(_) | Outcome::Inspected(_) | Outcome::Watched(..) => false,
         }
     }
@@ -137,6 +138,12 @@ impl Operations<'_> {
                 let create = Step::Create { path: self.child(&barrier), data, kind: Kind::Ephemeral };
                 self.made(vec![check, create], Outcome::BarrierTaken)
             }
+            Command::StandIn { own, stand_in } => {
+                let check = Step::Check { path: self.child(&own), version: None };
+                let data = self.payload.to_bytes();
+                let create = Step::Create { path: self.child(&stand_in), data, kind: Kind::Persistent };
+                self.made(vec![check, create], |made| Outcome::StandInMade(made.map(drop)))
+            }
             Command::Tell { name, granted, version } => {
                 let record = Payload { granted, revocation: self.revocation.cloned(), ..self.payload.clone() };
                 let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
@@ -158,7 +165,12 @@ impl Operations<'_> {
                 let both = ensemble.transact(vec![own, barrier]);
                 both.map(|deleted| Outcome::Deleted(deleted.map(drop).map_err(Fault::from))).boxed()
             }
-            Command::Grant(_) | Command::Revoke | Command::Upgraded | Command::Reads { .. } | Command::End(_) => {
+            Command::Grant(_)
+            | Command::Delay { .. }
+            | Command::Revoke
+            | Command::Upgraded
+            | Command::Reads { .. }
+            | Command::End(_) => {
                 unreachable!("carried out where they are taken")
             }
         }

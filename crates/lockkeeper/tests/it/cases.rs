@@ -2,6 +2,7 @@
 
 mod connections;
 mod deadlines;
+mod delays;
 mod holders;
 mod kinds;
 mod nodes;

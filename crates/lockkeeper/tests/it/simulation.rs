@@ -25,7 +25,7 @@ fn explore(worlds: u64, family: Family) {
 }
 
 #[test]
-fn seeded_worlds_keep_the_contract() {
+fn case_04_seeded_worlds_keep_the_contract() {
     explore(120, Family::Mutex(Names::Curator));
 }
 

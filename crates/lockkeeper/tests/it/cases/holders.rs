@@ -7,19 +7,22 @@ use std::thread;
 use std::time::Duration;
 
 use lockkeeper::{Error, HoldState, Lockkeeper, Loss, OnLost, ReleaseError, VerifyError};
+use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use tokio::time::Instant;
 
 use crate::support::{
-    PATIENCE, STEADY, World, asked, eventually, for_every_kind, on_the_embedded_server, on_the_embedded_server_for,
+    MARK, PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_every_kind, on_the_embedded_server,
+    on_the_embedded_server_for,
 };
 
-for_every_kind!(a_hold_is_verified_at_the_servers_in_one_round_trip);
+for_every_kind!(a_hold_is_verified_at_the_servers_in_one_round_trip, case_10_a_break_at_any_request_leaves_no_node,);
 
 on_the_embedded_server!(
     case_32_a_guard_turns_lost_by_its_deadline_though_the_librarys_thread_is_stuck,
     case_53_work_hears_of_suspicion_and_loss_and_nothing_is_sent_afterwards,
     case_43_a_hold_that_nobody_attends_is_let_go,
+    case_02_a_new_session_never_takes_the_old_ones_node_for_its_own,
 );
 
 on_the_embedded_server_for!([native Native]
@@ -167,6 +170,51 @@ async fn a_hold_is_verified_at_the_servers_in_one_round_trip(world: &World) {
     assert!(!guard.is_held());
 }
 
+/// The same process, the same lock: while the node of the session that is cut off still stands, the new one waits behind it.
+async fn case_02_a_new_session_never_takes_the_old_ones_node_for_its_own(world: &World) {
+    let proxy = world.proxy().await;
+    let old = world.keeper_through(&proxy, TIMEOUT).await;
+    let guard = world.mutex(&old).acquire().await.unwrap();
+    let new = world.keeper().await;
+    proxy.black_hole();
+    assert_eq!(guard.lost().await, Loss::Unreachable);
+    assert!(world.exists(&guard.node()).await, "lost before the server lets anybody in");
+    let refused = world.mutex(&new).try_acquire().await;
+    assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+    let again = world.mutex(&new).acquire().timeout(PATIENCE).await.unwrap();
+    assert!(!world.exists(&guard.node()).await, "two nodes hold");
+    assert!(again.is_held() && !guard.is_held());
+    again.release().await.unwrap();
+    proxy.heal();
+}
+
+/// Before the n-th request, or its reply, of a whole life of a lock, for every n: in the end the queue is empty and the lock free.
+async fn case_10_a_break_at_any_request_leaves_no_node(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let other = world.keeper().await;
+    for effect in [false, true] {
+        for nth in 1.. {
+            let path = world.path(&format!("{effect}-{nth}"));
+            let rule = proxy.on_any(REQUESTS).path(path.as_str()).nth(nth);
+            let broken = if effect { rule.cut_before_reply() } else { rule.cut_before_request() };
+            let lock = world.kind.lock(&keeper, &path);
+            let guard = lock.acquire().await.unwrap();
+            assert!(guard.is_held());
+            guard.release().await.unwrap();
+            let met = broken.has_fired();
+            proxy.heal();
+            let left = async || world.children(&path).await.iter().all(|name| name == MARK);
+            eventually(&format!("{path} is empty"), left).await;
+            world.kind.rival().lock(&other, &path).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+            if !met {
+                assert!(nth > 2, "nothing was met");
+                break;
+            }
+        }
+    }
+}
+
 /// As long before the loss as its work takes to stop.
 async fn a_holder_is_warned_as_early_as_it_wants(world: &World) {
     let proxy = world.proxy().await;
@@ -215,6 +263,49 @@ async fn an_impossible_liveness_limit_never_reaches_the_network(world: &World) {
     assert_eq!(proxy.counts().since(&before).requested.total(), 0);
 }
 
+/// All of the user's threads are busy, for more than two timeouts; then the server is away for a while. The session goes on in
+/// both, and the hold with it.
+#[test]
+fn case_49_a_saturated_runtime_and_a_server_that_was_away_lose_no_lock() {
+    crate::support::block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let durable = || crate::support::config().with_directory(dir.path());
+        let server = Server::start(durable()).await.unwrap();
+        let (address, servers) = (server.addr(), server.connect_string());
+        let user = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let keeper = Lockkeeper::builder().session_timeout(TIMEOUT).connect(&servers).await.unwrap();
+        let mutex = keeper.mutex("/locks/busy");
+        let guard = Arc::new(user.spawn(async move { mutex.acquire().await }).await.unwrap().unwrap());
+        let work = guard.clone();
+        user.spawn(async move { work.run(std::future::pending::<()>()).await });
+        let busy = Arc::new(AtomicBool::new(true));
+        for _ in 0..4 {
+            let busy = busy.clone();
+            user.spawn(async move {
+                while busy.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let proofs = |server: &Server| {
+            let requests = server.stats().requests;
+            requests.iter().find(|(op, _)| **op == lockkeeper_server::OpCode::Delete).map_or(0, |(_, count)| *count)
+        };
+        eventually("two timeouts' heartbeats", async || proofs(&server) >= 8).await;
+        assert_eq!(guard.state(), HoldState::Held);
+        assert!(guard.runtime_lag().is_some_and(|lag| lag > TIMEOUT / 10), "{:?}", guard.runtime_lag());
+        server.shutdown().await.unwrap();
+        eventually("suspected", async || guard.state() == HoldState::Suspected).await;
+        let server = Server::start(durable().with_listen(address)).await.unwrap();
+        eventually("held again", async || guard.state() == HoldState::Held).await;
+        eventually("renewal resumes", async || proofs(&server) >= 4).await;
+        assert_eq!(guard.state(), HoldState::Held);
+        busy.store(false, Ordering::SeqCst);
+        user.shutdown_background();
+        keeper.close().await;
+    });
+}
+
 /// Tells the process that is to be aborted which servers to use.
 const ABORT: &str = "LOCKKEEPER_TEST_ABORT";
 
@@ -233,7 +324,7 @@ fn case_32_a_process_that_wants_it_is_aborted_when_its_lock_is_lost() {
         }
     }
     crate::support::block_on(async {
-        let server = lockkeeper_server::Server::start(crate::support::config()).await.unwrap();
+        let server = Server::start(crate::support::config()).await.unwrap();
         let proxy = Proxy::start(server.addr()).await;
         let program = std::env::current_exe().unwrap();
         let mut child = tokio::process::Command::new(program)

@@ -1,0 +1,153 @@
+//! Lock delay: nobody follows at once who ended against his will.
+//!
+//! A holder that is cut off may still be at work, or its last write on the way, when the lock is free again. Where that would
+//! do harm and the resource cannot check tokens, the next one is kept out for a while (Burrows, "The Chubby lock service",
+//! section 2.4). After a release it is let in at once.
+//!
+//! How the end of a hold is told apart: with its grant the holder makes a second node, which does not end with the session, its
+//! *stand-in*. A release takes both away in one transaction. So a stand-in without its holder's node says that the holder has
+//! vanished, in any listing, to whoever comes and however late. It then stands at the head of the queue as a contender would,
+//! and whoever it blocks removes it once the delay has passed since it was first seen. (Seen, not vanished: no server keeps
+//! the time of that, and a wait that is too long does no harm.)
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{AttemptId, Dialect, Mode};
+
+/// How long nobody is to follow a holder that ended against its will: 1 ms to 1 h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockDelay(u32);
+
+impl LockDelay {
+    /// The shortest.
+    pub const MILLISECOND: LockDelay = LockDelay(1);
+    /// The longest: a mistake should not close a lock for a day.
+    pub const MAX: Duration = Duration::from_secs(3600);
+
+    /// A delay, to the millisecond above; `None` where it is none, or over an hour.
+    pub fn new(delay: Duration) -> Option<Self> {
+        let millis = delay.as_nanos().div_ceil(1_000_000);
+        u32::try_from(millis).ok().filter(|millis| *millis > 0 && delay <= Self::MAX).map(LockDelay)
+    }
+
+    /// As a duration.
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0 as u64)
+    }
+
+    /// Reads `d30000-…` exactly as printed.
+    pub(crate) fn split(text: &str) -> Option<(Self, &str)> {
+        let (word, rest) = text.split_once('-')?;
+        Some((Self::read(word)?, rest))
+    }
+
+    fn read(word: &str) -> Option<Self> {
+        let digits = word.strip_prefix('d')?;
+        let canonical = !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
+        Self::new(Duration::from_millis(digits.parse().ok().filter(|_| canonical)?))
+    }
+}
+
+/// `d30000`
+impl fmt::Display for LockDelay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "d{}", self.0)
+    }
+}
+
+/// What the name of a stand-in says.
+///
+/// `_s_<uuid>-x-d30000`: of no other maker's shape. Curator orders it behind all contenders, by its first letter, and so lets its
+/// own in; Kazoo does not count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StandIn {
+    /// The attempt whose holder it stands in for.
+    pub id: AttemptId,
+    /// What that one held.
+    pub mode: Mode,
+    /// For how long, once it has vanished.
+    pub delay: LockDelay,
+}
+
+const MARK: &str = "_s_";
+
+impl StandIn {
+    /// The node's name; `None` where the dialect or the mode has none.
+    pub fn name(&self, dialect: Dialect) -> Option<String> {
+        let held = match self.mode {
+            _ if dialect != Dialect::Curator => return None,
+            Mode::Exclusive => "x".to_owned(),
+            Mode::Write => "w".to_owned(),
+            Mode::Read => "r".to_owned(),
+            Mode::Permits(permits) => format!("p{permits}"),
+            Mode::Class(_) => return None,
+        };
+        Some(format!("{MARK}{}-{held}-{}", self.id, self.delay))
+    }
+
+    /// Reads a child's name; exactly as printed, so that one name is read one way.
+    pub fn read(dialect: Dialect, name: &str) -> Option<Self> {
+        let (id, rest) = name.strip_prefix(MARK)?.split_at_checked(AttemptId::LEN)?;
+        let (held, delay) = rest.strip_prefix('-')?.split_once('-')?;
+        let mode = match held {
+            "x" => Mode::Exclusive,
+            "w" => Mode::Write,
+            "r" => Mode::Read,
+            permits => Mode::Permits(permits.strip_prefix('p')?.parse().ok().filter(|permits| *permits > 0)?),
+        };
+        let read = StandIn { id: id.parse().ok()?, mode, delay: LockDelay::read(delay)? };
+        (read.name(dialect).as_deref() == Some(name)).then_some(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: AttemptId = AttemptId::new(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+
+    fn delay(millis: u64) -> LockDelay {
+        LockDelay::new(Duration::from_millis(millis)).expect("in range")
+    }
+
+    #[test]
+    fn delays_are_read_as_they_are_printed() {
+        assert_eq!(LockDelay::split("d30000-lock-"), Some((delay(30_000), "lock-")));
+        for bad in ["d0-", "d030-", "d-", "30-", "d3600001-", "d+3-", "d30", "d99999999999-"] {
+            assert_eq!(LockDelay::split(bad), None, "{bad}");
+        }
+        assert_eq!(LockDelay::new(Duration::ZERO), None);
+        assert_eq!(LockDelay::new(LockDelay::MAX + Duration::from_nanos(1)), None);
+        assert_eq!(LockDelay::new(Duration::from_micros(1)), Some(delay(1)), "never shorter than asked for");
+    }
+
+    #[test]
+    fn contenders_say_their_delay_where_other_makers_do_not_look() {
+        let prefix = Dialect::Curator.prefix_with(Mode::Exclusive, ID, Some(delay(30_000))).expect("has room");
+        assert_eq!(prefix, format!("_c_{ID}-d30000-lock-"));
+        let name = Dialect::Curator.parse(&format!("{prefix}0000000007")).expect("is ours");
+        assert_eq!((name.id, name.mode, name.delay), (Some(ID), Mode::Exclusive, Some(delay(30_000))));
+        for other in [Dialect::Recipe, Dialect::Kazoo, Dialect::Contentserv] {
+            assert_eq!(other.prefix_with(Mode::Exclusive, ID, Some(delay(1))), None);
+        }
+    }
+
+    #[test]
+    fn stand_ins_read_back_and_are_nobodys_contender() {
+        for mode in [Mode::Exclusive, Mode::Write, Mode::Read, Mode::Permits(3)] {
+            let stand_in = StandIn { id: ID, mode, delay: delay(1_500) };
+            let name = stand_in.name(Dialect::Curator).expect("has one");
+            assert_eq!(StandIn::read(Dialect::Curator, &name), Some(stand_in), "{name}");
+            for dialect in Dialect::ALL {
+                assert_eq!(dialect.parse(&name), None, "{name}");
+            }
+            // Curator looks for these in any child's name, and takes what follows for its number.
+            assert!(!["lock-", "__READ__", "__WRIT__"].iter().any(|marker| name.contains(marker)), "{name}");
+            assert!(name.as_str() > "9999999999", "sorted before Curator's numbers, it would block its clients");
+        }
+        for bad in ["_s_", "_s_x", &format!("_s_{ID}-p0-d1"), &format!("_s_{ID}-x-d01"), &format!("_s_{ID}-x-d1-")] {
+            assert_eq!(StandIn::read(Dialect::Curator, bad), None, "{bad}");
+        }
+    }
+}

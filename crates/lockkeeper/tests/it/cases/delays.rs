@@ -1,0 +1,119 @@
+//! Lock delay: whoever follows a holder that ended against its will waits, whoever follows a release does not.
+
+use std::time::Duration;
+
+use lockkeeper::{Dialect, Error, Guard, Lockkeeper};
+use tokio::time::Instant;
+
+use crate::support::{PATIENCE, STEADY, World, eventually, on_the_embedded_server_for};
+
+on_the_embedded_server_for!([native Native]
+    case_34_the_next_waits_after_a_loss_and_not_after_a_release,
+    case_34_who_comes_after_the_loss_waits_too,
+    case_34_a_writer_waits_for_readers_that_vanished_and_readers_do_not,
+    a_delay_costs_one_write,
+    an_impossible_delay_never_reaches_the_network,
+);
+
+const DELAY: Duration = Duration::from_millis(1_500);
+
+/// The server ends the session of whoever has this guard; from then on its node is gone.
+async fn vanish(world: &World, keeper: &Lockkeeper, guard: &Guard) -> Instant {
+    let seen = keeper.admin().show(guard.path()).await.unwrap();
+    let holder = seen.holders.iter().find(|holder| guard.node().ends_with(&holder.node)).unwrap();
+    let before = Instant::now();
+    assert!(world.embedded().expire_session(holder.session.0).await);
+    before
+}
+
+async fn case_34_the_next_waits_after_a_loss_and_not_after_a_release(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    // Long enough that nobody who waits for it is let in within the test.
+    let long = Duration::from_secs(600);
+    let guard = world.mutex(&one).acquire().lock_delay(long).await.unwrap();
+    let next = tokio::spawn(world.mutex(&other).acquire().into_future());
+    eventually("it waits", async || world.children(&world.lock()).await.len() == 3).await;
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(PATIENCE, next).await.expect("a release is no loss").unwrap().unwrap();
+    guard.release().await.unwrap();
+    drop(world.mutex(&one).acquire().lock_delay(long).await.unwrap());
+    world.mutex(&other).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+    // By expiry, and by the hand of an operator.
+    for removed in [false, true] {
+        let keeper = world.keeper().await;
+        let guard = world.mutex(&keeper).acquire().lock_delay(DELAY).await.unwrap();
+        let next = tokio::spawn(world.mutex(&other).acquire().into_future());
+        eventually("it waits", async || world.children(&world.lock()).await.len() == 3).await;
+        let lost = match removed {
+            true => {
+                let before = Instant::now();
+                world.remove(&guard.node()).await;
+                before
+            }
+            false => vanish(world, &keeper, &guard).await,
+        };
+        let next = next.await.unwrap().unwrap();
+        let waited = lost.elapsed();
+        assert!(waited >= DELAY, "let in {waited:?} after the loss");
+        next.release().await.unwrap();
+        assert_eq!(world.children(&world.lock()).await, [""; 0], "something stays");
+    }
+}
+
+async fn case_34_who_comes_after_the_loss_waits_too(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = world.mutex(&one).acquire().message("nightly index").lock_delay(DELAY).await.unwrap();
+    vanish(world, &other, &guard).await;
+    eventually("it has vanished", async || world.children(&world.lock()).await.len() == 1).await;
+    // Nobody was there when it happened. Who looks now sees whose delay it is.
+    let shown = other.admin().show(&world.lock()).await.unwrap();
+    assert!(shown.holders[0].vanished && shown.waiters.is_empty(), "{shown:?}");
+    let came = Instant::now();
+    match world.mutex(&other).try_acquire().await {
+        Err(error @ Error::Held { .. }) => assert!(error.to_string().contains("vanished"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    let next = world.mutex(&other).acquire().timeout(PATIENCE).await.unwrap();
+    let waited = came.elapsed();
+    assert!(waited >= DELAY, "let in {waited:?} after its coming");
+    next.release().await.unwrap();
+    assert_eq!(world.children(&world.lock()).await, [""; 0]);
+}
+
+async fn case_34_a_writer_waits_for_readers_that_vanished_and_readers_do_not(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let path = world.lock();
+    let reader: Guard = one.rwlock(&path).read().acquire().lock_delay(DELAY).await.unwrap();
+    let lost = vanish(world, &other, &reader).await;
+    let beside = other.rwlock(&path).read().try_acquire().await.expect("readers hold together");
+    let writer = tokio::spawn(other.rwlock(&path).write().acquire().into_future());
+    beside.release().await.unwrap();
+    let writer = writer.await.unwrap().unwrap();
+    assert!(lost.elapsed() >= DELAY);
+    writer.release().await.unwrap();
+}
+
+/// A create and a list, the stand-in, and one delete of both.
+async fn a_delay_costs_one_write(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
+    let before = proxy.counts();
+    world.mutex(&keeper).acquire().lock_delay(DELAY).await.unwrap().release().await.unwrap();
+    let sent = proxy.counts().since(&before).requested;
+    use lockkeeper_testkit::proxy::OpCode;
+    assert_eq!((sent.of_any(OpCode::CREATES), sent.of(OpCode::Multi)), (1, 2), "{sent:?}");
+}
+
+async fn an_impossible_delay_never_reaches_the_network(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let before = proxy.counts();
+    for given in [Duration::ZERO, Duration::from_secs(3601), Duration::MAX] {
+        let refused = world.mutex(&keeper).acquire().lock_delay(given).await;
+        assert!(matches!(refused, Err(Error::InvalidLockDelay { .. })), "{refused:?}");
+    }
+    let recipe = world.mutex(&keeper).dialect(Dialect::Recipe).acquire().lock_delay(DELAY).await;
+    assert!(matches!(recipe, Err(Error::InvalidLockDelay { .. })), "{recipe:?}");
+    assert_eq!(proxy.counts().since(&before).requested.total(), 0);
+}
