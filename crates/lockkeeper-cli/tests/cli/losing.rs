@@ -170,3 +170,22 @@ fn case_15_a_waiter_outlasts_a_server_that_comes_back() {
     assert_eq!(waiter.line(), "in");
     assert!(waiter.wait().success());
 }
+
+/// After `kill -9` the lock is free when the session is over; with a delay, that much later.
+#[test]
+fn case_34_a_lock_delay_keeps_the_next_command_out_after_a_crash() {
+    let home = Home::new();
+    let args = ["--session-timeout", "1s", "--lock-delay", "3s"];
+    let mut holder = home.spawn("a", &args, "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    let mut next = home.spawn("a", &[], "echo in");
+    until("it waits", || home.count("a") == (1, 1));
+    let killed = Instant::now();
+    holder.signal(Signal::KILL);
+    until("it has vanished", || home.show("a")["holders"][0]["vanished"] == true);
+    assert_eq!(next.line(), "in");
+    assert!(killed.elapsed() >= Duration::from_secs(3), "{:?}", killed.elapsed());
+    assert!(next.wait().success());
+    let after_a_release = home.output(&["run", "a", "--try", "--", "true"]);
+    assert!(after_a_release.status.success(), "{after_a_release:?}");
+}
