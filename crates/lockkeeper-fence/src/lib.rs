@@ -5,6 +5,8 @@
 //! compares, ready to use; it needs no ZooKeeper client and no runtime, so it can go into the server of any resource.
 //!
 //! - [`TokenGate`]: by key, for a resource in a process.
+//! - [`FencedFile`]: a file, or whatever a file can stand for, among the processes of a machine.
+//! - `http` (feature `tower`): the header that carries a token, and a layer that checks it.
 //!
 //! ```
 //! use lockkeeper_fence::{FencingToken, Refused, TokenGate};
@@ -24,9 +26,13 @@
 
 #![warn(missing_docs)]
 
+mod file;
 mod gate;
+#[cfg(feature = "tower")]
+pub mod http;
 #[cfg(feature = "persistent")]
 mod marks;
 
+pub use file::{FencedFile, FileError, FilePass};
 pub use gate::{Enter, Pass, Refused, TokenGate};
 pub use lockkeeper_core::{FencingToken, TokenError};

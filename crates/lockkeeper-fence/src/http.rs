@@ -1,0 +1,163 @@
+//! Fencing over HTTP: a header that carries the token, and a layer that lets nobody stale through to a service.
+//!
+//! The convention. A request that changes something carries `Lockkeeper-Token: N`, the token as it is printed: 1 to 19 digits,
+//! no sign, no leading zero, once. A server that has seen a greater token for the same resource answers 412 Precondition Failed
+//! and says in the same header which. 428 Precondition Required answers a request without a token, 400 one with something else
+//! in its place. A client that is told 412 has lost its lock: it must not try again with the same token.
+//!
+//! The client's side is one line: `request.header(lockkeeper_fence::http::HEADER, guard.token().get())`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use lockkeeper_core::FencingToken;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Refused, TokenGate};
+
+/// The header that carries the token, of requests and of refusals.
+pub const HEADER: HeaderName = HeaderName::from_static("lockkeeper-token");
+
+/// Why a request's token cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// There is none.
+    #[error("a request that changes something needs the header {HEADER}: the fencing token of the sender's hold")]
+    Missing,
+    /// There are several, so nobody knows which is meant.
+    #[error("the header {HEADER} is there more than once")]
+    Repeated,
+    /// It is not a token.
+    #[error("the header {HEADER} is no fencing token: 1 to 19 digits without a leading zero, below 2^63")]
+    Malformed,
+}
+
+/// Reads the token of a request. Strict: see the module.
+///
+/// # Errors
+/// There is not exactly one, or it is not a token.
+pub fn token(headers: &http::HeaderMap) -> Result<FencingToken, HeaderError> {
+    let mut values = headers.get_all(HEADER).iter();
+    let value = values.next().ok_or(HeaderError::Missing)?;
+    if values.next().is_some() {
+        return Err(HeaderError::Repeated);
+    }
+    value.to_str().ok().and_then(|text| text.parse().ok()).ok_or(HeaderError::Malformed)
+}
+
+/// Names the resource that a request is about: those with the same key share a mark.
+type KeyOf = dyn Fn(&http::request::Parts) -> String + Send + Sync;
+
+/// Puts a gate before a service: requests that change something pass by their token, while no newer one has been seen for the
+/// same resource. `GET`, `HEAD`, `OPTIONS` and `TRACE` pass as they are.
+///
+/// The gate's pass is held until the service has answered: a newer holder's request waits for the older ones that are under way.
+/// A client that goes away drops its request, and the pass with it; what the service has done by then is done.
+#[derive(Clone)]
+pub struct FenceLayer {
+    gate: TokenGate,
+    key: Arc<KeyOf>,
+}
+
+impl FenceLayer {
+    /// One lock for each path: the resource is the request's path, without the query.
+    pub fn new(gate: TokenGate) -> Self {
+        Self::by(gate, |request| request.uri.path().to_owned())
+    }
+
+    /// The resource is what `key` says: for one lock over a whole service, or one a tenant.
+    pub fn by(gate: TokenGate, key: impl Fn(&http::request::Parts) -> String + Send + Sync + 'static) -> Self {
+        FenceLayer { gate, key: Arc::new(key) }
+    }
+}
+
+impl std::fmt::Debug for FenceLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FenceLayer").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for FenceLayer {
+    type Service = Fence<S>;
+
+    fn layer(&self, inner: S) -> Fence<S> {
+        Fence { inner, layer: self.clone() }
+    }
+}
+
+/// A service behind a gate. Made by [`FenceLayer`].
+#[derive(Clone, Debug)]
+pub struct Fence<S> {
+    inner: S,
+    layer: FenceLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for Fence<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
+    R: From<String> + 'static,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready goes along; its clone need not be (tower's documentation of `Service::poll_ready`).
+        let fresh = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, fresh);
+        let FenceLayer { gate, key } = self.layer.clone();
+        Box::pin(async move {
+            if [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(request.method()) {
+                return inner.call(request).await;
+            }
+            let (parts, body) = request.into_parts();
+            let token = match token(&parts.headers) {
+                Ok(token) => token,
+                Err(error) => return Ok(unreadable(&error)),
+            };
+            match gate.enter(&key(&parts), token).await {
+                Ok(_pass) => inner.call(Request::from_parts(parts, body)).await,
+                Err(refused) => Ok(refusal(&refused)),
+            }
+        })
+    }
+}
+
+fn unreadable<R: From<String>>(error: &HeaderError) -> Response<R> {
+    let status = match error {
+        HeaderError::Missing => StatusCode::PRECONDITION_REQUIRED,
+        HeaderError::Repeated | HeaderError::Malformed => StatusCode::BAD_REQUEST,
+    };
+    answer(status, error.to_string())
+}
+
+fn refusal<R: From<String>>(refused: &Refused) -> Response<R> {
+    match refused {
+        Refused::Stale { highest, .. } => {
+            let mut response = answer(StatusCode::PRECONDITION_FAILED, refused.to_string());
+            response.headers_mut().insert(HEADER, HeaderValue::from(highest.get()));
+            response
+        }
+        // What went wrong here is not the client's to read.
+        Refused::NotStored { .. } => {
+            answer(StatusCode::SERVICE_UNAVAILABLE, "the mark of the token cannot be stored".to_owned())
+        }
+    }
+}
+
+fn answer<R: From<String>>(status: StatusCode, text: String) -> Response<R> {
+    let mut response = Response::new(R::from(text + "\n"));
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
