@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockkeeper_testkit::apache::{Distribution, SlowFsync, WrongClock};
 use xshell::cmd;
 
-use crate::{acceptance, chaos, crash, figures, fuzz, interop, neighbours, peers, simulate, tls, zookeeper};
+use crate::{acceptance, chaos, crash, figures, fuzz, interop, neighbours, peers, postgres, simulate, tls, zookeeper};
 
 pub(crate) fn run() -> Result<()> {
     let sh = crate::shell()?;
@@ -55,6 +55,7 @@ pub(crate) fn run() -> Result<()> {
     step("locks over TLS", || tls::run(&sh, &tls::Options::default()))?;
     step("the figures of docs/guarantees.md, few of each", || figures::run(&figures::Options::few()))?;
     step("ten minutes of chaos", || chaos::run(&chaos::Options::usual()))?;
+    step("fencing statements on PostgreSQL", || postgres::test(&sh, &[]))?;
     step("Helix's lock beside ours", || interop::helix(&sh, &[]))?;
     step("Curator's locks beside ours", || interop::curator(&sh, &[]))?;
     step("Kazoo's locks beside ours", || interop::kazoo(&sh, &[]))?;

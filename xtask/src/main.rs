@@ -12,6 +12,7 @@ mod fuzz;
 mod interop;
 mod neighbours;
 mod peers;
+mod postgres;
 mod simulate;
 mod tls;
 mod zookeeper;
@@ -69,6 +70,9 @@ enum Chore {
     Stand(figures::Stand),
     /// Runs seeded worlds of the simulator; a failing one is cut down and printed as a test.
     Simulate(simulate::Options),
+    /// Runs the tests that need a PostgreSQL.
+    #[command(subcommand)]
+    Postgres(postgres::Command),
     /// Runs the test suites of other clients against the embedded server.
     #[command(subcommand)]
     Peers(peers::Command),
@@ -109,6 +113,7 @@ fn main() -> ExitCode {
         Chore::Simulate(options) => {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }
+        Chore::Postgres(command) => postgres::run(&command).map(|()| ExitCode::SUCCESS),
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -10,6 +10,7 @@ pub mod history;
 pub mod jvm;
 pub mod kafka;
 pub mod net;
+pub mod postgres;
 mod process;
 pub mod proxy;
 pub mod resource;

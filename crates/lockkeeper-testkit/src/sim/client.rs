@@ -167,6 +167,15 @@ impl Ensemble for Client {
         self.ask(Request::GetData(read), |answer| Some((node(answer.response)?, watcher(answer.watch?))))
     }
 
+    /// Its worlds are never rebuilt, so it states none.
+    fn epoch(&self) -> Reply<(Option<Node>, Watcher)> {
+        std::future::ready(Ok((None, std::future::pending().boxed()))).boxed()
+    }
+
+    fn set_epoch(&self, _: Vec<u8>, _: Option<i32>) -> Reply<()> {
+        std::future::ready(Err(Fault::Unsupported)).boxed()
+    }
+
     fn prove(&self) -> Reply<()> {
         let nobodys = VersionedPath { path: "/lockkeeper-heartbeat".to_owned(), version: i32::MAX };
         let asked = self.ask(Request::Delete(nobodys), |_| Some(()));

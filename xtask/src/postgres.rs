@@ -1,0 +1,36 @@
+//! `cargo xtask postgres`: the statements of docs/guide/fencing.md on a real PostgreSQL.
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use lockkeeper_testkit::postgres::{Error, Postgres};
+use xshell::{Shell, cmd};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs the tests of the fencing statements against servers of their own.
+    Test {
+        /// Arguments of the test program, such as a part of a test's name.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
+}
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    let Command::Test { arguments } = command;
+    test(&crate::shell()?, arguments)
+}
+
+/// Installs PostgreSQL where it is missing and may be, and runs the tests.
+pub(crate) fn test(sh: &Shell, arguments: &[String]) -> Result<()> {
+    match Postgres::start() {
+        Err(Error::Missing) if rustix::process::getuid().is_root() => {
+            cmd!(sh, "apt-get install --yes --no-install-recommends postgresql")
+                .run()
+                .context("installing PostgreSQL")?;
+        }
+        started => drop(started?),
+    }
+    let arguments = if arguments.is_empty() { &["postgresql".to_owned()] } else { arguments };
+    cmd!(sh, "cargo test -p lockkeeper-testkit --features real-servers --test sql -- {arguments...}").run()?;
+    Ok(())
+}
