@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use lockkeeper::{Class, Dialect};
+use lockkeeper::{Class, Dialect, FencingToken};
 use rustix::process::Signal;
 
 use crate::exit::{Code, Failure};
@@ -59,6 +59,10 @@ pub(crate) enum Verb {
     Reject(DecideArgs),
     /// Lists, shows, replays and drops commands that never got their lock
     Dlq(DlqArgs),
+    /// Replaces a file by standard input, or runs a command, unless a newer holder has been there
+    Fence(FenceArgs),
+    /// Tells the epoch of fencing tokens, and raises it after an ensemble was rebuilt or restored
+    Epoch(EpochArgs),
     /// Prints every setting and where it comes from
     Config(ConfigArgs),
     /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
@@ -88,8 +92,9 @@ impl Verb {
             Verb::Requests(args) => args.json,
             Verb::Approve(args) | Verb::Reject(args) => args.json,
             Verb::Dlq(args) => args.verb.place().json,
+            Verb::Epoch(args) => args.json,
             Verb::Config(args) => args.json,
-            Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
+            Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
     }
 }
@@ -504,6 +509,45 @@ pub(crate) struct DlqPlace {
     #[arg(long)]
     pub json: bool,
     /// Where settings are read from.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper fence`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Beside FILE, FILE.fence keeps the greatest token that has been seen, and is locked while FILE is replaced or the command
+runs. Whoever comes with a smaller token is refused with exit status 76, and nothing was changed. Use it in a job:
+  lockkeeper run nightly -- sh -c 'make-report > report.$$ && lockkeeper fence report.json < report.$$'
+  lockkeeper run nightly -- lockkeeper fence /var/lib/mirror -- rsync -a source/ /var/lib/mirror/
+Standard input is taken to its end: generate first where that may fail. A command has the gate until it has ended, and all
+that it leaves running.")]
+pub(crate) struct FenceArgs {
+    /// The file, or what else the gate is for
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The token of the hold [env: LOCKKEEPER_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<FencingToken>,
+    /// Runs this behind FILE's gate, in place of replacing FILE
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `lockkeeper epoch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Tokens grow for the life of one ensemble. One that was rebuilt empty, restored from an older backup or put in another's place
+begins below: then raise the epoch above the greatest token that any resource has seen, before those who hold locks come back.
+The epoch is never lowered.")]
+pub(crate) struct EpochArgs {
+    /// Raises the epoch, so that all tokens to come are greater than this one
+    #[arg(long, value_name = "TOKEN")]
+    pub above: Option<FencingToken>,
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the locks are.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }

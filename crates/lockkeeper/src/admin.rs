@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::future;
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
     AttemptId, Class, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, Revocation,
@@ -202,7 +203,7 @@ impl LockInfo {
 /// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`].
 #[derive(Clone, Debug)]
 pub struct Admin {
-    keeper: Lockkeeper,
+    pub(crate) keeper: Lockkeeper,
 }
 
 impl Admin {
@@ -219,7 +220,7 @@ impl Admin {
     /// [`Error::NoSuchLock`] if the path has no node; a lock whose node exists with nobody at it is an answer.
     pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
         let path = LockPath::parse(path)?;
-        self.on_session(move |ensemble| async move {
+        let shown = self.on_session(move |ensemble| async move {
             let names = ensemble.list(path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?;
             let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
             if info.is_quiet()
@@ -231,8 +232,9 @@ impl Admin {
                 }
             }
             Ok(info)
-        })
-        .await
+        });
+        let (info, epoch) = future::try_join(shown, self.token_epoch()).await?;
+        Ok(info.in_epoch(epoch))
     }
 
     /// The locks at and below `root`, which may be `/`, that somebody holds or waits for, by path.
@@ -244,7 +246,7 @@ impl Admin {
     /// A refusal by the server, or no server.
     pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
         let root = if root == "/" { root.to_owned() } else { LockPath::parse(root)?.to_string() };
-        self.on_session(move |ensemble| async move {
+        let listed = self.on_session(move |ensemble| async move {
             let (mut found, mut quiet) = (Vec::new(), Vec::new());
             let mut level = vec![root];
             for _ in 0..MAX_DEPTH {
@@ -283,8 +285,9 @@ impl Admin {
             }
             found.sort_by(|a, b| a.path.cmp(&b.path));
             Ok(found)
-        })
-        .await
+        });
+        let (found, epoch) = future::try_join(listed, self.token_epoch()).await?;
+        Ok(found.into_iter().map(|info| info.in_epoch(epoch)).collect())
     }
 
     /// Follows the lock at `path`: each call of [`Follow::next`] tells what it looks like after the next change.
@@ -358,7 +361,7 @@ impl Follow {
             .await?;
         self.watcher = watcher;
         self.known = known;
-        Ok(info)
+        Ok(info.in_epoch(self.admin.token_epoch().await?))
     }
 }
 

@@ -14,7 +14,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    Ask, Class, Command, Contender, End, Event, Failure, Grant, Link, LinkState, Loss, Payload, Revocation, Testimony,
+    Ask, Class, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, Payload,
+    Revocation, Testimony, TokenEpoch,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -27,6 +28,7 @@ use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::admin::ContenderInfo;
 use crate::ensemble::{Ensemble, Fault, Fired, Watcher};
+use crate::epoch;
 use crate::hold::{Care, Request};
 use crate::session::{Dependant, Session};
 
@@ -88,6 +90,8 @@ struct Driver {
     caller: Caller,
     /// A grant that waits for the proof that the session lives.
     granted: Option<Grant>,
+    /// The transaction that granted it, as a token without its epoch.
+    granted_by: Option<FencingToken>,
     /// Until when the caller bears the connection's loss, while it is lost.
     cut_off: Option<Instant>,
     /// How many deletes were sent: before the first, nobody but a stranger can have deleted a node of ours.
@@ -128,6 +132,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         contender,
         caller: Caller::Waiting(answer),
         granted: None,
+        granted_by: None,
         cut_off: None,
         deletes: 0,
         breaks,
@@ -305,11 +310,25 @@ impl Driver {
         }
         if self.granted.is_some() && !self.contender.holds() {
             self.granted = None;
-        } else if self.granted.is_some()
-            && self.session.is_proved()
-            && let Some(grant) = self.granted.take()
-        {
-            self.hand_over(grant);
+        } else if self.granted.is_some() && self.session.is_proved() {
+            let known = match self.attempt.permits {
+                // They have no token.
+                Some(_) => epoch::Known::Epoch(TokenEpoch::default()),
+                None => self.session.known_epoch(),
+            };
+            match known {
+                epoch::Known::Epoch(epoch) => {
+                    let Some(Grant { name, token }) = self.granted.take() else { return };
+                    self.granted_by = Some(token);
+                    self.hand_over(Grant { name, token: token.in_epoch(epoch) });
+                }
+                epoch::Known::Unreadable(problem) => {
+                    self.granted = None;
+                    self.give_up(epoch::unreadable(problem));
+                }
+                // The link's next change tells of it.
+                epoch::Known::Unknown | epoch::Known::Over => {}
+            }
         }
     }
 

@@ -214,6 +214,11 @@ pub trait Ensemble: Send + Sync + 'static {
     fn read(&self, path: &str) -> Reply<Node>;
     /// Reads a node and watches it. No watch is left where there is no node.
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)>;
+    /// Reads the node that states the epoch of tokens, `/lockkeeper/epoch` whatever stands before other paths, and watches it: for
+    /// its making too, where it is not there.
+    fn epoch(&self) -> Reply<(Option<Node>, Watcher)>;
+    /// Writes it, if it has this version; makes it, where none is given.
+    fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()>;
     /// A request that changes nothing and is put in order with all writes, by a majority: that the session lives. What a server
     /// that is cut off from its peers cannot answer.
     fn prove(&self) -> Reply<()>;

@@ -304,6 +304,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// The epoch of tokens cannot be read, so nobody can be given a token that is certain to grow.
+    #[error("{node}, which states the epoch of fencing tokens, cannot be used: {problem}")]
+    TokenEpoch {
+        /// The node.
+        node: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The lock cannot be closed by its owner.
     #[error("please unlock {path} before closing it")]
     StillOwner {
@@ -407,6 +415,9 @@ impl Error {
             ),
             Error::InvalidLiveness { .. } => {
                 Some("choose one that is longer than the steps between two calls of alive(), 10ms or more".to_owned())
+            }
+            Error::TokenEpoch { node, .. } => {
+                Some(format!("let everybody read {node}, and let it hold a number; without the node the epoch is 0"))
             }
             Error::PermitsMismatch { .. } => Some("use a path of its own for each semaphore".to_owned()),
             Error::Refused { .. } => Some("check the ACL of the lock's node and of those above it".to_owned()),

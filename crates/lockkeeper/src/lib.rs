@@ -57,6 +57,7 @@ mod admin;
 mod clock;
 mod distributed;
 mod driver;
+mod epoch;
 mod error;
 mod fenced;
 mod guard;
@@ -104,7 +105,7 @@ pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard
 pub use hold::{LostLock, OnLost};
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{
-    Class, ClassError, Dialect, FencingToken, LockPath, Loss, Owner, PathError, Revocation, SessionId,
+    Class, ClassError, Dialect, FencingToken, LockPath, Loss, Owner, PathError, Revocation, SessionId, TokenEpoch,
 };
 pub use multi::{MultiAcquire, MultiGuard};
 pub use mutex::Mutex;
@@ -147,6 +148,8 @@ mod guide {
     #[cfg(feature = "settings")]
     #[doc = include_str!("../../../docs/guide/synchronized.md")]
     struct Synchronized;
+    #[doc = include_str!("../../../docs/guide/fencing.md")]
+    struct Fencing;
 }
 
 /// There is no way in without a guard, none to stay without one, and none to more than was granted.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use lockkeeper_core::helix::ServerClock;
-use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, Trust};
+use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use tracing::{debug, info, warn};
 use crate::Error;
 use crate::clock::Clock;
 use crate::ensemble::{Connection, Ensemble, Opened, Reply};
+use crate::epoch;
 use crate::hold::Hold;
 use crate::lag::Lag;
 use crate::watchdog::{Ward, Watchdog};
@@ -155,6 +156,8 @@ pub(crate) struct Session {
     /// Cancelled once it is closed or over.
     closed: CancellationToken,
     io: Arc<Io>,
+    /// What epoch its tokens are of.
+    epoch: Arc<watch::Sender<epoch::Known>>,
     /// What the session's own writes have shown of the server's time.
     server_clock: Mutex<Option<ServerClock>>,
 }
@@ -179,6 +182,11 @@ impl Session {
             contenders: contenders.clone(),
             patience: timeout,
         };
+        let epoch = Arc::new(watch::Sender::new(epoch::Known::Unknown));
+        let waiting = life.clone();
+        // Who was granted a lock and waits for its token listens to the link anyway.
+        let told = move || waiting.link.send_modify(|_| {});
+        io.spawn(epoch::follow(Arc::downgrade(&ensemble), epoch.clone(), closing.clone(), told));
         let done = closed.clone();
         io.spawn(async move {
             supervisor.run().await;
@@ -194,6 +202,7 @@ impl Session {
             closing,
             closed,
             io,
+            epoch,
             server_clock: Mutex::new(None),
         };
         Arc::new(session)
@@ -257,6 +266,22 @@ impl Session {
         self.life.dependants.fetch_add(1, Ordering::Relaxed);
         self.life.wanted.notify_one();
         Dependant(self.life.clone())
+    }
+
+    /// What is known of the epoch of its tokens. The link's next change tells of more.
+    pub(crate) fn known_epoch(&self) -> epoch::Known {
+        self.epoch.borrow().clone()
+    }
+
+    /// The epoch of its tokens; waits for it in a session just opened. Dropping the future leaves nothing behind.
+    pub(crate) async fn epoch(&self) -> Result<TokenEpoch, Error> {
+        let mut known = self.epoch.subscribe();
+        let known = known.wait_for(|known| *known != epoch::Known::Unknown).await.map(|known| known.clone());
+        match known.unwrap_or(epoch::Known::Over) {
+            epoch::Known::Epoch(epoch) => Ok(epoch),
+            epoch::Known::Unreadable(problem) => Err(epoch::unreadable(problem)),
+            epoch::Known::Unknown | epoch::Known::Over => Err(Error::ConnectionLost { path: epoch::NODE.to_owned() }),
+        }
     }
 
     /// The last estimate of the server's time, if one was made.

@@ -20,6 +20,7 @@ use crate::acl::LockAcl;
 use crate::ensemble::{
     Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Written,
 };
+use crate::epoch;
 use crate::keeper::Reconnect;
 use crate::servers::Servers;
 
@@ -193,7 +194,17 @@ impl Client {
         F: FnOnce(Arc<zk::Client>, String) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
     {
-        let (client, path) = (self.client.clone(), self.full(path));
+        self.reply_at(self.full(path), operation)
+    }
+
+    /// The same on a path as the server knows it.
+    fn reply_at<T, F, Fut>(&self, path: String, operation: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<zk::Client>, String) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
+    {
+        let client = self.client.clone();
         async move {
             match operation(client, path).await {
                 Ok(reply) => Ok(reply),
@@ -302,6 +313,42 @@ impl Ensemble for Client {
         self.reply(path, |client, path| async move {
             let (data, stat, watcher) = client.get_and_watch_data(&path).await?;
             Ok((node(data, &stat), fired(watcher)))
+        })
+    }
+
+    fn epoch(&self) -> Reply<(Option<Node>, Watcher)> {
+        self.reply_at(epoch::NODE.to_owned(), |client, path| async move {
+            loop {
+                // Mostly it is not there, and this is all that is asked.
+                let (stat, watcher) = client.check_and_watch_stat(&path).await?;
+                if stat.is_none() {
+                    return Ok((None, fired(watcher)));
+                }
+                match client.get_and_watch_data(&path).await {
+                    Ok((data, stat, watcher)) => return Ok((Some(node(data, &stat)), fired(watcher))),
+                    Err(zk::Error::NoNode) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        })
+    }
+
+    fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()> {
+        // Everybody must be able to read it, or nobody else gets a token.
+        let acl = if self.acl == LockAcl::Open { LockAcl::Open } else { LockAcl::Visible };
+        let stays = options(Kind::Persistent, acl);
+        self.reply_at(epoch::NODE.to_owned(), move |client, path| async move {
+            if version.is_some() {
+                return client.set_data(&path, &data, version).await.map(drop);
+            }
+            match client.create(&path, &data, &stays).await {
+                Err(zk::Error::NoNode) => {
+                    let (above, _) = path.rsplit_once('/').unwrap_or_default();
+                    client.mkdir(above, &stays).await?;
+                    client.create(&path, &data, &stays).await.map(drop)
+                }
+                made => made.map(drop),
+            }
         })
     }
 

@@ -3,6 +3,8 @@
 pub(crate) mod breaking;
 pub(crate) mod config;
 pub(crate) mod dlq;
+pub(crate) mod epoch;
+pub(crate) mod fence;
 pub(crate) mod list;
 pub(crate) mod requests;
 pub(crate) mod revoke;

@@ -7,6 +7,7 @@ mod config;
 mod deciding;
 mod dlq;
 mod errors;
+mod fencing;
 mod harness;
 mod input;
 mod kinds;

@@ -108,7 +108,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
     let id = uuid::Uuid::new_v4();
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = keeper.session(None).await?;
+        let (session, ensemble) = keeper.session(None).await?;
         let ensemble = &*ensemble;
         // What stands in the journal is what happened, whatever became of the reply.
         if sent {
@@ -138,7 +138,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
             message: contender.message,
             since_ms: as_millis_since_1970(contender.since),
             session: contender.session,
-            token: contender.token,
+            token: contender.token.in_epoch(session.epoch().await?),
             by: keeper.owner().clone(),
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,

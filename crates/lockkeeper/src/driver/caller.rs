@@ -138,7 +138,7 @@ impl Driver {
     pub(super) fn prove_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), Fault>>> {
         let hold = self.caller.hold()?;
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
-        let (node, token) = (format!("{path}/{}", hold.node()), hold.token);
+        let (node, granted_by) = (format!("{path}/{}", hold.node()), self.granted_by);
         let mark = self.attempt.mark.as_ref().map(|mark| format!("{path}/{mark}"));
         self.asked_at = self.session.now();
         let asked = async move {
@@ -149,7 +149,8 @@ impl Driver {
                     None => checked.await,
                     Some(mark) => {
                         let (checked, seen) = tokio::join!(biased; checked, ensemble.read(mark));
-                        let ours = |seen: crate::ensemble::Node| FencingToken::from_zxid(seen.czxid) == token;
+                        let ours =
+                            |seen: crate::ensemble::Node| Some(FencingToken::from_zxid(seen.czxid)) == granted_by;
                         checked.and(seen).and_then(|seen| if ours(seen) { Ok(()) } else { Err(Fault::NoNode) })
                     }
                 };

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, ServerNow, Terms, Wish, transition};
-use lockkeeper_core::{FencingToken, LinkState, Zxid};
+use lockkeeper_core::{FencingToken, LinkState, TokenEpoch, Zxid};
 use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::driver::make_path;
 use crate::ensemble::{Done, Ensemble, Fault, Kind, Reply, Step, Watcher, zxid_of};
+use crate::epoch;
 use crate::hold::Versions;
 use crate::keeper::Lockkeeper;
 use crate::session::Session;
@@ -42,6 +43,8 @@ pub(crate) struct Seat {
 /// The record as it was read.
 pub(crate) struct Look {
     pub(crate) record: Record,
+    /// What the token of a hold by it is of, or why that cannot be told.
+    epoch: Result<TokenEpoch, String>,
     pub(crate) now: ServerNow,
     clock: ServerClock,
     modified_ms: i64,
@@ -173,6 +176,12 @@ impl LockNode {
             Ok(clock) => clock,
             Err(fault) => return self.passing(fault),
         };
+        let over = || Err(Error::ConnectionLost { path: self.path.clone() });
+        let epoch = match seat.reply(seat.session.epoch(), over).await {
+            Ok(epoch) => Ok(epoch),
+            Err(Error::TokenEpoch { problem, .. }) => Err(problem),
+            Err(_) => return Ok(Err(Fault::SessionOver)),
+        };
         let sync: Reply<()> = match seat.behind {
             true => seat.ensemble.sync(&self.path),
             false => Box::pin(std::future::ready(Ok(()))),
@@ -199,6 +208,7 @@ impl LockNode {
                 let unreadable = |problem| Error::NotARecord { path: self.path.clone(), problem };
                 Look {
                     record: Record::from_bytes(&node.data).map_err(unreadable)?,
+                    epoch,
                     now,
                     clock,
                     modified_ms: node.mtime_ms,
@@ -210,6 +220,7 @@ impl LockNode {
             }
             Err(Fault::NoNode) => Look {
                 record: Record::default(),
+                epoch,
                 now,
                 clock,
                 modified_ms: 0,
@@ -231,13 +242,19 @@ impl LockNode {
             Ok(step) => step,
             Err(refusal) => return Ok(Stepped::Refused(refusal)),
         };
+        let epoch = match (&look.epoch, wish) {
+            (Ok(epoch), _) => *epoch,
+            (Err(problem), Wish::Acquire { .. }) => return Err(epoch::unreadable(problem.clone())),
+            // Its token was given out before.
+            (Err(_), _) => TokenEpoch::default(),
+        };
         let Some(record) = step.record else {
-            let token = FencingToken::from_zxid(look.found.zxid);
+            let token = FencingToken::from_zxid(look.found.zxid).in_epoch(epoch);
             return Ok(Stepped::Done { answer: step.answer, token, look: Box::new(look) });
         };
         match self.put(seat, &look.found, &record).await {
             Ok(zxid) => {
-                let (answer, token) = (step.answer, FencingToken::from_zxid(zxid));
+                let (answer, token) = (step.answer, FencingToken::from_zxid(zxid).in_epoch(epoch));
                 let look = Look { record, watcher: None, written: true, ..look };
                 Ok(Stepped::Done { answer, token, look: Box::new(look) })
             }

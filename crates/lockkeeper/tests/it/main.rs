@@ -6,6 +6,7 @@ mod cases;
 mod contract;
 mod counts;
 mod embedded;
+mod epoch;
 mod examples;
 mod faces;
 mod fenced;

@@ -27,14 +27,14 @@ fn a_waiter_goes_on(kind: Kind) {
         let [one, other] = &keepers;
         let guard = kind.mutex(one, "/locks/nightly").acquire().await.unwrap();
         let waiter = tokio::spawn(kind.mutex(other, "/locks/nightly").acquire().into_future());
-        // Both watch what they watch for long: the waiter the holder and itself, the holder itself.
-        eventually("three watches", async || server.stats().watches == 3).await;
+        // Both watch what they watch for long: the waiter the holder and itself, the holder itself, each session the epoch.
+        eventually("five watches", async || server.stats().watches == 5).await;
         server.shutdown().await.unwrap();
         eventually("suspected", async || guard.state() == HoldState::Suspected).await;
 
         let server = Server::start(durable().with_listen(address)).await.unwrap();
         eventually("held again", async || guard.state() == HoldState::Held).await;
-        eventually("three watches again", async || server.stats().watches == 3).await;
+        eventually("five watches again", async || server.stats().watches == 5).await;
         assert!(!waiter.is_finished());
         guard.release().await.unwrap();
         let guard = tokio::time::timeout(PATIENCE, waiter).await.expect("it waits for ever").unwrap().unwrap();

@@ -1,0 +1,66 @@
+//! `lockkeeper fence`: what a job under a lock does to a file, unless a newer holder has been there.
+//!
+//! No server is asked: the token that the job was given is compared with the greatest that the file has seen.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use lockkeeper::FencingToken;
+use lockkeeper_fence::{FencedFile, FileError, FilePass};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::args::FenceArgs;
+use crate::exit::{Code, Failure};
+use crate::settings;
+
+/// The variable that `run` tells its command the token by.
+const TOKEN: &str = "LOCKKEEPER_TOKEN";
+
+/// Replaces a file, or runs a command behind its gate; returns the exit status.
+pub(crate) fn fence(args: FenceArgs) -> Result<u8, Failure> {
+    let token = match args.token {
+        Some(token) => token,
+        None => own_token()?,
+    };
+    let pass = FencedFile::new(&args.file).enter(token)?;
+    if args.command.is_empty() {
+        pass.replace(&mut std::io::stdin().lock())?;
+        return Ok(0);
+    }
+    become_command(&args.command, &pass)
+}
+
+fn own_token() -> Result<FencingToken, Failure> {
+    let none = || {
+        Failure::new(Code::Usage, format!("no token: {TOKEN} is not set"))
+            .hint("run this under `lockkeeper run NAME -- …`, or give --token")
+    };
+    let text = settings::variable(TOKEN).ok_or_else(none)?;
+    if text.contains('\n') {
+        return Err(Failure::new(Code::Usage, format!("{TOKEN} has the tokens of several locks"))
+            .hint("say with --token which of them the file is for"));
+    }
+    text.parse().map_err(|error| Failure::new(Code::Usage, format!("{TOKEN}: {error}")))
+}
+
+/// The command takes this process's place and the open lock along: the gate is shut to others until it and all that it left
+/// running have ended, whatever becomes of us.
+fn become_command(command: &[OsString], pass: &FilePass) -> Result<u8, Failure> {
+    fcntl_setfd(pass, FdFlags::empty()).map_err(|error| Failure::system("cannot pass the lock on", error))?;
+    let (program, words) = command.split_first().expect("looked at before");
+    let error = Command::new(program).args(words).exec();
+    let code = if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::NotExecutable };
+    Err(Failure::new(code, format!("{}: {error}", program.to_string_lossy())))
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Refused { .. } => {
+                Failure::new(Code::Lost, error.to_string()).hint("the lock has gone on to another; this job must end")
+            }
+            error => Failure::new(Code::CannotServe, error.to_string()),
+        }
+    }
+}

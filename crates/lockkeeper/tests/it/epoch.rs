@@ -1,0 +1,134 @@
+//! Tokens beyond the life of an ensemble: refused until the operator has spoken, and above all older ones from then on.
+
+use lockkeeper::{Error, FencingToken, Lockkeeper, TokenEpoch};
+use lockkeeper_fence::{Refused, TokenGate};
+use lockkeeper_server::Server;
+use lockkeeper_testkit::proxy::OpCode;
+use zookeeper_client as zk;
+
+use crate::helix::LONG;
+use crate::support::{STEADY, World, block_on, config, eventually, on_the_embedded_server};
+
+on_the_embedded_server!(
+    an_epoch_costs_one_question_a_session_and_none_a_lock,
+    an_epoch_is_the_whole_ensembles_whatever_the_chroot,
+    an_epoch_that_is_none_gives_no_tokens,
+);
+
+async fn connect(server: &Server) -> Lockkeeper {
+    Lockkeeper::builder().session_timeout(STEADY).connect(&server.connect_string()).await.unwrap()
+}
+
+async fn token(keeper: &Lockkeeper) -> FencingToken {
+    let guard = keeper.mutex("/locks/a").acquire().await.unwrap();
+    let token = guard.token();
+    guard.release().await.unwrap();
+    token
+}
+
+/// The tokens of an ensemble that was rebuilt empty are refused; once the operator has raised the epoch above what the resource has
+/// seen they are above all older ones, in sessions that were open before as well as in new ones, and for every kind of lock.
+#[test]
+fn tokens_of_a_rebuilt_ensemble_are_refused_until_its_epoch_is_raised() {
+    block_on(async {
+        let gate = TokenGate::new();
+        let old = Server::start(config()).await.unwrap();
+        let keeper = connect(&old).await;
+        for _ in 0..5 {
+            drop(gate.enter("catalogue", token(&keeper).await).await.unwrap());
+        }
+        let highest = gate.highest("catalogue").unwrap();
+        keeper.close().await;
+        old.shutdown().await.unwrap();
+
+        let rebuilt = Server::start(config()).await.unwrap();
+        let before = connect(&rebuilt).await;
+        let small = token(&before).await;
+        assert!(matches!(gate.enter("catalogue", small).await, Err(Refused::Stale { .. })));
+        assert_eq!(before.admin().token_epoch().await.unwrap(), TokenEpoch::default());
+
+        let epoch = TokenEpoch::above(highest).unwrap();
+        let held = before.mutex("/locks/held").acquire().await.unwrap();
+        let operator = connect(&rebuilt).await;
+        assert_eq!(operator.admin().raise_token_epoch(epoch).await.unwrap(), epoch);
+        // Never lowered, and raising it again changes nothing.
+        assert_eq!(operator.admin().raise_token_epoch(TokenEpoch::default()).await.unwrap(), epoch);
+        assert_eq!(operator.admin().raise_token_epoch(epoch).await.unwrap(), epoch);
+
+        // A server tells a session of the change before it answers a write that came after: no retry here.
+        let fresh = token(&before).await;
+        assert!(fresh > highest && fresh > held.token());
+        drop(gate.enter("catalogue", fresh).await.unwrap());
+        let next = connect(&rebuilt).await;
+        let later = token(&next).await;
+        assert!(later > fresh);
+        drop(gate.enter("catalogue", later).await.unwrap());
+        assert!(held.is_held(), "it keeps its hold, and its token");
+
+        let leased = next.helix_lock("/locks/leased", LONG).acquire().await.unwrap();
+        let classed = next.priority_lock("/locks/classed").background().acquire().await.unwrap();
+        assert!(leased.token() > later && classed.token() > leased.token());
+        let shown = next.admin().show("/locks/classed").await.unwrap();
+        assert_eq!(shown.holders[0].token, classed.token());
+        leased.release().await.unwrap();
+        drop((classed, held));
+        for keeper in [before, operator, next] {
+            keeper.close().await;
+        }
+        rebuilt.shutdown().await.unwrap();
+    });
+}
+
+async fn an_epoch_costs_one_question_a_session_and_none_a_lock(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    for _ in 0..3 {
+        world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(proxy.counts().requested.of(OpCode::Exists), 1);
+}
+
+/// Transaction ids are the whole ensemble's, so the same lock by two chroots gives tokens in one order.
+async fn an_epoch_is_the_whole_ensembles_whatever_the_chroot(world: &World) {
+    let root = world.lock();
+    let within = world.connect(&format!("{}{root}", world.servers()), STEADY).await;
+    let without = world.keeper().await;
+    let inner = within.mutex("/deep");
+    let outer = without.mutex(&format!("{root}/deep"));
+    let first = inner.acquire().await.unwrap();
+    let token = first.token();
+    first.release().await.unwrap();
+    let epoch = TokenEpoch::new(2).unwrap();
+    within.admin().raise_token_epoch(epoch).await.unwrap();
+    assert_eq!(without.admin().token_epoch().await.unwrap(), epoch);
+    let (mut last, epoch_2) = (token, 2 << 48);
+    for mutex in [&outer, &inner, &outer] {
+        let guard = mutex.acquire().await.unwrap();
+        assert!(guard.token() > last && guard.token().get() > epoch_2);
+        last = guard.token();
+        guard.release().await.unwrap();
+    }
+}
+
+/// Not epoch 0 either: a token that does not grow is worse than none. Permits have none, so nothing keeps them from being held.
+async fn an_epoch_that_is_none_gives_no_tokens(world: &World) {
+    let keeper = world.keeper().await;
+    world.make("/lockkeeper").await;
+    let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+    world.observer.create("/lockkeeper/epoch", b"next", &options).await.unwrap();
+    match world.mutex(&keeper).acquire().await {
+        Err(error @ Error::TokenEpoch { .. }) => {
+            assert!(error.to_string().contains("\"next\"") && error.hint().is_some(), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let leased = keeper.helix_lock(world.path("leased"), LONG).acquire().await;
+    assert!(matches!(leased, Err(Error::TokenEpoch { .. })), "{leased:?}");
+    keeper.semaphore(&world.path("permits"), 2).acquire().await.unwrap().release().await.unwrap();
+    world.queued(0).await;
+    world.observer.set_data("/lockkeeper/epoch", b"1\n", None).await.unwrap();
+    eventually("the session has heard of it", async || keeper.admin().token_epoch().await.is_ok()).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    assert!(guard.token().get() > 1 << 48);
+    guard.release().await.unwrap();
+}
