@@ -1,5 +1,7 @@
 //! The examples, run: each ends without an error, and panics where what it shows is not so.
 
+#[path = "../../examples/fencing.rs"]
+mod fencing;
 #[path = "../../examples/leased.rs"]
 mod leased;
 #[path = "../../examples/mutex.rs"]
