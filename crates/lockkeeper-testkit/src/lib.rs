@@ -13,7 +13,6 @@ pub mod net;
 pub mod postgres;
 mod process;
 pub mod proxy;
-pub mod resource;
 pub mod search;
 pub mod sim;
 pub mod worlds;
