@@ -36,6 +36,7 @@ pub(crate) fn run() -> Result<()> {
     step("inputs that nobody would send", || fuzz::run(&sh, &fuzz::Options::of(20)))?;
     step("ten thousand seeded worlds", || simulate::simulate(&sh, &simulate::Options::usual()))?;
     step("Kazoo's suite against the embedded server", || peers::kazoo(&sh, &[]))?;
+    step("go-zookeeper's suite against the embedded server", || peers::go(&sh, &[]))?;
     step("Apache ZooKeeper", || {
         let distribution = Distribution::install()?;
         SlowFsync::install()?;
@@ -44,7 +45,7 @@ pub(crate) fn run() -> Result<()> {
         Ok(())
     })?;
     step("our server beside Apache's", || match Distribution::fetch(peers::APACHE) {
-        Ok(_) => peers::apache(&sh, peers::SCRIPTS),
+        Ok(_) => peers::apache(&sh, peers::SCRIPTS).and_then(|()| peers::zkcli(&sh)),
         Err(why) => {
             // A build machine may not reach Maven Central; a person runs `cargo xtask peers apache` where that can be.
             eprintln!("NOT COMPARED, for there is no ZooKeeper {}: {why}", peers::APACHE);

@@ -2,6 +2,9 @@
 //!
 //! They were written by people who have never heard of this server, so they are the judges that cannot be tuned.
 
+mod go;
+mod java;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +13,9 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use lockkeeper_testkit::apache::Distribution;
 use xshell::{Shell, cmd};
+
+pub(crate) use go::run as go;
+pub(crate) use java::zkcli;
 
 /// The release of Kazoo whose tests are run.
 const KAZOO: &str = "2.11.0";
@@ -30,8 +36,8 @@ const KAZOO_PASSES: u32 = 389;
 /// Puts one server of ours where the suite wants a cluster of Java's.
 const KAZOO_PLUGIN: &str = include_str!("peers/kazoo_one_server.py");
 
-/// The users that the suite's own cluster has.
-const KAZOO_ACCOUNTS: &str =
+/// The users that the suites' own servers have.
+const ACCOUNTS: &str =
     "super super:D/InIHSb7yEEbrWz8b9l71RjZJU=\nsasl super:super_secret\nsasl jaasuser:jaas_password\n";
 
 #[derive(Debug, Subcommand)]
@@ -41,6 +47,26 @@ pub(crate) enum Command {
         /// Arguments of pytest, such as -k TestLock; with them, any number of passes will do.
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
+    },
+    /// Runs go-zookeeper's tests; needs Go.
+    Go {
+        /// Arguments of go test, such as -run TestIntegration_Lock; with them, any number of passes will do.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
+    /// Types a session into ZooKeeper's command line on Apache's server and on ours; needs Java and Maven.
+    Zkcli,
+    /// Runs tests of ZooKeeper's own Java client; needs Java and Maven.
+    Zookeeper {
+        /// Classes of org.apache.zookeeper, such as test.WatcherTest; with them, any number of passes will do.
+        #[arg(last = true, value_name = "CLASSES")]
+        classes: Vec<String>,
+    },
+    /// Runs tests of Curator; needs Java and Maven.
+    Curator {
+        /// Classes of org.apache.curator.framework, such as imps.TestCreate; with them, any number of passes will do.
+        #[arg(last = true, value_name = "CLASSES")]
+        classes: Vec<String>,
     },
     /// Plays random scripts to Apache's server and to ours and compares all that clients see; needs Java and Maven.
     Apache {
@@ -65,6 +91,10 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     let sh = crate::shell()?;
     match command {
         Command::Kazoo { arguments } => kazoo(&sh, arguments),
+        Command::Go { arguments } => go(&sh, arguments),
+        Command::Zkcli => zkcli(&sh),
+        Command::Zookeeper { classes } => java::run(&sh, &java::ZOOKEEPER, classes),
+        Command::Curator { classes } => java::run(&sh, &java::CURATOR, classes),
         Command::Apache { scripts } => apache(&sh, *scripts),
     }
 }
@@ -83,13 +113,12 @@ pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     let target = target_dir(sh);
     let home = target.join(format!("peers/kazoo-{KAZOO}"));
     install_kazoo(sh, &home)?;
-    // The build that `cargo test` has made already, checks for overflow included; its server is optimised.
-    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
+    let command = command(sh)?;
     let plugin = home.join("plugin");
     fs::create_dir_all(&plugin).with_context(|| format!("making {}", plugin.display()))?;
     fs::write(plugin.join("kazoo_one_server.py"), KAZOO_PLUGIN).context("writing the plugin")?;
     let accounts = plugin.join("accounts");
-    fs::write(&accounts, KAZOO_ACCOUNTS).context("writing the accounts")?;
+    fs::write(&accounts, ACCOUNTS).context("writing the accounts")?;
 
     let least = if arguments.is_empty() { KAZOO_PASSES } else { 0 };
     let _suite = sh.push_dir(home.join(format!("kazoo-{KAZOO}")));
@@ -100,7 +129,7 @@ pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
          kazoo/tests {arguments...}"
     )
     .env("PYTHONPATH", plugin)
-    .env("LOCKKEEPER", target.join("debug/lockkeeper"))
+    .env("LOCKKEEPER", command)
     .env("LOCKKEEPER_ACCOUNTS", accounts)
     .env("LOCKKEEPER_LEAST_PASSES", least.to_string())
     .run()
@@ -155,6 +184,13 @@ fn need_python(sh: &Shell) -> Result<()> {
         bail!(NoPython);
     }
     Ok(())
+}
+
+/// The `lockkeeper` command, built: the build that `cargo test` has made already, checks for overflow included; its server is
+/// optimised.
+fn command(sh: &Shell) -> Result<PathBuf> {
+    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
+    Ok(target_dir(sh).join("debug/lockkeeper"))
 }
 
 /// Where cargo puts what it builds.

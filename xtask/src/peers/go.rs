@@ -1,0 +1,95 @@
+//! The tests of go-zookeeper, unchanged but for how they start a server.
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use xshell::{Shell, cmd};
+
+use super::{ACCOUNTS, target_dir};
+
+/// The release whose tests are run.
+const MODULE: &str = "github.com/go-zookeeper/zk@v1.0.4";
+/// How many pass that ask a server; as many need more than one server or a name that it can be reconfigured by.
+const PASSES: usize = 21;
+
+/// What they take for Apache's start script: the same file of settings, another server.
+const SCRIPT: &str = r#"#!/bin/sh
+of() { sed -n "s/^$1=//p" "$config"; }
+config=$2
+exec "$LOCKKEEPER" serve --listen "127.0.0.1:$(of clientPort)" --data "$(of dataDir)/lockkeeper" --accounts "$LOCKKEEPER_ACCOUNTS"
+"#;
+
+/// What is changed in their harness: it takes a server for healthy by the date in `srvr`, in a form that Apache gave up with
+/// 3.6; and this server is one, not three.
+const CHANGES: [(&str, &str); 2] = [
+    (
+        "_, ok := FLWSrvr(serverAddrs, time.Second)",
+        "ok := true\n\t\tfor _, one := range FLWRuok(serverAddrs, time.Second) {\n\t\t\tok = ok && one\n\t\t}",
+    ),
+    (
+        "\tif testing.Short() {",
+        "\tif size > 1 {\n\t\tt.Skip(\"needs more than one server\")\n\t}\n\tif testing.Short() {",
+    ),
+];
+
+#[derive(Deserialize)]
+struct Download {
+    #[serde(rename = "Dir")]
+    dir: PathBuf,
+}
+
+/// Runs them; with arguments for `go test`, any number of passes will do.
+pub(crate) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
+    if cmd!(sh, "go version").quiet().ignore_stdout().ignore_stderr().run().is_err() {
+        bail!("no Go on this machine: install it (Debian: apt-get install golang-go) and try again");
+    }
+    let home = target_dir(sh).join("peers/go-zookeeper");
+    // Fetched outside the repository, which is no module of Go's.
+    sh.create_dir(&home)?;
+    let told = {
+        let _aside = sh.push_dir(&home);
+        cmd!(sh, "go mod download -json {MODULE}").read().context("go cannot fetch the client")?
+    };
+    let Download { dir } = serde_json::from_str(&told).context("reading what go has fetched")?;
+    let suite = home.join("suite");
+    sh.remove_path(&suite)?;
+    cmd!(sh, "cp -r {dir} {suite}").run()?;
+    // Go keeps its own copy read-only.
+    cmd!(sh, "chmod -R u+w {suite}").run()?;
+    let harness = suite.join("server_help_test.go");
+    let mut text = sh.read_file(&harness)?;
+    for (theirs, ours) in CHANGES {
+        if text.matches(theirs).count() != 1 {
+            bail!("{} is not what it was: no single {theirs:?}", harness.display());
+        }
+        text = text.replace(theirs, ours);
+    }
+    sh.write_file(&harness, text)?;
+    let (script, accounts) = (home.join("bin/zkServer.sh"), home.join("accounts"));
+    sh.write_file(&script, SCRIPT)?;
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).context("making the script executable")?;
+    sh.write_file(&accounts, ACCOUNTS)?;
+    let command = super::command(sh)?;
+
+    let all = ["-run".to_owned(), "TestIntegration".to_owned()];
+    let chosen = if arguments.is_empty() { &all[..] } else { arguments };
+    let _suite = sh.push_dir(&suite);
+    let output = cmd!(sh, "go test -count=1 -timeout 5m -v {chosen...} .")
+        .env("ZOOKEEPER_BIN_PATH", home.join("bin"))
+        .env("LOCKKEEPER", command)
+        .env("LOCKKEEPER_ACCOUNTS", accounts)
+        .ignore_status()
+        .output()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let verdicts: Vec<_> = told.lines().filter(|line| line.starts_with("--- ")).collect();
+    println!("{}", verdicts.join("\n"));
+    if !output.status.success() {
+        bail!("go-zookeeper's tests do not all pass:\n{told}");
+    }
+    let passed = verdicts.iter().filter(|line| line.starts_with("--- PASS")).count();
+    if arguments.is_empty() && passed < PASSES {
+        bail!("only {passed} passed: some were left out");
+    }
+    Ok(())
+}
