@@ -104,6 +104,7 @@ pub(super) fn holder(seen: &Node, owner: &Held) -> ContenderInfo {
         revocation: owner.revocation.as_deref().cloned(),
         since: moment(seen.mtime_ms).unwrap_or(UNIX_EPOCH),
         session: SessionId(0),
+        vanished: false,
         token: FencingToken::from_zxid(seen.mzxid),
         id: None,
     }
