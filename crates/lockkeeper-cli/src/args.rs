@@ -224,7 +224,8 @@ pub(crate) struct RunArgs {
     /// [env: LOCKKEEPER_BACKGROUND_RETRY_DELAY] [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub retry_delay: Option<Duration>,
-    /// Where the command line is kept if it never gets the lock, for lockkeeper dlq: file:PATH, or file, in the state directory
+    /// Where the command line is kept if it never gets the lock, for lockkeeper dlq: file:PATH, or file, in the state directory,
+    /// or kafka:HOST:PORT/TOPIC
     /// [env: LOCKKEEPER_BACKGROUND_DEAD_LETTER, for --background]
     #[arg(long, value_name = "WHERE", conflicts_with = "lease")]
     pub dead_letter: Option<String>,

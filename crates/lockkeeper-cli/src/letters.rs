@@ -17,7 +17,11 @@ use crate::settings::{Place, Settings, state_dir};
 /// The file in the state directory.
 const FILE: &str = "dead-letters.jsonl";
 
-/// Opens a place for dead letters: `file`, `file:PATH`.
+/// The directory in the state directory for what could not be forwarded to a topic yet, one below it for each address.
+#[cfg(feature = "kafka")]
+const SPOOL: &str = "spool";
+
+/// Opens a place for dead letters: `file`, `file:PATH`, `kafka:HOST:PORT/TOPIC`.
 pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
     match place.split_once(':') {
         None if place == "file" => Ok(Arc::new(FileSink::new(state_dir(&settings.all)?.join(FILE)))),
@@ -27,9 +31,28 @@ pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Fa
                 std::path::absolute(path).map_err(|error| Failure::system("cannot tell the directory", error))?;
             Ok(Arc::new(FileSink::new(path)))
         }
-        _ => Err(Failure::new(Code::Usage, format!("{place:?} is no place for dead letters"))
-            .hint("write file:PATH, or file for the one in the state directory")),
+        Some(("kafka", _)) => kafka(place, settings),
+        _ => Err(Failure::new(Code::Usage, format!("{place:?} is no place for dead letters")).hint(
+            "write file:PATH, file for the one in the state directory, or kafka:HOST:PORT/TOPIC for a topic of Kafka's",
+        )),
     }
+}
+
+#[cfg(feature = "kafka")]
+fn kafka(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
+    use lockkeeper::deadletter::{KafkaAddress, KafkaSink};
+    let address: KafkaAddress = place
+        .parse()
+        .map_err(|error: lockkeeper::deadletter::KafkaAddressError| Failure::new(Code::Usage, error.to_string()))?;
+    // A spool is for one topic, so its name is the whole address.
+    let name = address.to_string().replace('%', "%25").replace('/', "%2F");
+    Ok(Arc::new(KafkaSink::open(address, state_dir(&settings.all)?.join(SPOOL).join(name))?))
+}
+
+#[cfg(not(feature = "kafka"))]
+fn kafka(place: &str, _: &Settings) -> Result<Arc<dyn Sink>, Failure> {
+    Err(Failure::new(Code::Usage, format!("{place:?} is a topic of Kafka's, and this lockkeeper was built without"))
+        .hint("build it with the feature kafka: cargo install lockkeeper-cli --features kafka"))
 }
 
 /// A command line of `run`, as a letter keeps it.
