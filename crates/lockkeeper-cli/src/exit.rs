@@ -122,6 +122,7 @@ impl From<Error> for Failure {
             Error::AuthFailed { .. } | Error::Refused { .. } => Code::Refused,
             Error::Timeout { .. }
             | Error::Held { .. }
+            | Error::TooManyWaiters { .. }
             | Error::Cancelled { .. }
             | Error::Evicted { .. }
             | Error::Revoked { .. }

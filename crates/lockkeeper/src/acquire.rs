@@ -61,6 +61,9 @@ impl Kind {
     }
 }
 
+/// Behind how many a call stands in line, unless told otherwise.
+const MAX_WAITERS: usize = 10_000;
+
 /// A request for a lock, not yet made: await it, or give it options first.
 ///
 /// The whole call is bounded by one deadline, opening a session included. When uncontended it costs one create and one list
@@ -79,6 +82,7 @@ pub struct Acquire<G = Guard> {
     message: Option<String>,
     cancel: Option<CancellationToken>,
     create_parents: bool,
+    max_waiters: usize,
     care: Care,
     /// Where it is awaited.
     runtime: Option<Handle>,
@@ -98,6 +102,7 @@ impl<G> Acquire<G> {
             message,
             cancel,
             create_parents,
+            max_waiters: MAX_WAITERS,
             care,
             runtime: None,
             guard: PhantomData,
@@ -130,8 +135,11 @@ impl<G> Acquire<G> {
 
     /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
     pub fn any(self) -> Acquire<Holding> {
-        let Acquire { keeper, kind, once, timeout, message, cancel, create_parents, care, runtime, guard: _ } = self;
-        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, care, runtime, guard: PhantomData }
+        let Acquire {
+            keeper, kind, once, timeout, message, cancel, create_parents, max_waiters, care, runtime, ..
+        } = self;
+        let guard = PhantomData;
+        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, max_waiters, care, runtime, guard }
     }
 
     /// Gives up after `timeout`, counted from the moment the request is awaited, with [`Error::Timeout`].
@@ -143,6 +151,14 @@ impl<G> Acquire<G> {
     /// Says why, for those who ask who holds the lock. Cut at 4096 bytes.
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());
+        self
+    }
+
+    /// Gives up with [`Error::TooManyWaiters`] instead of standing in line behind more than so many; 10 000 unless set.
+    ///
+    /// Everyone's listing is one packet. One of 1 MiB, the usual limit, holds some 17 700 names: a longer line serves nobody.
+    pub fn max_waiters(mut self, waiters: usize) -> Self {
+        self.max_waiters = waiters;
         self
     }
 
@@ -278,7 +294,7 @@ impl Acquire<Holding> {
         caller: oneshot::Sender<Result<Holding, Error>>,
     ) {
         let deadline = self.deadline(started);
-        let Acquire { keeper, once, timeout, message, cancel, create_parents, care, runtime, .. } = self;
+        let Acquire { keeper, once, timeout, message, cancel, create_parents, max_waiters, care, runtime, .. } = self;
         if let Some(runtime) = runtime {
             session.used_from(runtime);
         }
@@ -300,6 +316,7 @@ impl Acquire<Holding> {
             permits,
             mark,
             create_parents,
+            max_waiters,
             once,
             ageing,
             timeout,

@@ -50,6 +50,8 @@ pub(crate) struct Attempt {
     pub(crate) mark: Option<String>,
     /// Make the path where it is missing.
     pub(crate) create_parents: bool,
+    /// Leave at once if more than so many are before.
+    pub(crate) max_waiters: usize,
     /// Leave at once if not first.
     pub(crate) once: bool,
     /// When to enter anew in another class.
@@ -171,6 +173,7 @@ impl Driver {
                 look = Some(self.look(name));
                 self.stop_if_once();
             }
+            self.stop_if_crowded();
             self.tell_if_it_leaves();
             while let Some(command) = self.contender.next_command() {
                 trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);

@@ -134,6 +134,16 @@ pub enum Error {
         /// How many stood before this attempt.
         ahead: Option<usize>,
     },
+    /// The line is longer than the caller wants to stand in.
+    #[error("{ahead} stand in line for {path}, more than {most}")]
+    TooManyWaiters {
+        /// The lock.
+        path: String,
+        /// How many stood before this attempt.
+        ahead: usize,
+        /// How many it would have stood behind.
+        most: usize,
+    },
     /// The caller's token was cancelled.
     #[error("the wait for {path} was cancelled")]
     Cancelled {
@@ -375,6 +385,7 @@ impl Error {
             Error::Unreachable { .. }
                 | Error::Timeout { .. }
                 | Error::Held { .. }
+                | Error::TooManyWaiters { .. }
                 | Error::SessionLost { .. }
                 | Error::ConnectionLost { .. }
                 | Error::Evicted { .. }
@@ -405,6 +416,9 @@ impl Error {
             }
             Error::Unroutable { .. } => Some("add a realm for it; the prefix / has all others".to_owned()),
             Error::NoSuchRequest { .. } => Some("see what is to be decided: lockkeeper requests".to_owned()),
+            Error::TooManyWaiters { path, .. } => Some(format!(
+                "see who holds it: lockkeeper show {path}; then come back later, spread the work over several locks, or raise max_waiters"
+            )),
             Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),
             Error::PermitsMismatch { stated: Some(stated), .. } => {
                 Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))

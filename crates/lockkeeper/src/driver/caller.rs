@@ -267,6 +267,14 @@ impl Driver {
         self.contender.handle(lockkeeper_core::Event::Leave);
     }
 
+    /// Nobody stands in a line that is too long to be listed.
+    pub(super) fn stop_if_crowded(&mut self) {
+        let (ahead, most) = (self.contender.place().map_or(0, |place| place.ahead), self.attempt.max_waiters);
+        if ahead > most && matches!(self.caller, Caller::Waiting(_)) {
+            self.give_up(Error::TooManyWaiters { path: self.attempt.path.clone(), ahead, most });
+        }
+    }
+
     pub(super) fn name_the_holder(&mut self) {
         if let Caller::Refusing { ahead, .. } = &self.caller {
             let (path, ahead) = (self.attempt.path.clone(), Some(*ahead));

@@ -62,7 +62,7 @@ fn seeded_worlds_of_classes_keep_the_contract() {
 /// A slow disk's ghost: the connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to
 /// a server that has not applied the create yet. Without `sync` before the look-up the attempt would queue behind itself.
 #[test]
-fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {
+fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {
     for seed in 0..1000 {
         simulate(async {
             let fixed = |millis| Duration::from_millis(millis)..Duration::from_millis(millis);
