@@ -17,7 +17,7 @@ use lockkeeper_core::FencingToken;
 /// before many resources, each with a lock of its own.
 ///
 /// Cheap to clone; all clones are the same gate. [`TokenGate::new`] forgets with the process: after a restart the first to come
-/// is let in, whoever it is. [`TokenGate::open`] (feature `persistent`) remembers. A key takes some 100 bytes for good.
+/// is let in, whoever it is. `TokenGate::open` (feature `persistent`) remembers. A key takes some 100 bytes for good.
 #[derive(Clone, Default)]
 pub struct TokenGate {
     inner: Arc<Inner>,

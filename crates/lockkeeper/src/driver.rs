@@ -325,7 +325,7 @@ impl Driver {
                     self.granted_by = Some(token);
                     self.hand_over(Grant { name, token: token.in_epoch(epoch) });
                 }
-                epoch::Known::Unreadable(problem) => {
+                epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => {
                     self.granted = None;
                     self.give_up(epoch::unreadable(problem));
                 }

@@ -30,6 +30,8 @@ pub(crate) enum Known {
     Epoch(TokenEpoch),
     /// The node cannot be read, or does not state one.
     Unreadable(String),
+    /// The servers do not let this session ask.
+    Refused(String),
     /// Nothing will be learnt: the session is over.
     Over,
 }
@@ -70,7 +72,7 @@ pub(crate) async fn follow(
                 // The next one waits for the connection.
                 Err(Fault::ConnectionLoss) => {}
                 Err(fault) => {
-                    known.send_replace(Known::Unreadable(fault.to_string()));
+                    known.send_replace(Known::Refused(fault.to_string()));
                     told();
                     return;
                 }

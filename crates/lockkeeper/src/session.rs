@@ -279,7 +279,7 @@ impl Session {
         let known = known.wait_for(|known| *known != epoch::Known::Unknown).await.map(|known| known.clone());
         match known.unwrap_or(epoch::Known::Over) {
             epoch::Known::Epoch(epoch) => Ok(epoch),
-            epoch::Known::Unreadable(problem) => Err(epoch::unreadable(problem)),
+            epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => Err(epoch::unreadable(problem)),
             epoch::Known::Unknown | epoch::Known::Over => Err(Error::ConnectionLost { path: epoch::NODE.to_owned() }),
         }
     }

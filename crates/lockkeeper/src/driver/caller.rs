@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 use super::{Attempt, Driver, Wake, cancelled, passed};
 use crate::Error;
 use crate::ensemble::{Fault, Step};
+use crate::epoch;
 use crate::error::ReleaseError;
 use crate::guard::Holding;
 use crate::hold::{Hold, Request};
@@ -206,7 +207,11 @@ impl Driver {
         match self.caller {
             Caller::Waiting(caller) => {
                 let error = match end {
-                    End::SessionOver => Error::SessionLost { path, loss },
+                    End::SessionOver => match self.session.known_epoch() {
+                        // A server with a secret answers a stranger's first question, which is that one, and ends the session.
+                        epoch::Known::Refused(reason) => Error::Refused { path, reason },
+                        _ => Error::SessionLost { path, loss },
+                    },
                     End::Evicted => Error::Evicted { path, node: self.node },
                     End::ParentVanishes => Error::ParentVanishes { path },
                     End::Revoked => {
