@@ -33,9 +33,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// As CI runs it: few of each, and no chaos, which has a step of its own.
+    /// As CI runs it: few of those that say who holds. Those that are times (b, e, f) say something of a quiet machine only, and
+    /// chaos has a step of its own.
     pub(crate) fn few() -> Options {
-        Options { runs: 3, cuts: 100, chaos: 0, only: "abcdefgh".into() }
+        Options { runs: 3, cuts: 100, chaos: 0, only: "adgh".into() }
     }
 }
 
