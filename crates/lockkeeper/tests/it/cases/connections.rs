@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::{Error, Loss, ReleaseError};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
-use crate::support::{PATIENCE, REQUESTS, STEADY, World, eventually, on_every_server, on_the_embedded_server};
+use crate::support::{PATIENCE, REQUESTS, STEADY, World, asked, eventually, on_every_server, on_the_embedded_server};
 
 on_every_server!(
     case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost,
@@ -13,6 +13,7 @@ on_every_server!(
     case_11_a_release_waits_out_a_lost_delete,
     case_12_a_flapping_connection_leaves_no_node,
     case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed,
+    case_38_a_new_session_looks_only_behind_its_own_create,
 );
 
 on_the_embedded_server!(case_11_a_release_ends_with_the_session);
@@ -189,4 +190,22 @@ async fn case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed(world: &
         assert!(lists <= 2, "watched {watched}: {lists} listings");
     }
     eventually("no one", async || world.queue().await.is_empty()).await;
+}
+
+/// A server that lags behind may show a new session a tree in which the holder is not yet there; but never a tree without what
+/// the session itself has made, and so not without what came before. So who asks first makes its node, then looks.
+async fn case_38_a_new_session_looks_only_behind_its_own_create(world: &World) {
+    let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let before = proxy.records().len();
+    let refused = world.mutex(&keeper).try_acquire().await;
+    assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+    world.queued(1).await;
+    let asked: Vec<OpCode> = asked(world, &proxy, before).into_iter().map(|(op, _)| op).collect();
+    let first = |kinds: &[OpCode]| asked.iter().position(|op| kinds.contains(op));
+    let made = first(&[OpCode::Create, OpCode::Create2]);
+    let looked = first(&[OpCode::GetChildren, OpCode::GetChildren2, OpCode::GetData, OpCode::Exists]);
+    assert!(made.is_some() && made < looked, "{asked:?}");
+    guard.release().await.unwrap();
 }
