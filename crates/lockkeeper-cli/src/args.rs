@@ -140,8 +140,8 @@ absolute path. Of several, all are held or none: they are taken in the order of 
 that no two commands wait for each other.
 
 All who use one lock say the same of it: --shared goes with plain and --exclusive, --permits with
---permits, --class with --class, --lease with --lease. Others at the same path, or two dialects, do
-not see each other.
+--permits, --class with --class, --lease with --lease. Others at the same path, or another
+dialect, are refused: they would not see each other.
 
 The command runs in a process group of its own, with its standard streams untouched, and is told
 of the hold in LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE, of several holds a line each.

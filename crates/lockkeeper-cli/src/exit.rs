@@ -114,7 +114,7 @@ impl From<Error> for Failure {
             | Error::InvalidTls { .. }
             | Error::Duplicate { .. }
             | Error::NoCredential { .. } => Code::Usage,
-            Error::PermitsMismatch { .. } | Error::TokenEpoch { .. } => Code::Mismatch,
+            Error::PermitsMismatch { .. } | Error::OtherLine { .. } | Error::TokenEpoch { .. } => Code::Mismatch,
             Error::Unreachable { .. }
             | Error::ConnectionLost { .. }
             | Error::SessionLost { loss: Loss::Unreachable, .. } => Code::Unreachable,

@@ -34,9 +34,13 @@ impl Class {
     ///
     /// # Errors
     /// If there are none or over eight, or one is no ASCII letter or digit: a `-` ends a class, a `/` a name, and characters
-    /// that sort before the `-` would turn the order of the classes round for those who sort whole names.
+    /// that sort before the `-` would turn the order of the classes round for those who sort whole names. Nor are `lock`, `read`
+    /// and `write` classes: so begin the nodes of the recipes' locks, which know of no classes.
     pub fn new(letters: &str) -> Result<Class, ClassError> {
         let refuse = |reason| Err(ClassError { class: letters.chars().take(60).collect(), reason });
+        if let "lock" | "read" | "write" = letters {
+            return refuse("so begin the nodes of locks without classes");
+        }
         match letters.len() {
             0 => return refuse("it is empty"),
             1..=Self::MAX_LEN => {}
@@ -88,7 +92,14 @@ mod tests {
     /// What C-41 asks of one class.
     #[test]
     fn what_is_no_class_is_refused_with_its_reason() {
-        for (bad, why) in [("", "empty"), ("A-B", "a -"), ("A/B", "a /"), ("ABCDEFGHI", "too long"), ("Ä", "other")] {
+        for (bad, why) in [
+            ("", "empty"),
+            ("A-B", "a -"),
+            ("A/B", "a /"),
+            ("ABCDEFGHI", "too long"),
+            ("Ä", "other"),
+            ("lock", "without classes"),
+        ] {
             let error = Class::new(bad).expect_err(bad).to_string();
             assert!(error.contains(why) && error.contains(&format!("{bad:?}")), "{error}");
         }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::stand_in::LockDelay;
+use crate::stand_in::{LockDelay, StandIn};
 use crate::{Class, Sequence};
 
 /// The id of one attempt to enter a queue, written into the node's name or data.
@@ -118,6 +118,25 @@ pub enum Dialect {
     Contentserv,
 }
 
+/// How somebody else locks a path, where neither sees the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OtherLine {
+    /// With children named in this dialect.
+    Named(Dialect),
+    /// With a leased lock's record in the node itself.
+    Leased,
+}
+
+impl fmt::Display for OtherLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OtherLine::Named(dialect) => write!(f, "nodes in {dialect:?}'s names"),
+            OtherLine::Leased => f.write_str("a leased lock's record"),
+        }
+    }
+}
+
 /// A child's name, read in a dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeName {
@@ -148,9 +167,25 @@ impl Dialect {
         Self::ALL.into_iter().rev().max_by_key(counts).unwrap_or_default()
     }
 
+    /// The dialect of a line that somebody stands in, if any of these names is that of a contender or of what tells of a holder.
+    pub fn of_line<S: AsRef<str>>(names: &[S]) -> Option<Dialect> {
+        let stands = |dialect: &Dialect, name: &str| {
+            dialect.parse(name).is_some() || dialect.mark() == Some(name) || StandIn::read(*dialect, name).is_some()
+        };
+        Self::ALL.into_iter().find(|dialect| names.iter().any(|name| stands(dialect, name.as_ref())))
+    }
+
     /// Whether a name carries its attempt's id and is therefore never used twice.
     pub const fn protects(self) -> bool {
         matches!(self, Dialect::Curator | Dialect::Kazoo)
+    }
+
+    /// The name of the node that marks the holder, where its makers have one.
+    pub const fn mark(self) -> Option<&'static str> {
+        match self {
+            Dialect::Contentserv => Some("privateLock"),
+            Dialect::Curator | Dialect::Recipe | Dialect::Kazoo => None,
+        }
     }
 
     /// The words that ask the holder of such a node to let go, where its makers know one.

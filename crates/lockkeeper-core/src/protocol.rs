@@ -3,7 +3,7 @@
 //! Each command has exactly one event that reports its outcome. All are data, so that a model checker, a simulator and the
 //! network can stand on the other side.
 
-use crate::{AttemptId, Class, FencingToken, LockDelay, SessionId, Zxid};
+use crate::{AttemptId, Class, FencingToken, LockDelay, OtherLine, SessionId, Zxid};
 
 /// Something that happened: the outcome of the command in flight, a watch, or a wish of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,12 +84,14 @@ pub struct Listing<'a> {
     pub names: &'a [String],
     /// The limit that its data states, if asked for; read after the names.
     pub limit: Option<Limit>,
+    /// The parent's data is a leased lock's record.
+    pub leased: bool,
 }
 
 impl<'a> Listing<'a> {
     /// A listing of names alone.
     pub fn of(names: &'a [String]) -> Self {
-        Listing { names, limit: None }
+        Listing { names, limit: None, leased: false }
     }
 }
 
@@ -288,6 +290,8 @@ pub enum End {
     Revoked,
     /// The path states another limit than this attempt's, or, with `None`, something else.
     LimitDiffers(Option<u32>),
+    /// Somebody who came before it locks the path in another way, in which nobody sees it.
+    OtherLine(OtherLine),
 }
 
 /// Where a waiting contender stands.

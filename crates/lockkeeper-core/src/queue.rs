@@ -107,6 +107,21 @@ impl<'a> Queue<'a> {
         &self.unknown
     }
 
+    /// The dialect of a line that somebody before `me` stands in, where that is another one than `ours`.
+    ///
+    /// Two lines on one path do not see each other, so each would have a holder. Both number their nodes by one counter, and
+    /// whoever came later sees the other in its first listing: so it is enough that the later one leaves.
+    pub fn other_line_before(&self, ours: Dialect, me: &str) -> Option<Dialect> {
+        let own = ours.parse(me)?.sequence.get();
+        let before = |name: &str, theirs: Dialect| match theirs.parse(name) {
+            Some(node) => own.wrapping_sub(node.sequence.get()) > 0,
+            // Neither says when it came, and both say that somebody holds.
+            None => theirs.mark() == Some(name) || StandIn::read(theirs, name).is_some(),
+        };
+        let mut others = Dialect::ALL.into_iter().filter(|theirs| *theirs != ours);
+        others.find(|theirs| self.unknown.iter().any(|name| before(name, *theirs)))
+    }
+
     /// Whether the holder's mark is there.
     pub fn has_barrier(&self) -> bool {
         self.barrier
@@ -149,6 +164,50 @@ mod tests {
             ["lock-2147483646", "lock-2147483647", "lock--2147483648", "lock--2147483647"]
         );
         assert_eq!(order(&["lock-0000000000", "lock--000000001"]), ["lock--000000001", "lock-0000000000"]);
+    }
+
+    fn other_line(ours: Dialect, names: &[&str], me: &str) -> Option<Dialect> {
+        Queue::read_with_barrier(ours, ours.mark(), names).other_line_before(ours, me)
+    }
+
+    const KAZOO: &str = "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__";
+    const CURATOR: &str = "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-";
+
+    /// Each dialect but those that count each other's nodes: the later one sees the earlier one, and not the other way round.
+    #[test]
+    fn whoever_comes_later_sees_the_line_of_another_dialect() {
+        let makers = [
+            (Dialect::Curator, CURATOR),
+            (Dialect::Recipe, "read-"),
+            (Dialect::Kazoo, KAZOO),
+            (Dialect::Contentserv, "A-"),
+        ];
+        for (ours, mine) in makers {
+            for (theirs, other) in makers.into_iter().filter(|(theirs, _)| *theirs != ours) {
+                for first in [0, i32::MAX, i32::MIN, -2] {
+                    let [first, second] = [first, first.wrapping_add(1)].map(crate::Sequence::new);
+                    let (older, newer) = (format!("{mine}{first}"), format!("{other}{second}"));
+                    let names = [older.as_str(), newer.as_str()];
+                    assert_eq!(other_line(ours, &names, &older), None, "{names:?}");
+                    assert_eq!(other_line(theirs, &names, &newer), Some(ours), "{names:?}");
+                }
+            }
+        }
+        assert_eq!(
+            other_line(Dialect::Recipe, &["__READ__0000000000", "lock-0000000001"], "lock-0000000001"),
+            Some(Dialect::Curator)
+        );
+    }
+
+    #[test]
+    fn a_mark_or_a_stand_in_is_of_a_line_that_has_a_holder() {
+        let me = format!("{CURATOR}0000000000");
+        assert_eq!(other_line(Dialect::Curator, &["privateLock", &me], &me), Some(Dialect::Contentserv));
+        let classes = ["privateLock", "A-0000000003", "B-0000000001"];
+        assert_eq!(other_line(Dialect::Contentserv, &classes, "A-0000000003"), None, "its own line's");
+        let stand_in = "_s_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-x-d30000";
+        assert_eq!(other_line(Dialect::Kazoo, &[stand_in], &format!("{KAZOO}0000000001")), Some(Dialect::Curator));
+        assert_eq!(other_line(Dialect::Curator, &[stand_in, &me], &me), None, "its own line's");
     }
 
     #[test]

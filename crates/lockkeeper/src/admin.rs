@@ -23,7 +23,7 @@ use lockkeeper_core::{
 use serde::{Serialize, Serializer};
 
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Node, Watcher};
+use crate::ensemble::{Children, Ensemble, Fault, Node, Watcher};
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
 
@@ -221,7 +221,7 @@ impl Admin {
     pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
         let path = LockPath::parse(path)?;
         let shown = self.on_session(move |ensemble| async move {
-            let names = ensemble.list(path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?;
+            let names = ensemble.list(path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?.names;
             let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
             if info.is_quiet()
                 && let Ok(seen) = ensemble.read(path.as_str()).await
@@ -263,7 +263,7 @@ impl Admin {
                         // Gone since its parent was listed, or a root nobody made yet.
                         Err(Fault::NoNode) => {}
                         Err(fault) => return Err(refused(&path, fault)),
-                        Ok(names) => {
+                        Ok(Children { names, .. }) => {
                             let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
                             let above = path.trim_end_matches('/');
                             let below = info.unknown.iter().map(|name| format!("{above}/{name}"));

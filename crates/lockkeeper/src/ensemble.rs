@@ -89,6 +89,17 @@ pub struct Node {
     pub version: i32,
     /// The session it dies with; 0 if it stays.
     pub owner: SessionId,
+    /// How many children it has.
+    pub children: usize,
+}
+
+/// What a node has below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Children {
+    /// Their names.
+    pub names: Vec<String>,
+    /// How many bytes of data the node itself has.
+    pub data_len: usize,
 }
 
 /// A node that was written.
@@ -206,9 +217,9 @@ pub trait Ensemble: Send + Sync + 'static {
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written>;
     /// All of these steps or none, in one transaction: what each did.
     fn transact(&self, steps: Vec<Step>) -> Reply<Vec<Done>, Undone>;
-    /// Lists the names of a node's children.
-    fn list(&self, path: &str) -> Reply<Vec<String>>;
-    /// Lists them and watches for other ones.
+    /// Lists a node's children.
+    fn list(&self, path: &str) -> Reply<Children>;
+    /// Lists their names and watches for other ones.
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)>;
     /// Reads a node.
     fn read(&self, path: &str) -> Reply<Node>;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper_core::{ClassError, Loss, PathError, Revocation};
+use lockkeeper_core::{ClassError, Dialect, Loss, OtherLine, PathError, Revocation};
 
 use crate::acl::LockAcl;
 use crate::admin::ContenderInfo;
@@ -39,6 +39,14 @@ pub enum Error {
         ours: u32,
         /// How many the path states; `None` if its data is of another make.
         stated: Option<u32>,
+    },
+    /// Others came before this attempt who lock the path in a way in which neither sees the other: two would hold it.
+    #[error("{path}: others lock it with {theirs}, and would not see this one")]
+    OtherLine {
+        /// The lock.
+        path: String,
+        /// How they do.
+        theirs: OtherLine,
     },
     /// Somebody asked this attempt to withdraw before it was granted.
     #[error("the wait for {path} was called off by {by}")]
@@ -423,6 +431,16 @@ impl Error {
             Error::PermitsMismatch { stated: Some(stated), .. } => {
                 Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
             }
+            Error::OtherLine { path, theirs } => Some(format!(
+                "all who use the path must lock it in the same way ({}), or this one needs a path of its own; see who is there: lockkeeper show {path}",
+                match theirs {
+                    OtherLine::Named(Dialect::Curator) => "without --dialect and without a class",
+                    OtherLine::Named(Dialect::Recipe) => "--dialect recipe",
+                    OtherLine::Named(Dialect::Kazoo) => "--dialect kazoo",
+                    OtherLine::Named(_) => "--foreground, --background or --class",
+                    _ => "--lease",
+                }
+            )),
             Error::Forked => Some("connect after the fork, in the child".to_owned()),
             Error::InvalidLockDelay { .. } => Some(
                 "give one from 1ms to 1h, to a mutex, a reader, a writer or a semaphore in Curator's names".to_owned(),

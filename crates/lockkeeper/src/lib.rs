@@ -105,7 +105,8 @@ pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard
 pub use hold::{LostLock, OnLost};
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{
-    Class, ClassError, Dialect, FencingToken, LockPath, Loss, Owner, PathError, Revocation, SessionId, TokenEpoch,
+    Class, ClassError, Dialect, FencingToken, LockPath, Loss, OtherLine, Owner, PathError, Revocation, SessionId,
+    TokenEpoch,
 };
 pub use multi::{MultiAcquire, MultiGuard};
 pub use mutex::Mutex;

@@ -9,7 +9,7 @@ use crate::acquire::{Acquire, Kind};
 use crate::keeper::Lockkeeper;
 
 /// The node that marks the holder.
-pub(crate) const BARRIER: &str = "privateLock";
+pub(crate) const BARRIER: &str = Dialect::Contentserv.mark().expect("it has one");
 
 /// A lock for one holder, for which the foreground is served before the background; within a class, first come, first served.
 ///

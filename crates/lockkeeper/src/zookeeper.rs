@@ -18,7 +18,8 @@ use zookeeper_client as zk;
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{
-    Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Written,
+    Children, Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher,
+    Written,
 };
 use crate::epoch;
 use crate::keeper::Reconnect;
@@ -291,8 +292,11 @@ impl Ensemble for Client {
         .boxed()
     }
 
-    fn list(&self, path: &str) -> Reply<Vec<String>> {
-        self.reply(path, |client, path| async move { client.list_children(&path).await })
+    fn list(&self, path: &str) -> Reply<Children> {
+        self.reply(path, |client, path| async move {
+            let (names, stat) = client.get_children(&path).await?;
+            Ok(Children { names, data_len: usize::try_from(stat.data_length).unwrap_or(0) })
+        })
     }
 
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)> {
@@ -380,6 +384,7 @@ fn node(data: Vec<u8>, stat: &zk::Stat) -> Node {
         mtime_ms: stat.mtime,
         version: stat.version,
         owner: SessionId(stat.ephemeral_owner),
+        children: usize::try_from(stat.num_children).unwrap_or(0),
     }
 }
 

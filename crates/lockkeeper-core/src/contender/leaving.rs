@@ -2,6 +2,7 @@
 
 use super::standing::Barrier;
 use super::{Contender, Flight};
+use crate::OtherLine;
 use crate::protocol::{Command, End, Failure};
 
 /// Why it leaves.
@@ -21,6 +22,8 @@ pub(super) enum Leaving {
     Revoked,
     /// The path states another limit, or something else.
     LimitDiffers(Option<u32>),
+    /// Somebody locks the path in another way.
+    OtherLine(OtherLine),
 }
 
 impl Contender {
@@ -49,6 +52,7 @@ impl Contender {
             Leaving::ParentVanishes => End::ParentVanishes,
             Leaving::Revoked => End::Revoked,
             Leaving::LimitDiffers(stated) => End::LimitDiffers(stated),
+            Leaving::OtherLine(theirs) => End::OtherLine(theirs),
         })
     }
 

@@ -3,7 +3,7 @@
 use super::standing::Barrier;
 use super::{Contender, Flight, Leaving, MAX_PARENTS_MADE, Own};
 use crate::protocol::{Failure, Inspection, Limit, Listing, Place};
-use crate::{Class, Mode, Queue, Verdict, Watch, Zxid, decide, decide_as_reader};
+use crate::{Class, Mode, OtherLine, Queue, Verdict, Watch, Zxid, decide, decide_as_reader};
 
 /// What keeps it from going on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +127,11 @@ impl Contender {
         if !self.waits() {
             return;
         }
+        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), listing.names);
+        let leased = listing.leased.then_some(OtherLine::Leased);
+        if let Some(theirs) = queue.other_line_before(self.dialect, own).map(OtherLine::Named).or(leased) {
+            return self.leave_because(Leaving::OtherLine(theirs));
+        }
         if let Some(ours) = self.discipline.permits() {
             match listing.limit {
                 Some(Limit::Permits(limit)) if limit == ours => {}
@@ -136,7 +141,6 @@ impl Contender {
                 None => return,
             }
         }
-        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), listing.names);
         if self.doubted {
             // A second node of this attempt, from a create thought lost, would block us from the front for ever.
             let second = |e: &&crate::Entry<'_>| e.id == Some(self.id) && e.name != own;

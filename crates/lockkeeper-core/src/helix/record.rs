@@ -133,6 +133,10 @@ impl Record {
         self.owner.is_none() && self.request.is_none()
     }
 
+    /// No record of somebody is shorter: `{"id":"LOCK","simpleFields":{"OWNER":"a"}}`. An address, which is what Curator writes into a
+    /// node that is given no data, is.
+    pub const SHORTEST: usize = 41;
+
     /// Reads a node's bytes.
     ///
     /// # Errors

@@ -304,7 +304,7 @@ fn in_turn(world: &World, state: &State) -> bool {
 fn no_dead_end(world: &World, state: &State) -> bool {
     let budget = &world.budget;
     state.clients.iter().enumerate().all(|(i, client)| match client.life {
-        Life::Ended(End::Stuck | End::Refused | End::ParentVanishes) => false,
+        Life::Ended(End::Stuck | End::Refused | End::ParentVanishes | End::OtherLine(_)) => false,
         Life::Ended(End::Evicted) => budget.evictions > 0,
         Life::Ended(End::Revoked) => budget.words + budget.asks > 0,
         Life::Ended(End::LimitDiffers(stated)) => {

@@ -62,7 +62,7 @@ impl Step<'_> {
     /// Tells of a listing, with the limit where limits are.
     fn listing<'a>(&self, i: u8, names: &'a [String]) -> Listing<'a> {
         let limit = self.world.discipline.permits().map(|_| self.view(i).limit);
-        Listing { names, limit }
+        Listing { names, limit, leased: false }
     }
 
     fn entered(&mut self, i: u8, node: Node, listed: Result<Vec<String>, Failure>) {

@@ -149,7 +149,7 @@ impl Fault {
             }
             Fault::MidFrame => {
                 let (bytes, answer) = (chaos.rng.usize(1..40), chaos.rng.bool());
-                let ops = [OpCode::CREATES, &[OpCode::Delete, OpCode::GetChildren]].concat();
+                let ops = [OpCode::CREATES, &[OpCode::Delete, OpCode::GetChildren2]].concat();
                 let where_ = if answer { "an answer" } else { "a request" };
                 return Ok(frame(chaos, say, &format!("after {bytes} bytes of {where_}"), |proxy| {
                     let frame = proxy.on_any(&ops).path("/chaos").by(Cut::Reset);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::ensemble::{
-    Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Written,
+    Children, Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher,
+    Written,
 };
 use lockkeeper::{Loss, SessionId};
 use lockkeeper_core::Zxid;
@@ -147,9 +148,9 @@ impl Ensemble for Client {
         .boxed()
     }
 
-    fn list(&self, path: &str) -> Reply<Vec<String>> {
+    fn list(&self, path: &str) -> Reply<Children> {
         let list = WatchedPath { path: path.to_owned(), watch: false };
-        self.ask(Request::GetChildren(list), |answer| names(&answer.response))
+        self.ask(Request::GetChildren2(list), |answer| children(&answer.response))
     }
 
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)> {
@@ -223,6 +224,15 @@ fn names(response: &Response) -> Option<Vec<String>> {
     }
 }
 
+fn children(response: &Response) -> Option<Children> {
+    match response {
+        Response::Children { stat: Some(stat), .. } => {
+            Some(Children { names: names(response)?, data_len: usize::try_from(stat.data_length).unwrap_or(0) })
+        }
+        _ => None,
+    }
+}
+
 fn written(stat: &Stat) -> Written {
     Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime }
 }
@@ -237,6 +247,7 @@ fn node(response: Response) -> Option<Node> {
             mtime_ms: stat.mtime,
             version: stat.version,
             owner: SessionId(stat.ephemeral_owner),
+            children: usize::try_from(stat.num_children).unwrap_or(0),
         }),
         _ => None,
     }

@@ -206,7 +206,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Create(_) => "create",
         Request::Delete(_) => "delete",
         Request::GetData(_) => "getData",
-        Request::GetChildren(_) => "getChildren",
+        Request::GetChildren(_) | Request::GetChildren2(_) => "getChildren",
         Request::Sync { .. } => "sync",
         Request::Ping => "ping",
         Request::SetWatches(_) => "setWatches",

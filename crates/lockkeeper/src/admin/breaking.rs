@@ -189,7 +189,7 @@ struct Freed {
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
-    let names = ensemble.list(path).await.map_err(|fault| refused(path, fault))?;
+    let names = ensemble.list(path).await.map_err(|fault| refused(path, fault))?.names;
     let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
     if lock.is_quiet() {
         // The one above first: then its version is no newer than the record.

@@ -159,7 +159,7 @@ async fn names(ensemble: &dyn Ensemble) -> Result<Vec<String>, Fault> {
     match ensemble.list(ROOT).await {
         // Nobody has broken anything yet.
         Err(Fault::NoNode) => Ok(Vec::new()),
-        listed => listed,
+        listed => Ok(listed?.names),
     }
 }
 

@@ -104,7 +104,7 @@ impl Admin {
         let root = if root == "/" { String::new() } else { LockPath::parse(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let names = match ensemble.list(ROOT).await {
-                Ok(names) => names,
+                Ok(listed) => listed.names,
                 Err(Fault::NoNode) => return Ok(Vec::new()),
                 Err(fault) => return Err(refused(ROOT, fault)),
             };

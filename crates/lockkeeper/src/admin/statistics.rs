@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admin, READS_IN_FLIGHT, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Kind};
+use crate::ensemble::{Children, Ensemble, Fault, Kind};
 use crate::keeper::Lockkeeper;
 
 /// The node above all locks'.
@@ -167,7 +167,7 @@ async fn make(ensemble: &dyn Ensemble) -> Result<(), Fault> {
 
 /// Deletes those that nobody wrote for the longest time, if there are too many. What fails is left to the next new lock.
 async fn prune(ensemble: &dyn Ensemble) {
-    let Ok(names) = ensemble.list(ROOT).await else { return };
+    let Ok(Children { names, .. }) = ensemble.list(ROOT).await else { return };
     if names.len() <= LOCKS {
         return;
     }

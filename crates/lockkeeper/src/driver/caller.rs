@@ -221,6 +221,7 @@ impl Driver {
                     End::LimitDiffers(stated) => {
                         Error::PermitsMismatch { path, ours: permits.unwrap_or_default(), stated }
                     }
+                    End::OtherLine(theirs) => Error::OtherLine { path, theirs },
                     End::Refused | End::Stuck | End::Left => {
                         Error::Refused { path, reason: refusal.unwrap_or_else(|| "no reason given".to_owned()) }
                     }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use lockkeeper_core::helix::Record;
 use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, PathRecord, Payload, Revocation, Testimony, Zxid};
 
-use crate::ensemble::{Ensemble, Fault, Kind, Node, Reply, Step, Watcher, zxid_of};
+use crate::ensemble::{Children, Ensemble, Fault, Kind, Node, Reply, Step, Watcher, zxid_of};
 
 /// The outcome of an operation.
 pub(super) enum Outcome {
@@ -44,11 +45,12 @@ impl Outcome {
 pub(super) struct Seen {
     names: Vec<String>,
     limit: Option<Limit>,
+    leased: bool,
 }
 
 impl Seen {
     pub(super) fn listing(&self) -> Listing<'_> {
-        Listing { names: &self.names, limit: self.limit }
+        Listing { names: &self.names, limit: self.limit, leased: self.leased }
     }
 }
 
@@ -112,7 +114,9 @@ impl Operations<'_> {
                 async move {
                     let (listed, limit) = tokio::join!(biased; list, limit);
                     Outcome::Listed(
-                        listed.and_then(|(names, watcher)| Ok((Seen { names, limit: limit? }, Some(watcher)))),
+                        listed.and_then(|(names, watcher)| {
+                            Ok((Seen { names, limit: limit?, leased: false }, Some(watcher)))
+                        }),
                     )
                 }
                 .boxed()
@@ -194,12 +198,18 @@ impl Operations<'_> {
         zxid.map(outcome).boxed()
     }
 
-    /// A listing, and the parent's limit behind it if that is wanted.
-    fn look(&self, list: Reply<Vec<String>>, limit: bool) -> Reply<Seen> {
+    /// A listing, and the parent's limit behind it if that is wanted. If it is not, and the parent has data that may be a leased lock's
+    /// record, one read more.
+    fn look(&self, list: Reply<Children>, limit: bool) -> Reply<Seen> {
         let limit = self.limit(limit);
+        let (ensemble, path) = (self.ensemble.clone(), self.path.to_owned());
         async move {
-            let (names, limit) = tokio::join!(biased; list, limit);
-            Ok(Seen { names: names?, limit: limit? })
+            let (listed, limit) = tokio::join!(biased; list, limit);
+            let (Children { names, data_len }, limit) = (listed?, limit?);
+            let leased = limit.is_none()
+                && data_len >= Record::SHORTEST
+                && Record::from_bytes(&ensemble.read(&path).await?.data).is_ok_and(|record| !record.is_free());
+            Ok(Seen { names, limit, leased })
         }
         .boxed()
     }

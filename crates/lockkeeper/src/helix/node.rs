@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, ServerNow, Terms, Wish, transition};
-use lockkeeper_core::{FencingToken, LinkState, TokenEpoch, Zxid};
+use lockkeeper_core::{Dialect, FencingToken, LinkState, OtherLine, TokenEpoch, Zxid};
 use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::driver::make_path;
-use crate::ensemble::{Done, Ensemble, Fault, Kind, Reply, Step, Watcher, zxid_of};
+use crate::ensemble::{Children, Done, Ensemble, Fault, Kind, Reply, Step, Watcher, zxid_of};
 use crate::epoch;
 use crate::hold::Versions;
 use crate::keeper::Lockkeeper;
@@ -51,6 +51,8 @@ pub(crate) struct Look {
     found: Found,
     /// The transaction that made the node.
     czxid: Option<Zxid>,
+    /// How many children the node has.
+    pub(crate) children: usize,
     /// Fires at the next change; `None` where there is no node, or where it was written since.
     pub(crate) watcher: Option<Watcher>,
     /// It was written since, and is what was written.
@@ -214,6 +216,7 @@ impl LockNode {
                     modified_ms: node.mtime_ms,
                     found: Found { version: Some(node.version), zxid: node.mzxid, parent },
                     czxid: Some(node.czxid),
+                    children: node.children,
                     watcher: Some(watcher),
                     written: false,
                 }
@@ -226,6 +229,7 @@ impl LockNode {
                 modified_ms: 0,
                 found: Found { version: None, zxid: Zxid(0), parent },
                 czxid: None,
+                children: 0,
                 watcher: None,
                 written: false,
             },
@@ -269,6 +273,27 @@ impl LockNode {
                 Ok(Stepped::Again)
             }
             Err(fault) => Err(self.refused(&fault)),
+        }
+    }
+
+    /// Nobody else may lock the path with children of the node: neither would see the other. One listing where there are any.
+    ///
+    /// # Errors
+    /// `Ok(Err(fault))` as in [`LockNode::look`].
+    pub(crate) async fn refuse_other_lines(
+        &self,
+        seat: &mut Seat,
+        children: usize,
+    ) -> Result<Result<(), Fault>, Error> {
+        if children == 0 {
+            return Ok(Ok(()));
+        }
+        match seat.reply(seat.ensemble.list(&self.path), || Err(Fault::SessionOver)).await {
+            Ok(Children { names, .. }) => match Dialect::of_line(&names).map(OtherLine::Named) {
+                Some(theirs) => Err(Error::OtherLine { path: self.path.clone(), theirs }),
+                None => Ok(Ok(())),
+            },
+            Err(fault) => self.passing(fault),
         }
     }
 

@@ -107,6 +107,12 @@ impl Request {
                     continue;
                 }
             };
+            if look.record.is_free()
+                && let Err(fault) = self.node.refuse_other_lines(seat, look.children).await?
+            {
+                seat.recover(&self.keeper, &fault).await?;
+                continue;
+            }
             let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
             let give_up_ms = *give_up_ms.get_or_insert(look.now.latest_ms.saturating_add(waiting_ms));
             if self.caller.is_closed() {

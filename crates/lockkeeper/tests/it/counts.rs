@@ -38,7 +38,7 @@ async fn an_uncontended_cycle_costs_a_create_a_list_and_a_delete(world: &World) 
     }
     let mut asked = asked(&before, &world.embedded().stats());
     let reads = asked.remove(&Op::GetData).unwrap_or(0);
-    assert_eq!(asked, BTreeMap::from([(Op::Create2, CYCLES), (Op::GetChildren, CYCLES), (Op::Delete, CYCLES)]));
+    assert_eq!(asked, BTreeMap::from([(Op::Create2, CYCLES), (Op::GetChildren2, CYCLES), (Op::Delete, CYCLES)]));
     // An unprotected name is looked at before it is deleted.
     let least = if world.kind == Kind::Recipe { CYCLES } else { 0 };
     assert!((least..least + CYCLES / 4).contains(&reads), "{reads} reads");
@@ -117,7 +117,7 @@ async fn a_removed_waiter_asks_for_nothing_more(world: &World) {
     let since = waiting.counts().since(&before);
     // The question just asked is a listing and a read of the holder; the watch on the holder is taken back; and one sync
     // shows that it was not the session's end that took the node.
-    let asked = [OpCode::GetChildren, OpCode::GetData, OpCode::RemoveWatches, OpCode::Sync];
+    let asked = [OpCode::GetChildren2, OpCode::GetData, OpCode::RemoveWatches, OpCode::Sync];
     let asked = asked.map(|op| since.requested.of(op));
     assert_eq!((asked, since.requested.total(), since.watch_events), ([1, 1, 1, 1], 4, 1), "{since:?}");
     guard.release().await.unwrap();

@@ -104,7 +104,7 @@ async fn a_waiter_in_the_middle_that_leaves_passes_its_place_on(world: &World) {
     leaves.abort();
     watches_set(&proxy, 4).await;
     assert!(last.waits());
-    let looks = |name: &str| [(OpCode::GetChildren, String::new()), (OpCode::GetData, format!("/{name}"))];
+    let looks = |name: &str| [(OpCode::GetChildren2, String::new()), (OpCode::GetData, format!("/{name}"))];
     assert_eq!(asked(world, &proxy, since), [looks(&queue[1]), looks(&queue[0])].concat());
 
     guard.release().await.unwrap();

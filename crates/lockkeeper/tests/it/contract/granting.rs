@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, FencingToken, HoldState};
+use lockkeeper::{Dialect, Error, FencingToken, HoldState, OtherLine};
 
 use crate::support::{Held, Kind, PATIENCE, World, eventually, for_every_kind, grew};
 
@@ -16,6 +16,7 @@ for_every_kind!(
     a_try_names_the_holder_and_leaves_no_node,
     a_handle_contends_with_itself,
     locks_of_different_paths_do_not_know_each_other,
+    a_path_has_the_line_of_one_dialect,
     children_of_no_dialect_block_nobody,
     contenders_of_other_makes_stand_in_the_same_line,
     a_short_break_suspects_the_hold_and_gives_it_back,
@@ -199,6 +200,30 @@ async fn children_of_no_dialect_block_nobody(world: &World) {
     assert_eq!(world.queue().await.len(), foreign.len());
     for name in foreign {
         world.remove(&format!("{}/{name}", world.lock())).await;
+    }
+}
+
+/// Neither line sees the other, so each would have a holder: whoever comes later is refused, by name, and leaves nothing.
+async fn a_path_has_the_line_of_one_dialect(world: &World) {
+    let (first, keeper) = (world.keeper().await, world.keeper().await);
+    // Of the recipes a reader: Curator's dialect, too, counts the node of their mutex.
+    let others = [Kind::Native, Kind::RecipeRead, Kind::Kazoo, Kind::Foreground];
+    for other in others.into_iter().filter(|other| other.dialect() != world.kind.dialect()) {
+        let guard = other.lock(&first, &world.lock()).acquire().await.unwrap();
+        for request in [world.subject(&keeper).acquire(), world.subject(&keeper).try_acquire()] {
+            match request.await {
+                Err(error @ Error::OtherLine { theirs, .. }) => {
+                    assert_eq!(theirs, OtherLine::Named(other.dialect()));
+                    assert!(!error.is_retryable() && error.hint().is_some(), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        world.queued(1).await;
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+        world.subject(&keeper).try_acquire().await.unwrap().release().await.unwrap();
+        world.remove(&world.lock()).await;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::helix::{DistributedLock, HelixLock, LockInfo, QueueLock, Scope, Unlocked};
-use lockkeeper::{Error, HoldState, Loss};
+use lockkeeper::{Dialect, Error, HoldState, Loss, OtherLine};
 use lockkeeper_core::helix::Record;
 
 use super::{LONG, info, lock, on_every_record_server, stored};
@@ -21,6 +21,7 @@ on_every_record_server!(
     a_freed_lock_is_free_at_once_and_leaves_nothing,
     what_cannot_be_is_refused_before_anything_is_sent,
     something_else_in_the_node_is_left_alone,
+    a_queue_and_a_record_at_one_path_refuse_each_other,
 );
 
 /// H-01: true or false at once, whoever asks a second time included.
@@ -235,4 +236,22 @@ async fn something_else_in_the_node_is_left_alone(world: &World) {
     assert!(matches!(a.acquire().await, Err(Error::NotARecord { .. })));
     assert!(matches!(a.unlock().await, Err(Error::NotARecord { .. })));
     assert_eq!(world.observer.get_data(&world.lock()).await.unwrap().0, b"10.1.2.3");
+}
+
+/// Neither protocol counts the other's nodes, so both would hold: whoever comes later is told.
+async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (leased, queued) = (lock(world, &one, "a"), other.mutex(&world.lock()));
+    let guard = queued.acquire().await.unwrap();
+    let theirs = OtherLine::Named(Dialect::Curator);
+    assert!(matches!(leased.try_lock().await, Err(Error::OtherLine { theirs: told, .. }) if told == theirs));
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    assert!(leased.try_lock().await.unwrap());
+    for refused in [queued.try_acquire().await, queued.acquire().await] {
+        assert!(matches!(refused, Err(Error::OtherLine { theirs: OtherLine::Leased, .. })), "{refused:?}");
+    }
+    assert!(leased.is_current_owner().await.unwrap());
+    DistributedLock::unlock(&leased).await.unwrap();
+    queued.try_acquire().await.unwrap().release().await.unwrap();
 }
