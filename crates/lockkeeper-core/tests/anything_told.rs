@@ -175,7 +175,7 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
     };
     let listing = |look: &Result<Look, Failure>| look.as_ref().map(pick).map_err(|failure| *failure);
     fn shown(look: &Result<(Vec<String>, Option<Limit>), Failure>) -> Result<Listing<'_>, Failure> {
-        look.as_ref().map(|(names, limit)| Listing { names, limit: *limit }).map_err(|failure| *failure)
+        look.as_ref().map(|(names, limit)| Listing { names, limit: *limit, leased: false }).map_err(|failure| *failure)
     }
     match told {
         Told::Entered(created, look) => {
