@@ -10,6 +10,7 @@ use lockkeeper::helix::{CleanupAlert, Decision};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::commands::requests::FactsView;
 use crate::output::Printer;
 
 /// More than this is not read of an answer.
@@ -34,15 +35,8 @@ struct AlertView<'a> {
     event: &'static str,
     /// What `lockkeeper approve --id` takes.
     request: Option<&'a str>,
-    path: &'a str,
-    owner: &'a str,
-    owner_message: Option<&'a str>,
-    owner_priority: i32,
-    elapsed_ms: u64,
-    allotted_ms: u64,
-    requestor: &'a str,
-    requestor_message: Option<&'a str>,
-    requestor_priority: i32,
+    #[serde(flatten)]
+    facts: FactsView<'a>,
 }
 
 /// An answer given at once.
@@ -65,20 +59,8 @@ enum Word {
 impl Alerts {
     /// Tells all, and resolves if one of them decides at once. Dropping the future kills the command.
     pub(crate) async fn raise(self, alert: CleanupAlert) -> Decision {
-        let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let view = AlertView {
-            event: "cleanup_unfinished",
-            request: alert.request.as_deref(),
-            path: &alert.path,
-            owner: &alert.owner,
-            owner_message: alert.owner_message.as_deref(),
-            owner_priority: alert.owner_priority,
-            elapsed_ms: millis(alert.elapsed),
-            allotted_ms: millis(alert.allotted),
-            requestor: &alert.requestor,
-            requestor_message: alert.requestor_message.as_deref(),
-            requestor_priority: alert.requestor_priority,
-        };
+        let (request, facts) = (alert.request.as_deref(), alert.facts());
+        let view = AlertView { event: "cleanup_unfinished", request, facts: FactsView::of(&facts) };
         let body = serde_json::to_string(&view).expect("structs of strings and numbers always serialise");
         let mut told: Vec<BoxFuture<'_, Option<Decision>>> = Vec::new();
         if let Some(command) = &self.command {

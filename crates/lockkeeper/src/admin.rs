@@ -6,6 +6,7 @@
 mod breaking;
 pub(crate) mod journal;
 mod lease;
+mod records;
 pub(crate) mod requests;
 pub(crate) mod statistics;
 

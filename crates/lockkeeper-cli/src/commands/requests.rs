@@ -159,7 +159,7 @@ struct DecisionView<'a> {
 
 /// What a decision is about, as `--json` and alerts show it. These fields are documented and stay.
 #[derive(Serialize)]
-struct FactsView<'a> {
+pub(crate) struct FactsView<'a> {
     path: &'a str,
     owner: &'a str,
     owner_message: Option<&'a str>,
@@ -172,7 +172,7 @@ struct FactsView<'a> {
 }
 
 impl<'a> FactsView<'a> {
-    fn of(facts: &'a TransferFacts) -> Self {
+    pub(crate) fn of(facts: &'a TransferFacts) -> Self {
         FactsView {
             path: &facts.path,
             owner: &facts.owner,

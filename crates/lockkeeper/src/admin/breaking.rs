@@ -10,7 +10,7 @@ use lockkeeper_core::LockPath;
 use tracing::warn;
 
 use super::journal::{self, Broken, Entry};
-use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, lease, refused};
+use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, lease, records, refused};
 use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Step};
 use crate::helix::above;
@@ -156,7 +156,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
         match ensemble.transact(steps).await.map_err(Fault::from) {
             Ok(_) | Err(Fault::ConnectionLoss | Fault::SessionOver | Fault::NodeExists) => sent = true,
             // It has gone, which the next look shows; or nobody has broken anything before.
-            Err(Fault::NoNode) => match journal::make(ensemble).await {
+            Err(Fault::NoNode) => match records::make(ensemble, journal::ROOT).await {
                 Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
             },

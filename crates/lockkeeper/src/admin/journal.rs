@@ -6,12 +6,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{FencingToken, Owner, SessionId};
 use serde::{Deserialize, Serialize};
 
 use super::requests::TransferFacts;
-use super::{READS_IN_FLIGHT, refused};
+use super::{records, refused};
 use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Kind, Node, Step};
 use crate::keeper::Lockkeeper;
@@ -109,18 +108,6 @@ pub(super) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
     Step::Create { path: node(id), data, kind: Kind::Persistent }
 }
 
-/// Makes the nodes above all entries.
-pub(super) async fn make(ensemble: &dyn Ensemble) -> Result<(), Fault> {
-    let above = ROOT.rfind('/').map_or(ROOT, |at| &ROOT[..at]);
-    for path in [above, ROOT] {
-        match ensemble.create(path, Vec::new(), Kind::Persistent).await {
-            Ok(_) | Err(Fault::NodeExists) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-    Ok(())
-}
-
 /// Reads one entry, as of now or later than all this session has sent; `None` if it is not there.
 pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, Fault> {
     // The session may have moved to a server that has not applied yet what was committed.
@@ -137,17 +124,17 @@ pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
 
 /// All entries, the oldest first. What is no entry, or of a later kind, is left out.
 pub(super) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, Fault> {
-    let entries = read_all(ensemble, names(ensemble).await?).await;
+    let entries = oldest_first(ensemble, records::names(ensemble, ROOT).await?).await;
     Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
 }
 
 /// Deletes the oldest entries if there are too many. What fails is left to the next break.
 pub(super) async fn prune(ensemble: &dyn Ensemble) {
-    let Ok(names) = names(ensemble).await else { return };
+    let Ok(names) = records::names(ensemble, ROOT).await else { return };
     if names.len() <= LIMIT {
         return;
     }
-    let entries = read_all(ensemble, names).await;
+    let entries = oldest_first(ensemble, names).await;
     let surplus = entries.len().saturating_sub(LIMIT - SPARE);
     for (name, _) in entries.into_iter().take(surplus) {
         // Somebody else may prune at the same time.
@@ -155,22 +142,8 @@ pub(super) async fn prune(ensemble: &dyn Ensemble) {
     }
 }
 
-async fn names(ensemble: &dyn Ensemble) -> Result<Vec<String>, Fault> {
-    match ensemble.list(ROOT).await {
-        // Nobody has broken anything yet.
-        Err(Fault::NoNode) => Ok(Vec::new()),
-        listed => Ok(listed?.names),
-    }
-}
-
-/// Reads the entries of these names, the oldest first.
-async fn read_all(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(String, Node)> {
-    let reads = names.into_iter().map(|name| {
-        let read = ensemble.read(&format!("{ROOT}/{name}"));
-        async move { read.await.ok().map(|node| (name, node)) }
-    });
-    let mut entries: Vec<_> =
-        stream::iter(reads).buffered(READS_IN_FLIGHT).filter_map(std::future::ready).collect().await;
+async fn oldest_first(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(String, Node)> {
+    let mut entries = records::read(ensemble, ROOT, names).await;
     entries.sort_by_key(|(_, node)| node.czxid);
     entries
 }
@@ -199,7 +172,7 @@ pub(crate) async fn write(keeper: &Lockkeeper, id: uuid::Uuid, entry: &Entry) ->
                 prune(ensemble).await;
                 return Ok(());
             }
-            Err(Fault::NoNode) => match make(ensemble).await {
+            Err(Fault::NoNode) => match records::make(ensemble, ROOT).await {
                 Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
                 Err(fault) => return Err(refused(ROOT, fault)),
             },

@@ -6,13 +6,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{LockPath, Owner};
 use serde::{Deserialize, Serialize};
 
 use super::breaking::{is_below, reason_for};
 use super::journal::{self, DecisionRecord, Entry};
-use super::{Admin, READS_IN_FLIGHT, refused};
+use super::{Admin, records, refused};
 use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Kind, Step, Watcher};
 use crate::keeper::Lockkeeper;
@@ -103,28 +102,19 @@ impl Admin {
     pub async fn requests(&self, root: &str) -> Result<Vec<TransferRequest>, Error> {
         let root = if root == "/" { String::new() } else { LockPath::parse(root)?.to_string() };
         self.on_session(move |ensemble| async move {
-            let names = match ensemble.list(ROOT).await {
-                Ok(listed) => listed.names,
-                Err(Fault::NoNode) => return Ok(Vec::new()),
-                Err(fault) => return Err(refused(ROOT, fault)),
-            };
-            let reads = names.into_iter().map(|id| {
-                let read = ensemble.read(&node(&id));
-                async move {
-                    let seen = read.await.ok()?;
-                    let stored: Stored = serde_json::from_slice(&seen.data).ok()?;
-                    stored.decision.is_none().then(|| TransferRequest {
-                        id,
-                        facts: stored.facts,
-                        by: stored.by,
-                        since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
-                        until: UNIX_EPOCH + Duration::from_millis(stored.until_ms),
-                    })
-                }
+            let names = records::names(&*ensemble, ROOT).await.map_err(|fault| refused(ROOT, fault))?;
+            let seen = records::read(&*ensemble, ROOT, names).await;
+            let waiting = seen.into_iter().filter_map(|(id, seen)| {
+                let stored: Stored = serde_json::from_slice(&seen.data).ok()?;
+                stored.decision.is_none().then(|| TransferRequest {
+                    id,
+                    facts: stored.facts,
+                    by: stored.by,
+                    since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
+                    until: UNIX_EPOCH + Duration::from_millis(stored.until_ms),
+                })
             });
-            let reads = stream::iter(reads).buffered(READS_IN_FLIGHT).filter_map(std::future::ready);
-            let mut requests: Vec<_> =
-                reads.filter(|request| std::future::ready(is_below(&root, &request.facts.path))).collect().await;
+            let mut requests: Vec<_> = waiting.filter(|request| is_below(&root, &request.facts.path)).collect();
             requests.sort_by_key(|request| request.since);
             Ok(requests)
         })
@@ -219,7 +209,7 @@ async fn decide(
             // Somebody was first, which the next look shows.
             Err(Fault::NodeExists | Fault::BadVersion) => {}
             // It has gone, which the next look shows; or nothing stands in the journal yet.
-            Err(Fault::NoNode) => match journal::make(ensemble).await {
+            Err(Fault::NoNode) => match records::make(ensemble, journal::ROOT).await {
                 Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
             },
@@ -287,15 +277,7 @@ impl Pending {
         for _ in 0..2 {
             match ensemble.create(&self.node(), self.data.clone(), Kind::Ephemeral).await {
                 Ok(_) | Err(Fault::NodeExists) => break,
-                Err(Fault::NoNode) => {
-                    let above = ROOT.rfind('/').map_or(ROOT, |at| &ROOT[..at]);
-                    for path in [above, ROOT] {
-                        match ensemble.create(path, Vec::new(), Kind::Persistent).await {
-                            Ok(_) | Err(Fault::NodeExists) => {}
-                            Err(fault) => return Err(fault),
-                        }
-                    }
-                }
+                Err(Fault::NoNode) => records::make(ensemble, ROOT).await?,
                 Err(fault) => return Err(fault),
             }
         }

@@ -5,14 +5,13 @@
 //! one whose reply was lost is not made twice. Bounded: so many owners a lock, so many locks; beyond that those that nobody wrote
 //! for the longest time go.
 
-use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::Statistics;
 use serde::{Deserialize, Serialize};
 
-use super::{Admin, READS_IN_FLIGHT, refused};
+use super::{Admin, records, refused};
 use crate::Error;
-use crate::ensemble::{Children, Ensemble, Fault, Kind};
+use crate::ensemble::{Ensemble, Fault, Kind};
 use crate::keeper::Lockkeeper;
 
 /// The node above all locks'.
@@ -141,7 +140,7 @@ pub(crate) async fn add(keeper: &Lockkeeper, path: &str, counted: &Statistics) -
         };
         match written {
             Ok(()) => return Ok(()),
-            Err(Fault::NoNode) if version.is_none() => match make(ensemble).await {
+            Err(Fault::NoNode) if version.is_none() => match records::make(ensemble, ROOT).await {
                 Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
                 Err(fault) => return Err(refused(path, fault)),
             },
@@ -153,29 +152,14 @@ pub(crate) async fn add(keeper: &Lockkeeper, path: &str, counted: &Statistics) -
     Err(Error::ConnectionLost { path: path.to_owned() })
 }
 
-/// Makes the nodes above all locks'.
-async fn make(ensemble: &dyn Ensemble) -> Result<(), Fault> {
-    let above = ROOT.rfind('/').map_or(ROOT, |at| &ROOT[..at]);
-    for path in [above, ROOT] {
-        match ensemble.create(path, Vec::new(), Kind::Persistent).await {
-            Ok(_) | Err(Fault::NodeExists) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-    Ok(())
-}
-
 /// Deletes those that nobody wrote for the longest time, if there are too many. What fails is left to the next new lock.
 async fn prune(ensemble: &dyn Ensemble) {
-    let Ok(Children { names, .. }) = ensemble.list(ROOT).await else { return };
+    let Ok(names) = records::names(ensemble, ROOT).await else { return };
     if names.len() <= LOCKS {
         return;
     }
-    let reads = names.into_iter().map(|name| {
-        let read = ensemble.read(&format!("{ROOT}/{name}"));
-        async move { read.await.ok().map(|seen| (seen.mzxid, name, seen.version)) }
-    });
-    let mut seen: Vec<_> = stream::iter(reads).buffered(READS_IN_FLIGHT).filter_map(std::future::ready).collect().await;
+    let seen = records::read(ensemble, ROOT, names).await;
+    let mut seen: Vec<_> = seen.into_iter().map(|(name, seen)| (seen.mzxid, name, seen.version)).collect();
     seen.sort_unstable();
     let surplus = seen.len().saturating_sub(LOCKS - SPARE);
     for (_, name, version) in seen.into_iter().take(surplus) {

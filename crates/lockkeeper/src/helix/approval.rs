@@ -50,7 +50,8 @@ pub struct CleanupAlert {
 }
 
 impl CleanupAlert {
-    fn facts(&self) -> TransferFacts {
+    /// The same as what operators are asked ([`Admin::requests`](crate::Admin::requests)).
+    pub fn facts(&self) -> TransferFacts {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         TransferFacts {
             path: self.path.clone(),

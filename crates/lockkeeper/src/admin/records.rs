@@ -1,0 +1,35 @@
+//! One node a record below a node of their own: what the side trees below `/lockkeeper` have in common.
+
+use futures_util::stream::{self, StreamExt};
+
+use super::READS_IN_FLIGHT;
+use crate::ensemble::{Ensemble, Fault, Kind, Node};
+
+/// Makes the node above all records, and the one above that.
+pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), Fault> {
+    let above = root.rfind('/').map_or(root, |at| &root[..at]);
+    for path in [above, root] {
+        match ensemble.create(path, Vec::new(), Kind::Persistent).await {
+            Ok(_) | Err(Fault::NodeExists) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}
+
+/// The names of all records; none where nobody has written any yet.
+pub(super) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, Fault> {
+    match ensemble.list(root).await {
+        Err(Fault::NoNode) => Ok(Vec::new()),
+        listed => Ok(listed?.names),
+    }
+}
+
+/// Reads the records of these names, in that order. What is gone by now is left out.
+pub(super) async fn read(ensemble: &dyn Ensemble, root: &str, names: Vec<String>) -> Vec<(String, Node)> {
+    let reads = names.into_iter().map(|name| {
+        let read = ensemble.read(&format!("{root}/{name}"));
+        async move { read.await.ok().map(|node| (name, node)) }
+    });
+    stream::iter(reads).buffered(READS_IN_FLIGHT).filter_map(std::future::ready).collect().await
+}
