@@ -110,7 +110,8 @@ impl Side {
     /// Bytes on the disk in MB.
     pub(crate) fn disk_mb(&self) -> Option<f64> {
         let Self::Ours { directory, .. } = self else { return None };
-        Some(std::fs::metadata(directory.path().join("state.redb")).ok()?.len() as f64 / 1e6)
+        let files = std::fs::read_dir(directory.path()).ok()?.flatten();
+        Some(files.filter_map(|file| file.metadata().ok()).map(|file| file.len() as f64).sum::<f64>() / 1e6)
     }
 }
 

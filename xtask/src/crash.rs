@@ -17,7 +17,7 @@ pub(crate) struct Options {
     /// Chooses the moments; printed.
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Also cuts a state of 1 MB at every byte and changes 2 000 random bits of it: half an hour.
+    /// Also cuts a log of 1 MB and a snapshot of 1 MB at every byte, and changes 2 000 random bits of the latter: an hour.
     #[arg(long)]
     cuts: bool,
 }
@@ -25,14 +25,19 @@ pub(crate) struct Options {
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     kill(sh, options.rounds, options.seed)?;
     if options.cuts {
-        let test = "storage::damaged_data_is_refused_or_harmless_but_never_believed";
-        cmd!(sh, "cargo test --quiet -p lockkeeper-server --test it -- --exact {test}")
-            .env("LOCKKEEPER_CUTS", "all")
-            .env("RUST_BACKTRACE", "0")
-            .run()
-            .context("a damaged state was believed")?;
+        cut(sh, "--lib", "store::tests::a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record")?;
+        cut(sh, "--test=it", "storage::damaged_data_is_refused_or_harmless_but_never_believed")?;
     }
     Ok(())
+}
+
+/// Runs a test that cuts, at every byte.
+fn cut(sh: &Shell, target: &str, test: &str) -> Result<()> {
+    cmd!(sh, "cargo test --quiet -p lockkeeper-server {target} -- --exact {test} --nocapture")
+        .env("LOCKKEEPER_CUTS", "all")
+        .env("RUST_BACKTRACE", "0")
+        .run()
+        .context("damaged data was believed")
 }
 
 /// Kills a server so many times, and looks for everything that it had acknowledged.

@@ -27,10 +27,15 @@ impl Disk {
             for batch in inbox {
                 let result = store.commit(&batch);
                 let failed = result.is_err();
-                if outbox.send((batch, result)).is_err() || failed {
+                let unheard = outbox.send((batch, result)).is_err();
+                if failed {
+                    return;
+                }
+                if unheard {
                     break;
                 }
             }
+            store.close();
         };
         let thread = thread::Builder::new()
             .name("lockkeeper-disk".to_owned())

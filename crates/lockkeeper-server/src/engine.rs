@@ -28,7 +28,7 @@ use crate::outbox::{Outbox, Waited};
 use crate::path;
 use crate::request::Request;
 use crate::stats::Counters;
-use crate::store::Batch;
+use crate::store::{Batch, Totals};
 use crate::wire::jute::Malformed;
 use crate::wire::{self, Frame};
 
@@ -443,6 +443,7 @@ impl Engine {
         batch.bytes.clear();
         batch.zxid = self.machine.zxid();
         batch.next_session = self.machine.next_session();
+        batch.totals = Totals::of(self.machine.tree(), self.machine.sessions().len());
         for path in std::mem::take(&mut self.dirty.nodes) {
             let node = self.machine.tree().get(&path);
             batch.put_node(path, node);

@@ -23,7 +23,7 @@ use crate::identity::Schemes;
 use crate::limits::Limits;
 use crate::machine::{ConnectionId, Effect, Machine, MachineConfig, Now, Tree};
 use crate::request::{Acl, ConnectRequest};
-use crate::store::{self, DiskStore, State};
+use crate::store::{self, Batch, DiskStore, State, fuzzing};
 use crate::wire::{self, Frame};
 
 /// How many inputs a target gets in plain `cargo test`.
@@ -249,9 +249,48 @@ fn record() {
     });
 }
 
-/// A whole state, as places and values of bytes to change in one: opened as it was committed, or refused by name.
+/// What stands in a record of the log.
 #[test]
-fn state() {
+fn log_record() {
+    fuzz("log_record", INPUTS, |input| {
+        shape(&fuzzing::payload(input).map(|(nodes, sessions)| (nodes > 0, sessions > 0)))
+    });
+}
+
+/// A file of the log, as places and values of bytes to change in one, and a last byte that says how much of it is left: what
+/// is believed is what was written, up to some record.
+#[test]
+fn log() {
+    let batch = |zxid| {
+        let mut batch = Batch { zxid, ..Batch::default() };
+        Tree::new().iter().for_each(|(path, node)| batch.put_node(Arc::clone(path), Some(node)));
+        batch.sessions = vec![(zxid, Some((Duration::from_secs(1), [7; 16]))), (1, None)];
+        batch
+    };
+    let whole = fuzzing::file(&[batch(1), batch(2), batch(3)]);
+    let written = fuzzing::believed(&whole).unwrap();
+    assert_eq!(written.len(), 3);
+    fuzz("log", INPUTS, |input| {
+        let mut damaged = whole.clone();
+        let places = input.chunks_exact(3);
+        let keep = places.remainder().last().map_or(256, |left| usize::from(*left) + 1);
+        for place in places {
+            damaged[usize::from(u16::from_be_bytes([place[0], place[1]])) % whole.len()] ^= place[2];
+        }
+        damaged.truncate(whole.len() * keep / 256);
+        match fuzzing::believed(&damaged) {
+            Ok(believed) => {
+                assert!(written.starts_with(&believed));
+                believed.len() as u64
+            }
+            Err(at) => 10 + at as u64,
+        }
+    });
+}
+
+/// A whole snapshot, as places and values of bytes to change in one: opened as it was committed, or refused by name.
+#[test]
+fn snapshot() {
     let fresh = || State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 };
     let directory = tempfile::tempdir().unwrap();
     drop(DiskStore::open(directory.path(), fresh).unwrap());
@@ -261,7 +300,7 @@ fn state() {
     let used = whole.len().min(64 << 10);
     let expected = Tree::new();
     // Each takes as long as a start: a million times what a frame does.
-    fuzz("state", 200, |input| {
+    fuzz("snapshot", 200, |input| {
         let mut damaged = whole.clone();
         for place in input.chunks_exact(3).take(8) {
             damaged[usize::from(u16::from_be_bytes([place[0], place[1]])) % used] ^= place[2];

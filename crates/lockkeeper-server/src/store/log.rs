@@ -1,0 +1,199 @@
+//! The log on the disk: files that are written from front to end, one record and one fsync a batch.
+//!
+//! A file grows by a chunk of zeros at a time and is used again once it is folded, so that nearly every fsync finds nothing
+//! but data to write: an fdatasync that also has to note a new length or new blocks takes nearly twice as long
+//! (docs/server.md).
+//!
+//! Invariant: a record is on the disk when `append` returns, and the next one is not begun before.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use tracing::warn;
+
+use super::Batch;
+use super::directory::{self, log_name, private_file};
+use super::record::{self, Changes, End, Origin};
+use crate::error::ServerError;
+
+/// The file that batches are appended to.
+#[derive(Debug)]
+pub(super) struct Log {
+    directory: PathBuf,
+    origin: Origin,
+    file: File,
+    /// The number of the next batch.
+    next: u64,
+    /// Where the next record begins, and how long the file is.
+    end: u64,
+    allocated: u64,
+    chunk: u64,
+    buffer: Vec<u8>,
+}
+
+impl Log {
+    /// Begins a file, on an old one if there is one; the caller makes its name last.
+    pub(super) fn begin(directory: &Path, origin: Origin, next: u64, chunk: u64) -> io::Result<Self> {
+        let file = private_file(&directory.join(log_name(origin.log)))?;
+        let allocated = file.metadata()?.len();
+        let directory = directory.to_owned();
+        Ok(Self { directory, origin, file, next, end: 0, allocated, chunk, buffer: Vec::new() })
+    }
+
+    /// Goes on behind the last record of a file.
+    pub(super) fn resume(directory: &Path, origin: Origin, bytes: &[u8], end: End, chunk: u64) -> io::Result<Self> {
+        let mut log = Self::begin(directory, origin, end.next, chunk)?;
+        let rest = &bytes[end.at..];
+        if rest.chunks(4096).any(|page| page != &[0; 4096][..page.len()]) {
+            if end.torn {
+                let file = log_name(origin.log);
+                warn!(file, at = end.at, "cutting off a record that did not get to its end and was never acknowledged");
+            }
+            log.allocated = end.at as u64;
+            log.file.set_len(log.allocated)?;
+        }
+        log.end = end.at as u64;
+        if let Some(last) = end.last {
+            // It is about to be shown. Whether it was on the disk already nobody knows: a page whose fsync has failed is taken
+            // for clean by the system, so only writing it again makes the next fsync mean it.
+            log.file.seek(SeekFrom::Start(last as u64))?;
+            log.file.write_all(&bytes[last..end.at])?;
+            log.file.sync_all()?;
+        }
+        log.file.seek(SeekFrom::Start(log.end))?;
+        Ok(log)
+    }
+
+    /// Makes a batch durable. After an error the log must not be written again.
+    pub(super) fn append(&mut self, batch: &Batch) -> io::Result<()> {
+        self.buffer.clear();
+        record::encode(&mut self.buffer, self.origin, self.next, batch);
+        let end = self.end + self.buffer.len() as u64;
+        if end > self.allocated {
+            self.allocated = end.next_multiple_of(self.chunk);
+            let zeros = usize::try_from(self.allocated - end).unwrap_or(0);
+            self.buffer.resize(self.buffer.len() + zeros, 0);
+            self.file.write_all(&self.buffer)?;
+            self.file.seek(SeekFrom::Start(end))?;
+        } else {
+            self.file.write_all(&self.buffer)?;
+        }
+        self.file.sync_data()?;
+        self.end = end;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Goes on in the next file.
+    pub(super) fn rotate(&mut self) -> io::Result<()> {
+        let origin = Origin { log: self.origin.log + 1, ..self.origin };
+        let next = Self::begin(&self.directory, origin, self.next, self.chunk)?;
+        if next.allocated == 0 {
+            // Most likely a new one. One that is used again has had its name for long.
+            directory::sync(&self.directory)?;
+        }
+        *self = Self { buffer: std::mem::take(&mut self.buffer), ..next };
+        Ok(())
+    }
+
+    /// Gives back what a file without records has of the disk.
+    pub(super) fn shrink(&mut self) -> io::Result<()> {
+        self.allocated = self.end;
+        self.file.set_len(self.end)
+    }
+
+    /// The number of the file.
+    pub(super) fn number(&self) -> u64 {
+        self.origin.log
+    }
+
+    /// How many bytes of records there are.
+    pub(super) fn len(&self) -> u64 {
+        self.end
+    }
+
+    /// Goes on in a file that cannot be written.
+    #[cfg(test)]
+    pub(super) fn break_with(&mut self, file: File) {
+        self.file = file;
+    }
+
+    /// The number of the last batch.
+    pub(super) fn last(&self) -> u64 {
+        self.next - 1
+    }
+}
+
+/// A file as it was found.
+pub(super) struct Contents {
+    pub(super) number: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Reads the files from `first` on, up to but without `end`; none of them may be missing.
+pub(super) fn read(directory: &Path, first: u64, end: Option<u64>) -> Result<Vec<Contents>, ServerError> {
+    let fail = |source| ServerError::disk(directory.to_owned(), source);
+    let mut numbers = directory::logs(directory).map_err(fail)?;
+    numbers.retain(|number| *number >= first && end.is_none_or(|end| *number < end));
+    let mut files = Vec::new();
+    for (number, expected) in numbers.into_iter().zip(first..) {
+        if number != expected {
+            return Err(missing(directory, expected));
+        }
+        let bytes = std::fs::read(directory.join(log_name(number))).map_err(fail)?;
+        files.push(Contents { number, bytes });
+    }
+    let expected = end.unwrap_or(first + 1).saturating_sub(first);
+    if (files.len() as u64) < expected {
+        return Err(missing(directory, first + files.len() as u64));
+    }
+    Ok(files)
+}
+
+fn missing(directory: &Path, number: u64) -> ServerError {
+    damaged(directory, format!("{} is missing", log_name(number)))
+}
+
+fn damaged(directory: &Path, what: String) -> ServerError {
+    ServerError::Damaged { path: directory.to_owned(), what }
+}
+
+/// What files hold, and where it goes on.
+pub(super) struct Replayed<'a> {
+    pub(super) changes: Changes<'a>,
+    /// Which of the files the next record belongs to, where in it, and the number of its first.
+    pub(super) active: usize,
+    pub(super) end: End,
+    pub(super) began: u64,
+}
+
+/// Reads all records, the first of them with the number behind `batch`.
+pub(super) fn replay<'a>(
+    directory: &Path,
+    files: &'a [Contents],
+    store_id: i64,
+    batch: u64,
+) -> Result<Replayed<'a>, ServerError> {
+    let began = batch + 1;
+    let nothing = End { at: 0, last: None, next: began, torn: false };
+    let mut replayed = Replayed { changes: Changes::default(), active: 0, end: nothing, began };
+    let mut previous: Option<(&Contents, End)> = None;
+    for (index, file) in files.iter().enumerate() {
+        let origin = Origin { store_id, log: file.number };
+        let began = previous.map_or(began, |(_, end)| end.next);
+        let end = record::scan(&file.bytes, origin, began, |payload| replayed.changes.add(payload));
+        let end = end.map_err(|damage| {
+            let (file, at, what) = match previous {
+                Some((before, end)) if damage.missing_before => (before, end.at, "records are missing".to_owned()),
+                _ => (file, damage.at, damage.what),
+            };
+            damaged(directory, format!("{} at byte {at}: {what}", log_name(file.number)))
+        })?;
+        if end.last.is_some() || index == 0 {
+            (replayed.active, replayed.end, replayed.began) = (index, end, began);
+        }
+        previous = Some((file, end));
+    }
+    Ok(replayed)
+}

@@ -1,0 +1,333 @@
+//! The state on the disk: a log of batches, and a snapshot that they are folded into.
+//!
+//! A data directory holds `lock` (held while a server runs), `format` (the layout's version, a number in text), `state.redb`
+//! (the snapshot) and the files of the log behind it. A commit appends one record; a file that has become long is folded into
+//! the snapshot on another thread while the next one is written. A start reads the snapshot and what the log adds to it.
+//!
+//! Invariant: a commit is on the disk when it returns, whole; what a start brings back is the state after some batch, and after
+//! every one that was committed.
+
+mod directory;
+mod folder;
+mod log;
+mod node;
+mod record;
+mod snapshot;
+
+use std::fs::File;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tracing::warn;
+
+use crate::error::ServerError;
+use crate::machine::{Node, Tree};
+use directory::{FORMAT, STATE, UNLOGGED};
+use folder::{Folder, Job};
+use log::Log;
+pub(crate) use node::{decode_node, encode_node};
+#[cfg(test)]
+pub(crate) use record::fuzzing;
+use record::{Changes, Origin};
+use snapshot::Snapshot;
+
+/// How long files of the log get, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// What a file grows by.
+    chunk: u64,
+    /// From here on a file is folded, as soon as the one before is.
+    long: u64,
+    /// Beyond this, commits wait for the folding. So the log has at most twice this, and a batch.
+    most: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { chunk: 256 << 10, long: 16 << 20, most: 64 << 20 }
+    }
+}
+
+/// Everything that a restart brings back.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tree: Tree,
+    pub(crate) sessions: Vec<(i64, Duration, [u8; 16])>,
+    pub(crate) zxid: i64,
+    pub(crate) next_session: i64,
+    pub(crate) store_id: i64,
+}
+
+impl State {
+    fn totals(&self) -> Totals {
+        Totals::of(&self.tree, self.sessions.len())
+    }
+}
+
+/// How much there is of everything: what a replayed log is checked by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    nodes: u64,
+    sessions: u64,
+    data_bytes: u64,
+}
+
+impl Totals {
+    pub(crate) fn of(tree: &Tree, sessions: usize) -> Self {
+        Self { nodes: tree.len() as u64, sessions: sessions as u64, data_bytes: tree.approximate_bytes() }
+    }
+}
+
+/// A session's timeout and password.
+pub(crate) type StoredSession = (Duration, [u8; 16]);
+
+/// What changed since the batch before; values are the state at its end.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) zxid: i64,
+    pub(crate) next_session: i64,
+    pub(crate) totals: Totals,
+    /// Changed nodes, `None` if they are gone; ranges are of `bytes`.
+    pub(crate) nodes: Vec<(Arc<str>, Option<Range<usize>>)>,
+    /// Changed sessions, `None` if they have ended.
+    pub(crate) sessions: Vec<(i64, Option<StoredSession>)>,
+    /// All encoded nodes in one buffer.
+    pub(crate) bytes: BytesMut,
+}
+
+impl Batch {
+    pub(crate) fn put_node(&mut self, path: Arc<str>, node: Option<&Node>) {
+        let range = node.map(|node| {
+            let start = self.bytes.len();
+            encode_node(&mut self.bytes, node);
+            start..self.bytes.len()
+        });
+        self.nodes.push((path, range));
+    }
+}
+
+/// Something that makes batches durable; a trait so that tests can let it fail.
+pub(crate) trait Store: Send {
+    /// Returns once the whole batch is on the disk. After an error the store must not be used again.
+    fn commit(&mut self, batch: &Batch) -> Result<(), ServerError>;
+
+    /// Makes the next start quick. Without it, and after an error in it, everything committed is there all the same.
+    fn close(&mut self) {}
+}
+
+/// What the other thread is about.
+#[derive(Debug)]
+enum Folding {
+    /// All files but the one that is written are folded.
+    Done,
+    Running,
+    /// The disk was full. It is tried again when the log has got so long.
+    Full {
+        again: u64,
+    },
+}
+
+/// A data directory in use.
+#[derive(Debug)]
+pub(crate) struct DiskStore {
+    path: PathBuf,
+    sizes: Sizes,
+    log: Log,
+    folding: Folding,
+    /// The last batch in the files before the one that is written.
+    through: u64,
+    /// Holds the snapshot.
+    folder: Folder,
+    /// Released when the store is dropped, after all others.
+    _lock: File,
+}
+
+impl DiskStore {
+    /// Opens a data directory, making it if it is missing. `fresh` is the state of a new one.
+    pub(crate) fn open(path: &Path, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
+        Self::open_sized(path, Sizes::default(), fresh)
+    }
+
+    fn open_sized(path: &Path, sizes: Sizes, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
+        let fail = |source| ServerError::disk(path.to_owned(), source);
+        directory::make_directory(path)?;
+        let format = directory::check_format(path)?;
+        let lock = directory::lock(path)?;
+        if format.is_none() {
+            directory::refuse_foreign(path)?;
+        }
+        if format.is_some() && !path.join(STATE).try_exists().map_err(fail)? {
+            return Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb is missing".to_owned() });
+        }
+        // The database trusts its own pages, and panics over some that are damaged.
+        let opened = catch_unwind(AssertUnwindSafe(|| open_parts(path, format, sizes, fresh)));
+        let Parts { snapshot, log, through, unfolded, state } = opened.unwrap_or_else(|_| {
+            Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb cannot be read".to_owned() })
+        })?;
+        if format != Some(FORMAT) {
+            directory::write_format(path).map_err(fail)?;
+        }
+        let folder = Folder::start(path.to_owned(), snapshot)?;
+        let path = path.to_owned();
+        let mut store = Self { path, sizes, log, folding: Folding::Done, through, folder, _lock: lock };
+        if unfolded {
+            store.fold()?;
+        }
+        Ok((store, state))
+    }
+
+    fn fold(&mut self) -> Result<(), ServerError> {
+        self.folding = Folding::Running;
+        self.folder.begin(Job { before: self.log.number(), through: self.through, keep: self.sizes.long })
+    }
+
+    /// Takes note of what has become of the folding. A full disk harms nothing yet: the log goes on and the old files stay.
+    fn folded(&mut self, result: Result<(), ServerError>) -> Result<(), ServerError> {
+        self.folding = match result {
+            Ok(()) => Folding::Done,
+            Err(error @ ServerError::DiskFull { .. }) if self.log.len() < self.sizes.most => {
+                warn!(%error, hint = error.hint(), "the log cannot be folded and grows");
+                Folding::Full { again: (self.log.len() + self.sizes.long / 2).min(self.sizes.most) }
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(())
+    }
+
+    /// Sees to it that the log does not grow without bounds.
+    fn make_room(&mut self) -> Result<(), ServerError> {
+        if matches!(self.folding, Folding::Running) {
+            let result = if self.log.len() < self.sizes.most { self.folder.result() } else { Some(self.folder.wait()) };
+            match result {
+                Some(result) => self.folded(result)?,
+                None => return Ok(()),
+            }
+        }
+        match self.folding {
+            Folding::Full { again } if self.log.len() >= again => self.fold(),
+            Folding::Done if self.log.len() >= self.sizes.long => self.rotate(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes on in a new file and folds the one that was written until now.
+    fn rotate(&mut self) -> Result<(), ServerError> {
+        self.through = self.log.last();
+        self.log.rotate().map_err(|source| ServerError::disk(self.path.clone(), source))?;
+        self.fold()
+    }
+
+    /// Folds everything.
+    fn fold_all(&mut self) -> Result<(), ServerError> {
+        if matches!(self.folding, Folding::Running) {
+            let result = self.folder.wait();
+            self.folded(result)?;
+        }
+        if self.log.len() == 0 && matches!(self.folding, Folding::Done) {
+            return self.log.shrink().map_err(|source| ServerError::disk(self.path.clone(), source));
+        }
+        if self.log.len() > 0 {
+            self.through = self.log.last();
+            self.log.rotate().map_err(|source| ServerError::disk(self.path.clone(), source))?;
+        }
+        self.log.shrink().map_err(|source| ServerError::disk(self.path.clone(), source))?;
+        self.folder.begin(Job { before: self.log.number(), through: self.through, keep: 0 })?;
+        self.folder.wait()
+    }
+}
+
+impl Store for DiskStore {
+    fn commit(&mut self, batch: &Batch) -> Result<(), ServerError> {
+        self.make_room()?;
+        self.log.append(batch).map_err(|source| ServerError::disk(self.path.clone(), source))
+    }
+
+    fn close(&mut self) {
+        if let Err(error) = self.fold_all() {
+            warn!(%error, "the log is not folded; the next start reads it");
+        }
+    }
+}
+
+/// What an opened directory consists of.
+struct Parts {
+    snapshot: Snapshot,
+    log: Log,
+    /// The last batch in the files before the one that is written, and whether there are such files.
+    through: u64,
+    unfolded: bool,
+    state: State,
+}
+
+fn open_parts(
+    path: &Path,
+    format: Option<u32>,
+    sizes: Sizes,
+    fresh: impl FnOnce() -> State,
+) -> Result<Parts, ServerError> {
+    let (mut snapshot, found) = Snapshot::open(path, format)?;
+    let fail = |source| ServerError::disk(path.to_owned(), source);
+    let format = match format {
+        Some(_) if !found => return Err(snapshot.damaged("state.redb is empty".to_owned())),
+        Some(format) => Some(format),
+        // A first start that was interrupted: everything is there but the word that it is.
+        None => found.then_some(if snapshot.log() == 0 { UNLOGGED } else { FORMAT }),
+    };
+    if let Some(format @ FORMAT) = format {
+        return open_logged(path, format, sizes, snapshot);
+    }
+    // Without a log yet: what is there of one comes of a start like this one that was interrupted.
+    for number in directory::logs(path).map_err(fail)? {
+        std::fs::remove_file(path.join(directory::log_name(number))).map_err(fail)?;
+    }
+    let begin = |store_id| {
+        let log = Log::begin(path, Origin { store_id, log: 1 }, 1, sizes.chunk).map_err(fail)?;
+        directory::sync(path).map_err(fail)?;
+        Ok::<_, ServerError>(log)
+    };
+    let (log, state) = match format {
+        Some(format) => {
+            let state = snapshot.load(format, &Changes::default())?;
+            let log = begin(state.store_id)?;
+            snapshot.fold(&Changes::default(), 1, 0)?;
+            (log, state)
+        }
+        None => {
+            let state = fresh();
+            let totals = state.totals();
+            let mut all = Batch { zxid: state.zxid, next_session: state.next_session, totals, ..Batch::default() };
+            for (path, node) in state.tree.iter() {
+                all.put_node(Arc::clone(path), Some(node));
+            }
+            let log = begin(state.store_id)?;
+            snapshot.create(&Changes::of(&all), state.store_id, 1)?;
+            (log, state)
+        }
+    };
+    Ok(Parts { snapshot, log, through: 0, unfolded: false, state })
+}
+
+fn open_logged(path: &Path, format: u32, sizes: Sizes, mut snapshot: Snapshot) -> Result<Parts, ServerError> {
+    let fail = |source| ServerError::disk(path.to_owned(), source);
+    let files = log::read(path, snapshot.log(), None)?;
+    let replayed = log::replay(path, &files, snapshot.store_id(), snapshot.batch())?;
+    let state = snapshot.load(format, &replayed.changes)?;
+    // From here on everything is believed, and what is not needed goes.
+    let active = &files[replayed.active];
+    let origin = Origin { store_id: state.store_id, log: active.number };
+    let log = Log::resume(path, origin, &active.bytes, replayed.end, sizes.chunk).map_err(fail)?;
+    for number in directory::logs(path).map_err(fail)? {
+        if number < snapshot.log() {
+            std::fs::remove_file(path.join(directory::log_name(number))).map_err(fail)?;
+        }
+    }
+    let unfolded = active.number > snapshot.log();
+    Ok(Parts { snapshot, log, through: replayed.began - 1, unfolded, state })
+}
+
+#[cfg(test)]
+mod tests;

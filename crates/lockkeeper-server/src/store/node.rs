@@ -1,0 +1,66 @@
+//! A node as bytes, the same in the snapshot and in the log. Its children are not part of it: their own records tell.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+
+use crate::machine::{Node, Owner};
+use crate::request::{Acl, AclId};
+use crate::wire::jute::{self, Malformed, Reader};
+
+pub(crate) fn encode_node(out: &mut BytesMut, node: &Node) {
+    let (tag, value) = match node.owner {
+        Owner::None => (0, 0),
+        Owner::Session(id) => (1, id),
+        Owner::Container => (2, 0),
+        Owner::Ttl(ms) => (3, ms),
+    };
+    out.put_u8(tag);
+    out.put_i64(value);
+    for number in [node.czxid, node.mzxid, node.pzxid, node.ctime, node.mtime] {
+        out.put_i64(number);
+    }
+    for number in [node.version, node.aversion, node.creates] {
+        out.put_i32(number);
+    }
+    // No entries stands for the list that nearly every node has.
+    let acl: &[Acl] = if *node.acl == [Acl::OPEN] { &[] } else { &node.acl };
+    jute::put_len(out, acl.len());
+    for Acl { perms, id } in acl {
+        out.put_i32(*perms);
+        let (scheme, id) = match id {
+            AclId::WorldAnyone => ("world", "anyone"),
+            AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
+        };
+        jute::put_text(out, scheme);
+        jute::put_text(out, id);
+    }
+    jute::put_buffer(out, node.data.as_deref());
+}
+
+/// `open` is the one copy of the list that nearly every node has.
+pub(crate) fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let tag = reader.u8()?;
+    let value = reader.i64()?;
+    let owner = match tag {
+        0 => Owner::None,
+        1 => Owner::Session(value),
+        2 => Owner::Container,
+        3 => Owner::Ttl(value),
+        _ => return Err(Malformed),
+    };
+    let (czxid, mzxid, pzxid) = (reader.i64()?, reader.i64()?, reader.i64()?);
+    let (ctime, mtime) = (reader.i64()?, reader.i64()?);
+    let (version, aversion, creates) = (reader.i32()?, reader.i32()?, reader.i32()?);
+    let acl = reader.vector(12, |reader| {
+        let perms = reader.i32()?;
+        let (scheme, id) = (reader.text()?, reader.text()?);
+        let id = if scheme == "world" && id == "anyone" { AclId::WorldAnyone } else { AclId::Other { scheme, id } };
+        Ok(Acl { perms, id })
+    })?;
+    let acl = if acl.is_empty() { Arc::clone(open) } else { Arc::from(acl) };
+    let data = reader.data()?;
+    let children = Default::default();
+    Ok(Node { data, acl, owner, czxid, mzxid, pzxid, ctime, mtime, version, aversion, creates, children })
+}

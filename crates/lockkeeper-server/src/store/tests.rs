@@ -1,0 +1,545 @@
+//! Directories as crashes, old versions and bad disks leave them.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use bytes::Bytes;
+use redb::{Database, WriteTransaction};
+
+use super::directory::log_name;
+use super::snapshot::{BATCH, LOG, LOG_SEAL, META, NODES, SEAL, SESSIONS, SUM, ZXID};
+use super::*;
+use crate::machine::Owner;
+use crate::request::Acl;
+
+/// So small that a few batches make a file long.
+const SMALL: Sizes = Sizes { chunk: 1 << 10, long: 4 << 10, most: 16 << 10 };
+
+fn fresh() -> State {
+    State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 }
+}
+
+fn open(directory: &Path) -> Result<(DiskStore, State), ServerError> {
+    DiskStore::open_sized(directory, SMALL, fresh)
+}
+
+/// Never folds unless told to.
+fn open_unfolded(directory: &Path) -> (DiskStore, State) {
+    DiskStore::open_sized(directory, Sizes::default(), fresh).unwrap()
+}
+
+/// The name of the file with this number.
+fn path(directory: &Path, number: u64) -> PathBuf {
+    directory.join(log_name(number))
+}
+
+fn node(data: Vec<u8>, zxid: i64) -> Node {
+    let acl = Arc::from([Acl::OPEN]);
+    let (czxid, mzxid, pzxid) = (zxid, zxid, zxid);
+    let data = Some(Bytes::from(data));
+    let children = Default::default();
+    let (version, aversion, creates) = (0, 0, 0);
+    Node {
+        data,
+        acl,
+        owner: Owner::None,
+        czxid,
+        mzxid,
+        pzxid,
+        ctime: 1,
+        mtime: 2,
+        version,
+        aversion,
+        creates,
+        children,
+    }
+}
+
+/// What is expected of a store: each batch changes a node, makes one, removes one, and the same with sessions.
+#[derive(Clone, Debug, PartialEq)]
+struct Model {
+    zxid: i64,
+    nodes: BTreeMap<String, Vec<u8>>,
+    sessions: BTreeMap<i64, StoredSession>,
+    /// How many bytes a node has besides.
+    size: usize,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self { zxid: 7, nodes: BTreeMap::new(), sessions: BTreeMap::new(), size: 0 }
+    }
+
+    fn sized(size: usize) -> Self {
+        Self { size, ..Self::new() }
+    }
+
+    fn of(state: &State) -> Self {
+        let nodes = state.tree.iter().filter(|(path, _)| path.len() > 1 && !path.starts_with("/zookeeper"));
+        let nodes = nodes.map(|(path, node)| (path.to_string(), node.data().unwrap().to_vec())).collect();
+        let sessions = state.sessions.iter().map(|(id, timeout, password)| (*id, (*timeout, *password))).collect();
+        Self { zxid: state.zxid, nodes, sessions, size: 0 }
+    }
+
+    fn is(&self, state: &State) {
+        state.tree.assert_consistent();
+        assert_eq!(Self { size: 0, ..self.clone() }, Self::of(state));
+        assert_eq!((state.store_id, state.next_session), (5, self.next_session()));
+    }
+
+    fn next_session(&self) -> i64 {
+        3.max(self.zxid - 4)
+    }
+
+    fn step(&mut self) -> Batch {
+        self.zxid += 1;
+        let zxid = self.zxid;
+        let mut batch = Batch { zxid, next_session: self.next_session(), ..Batch::default() };
+        let mut put = |path: String, data: Vec<u8>| {
+            batch.put_node(Arc::from(&*path), Some(&node(data.clone(), zxid)));
+            self.nodes.insert(path, data);
+        };
+        put("/a".to_owned(), format!("{zxid}").into_bytes());
+        put(format!("/a/{zxid}"), vec![7; usize::try_from(zxid % 50).unwrap() + self.size]);
+        let gone = format!("/a/{}", zxid - 3);
+        if self.nodes.remove(&gone).is_some() {
+            batch.put_node(Arc::from(gone), None);
+        }
+        let session = (Duration::from_millis(zxid.unsigned_abs()), [3; 16]);
+        batch.sessions = vec![(zxid, Some(session)), (zxid - 2, None)];
+        self.sessions.insert(zxid, session);
+        self.sessions.remove(&(zxid - 2));
+        batch.totals = Totals {
+            nodes: 4 + self.nodes.len() as u64,
+            sessions: self.sessions.len() as u64,
+            data_bytes: self.nodes.values().map(|data| data.len() as u64).sum(),
+        };
+        batch
+    }
+
+    fn commit(&mut self, store: &mut DiskStore, batches: usize) {
+        for _ in 0..batches {
+            store.commit(&self.step()).unwrap();
+        }
+    }
+}
+
+fn logs(directory: &Path) -> Vec<u64> {
+    directory::logs(directory).unwrap()
+}
+
+fn settled(store: &mut DiskStore) {
+    if matches!(store.folding, Folding::Running) {
+        let result = store.folder.wait();
+        store.folded(result).unwrap();
+    }
+}
+
+fn copy(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
+    }
+    to
+}
+
+fn refusal(directory: &Path) -> String {
+    match open(directory).map(|(_, state)| Model::of(&state)) {
+        Err(ServerError::Damaged { path, what }) if path == directory => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn change(directory: &Path, change: impl FnOnce(&WriteTransaction)) {
+    let database = Database::open(directory.join(STATE)).unwrap();
+    let write = database.begin_write().unwrap();
+    change(&write);
+    write.commit().unwrap();
+}
+
+/// Makes a directory what an older version left: format 1 has no seal, format 2 no log.
+fn age(directory: &Path, format: u32) {
+    change(directory, |write| {
+        let mut meta = write.open_table(META).unwrap();
+        let newer: &[&str] =
+            if format == 1 { &[SUM, LOG, BATCH, LOG_SEAL, SEAL] } else { &[SUM, LOG, BATCH, LOG_SEAL] };
+        newer.iter().for_each(|key| drop(meta.remove(key).unwrap()));
+    });
+    logs(directory).into_iter().for_each(|log| std::fs::remove_file(path(directory, log)).unwrap());
+    std::fs::write(directory.join("format"), format!("{format}\n")).unwrap();
+}
+
+#[test]
+fn data_of_the_versions_before_is_taken_over() {
+    for format in [1, 2] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut model = Model::new();
+        let (mut store, _) = open(directory.path()).unwrap();
+        model.commit(&mut store, 9);
+        store.close();
+        drop(store);
+        age(directory.path(), format);
+        // Interrupted before it says what it is, and then not.
+        for interrupted in [true, false, false] {
+            let (mut store, state) = open(directory.path()).unwrap();
+            model.is(&state);
+            assert_eq!(std::fs::read_to_string(directory.path().join("format")).unwrap(), "3\n");
+            if interrupted {
+                std::fs::write(directory.path().join("format"), format!("{format}\n")).unwrap();
+            } else {
+                model.commit(&mut store, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn data_of_the_version_before_is_refused_when_its_seal_is_broken() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(open(directory.path()).unwrap());
+    age(directory.path(), 2);
+    change(directory.path(), |write| drop(write.open_table(META).unwrap().insert(ZXID, 8).unwrap()));
+    assert!(refusal(directory.path()).starts_with("the records in state.redb"));
+}
+
+#[test]
+fn a_record_or_number_that_was_not_committed_breaks_a_seal() {
+    let changes: [fn(&WriteTransaction); 6] = [
+        |write| drop(write.open_table(META).unwrap().insert(ZXID, 8).unwrap()),
+        |write| drop(write.open_table(META).unwrap().insert(LOG, 2).unwrap()),
+        |write| drop(write.open_table(META).unwrap().insert(BATCH, 1).unwrap()),
+        |write| drop(write.open_table(META).unwrap().remove(SEAL).unwrap()),
+        |write| drop(write.open_table(NODES).unwrap().remove("/zookeeper/config").unwrap()),
+        |write| drop(write.open_table(SESSIONS).unwrap().insert(1, (1, [0; 16])).unwrap()),
+    ];
+    for broken in changes {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(directory.path()).unwrap());
+        change(directory.path(), broken);
+        assert!(refusal(directory.path()).contains("state.redb"));
+    }
+}
+
+#[test]
+fn a_first_start_that_was_interrupted_is_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(open(directory.path()).unwrap());
+    let format = directory.path().join("format");
+    std::fs::remove_file(&format).unwrap();
+    Model::new().is(&open(directory.path()).unwrap().1);
+    std::fs::remove_file(&format).unwrap();
+    std::fs::remove_file(directory.path().join(STATE)).unwrap();
+    Model::new().is(&open(directory.path()).unwrap().1);
+}
+
+/// With files that get long, are folded and used again: what a crash leaves is the state after the last batch.
+#[test]
+fn every_batch_is_there_after_a_crash_wherever_the_folding_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let mut folded = 0;
+    for round in 0..40 {
+        // Dropped without being closed, as a crash would leave it.
+        let (mut store, state) = open(directory.path()).unwrap();
+        model.is(&state);
+        model.commit(&mut store, round);
+        folded = folded.max(store.log.number());
+        if round % 10 == 0 {
+            store.close();
+            drop(store);
+            let (store, state) = open(directory.path()).unwrap();
+            model.is(&state);
+            assert_eq!((store.log.len(), logs(directory.path()).len()), (0, 1), "nothing is left to be read");
+        }
+    }
+    assert!(folded > 20, "{folded}");
+}
+
+/// The steps of a fold, each as the last that was done.
+#[test]
+fn a_crash_at_any_step_of_a_fold_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (mut store, _) = open_unfolded(directory.path());
+    model.commit(&mut store, 10);
+    let at_rest = copy(directory.path());
+    let older = model.clone();
+    store.rotate().unwrap();
+    settled(&mut store);
+    model.commit(&mut store, 10);
+    assert_eq!(logs(directory.path()), [2, 3], "the first is used again as the third");
+    let done = copy(directory.path());
+    drop(store);
+
+    let new_file_without_a_record = copy(at_rest.path());
+    std::fs::write(path(new_file_without_a_record.path(), 2), b"").unwrap();
+    older.is(&open(new_file_without_a_record.path()).unwrap().1);
+
+    let new_file_with_a_piece_of_a_record = copy(at_rest.path());
+    let written = std::fs::read(path(done.path(), 2)).unwrap();
+    std::fs::write(path(new_file_with_a_piece_of_a_record.path(), 2), &written[..60]).unwrap();
+    older.is(&open(new_file_with_a_piece_of_a_record.path()).unwrap().1);
+
+    let not_folded = copy(at_rest.path());
+    std::fs::copy(path(done.path(), 2), path(not_folded.path(), 2)).unwrap();
+    let (mut store, state) = open(not_folded.path()).unwrap();
+    model.is(&state);
+    settled(&mut store);
+    assert_eq!(logs(not_folded.path()), [2, 3], "what the crash prevented has been done");
+
+    let not_removed = copy(done.path());
+    std::fs::remove_file(path(not_removed.path(), 3)).unwrap();
+    std::fs::copy(path(at_rest.path(), 1), path(not_removed.path(), 1)).unwrap();
+    let (_store, state) = open(not_removed.path()).unwrap();
+    model.is(&state);
+    assert_eq!(logs(not_removed.path()), [2]);
+
+    model.is(&open(done.path()).unwrap().1);
+}
+
+#[test]
+fn what_an_earlier_use_of_a_file_left_is_not_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (mut store, _) = open_unfolded(directory.path());
+    model.commit(&mut store, 30);
+    store.rotate().unwrap();
+    settled(&mut store);
+    model.commit(&mut store, 1);
+    store.rotate().unwrap();
+    settled(&mut store);
+    assert_eq!(store.log.number(), 3);
+    for _ in 0..3 {
+        model.commit(&mut store, 1);
+        let copy = copy(directory.path());
+        assert!(path(copy.path(), 3).metadata().unwrap().len() > 4_000, "it is an old one");
+        let (_, state) = open(copy.path()).unwrap();
+        model.is(&state);
+    }
+}
+
+#[test]
+fn files_that_are_missing_or_of_another_directory_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (mut store, _) = open_unfolded(directory.path());
+    model.commit(&mut store, 10);
+    let before = copy(directory.path());
+    store.rotate().unwrap();
+    settled(&mut store);
+    model.commit(&mut store, 10);
+    store.rotate().unwrap();
+    model.commit(&mut store, 1);
+    settled(&mut store);
+    drop(store);
+    assert_eq!(logs(directory.path()), [3, 4]);
+
+    std::fs::rename(path(directory.path(), 3), directory.path().join("elsewhere")).unwrap();
+    assert_eq!(refusal(directory.path()), "log.0000000003 is missing");
+    std::fs::rename(path(directory.path(), 4), path(directory.path(), 3)).unwrap();
+    Model::of(&open(directory.path()).unwrap().1);
+
+    // An old snapshot beside files that go on much later.
+    std::fs::rename(directory.path().join("elsewhere"), path(before.path(), 3)).unwrap();
+    assert_eq!(refusal(before.path()), "log.0000000002 is missing");
+    std::fs::rename(path(before.path(), 3), path(before.path(), 2)).unwrap();
+    assert_eq!(refusal(before.path()), "log.0000000002 at byte 0: the record is of file 3");
+    std::fs::remove_file(path(before.path(), 2)).unwrap();
+
+    let stranger = tempfile::tempdir().unwrap();
+    let foreign = || State { store_id: 6, ..fresh() };
+    let (mut store, _) = DiskStore::open_sized(stranger.path(), SMALL, foreign).unwrap();
+    store.commit(&Model::new().step()).unwrap();
+    std::fs::copy(path(stranger.path(), 1), path(before.path(), 1)).unwrap();
+    assert_eq!(refusal(before.path()), "log.0000000001 at byte 0: the record is of another data directory");
+}
+
+#[test]
+fn records_that_are_missing_between_two_files_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (mut store, _) = open_unfolded(directory.path());
+    model.commit(&mut store, 5);
+    let cut_here = store.log.len();
+    model.commit(&mut store, 1);
+    let before = copy(directory.path());
+    store.rotate().unwrap();
+    settled(&mut store);
+    model.commit(&mut store, 1);
+    std::fs::copy(path(directory.path(), 2), path(before.path(), 2)).unwrap();
+    model.is(&open_unfolded(copy(before.path()).path()).1);
+    let file = File::options().write(true).open(path(before.path(), 1)).unwrap();
+    file.set_len(cut_here).unwrap();
+    assert_eq!(refusal(before.path()), format!("log.0000000001 at byte {cut_here}: records are missing"));
+}
+
+/// A batch that the state does not agree with: a mistake of ours, or rot that no checksum saw.
+#[test]
+fn a_log_that_does_not_add_up_to_what_was_committed_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (mut store, _) = open(directory.path()).unwrap();
+    let mut batch = model.step();
+    batch.nodes.pop();
+    store.commit(&batch).unwrap();
+    store.close();
+    drop(store);
+    // Neither folded nor read.
+    assert!(refusal(directory.path()).starts_with("what the log adds to state.redb does not add up"));
+}
+
+/// Where each record of the first file ends.
+fn written(directory: &Path, batches: usize, size: usize) -> Vec<(u64, Model)> {
+    let mut model = Model::sized(size);
+    let (mut store, _) = open_unfolded(directory);
+    let mut ends = vec![(0, model.clone())];
+    for _ in 0..batches {
+        model.commit(&mut store, 1);
+        ends.push((store.log.len(), model.clone()));
+    }
+    ends
+}
+
+/// `LOCKKEEPER_CUTS=all` cuts a log of 1 MB at every byte; `cargo xtask crash --cuts` does.
+#[test]
+fn a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record() {
+    let every = std::env::var_os("LOCKKEEPER_CUTS").is_some();
+    let directory = tempfile::tempdir().unwrap();
+    let (batches, size) = if every { (520, 1_800) } else { (12, 0) };
+    let ends = written(directory.path(), batches, size);
+    let file = path(directory.path(), 1);
+    let whole = std::fs::read(&file).unwrap();
+    let len = usize::try_from(ends.last().unwrap().0).unwrap();
+    assert!(!every || len >= 1 << 20);
+    let near = |at: usize| ends.iter().any(|(end, _)| (at as u64).abs_diff(*end) < 2 || at as u64 == end + 41);
+    let began = Instant::now();
+    let mut cuts = 0_u64;
+    for at in (0..=len).rev().filter(|at| every || near(*at) || at % 211 == 0) {
+        std::fs::write(&file, &whole[..at]).unwrap();
+        let (_, state) = open_unfolded(directory.path());
+        let (end, expected) = ends.iter().rev().find(|(end, _)| *end <= at as u64).unwrap();
+        expected.is(&state);
+        assert_eq!(file.metadata().unwrap().len(), *end, "what was torn is cut off");
+        cuts += 1;
+        if cuts.is_multiple_of(100_000) {
+            println!("{cuts} of {len} cuts in {:.0?}", began.elapsed());
+        }
+    }
+    println!("a log of {len} bytes was cut at {cuts} places in {:.0?}", began.elapsed());
+}
+
+#[test]
+fn a_flipped_bit_in_the_log_is_refused_by_name_and_place_or_cut_off_but_never_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let ends = written(directory.path(), 12, 0);
+    let file = path(directory.path(), 1);
+    let whole = std::fs::read(&file).unwrap();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let (_, before_the_last) = &ends[ends.len() - 2];
+    let mut refused = 0;
+    for _ in 0..150 {
+        let mut flipped = whole.clone();
+        let at = rng.usize(..usize::try_from(ends[12].0).unwrap() + 64);
+        flipped[at] ^= 1 << rng.u8(..8);
+        std::fs::write(&file, &flipped).unwrap();
+        match open(directory.path()) {
+            Ok((_, state)) => match at as u64 {
+                at if at >= ends[12].0 => ends[12].1.is(&state),
+                at => {
+                    assert!(at >= ends[11].0, "byte {at}");
+                    before_the_last.is(&state);
+                }
+            },
+            Err(ServerError::Damaged { what, .. }) => {
+                let start = ends.iter().rev().find(|(end, _)| *end <= at as u64).unwrap().0;
+                assert!(what.starts_with(&format!("log.0000000001 at byte {start}: ")), "{what}");
+                refused += 1;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+/// The write succeeds and the fsync does not: nobody is told that it is durable, and what was told before is there.
+#[cfg(unix)]
+#[test]
+fn a_failed_write_or_fsync_of_the_log_is_an_error_and_loses_nothing_before_it() {
+    let (_reader, pipe) = std::io::pipe().unwrap();
+    let no_fsync = File::from(std::os::fd::OwnedFd::from(pipe));
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    for (broken, is_full) in [(no_fsync, false), (full, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut model = Model::new();
+        let (mut store, _) = open(directory.path()).unwrap();
+        model.commit(&mut store, 3);
+        store.log.break_with(broken);
+        let error = store.commit(&model.clone().step()).unwrap_err();
+        assert_eq!(matches!(error, ServerError::DiskFull { .. }), is_full, "{error:?}");
+        drop(store);
+        model.is(&open(directory.path()).unwrap().1);
+    }
+}
+
+/// The log goes on while the snapshot cannot grow, up to its own bound, and then says that the disk is full.
+#[test]
+fn a_disk_that_is_too_full_to_fold_stops_nothing_until_the_log_is_at_its_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (mut store, _) = open(directory.path()).unwrap();
+    let full = || ServerError::disk(PathBuf::new(), std::io::ErrorKind::StorageFull.into());
+    model.commit(&mut store, 5);
+    store.rotate().unwrap();
+    store.folder.wait().unwrap();
+    // As if it had said this.
+    store.folded(Err(full())).unwrap();
+    let Folding::Full { again } = store.folding else { panic!() };
+    while store.log.len() < again {
+        assert!(matches!(store.folding, Folding::Full { .. }));
+        model.commit(&mut store, 1);
+    }
+    model.commit(&mut store, 1);
+    settled(&mut store);
+    assert!(matches!(store.folding, Folding::Done), "it was tried again, and the disk has room now");
+    model.commit(&mut store, 200);
+    drop(store);
+    model.is(&open(directory.path()).unwrap().1);
+
+    let (mut store, _) = open(directory.path()).unwrap();
+    settled(&mut store);
+    store.sizes.long = u64::MAX;
+    while store.log.len() < SMALL.most {
+        model.commit(&mut store, 1);
+    }
+    assert!(matches!(store.folded(Err(full())), Err(ServerError::DiskFull { .. })));
+}
+
+#[test]
+fn the_log_never_exceeds_its_bounds() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (mut store, _) = open(directory.path()).unwrap();
+    let mut most = 0;
+    for _ in 0..600 {
+        model.commit(&mut store, 1);
+        let bytes = logs(directory.path()).into_iter().filter_map(|log| path(directory.path(), log).metadata().ok());
+        most = most.max(bytes.map(|file| file.len()).sum());
+    }
+    assert!(most <= 2 * SMALL.most + SMALL.long + 2 * SMALL.chunk, "{most}");
+    assert!(store.log.number() > 20);
+    let read = Database::open(directory.path().join(STATE));
+    assert!(read.is_err(), "the snapshot stays open");
+}
+
+#[cfg(unix)]
+#[test]
+fn the_log_is_the_users_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(directory.path()).unwrap();
+    Model::new().commit(&mut store, 100);
+    for log in logs(directory.path()) {
+        assert_eq!(path(directory.path(), log).metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
