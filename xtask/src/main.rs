@@ -68,6 +68,9 @@ enum Chore {
     /// One who stands on a lock for that.
     #[command(hide = true)]
     Stand(figures::Stand),
+    /// One who reads the clock beside them.
+    #[command(hide = true)]
+    Tick(figures::Tick),
     /// Runs seeded worlds of the simulator; a failing one is cut down and printed as a test.
     Simulate(simulate::Options),
     /// Runs the tests that need a PostgreSQL.
@@ -86,6 +89,14 @@ fn root() -> PathBuf {
     // As cargo tells it now, if it does: a binary built in one clone may be run in another.
     let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&own).join("..")
+}
+
+/// Runs work that judges times on a thread of its own, which goes before the machine's other work with all that it starts; and
+/// tells it whether it does: only root may.
+fn urgently<T: Send>(nice: i32, work: impl FnOnce(bool) -> T + Send) -> T {
+    // Of the calling thread alone, on Linux, and of what comes from it.
+    let work = move || work(rustix::process::nice(-nice).is_ok());
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// A shell in the repository's root.
@@ -110,6 +121,7 @@ fn main() -> ExitCode {
         Chore::Contend(contend) => contend.run().map(|()| ExitCode::SUCCESS),
         Chore::Figures(options) => figures::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Stand(stand) => stand.run().map(|()| ExitCode::SUCCESS),
+        Chore::Tick(tick) => tick.run().map(|()| ExitCode::SUCCESS),
         Chore::Simulate(options) => {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }

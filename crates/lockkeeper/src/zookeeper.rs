@@ -4,29 +4,31 @@
 //! order of first polls is the order on the wire. Paths get the connect string's chroot in front here and lose it nowhere
 //! else: the client's own chroot cannot make itself when it is missing.
 
+mod carrier;
+mod dial;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ConstantBuilder, ExponentialBuilder, Retryable};
+use backon::{BackoffBuilder, ConstantBuilder, Retryable};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{Loss, SessionId, Zxid};
-use tokio::sync::{mpsc, oneshot};
+use lockkeeper_core::{SessionId, Zxid};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
+use self::carrier::{Carried, Carrier};
+use self::dial::{Dial, pauses};
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{
-    Children, Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher,
-    Written,
+    Children, Done, Ensemble, Fault, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Written,
 };
 use crate::epoch;
 use crate::keeper::Reconnect;
 use crate::servers::Servers;
-
-/// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
-const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// What mode and access list a node is made with.
 fn options(kind: Kind, acl: LockAcl) -> zk::CreateOptions<'static> {
@@ -66,12 +68,13 @@ impl Network for ZooKeeper {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
         async move {
             let started = tokio::time::Instant::now();
-            let attempt = || self.connect();
+            let dial = self.dial();
+            let attempt = || dial.connect(None);
             let retried = attempt.retry(self.rounds()).when(|error| !matches!(error, zk::Error::AuthFailed));
             // A part of the patience is kept for finding out why.
             let questions = (patience / 4).min(Duration::from_millis(500));
             match tokio::time::timeout(patience - questions, retried).await {
-                Ok(Ok(client)) => Ok(opened(client, self.servers.chroot().to_owned(), self.acl)),
+                Ok(Ok((client, task))) => Ok(opened(dial, client, task, self.acl)),
                 Ok(Err(zk::Error::AuthFailed)) => Err(Error::AuthFailed { servers: self.servers.to_string() }),
                 // All tries used up, or all the time.
                 Ok(Err(_)) => Err(self.unreachable(started.elapsed(), questions).await),
@@ -89,14 +92,7 @@ impl ZooKeeper {
             Some(Reconnect { retries, delay }) => {
                 Box::new(ConstantBuilder::new().with_delay(delay).with_max_times(retries as usize).build())
             }
-            None => Box::new(
-                ExponentialBuilder::default()
-                    .with_min_delay(Duration::from_millis(20))
-                    .with_max_delay(Duration::from_secs(1))
-                    .with_jitter()
-                    .without_max_times()
-                    .build(),
-            ),
+            None => Box::new(pauses().build()),
         }
     }
 
@@ -104,75 +100,26 @@ impl ZooKeeper {
         Error::Unreachable { servers: self.servers.to_string(), waited, detail: self.servers.diagnose(questions).await }
     }
 
-    /// Tries every server once. Dropping the future leaves no session behind.
-    ///
-    /// In a task of its own: given up between the server's opening of the session and its answer, the session would stay
-    /// until it expires, and with short timeouts call after call would leave one.
-    async fn connect(&self) -> Result<zk::Client, zk::Error> {
-        let timeout = self.session_timeout.min(LONGEST_SESSION);
-        let mut connector = zk::Client::connector().with_session_timeout(timeout).with_fail_eagerly();
-        for (scheme, credential) in &self.credentials {
-            connector = connector.with_auth(scheme, credential);
-        }
-        let endpoints = self.servers.endpoints();
-        #[cfg(feature = "tls")]
-        let tls = self.servers.tls().cloned();
-        let (sender, connected) = oneshot::channel();
-        self.tasks.spawn(async move {
-            #[cfg(feature = "tls")]
-            let connected = match tls {
-                Some(tls) => connector.with_tls(tls.options()).secure_connect(&endpoints).await,
-                None => connector.connect(&endpoints).await,
-            };
-            #[cfg(not(feature = "tls"))]
-            let connected = connector.connect(&endpoints).await;
-            if let Err(Ok(unwanted)) = sender.send(connected) {
-                close(unwanted).await;
-            }
-        });
-        connected.await.unwrap_or(Err(zk::Error::ClientClosed))
+    fn dial(&self) -> Dial {
+        let ZooKeeper { servers, session_timeout, credentials, tasks, .. } = self;
+        let (servers, credentials, tasks) = (servers.clone(), credentials.clone(), tasks.clone());
+        Dial { servers, session_timeout: *session_timeout, credentials, tasks }
     }
-}
-
-/// Closes a session and waits until the server knows, or it has expired.
-async fn close(client: zk::Client) {
-    let mut states = client.state_watcher();
-    drop(client);
-    while let zk::SessionState::Disconnected | zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly =
-        states.changed().await
-    {}
 }
 
 /// Wraps a connected client and forwards what its connection goes through.
-fn opened(client: zk::Client, chroot: String, acl: LockAcl) -> Opened {
-    let timeout = client.session_timeout();
+fn opened(dial: Dial, client: zk::Client, task: AbortHandle, acl: LockAcl) -> Opened {
+    let (session, timeout, states) =
+        (SessionId(client.session_id().0), client.session_timeout(), client.state_watcher());
     let (sender, connection) = mpsc::unbounded_channel();
-    let mut states = client.state_watcher();
-    tokio::spawn(async move {
-        loop {
-            let change = match states.changed().await {
-                zk::SessionState::Disconnected => Connection::Lost,
-                zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly => Connection::Back,
-                zk::SessionState::Expired => Connection::Over(Loss::SessionExpired),
-                zk::SessionState::AuthFailed => Connection::Over(Loss::AuthFailed),
-                zk::SessionState::Closed => Connection::Over(Loss::Closed),
-            };
-            if sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
-                return;
-            }
-        }
-    });
-    let session = SessionId(client.session_id().0);
-    Opened {
-        ensemble: Arc::new(Client { client: Arc::new(client), chroot, session, acl }),
-        timeout,
-        connection,
-        anchor: None,
-    }
+    let chroot = dial.servers.chroot().to_owned();
+    let carrier = Carrier::new(client, task);
+    tokio::spawn(dial.follow(Arc::downgrade(&carrier), states, timeout, sender));
+    Opened { ensemble: Arc::new(Client { carrier, chroot, session, acl }), timeout, connection, anchor: None }
 }
 
 struct Client {
-    client: Arc<zk::Client>,
+    carrier: Arc<Carrier>,
     chroot: String,
     session: SessionId,
     acl: LockAcl,
@@ -192,7 +139,7 @@ impl Client {
     fn reply<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
     where
         T: Send + 'static,
-        F: FnOnce(Arc<zk::Client>, String) -> Fut + Send + 'static,
+        F: FnOnce(Carried, String) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
     {
         self.reply_at(self.full(path), operation)
@@ -202,12 +149,12 @@ impl Client {
     fn reply_at<T, F, Fut>(&self, path: String, operation: F) -> Reply<T>
     where
         T: Send + 'static,
-        F: FnOnce(Arc<zk::Client>, String) -> Fut + Send + 'static,
+        F: FnOnce(Carried, String) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
     {
-        let client = self.client.clone();
+        let carrier = self.carrier.clone();
         async move {
-            match operation(client, path).await {
+            match operation(carrier.client().await?, path).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => Err(told(&error).await),
             }
@@ -255,30 +202,10 @@ impl Ensemble for Client {
     fn transact(&self, steps: Vec<Step>) -> Reply<Vec<Done>, Undone> {
         let acl = self.acl;
         let full: Vec<String> = steps.iter().map(|step| self.full(step.path())).collect();
-        let client = self.client.clone();
-        let transaction = async move {
-            let mut writer = client.new_multi_writer();
-            for (step, path) in steps.iter().zip(&full) {
-                match step {
-                    Step::Check { version, .. } => writer.add_check_version(path, version.unwrap_or(-1)),
-                    Step::Create { data, kind, .. } => writer.add_create(path, data, &options(*kind, acl)),
-                    Step::Write { data, version, .. } => writer.add_set_data(path, data, *version),
-                    Step::Delete { version, .. } => writer.add_delete(path, *version),
-                }?;
-            }
-            let done = writer.commit().await?.into_iter().map(|done| match done {
-                zk::MultiWriteResult::Create { stat, .. } => {
-                    Done::Created((!stat.is_invalid()).then_some(Zxid(stat.czxid)))
-                }
-                zk::MultiWriteResult::SetData { stat } => Done::Written(written(&stat)),
-                zk::MultiWriteResult::Delete => Done::Deleted,
-                // A check; the client may come to know of more.
-                _ => Done::Checked,
-            });
-            Ok(done.collect())
-        };
+        let carrier = self.carrier.clone();
         async move {
-            match transaction.await {
+            let client = carrier.client().await?;
+            match transaction(&client, &steps, &full, acl).await {
                 Ok(done) => Ok(done),
                 Err(error) => {
                     let (step, error) = match error {
@@ -302,7 +229,7 @@ impl Ensemble for Client {
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)> {
         self.reply(path, |client, path| async move {
             let (names, watcher) = client.list_and_watch_children(&path).await?;
-            Ok((names, fired(watcher)))
+            Ok((names, client.watching(&path, watcher).once()))
         })
     }
 
@@ -314,9 +241,10 @@ impl Ensemble for Client {
     }
 
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)> {
+        let carrier = Arc::downgrade(&self.carrier);
         self.reply(path, |client, path| async move {
             let (data, stat, watcher) = client.get_and_watch_data(&path).await?;
-            Ok((node(data, &stat), fired(watcher)))
+            Ok((node(data, &stat), client.watching(&path, watcher).of_node(carrier, path, &stat)))
         })
     }
 
@@ -326,10 +254,12 @@ impl Ensemble for Client {
                 // Mostly it is not there, and this is all that is asked.
                 let (stat, watcher) = client.check_and_watch_stat(&path).await?;
                 if stat.is_none() {
-                    return Ok((None, fired(watcher)));
+                    return Ok((None, client.watching(&path, watcher).once()));
                 }
                 match client.get_and_watch_data(&path).await {
-                    Ok((data, stat, watcher)) => return Ok((Some(node(data, &stat)), fired(watcher))),
+                    Ok((data, stat, watcher)) => {
+                        return Ok((Some(node(data, &stat)), client.watching(&path, watcher).once()));
+                    }
                     Err(zk::Error::NoNode) => {}
                     Err(error) => return Err(error),
                 }
@@ -392,15 +322,30 @@ fn written(stat: &zk::Stat) -> Written {
     Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime }
 }
 
-fn fired(watcher: zk::OneshotWatcher) -> Watcher {
-    async move {
-        match watcher.changed().await.event_type {
-            zk::EventType::NodeDeleted => Fired::Gone,
-            zk::EventType::Session => Fired::SessionOver,
-            _ => Fired::Changed,
-        }
+/// Sends a transaction, and says what its steps did. `full` are their paths as the server knows them.
+async fn transaction(
+    client: &zk::Client,
+    steps: &[Step],
+    full: &[String],
+    acl: LockAcl,
+) -> Result<Vec<Done>, zk::MultiWriteError> {
+    let mut writer = client.new_multi_writer();
+    for (step, path) in steps.iter().zip(full) {
+        match step {
+            Step::Check { version, .. } => writer.add_check_version(path, version.unwrap_or(-1)),
+            Step::Create { data, kind, .. } => writer.add_create(path, data, &options(*kind, acl)),
+            Step::Write { data, version, .. } => writer.add_set_data(path, data, *version),
+            Step::Delete { version, .. } => writer.add_delete(path, *version),
+        }?;
     }
-    .boxed()
+    let done = writer.commit().await?.into_iter().map(|done| match done {
+        zk::MultiWriteResult::Create { stat, .. } => Done::Created((!stat.is_invalid()).then_some(Zxid(stat.czxid))),
+        zk::MultiWriteResult::SetData { stat } => Done::Written(written(&stat)),
+        zk::MultiWriteResult::Delete => Done::Deleted,
+        // A check; the client may come to know of more.
+        _ => Done::Checked,
+    });
+    Ok(done.collect())
 }
 
 /// What an error means, told after a pause where a server in trouble would be asked as fast as it answers.
@@ -448,25 +393,5 @@ fn connection_stands(error: &zk::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A delete answered with one of these left its node at the head of the queue for as long as the session lived.
-    #[test]
-    fn trouble_of_a_server_is_no_refusal() {
-        for error in [
-            zk::Error::MarshallingError,
-            zk::Error::SessionMoved,
-            zk::Error::NotReadOnly,
-            zk::Error::Throttled,
-            zk::Error::UnexpectedErrorCode(-1),
-            zk::Error::RuntimeInconsistent,
-            zk::Error::Timeout,
-        ] {
-            assert_eq!(fault(&error), Fault::ConnectionLoss, "{error}");
-            assert!(connection_stands(&error), "{error}");
-        }
-        assert!(!connection_stands(&zk::Error::ConnectionLoss));
-        assert!(matches!(fault(&zk::Error::NoAuth), Fault::Refused(_)));
-    }
-}
+#[cfg(feature = "embedded")]
+mod tests;

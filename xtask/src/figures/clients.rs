@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 use xshell::cmd;
 
+use super::control::{Clock, Times};
 use super::{Bench, Figure, most};
 
 /// A process that stands on a lock and tells what it believes; not for people.
@@ -110,8 +111,10 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
 pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "stopped").await?;
     let gate = TokenGate::new();
-    for pair in &pairs {
+    let mut clocks = pairs.iter().map(|_| Clock::start()).collect::<Result<Vec<_>>>()?;
+    for (pair, clock) in pairs.iter().zip(&clocks) {
         pair.signal(Signal::STOP)?;
+        clock.signal(Signal::STOP)?;
     }
     let mut guards = Vec::new();
     for (run, pair) in pairs.iter_mut().enumerate() {
@@ -120,13 +123,16 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
         drop(gate.enter_blocking(&run.to_string(), guard.token())?);
         guards.push(guard);
     }
-    let (mut looked, mut heard, mut stale) = (Vec::new(), Vec::new(), 0);
-    for (run, pair) in pairs.iter_mut().enumerate() {
+    let (mut looked, mut heard, mut stale) = (Times::within(Duration::from_millis(5)), Vec::new(), 0);
+    for (run, (pair, clock)) in pairs.iter_mut().zip(&mut clocks).enumerate() {
+        let control_since = now();
+        clock.signal(Signal::CONT)?;
         let since = now();
         pair.signal(Signal::CONT)?;
         let line = pair.line()?;
         let (seen, told) = line.split_once(' ').ok_or_else(|| anyhow!("it said {line:?}"))?;
-        looked.push(Duration::from_nanos(seen.parse()?).saturating_sub(since));
+        let control = Duration::from_nanos(clock.line()?.parse()?).saturating_sub(control_since);
+        looked.add(Duration::from_nanos(seen.parse()?).saturating_sub(since), control);
         heard.push(Duration::from_nanos(told.parse()?).saturating_sub(since));
         stale += usize::from(gate.enter_blocking(&run.to_string(), pair.token).is_ok());
     }
@@ -134,36 +140,50 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
         guard.release().await?;
     }
     keeper.close().await;
-    let (saw, told) = (most(&looked), most(&heard));
+    let (saw, told) = (looked.most(), most(&heard));
     let measured = format!(
-        "`is_held()` at most {saw:.2?} after SIGCONT, `lost()` at most {told:.2?}, in {} runs; {stale} stale writes taken",
-        bench.runs
+        "`is_held()` at most {saw:.2?} after SIGCONT, `lost()` at most {told:.2?}, in {} runs; {stale} stale writes taken{}",
+        bench.runs,
+        looked.words("a process that reads the clock and nothing else")
     );
     let claim =
         "stopped until another holds, a holder says \"not held\" within 5 ms of SIGCONT, and its write is refused";
-    Ok(Figure { letter: 'b', claim: claim.into(), measured, kept: stale == 0 && saw <= Duration::from_millis(5) })
+    Ok(Figure { letter: 'b', claim: claim.into(), measured, kept: stale == 0 && looked.kept() })
 }
 
 /// (f) SIGKILL.
 pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "killed").await?;
+    let watcher = zookeeper_client::Client::connect(&bench.ground.apache.connect_string()).await?;
     let mut killed = Vec::new();
-    for pair in &mut pairs {
-        killed.push(Instant::now());
+    for (run, pair) in pairs.iter_mut().enumerate() {
+        // A plain client's watch of the same node: when the servers end the session, with nothing of ours.
+        let path = format!("/figures/killed-{run}");
+        let holder = &keeper.admin().show(&path).await?.holders[0].node;
+        let (_, watch) = watcher.check_and_watch_stat(&format!("{path}/{holder}")).await?;
+        let gone = tokio::spawn(async move {
+            watch.changed().await;
+            Instant::now()
+        });
+        killed.push((Instant::now(), gone));
         pair.signal(Signal::KILL)?;
     }
-    let mut times = Vec::new();
-    for (pair, since) in pairs.iter_mut().zip(killed) {
+    let mut times = Times::within(SESSION_TIMEOUT + Duration::from_millis(500));
+    for (pair, (since, gone)) in pairs.iter_mut().zip(killed) {
         let (granted, guard) = (&mut pair.next).await?;
-        times.push(granted - since);
-        guard?.release().await?;
+        let guard = guard?;
+        times.add(granted - since, gone.await? - since);
+        guard.release().await?;
     }
     keeper.close().await;
-    let longest = most(&times);
-    let least = times.iter().min().copied().unwrap_or_default();
-    let measured = format!("between {least:.2?} and {longest:.2?} in {} runs", bench.runs);
+    let (least, longest) = (times.least(), times.most());
+    let measured = format!(
+        "between {least:.2?} and {longest:.2?} in {} runs{}",
+        bench.runs,
+        times.words("a plain client's watch of the holder's node")
+    );
     let claim = format!("a holder is killed: the next holds within the session timeout + 0.5 s (a tick of {TICK:?})");
-    Ok(Figure { letter: 'f', claim, measured, kept: longest <= SESSION_TIMEOUT + Duration::from_millis(500) })
+    Ok(Figure { letter: 'f', claim, measured, kept: times.kept() })
 }
 
 /// (g) `lockkeeper run` is cut off; its command has a child and heeds no SIGTERM.

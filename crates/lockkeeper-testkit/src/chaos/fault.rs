@@ -289,6 +289,9 @@ fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<
     sleep(length);
     drop(file);
     fs::remove_file(filler)?;
-    // ZooKeeper's answer to a log that it cannot write is to end; what was unwritten there was never its word.
+    // What was unwritten there was never its word.
+    if chaos.ground.restart_from_full(server)? {
+        say(&format!("server {server} cannot read its own log any more; it has the others' data now"));
+    }
     Ok(())
 }

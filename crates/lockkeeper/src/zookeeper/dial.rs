@@ -1,0 +1,188 @@
+//! Connects clients to sessions, new ones and such that another client had, and follows what their connections go through.
+//!
+//! The client crate starts a task of its own for each; ours keeps a handle on it, for nothing else ends a client without ending
+//! its session.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use lockkeeper_core::Loss;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio_util::task::TaskTracker;
+use zookeeper_client as zk;
+
+use super::carrier::Carrier;
+use crate::ensemble::Connection;
+use crate::servers::Servers;
+
+/// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
+const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
+
+/// What a connection takes.
+#[derive(Clone)]
+pub(super) struct Dial {
+    pub(super) servers: Servers,
+    pub(super) session_timeout: Duration,
+    pub(super) credentials: Vec<(String, Vec<u8>)>,
+    /// What must come to its end, also when nobody waits for it any more.
+    pub(super) tasks: TaskTracker,
+}
+
+/// The pauses between rounds of tries that are made for as long as there is time.
+pub(super) fn pauses() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(20))
+        .with_max_delay(Duration::from_secs(1))
+        .with_jitter()
+        .without_max_times()
+}
+
+/// Keeps the handle of the task that a client starts.
+#[derive(Default)]
+struct Spawner(Mutex<Option<AbortHandle>>);
+
+impl spawns_core::Spawn for Spawner {
+    fn spawn(&self, task: spawns_core::Task) {
+        let task = tokio::spawn(Box::into_pin(task.future)).abort_handle();
+        *self.0.lock().expect("held for a change only") = Some(task);
+    }
+}
+
+impl Dial {
+    /// Tries every server once, for a new session or for one that a client had. Dropping the future leaves no session behind.
+    ///
+    /// In a task of its own: given up between the server's opening of the session and its answer, the session would stay
+    /// until it expires, and with short timeouts call after call would leave one.
+    pub(super) async fn connect(
+        &self,
+        session: Option<zk::SessionInfo>,
+    ) -> Result<(zk::Client, AbortHandle), zk::Error> {
+        let timeout = self.session_timeout.min(LONGEST_SESSION);
+        let mut connector = zk::Client::connector().with_session_timeout(timeout).with_fail_eagerly();
+        if let Some(session) = session {
+            connector = connector.with_session(session);
+        }
+        for (scheme, credential) in &self.credentials {
+            connector = connector.with_auth(scheme, credential);
+        }
+        let endpoints = self.servers.endpoints();
+        #[cfg(feature = "tls")]
+        let tls = self.servers.tls().cloned();
+        let (sender, connected) = oneshot::channel();
+        self.tasks.spawn(async move {
+            let spawner = Spawner::default();
+            let connecting = async {
+                #[cfg(feature = "tls")]
+                if let Some(tls) = tls {
+                    return connector.with_tls(tls.options()).secure_connect(&endpoints).await;
+                }
+                connector.connect(&endpoints).await
+            };
+            let mut connecting = pin!(connecting);
+            let connected = std::future::poll_fn(|context| {
+                let _scope = spawns_core::enter(&spawner);
+                connecting.as_mut().poll(context)
+            });
+            let connected = connected.await.map(|client| {
+                let task = spawner.0.lock().expect("held for a change only").take();
+                (client, task.expect("a client that is connected has started its task"))
+            });
+            if let Err(Ok((unwanted, _))) = sender.send(connected) {
+                close(unwanted).await;
+            }
+        });
+        connected.await.unwrap_or(Err(zk::Error::ClientClosed))
+    }
+
+    /// Takes a session over from a client that was taken off it, trying until it cannot live any more: a client that tells of
+    /// nothing older than what the one before saw.
+    async fn take_over(
+        &self,
+        session: &zk::SessionInfo,
+        patience: Duration,
+    ) -> Result<(zk::Client, AbortHandle), Loss> {
+        let trying = async {
+            for pause in pauses().build() {
+                match self.connect(Some(session.clone())).await {
+                    // The server may be behind the one before, and what was seen there is not known to the new client.
+                    Ok((client, task)) => match client.sync("/").await {
+                        Ok(()) => return Ok((client, task)),
+                        // Not by dropping the client: that would close the session.
+                        Err(_) => task.abort(),
+                    },
+                    Err(zk::Error::SessionExpired | zk::Error::SessionMoved) => return Err(Loss::SessionExpired),
+                    Err(zk::Error::AuthFailed) => return Err(Loss::AuthFailed),
+                    Err(_) => {}
+                }
+                tokio::time::sleep(pause).await;
+            }
+            Err(Loss::SessionExpired)
+        };
+        tokio::time::timeout(patience, trying).await.unwrap_or(Err(Loss::SessionExpired))
+    }
+
+    /// Tells of what the session's connection goes through until the session is over. `states` is its client's.
+    pub(super) async fn follow(
+        self,
+        carrier: Weak<Carrier>,
+        mut states: zk::StateWatcher,
+        timeout: Duration,
+        sender: mpsc::UnboundedSender<Connection>,
+    ) {
+        loop {
+            let change = match states.changed().await {
+                zk::SessionState::Disconnected => Connection::Lost,
+                zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly => Connection::Back,
+                zk::SessionState::Expired => Connection::Over(Loss::SessionExpired),
+                zk::SessionState::AuthFailed => Connection::Over(Loss::AuthFailed),
+                zk::SessionState::Closed => Connection::Over(Loss::Closed),
+            };
+            let parted = carrier
+                .upgrade()
+                .filter(|_| change == Connection::Lost)
+                .and_then(|carrier: Arc<Carrier>| carrier.part());
+            if sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
+                return;
+            }
+            let Some(session) = parted else { continue };
+            tracing::debug!(session = %session.id(), "more is watched than a client can set again: another takes over");
+            // As long as a client of the crate would try.
+            let next = match self.take_over(&session, timeout * 7 / 5).await {
+                Ok((client, task)) => {
+                    states = client.state_watcher();
+                    match carrier.upgrade() {
+                        Some(carrier) => {
+                            carrier.go_on(client, task);
+                            Connection::Back
+                        }
+                        None => {
+                            close(client).await;
+                            Connection::Over(Loss::Closed)
+                        }
+                    }
+                }
+                Err(loss) => {
+                    if let Some(carrier) = carrier.upgrade() {
+                        carrier.end();
+                    }
+                    Connection::Over(loss)
+                }
+            };
+            if sender.send(next).is_err() || matches!(next, Connection::Over(_)) {
+                return;
+            }
+        }
+    }
+}
+
+/// Closes a session and waits until the server knows, or it has expired.
+async fn close(client: zk::Client) {
+    let mut states = client.state_watcher();
+    drop(client);
+    while let zk::SessionState::Disconnected | zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly =
+        states.changed().await
+    {}
+}

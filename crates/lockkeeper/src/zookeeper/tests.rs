@@ -1,0 +1,177 @@
+use std::collections::HashMap;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
+use lockkeeper_core::Loss;
+use lockkeeper_server::{Config, Server};
+use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
+
+use super::*;
+use crate::ensemble::{Connection, Fired, Watcher};
+
+/// A delete answered with one of these left its node at the head of the queue for as long as the session lived.
+#[test]
+fn trouble_of_a_server_is_no_refusal() {
+    for error in [
+        zk::Error::MarshallingError,
+        zk::Error::SessionMoved,
+        zk::Error::NotReadOnly,
+        zk::Error::Throttled,
+        zk::Error::UnexpectedErrorCode(-1),
+        zk::Error::RuntimeInconsistent,
+        zk::Error::Timeout,
+    ] {
+        assert_eq!(fault(&error), Fault::ConnectionLoss, "{error}");
+        assert!(connection_stands(&error), "{error}");
+    }
+    assert!(!connection_stands(&zk::Error::ConnectionLoss));
+    assert!(matches!(fault(&zk::Error::NoAuth), Fault::Refused(_)));
+}
+
+/// A session that watches nodes by the thousand, and one that changes them.
+struct Crowd {
+    server: Server,
+    proxy: Proxy,
+    opened: Opened,
+    other: Opened,
+    watches: FuturesUnordered<BoxFuture<'static, (usize, Fired)>>,
+}
+
+fn path(node: usize) -> String {
+    format!("/crowd/as-long-as-the-path-of-a-lock-with-the-name-of-a-contender-{node:036}")
+}
+
+async fn open(servers: &str) -> Opened {
+    let network = ZooKeeper {
+        servers: servers.parse().unwrap(),
+        session_timeout: Duration::from_secs(40),
+        reconnect: None,
+        credentials: Vec::new(),
+        acl: LockAcl::Open,
+        tasks: TaskTracker::new(),
+    };
+    network.open(Duration::from_secs(30)).await.unwrap()
+}
+
+impl Crowd {
+    async fn of(nodes: usize) -> Crowd {
+        let tick = Duration::from_millis(100);
+        let config = Config::default().with_tick(tick).with_session_timeouts(tick * 2..=Duration::from_secs(60));
+        let server = Server::start(config).await.unwrap();
+        let proxy = Proxy::start(server.addr()).await;
+        let (opened, other) = (open(&proxy.connect_string()).await, open(&server.connect_string()).await);
+        other.ensemble.create("/crowd", Vec::new(), Kind::Persistent).await.unwrap();
+        let names: Vec<usize> = (0..nodes).collect();
+        for some in names.chunks(1_000) {
+            let create = |node: &usize| Step::Create { path: path(*node), data: Vec::new(), kind: Kind::Persistent };
+            other.ensemble.transact(some.iter().map(create).collect()).await.unwrap();
+        }
+        opened.ensemble.sync("/").await.unwrap();
+        let watching = stream::iter(names).map(|node| {
+            let read = opened.ensemble.read_and_watch(&path(node));
+            async move { Ok::<_, Fault>((node, read.await?.1)) }
+        });
+        let watches: Vec<(usize, Watcher)> = watching.buffer_unordered(1_000).try_collect().await.unwrap();
+        let watches = watches.into_iter().map(|(node, watcher)| watcher.map(move |fired| (node, fired)).boxed());
+        let watches: FuturesUnordered<_> = watches.collect();
+        assert_eq!(server.stats().watches, nodes as u64);
+        Crowd { server, proxy, opened, other, watches }
+    }
+
+    /// Cuts the connection and keeps it cut.
+    async fn away(&mut self) {
+        self.proxy.refuse();
+        self.proxy.cut(Cut::Reset);
+        assert_eq!(self.opened.connection.recv().await, Some(Connection::Lost));
+    }
+
+    async fn back(&mut self) {
+        self.proxy.heal();
+        assert_eq!(self.opened.connection.recv().await, Some(Connection::Back));
+    }
+
+    /// The next so many events.
+    async fn fired(&mut self, count: usize) -> HashMap<usize, Fired> {
+        self.watches.by_ref().take(count).collect().await
+    }
+
+    /// Lets those who watch do so until the server has so many watches, and none fires.
+    async fn watched(&mut self, count: usize) {
+        while self.server.stats().watches != count as u64 {
+            tokio::select! {
+                fired = self.watches.next() => panic!("{fired:?}"),
+                () = tokio::time::sleep(Duration::from_millis(5)) => {}
+            }
+        }
+    }
+
+    async fn delete(&self, node: usize) {
+        self.other.ensemble.delete(&path(node), None).await.unwrap();
+    }
+
+    async fn write(&self, node: usize) {
+        self.other.ensemble.write(&path(node), vec![1], None).await.unwrap();
+    }
+}
+
+/// 100 000 watches outlive their connection, twice: what happened meanwhile is told, what happens later too, nothing else is,
+/// and the session is the same.
+#[tokio::test]
+async fn case_37_a_hundred_thousand_watches_are_set_again_after_a_reconnect() {
+    const NODES: usize = 100_000;
+    let mut crowd = Crowd::of(NODES).await;
+    for turn in 0..2 {
+        let [gone, changed, anew, later, last] = [0, 1, 2, 3, 4].map(|node| turn * 10 + node * 19_999);
+        crowd.away().await;
+        crowd.delete(gone).await;
+        crowd.write(changed).await;
+        crowd.delete(anew).await;
+        crowd.other.ensemble.create(&path(anew), Vec::new(), Kind::Persistent).await.unwrap();
+        crowd.back().await;
+        let expected = HashMap::from([(gone, Fired::Gone), (changed, Fired::Changed), (anew, Fired::Gone)]);
+        assert_eq!(crowd.fired(3).await, expected);
+        crowd.watched(NODES - turn * 5 - 3).await;
+        crowd.delete(later).await;
+        crowd.write(last).await;
+        assert_eq!(crowd.fired(2).await, HashMap::from([(later, Fired::Gone), (last, Fired::Changed)]));
+    }
+    assert_eq!(crowd.proxy.counts().requested.of_any(&[OpCode::SetWatches, OpCode::SetWatches2]), 0);
+}
+
+/// A session that expires while its client is taken off it is over for all who watch and ask.
+#[tokio::test]
+async fn a_crowded_session_that_expires_while_away_is_over() {
+    let mut crowd = Crowd::of(2_000).await;
+    crowd.away().await;
+    let asked = crowd.opened.ensemble.read(&path(1));
+    assert!(crowd.server.expire_session(crowd.opened.ensemble.session().0).await);
+    crowd.proxy.heal();
+    assert_eq!(crowd.opened.connection.recv().await, Some(Connection::Over(Loss::SessionExpired)));
+    assert_eq!(asked.await, Err(Fault::SessionOver));
+    assert!(crowd.fired(2_000).await.values().all(|fired| *fired == Fired::SessionOver));
+}
+
+/// A session that is closed while its client is taken off it is closed when a server can be reached, long before it expires.
+#[tokio::test]
+async fn a_crowded_session_that_is_closed_while_away_is_closed() {
+    let mut crowd = Crowd::of(2_000).await;
+    crowd.away().await;
+    crowd.watches.clear();
+    crowd.opened.ensemble = crowd.other.ensemble.clone();
+    crowd.proxy.heal();
+    assert_eq!(crowd.opened.connection.recv().await, Some(Connection::Over(Loss::Closed)));
+    assert_eq!(crowd.server.sessions().await.unwrap(), [crowd.other.ensemble.session().0]);
+}
+
+/// What the client can set again itself, it does: no node is read again.
+#[tokio::test]
+async fn a_few_watches_are_left_to_the_client() {
+    let mut crowd = Crowd::of(100).await;
+    let reads = crowd.proxy.counts().requested.of(OpCode::GetData);
+    crowd.away().await;
+    crowd.delete(7).await;
+    crowd.back().await;
+    assert_eq!(crowd.fired(1).await, HashMap::from([(7, Fired::Gone)]));
+    crowd.watched(99).await;
+    assert_eq!(crowd.proxy.counts().requested.of(OpCode::GetData), reads);
+}

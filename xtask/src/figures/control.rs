@@ -1,0 +1,157 @@
+//! Who is to blame for a time that is too long: what was measured, or a machine that gave nobody a turn.
+//!
+//! Beside each measurement of a time something else is measured that has nothing of ours in it, at the same moment. Nothing is
+//! subtracted. A miss is the machine's only where its control has missed the same limit too.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lockkeeper_testkit::chaos::now;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::most;
+
+/// A process that does nothing but read the clock; not for people.
+#[derive(Debug, Args)]
+pub(crate) struct Tick {}
+
+impl Tick {
+    /// Reads the clock again and again, as who stands on a lock does, and says when it first could after being stopped.
+    pub(crate) fn run(self) -> Result<()> {
+        /// Far more than a busy machine lets anybody wait for a turn, far less than a session lives.
+        const STOPPED: Duration = Duration::from_secs(2);
+        println!("ready");
+        let mut last = now();
+        loop {
+            std::thread::sleep(Duration::from_micros(500));
+            let seen = now();
+            if seen.saturating_sub(last) > STOPPED {
+                println!("{}", seen.as_nanos());
+                return Ok(());
+            }
+            last = seen;
+        }
+    }
+}
+
+/// Such a process.
+pub(super) struct Clock {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Clock {
+    pub(super) fn start() -> Result<Clock> {
+        let mut child = Command::new(std::env::current_exe()?);
+        let mut child = child.arg("tick").stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let said = BufReader::new(child.stdout.take().context("its output is a pipe")?);
+        let mut clock = Clock { child, said };
+        clock.line()?;
+        Ok(clock)
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// What it says next.
+    pub(super) fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Times and their controls, each beside its own.
+pub(super) struct Times {
+    limit: Duration,
+    pairs: Vec<(Duration, Duration)>,
+}
+
+impl Times {
+    pub(super) fn within(limit: Duration) -> Times {
+        Times { limit, pairs: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, measured: Duration, control: Duration) {
+        self.pairs.push((measured, control));
+    }
+
+    pub(super) fn least(&self) -> Duration {
+        self.pairs.iter().map(|(measured, _)| *measured).min().unwrap_or_default()
+    }
+
+    pub(super) fn most(&self) -> Duration {
+        most(&self.pairs.iter().map(|(measured, _)| *measured).collect::<Vec<_>>())
+    }
+
+    fn most_of_controls(&self) -> Duration {
+        most(&self.pairs.iter().map(|(_, control)| *control).collect::<Vec<_>>())
+    }
+
+    /// Those beyond the limit: ours, and the machine's.
+    fn late(&self) -> (usize, usize) {
+        let late = self.pairs.iter().filter(|(measured, _)| *measured > self.limit);
+        let machine = late.clone().filter(|(_, control)| *control > self.limit).count();
+        (late.count() - machine, machine)
+    }
+
+    /// No time was too long that the machine is not to blame for.
+    pub(super) fn kept(&self) -> bool {
+        self.late().0 == 0
+    }
+
+    /// The controls in words, and what the machine is to blame for. `control` is what they are.
+    pub(super) fn words(&self, control: &str) -> String {
+        let mut words = format!(" ({control}: at most {:.2?})", self.most_of_controls());
+        if let (_, machine @ 1..) = self.late() {
+            _ = write!(
+                words,
+                "; {machine} of {} late with their controls, MACHINE LOADED (load {})",
+                self.pairs.len(),
+                load()
+            );
+        }
+        words
+    }
+}
+
+/// How many wait for a turn on this machine, over the last minute.
+pub(super) fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_is_the_machines_only_with_its_control() {
+        let times = |pairs: &[(u64, u64)]| {
+            let mut times = Times::within(Duration::from_millis(5));
+            pairs.iter().for_each(|(measured, control)| {
+                times.add(Duration::from_millis(*measured), Duration::from_millis(*control));
+            });
+            times
+        };
+        assert!(times(&[(5, 1), (1, 90)]).kept());
+        assert!(!times(&[(6, 5)]).kept());
+        assert!(!times(&[(6, 1), (1, 6)]).kept(), "another's control excuses nobody");
+        let loaded = times(&[(6, 7), (1, 1)]);
+        assert!(loaded.kept() && loaded.words("x").contains("1 of 2 late with their controls, MACHINE LOADED"));
+    }
+}
