@@ -1,10 +1,21 @@
 //! `cargo xtask fuzz`: whatever a stranger can send or a disk can give back, changed at random for as long as wanted.
 //!
-//! The targets and their corpus live in the server's crate; `cargo test` runs each for a moment.
+//! The targets and their corpus live in the server's crate; `cargo test` runs each for a moment. Here each has a process of its
+//! own, as many side by side as there are cores, so that one that ends at once, or is refused more memory, leaves its input.
 
-use anyhow::{Context, Result};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde::Deserialize;
 use xshell::{Shell, cmd};
+
+use crate::peers::target_dir;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -14,22 +25,128 @@ pub(crate) struct Options {
     /// Chooses the changes; printed.
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
+    /// Only targets with this in their name.
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// Runs one input that has failed: a file that is named as its target.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "target", "keep"])]
+    replay: Option<PathBuf>,
+    /// Adds inputs with new outcomes to the corpus of the repository.
+    #[arg(long)]
+    keep: bool,
 }
 
 impl Options {
     pub(crate) fn of(seconds: u32) -> Self {
-        Self { seconds, seed: None }
+        Self { seconds, seed: None, target: None, replay: None, keep: false }
     }
 }
 
+/// What cargo says of a program that it has built.
+#[derive(Deserialize)]
+struct Built {
+    executable: Option<PathBuf>,
+}
+
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
+    let program = build(sh)?;
+    let chosen = match &options.replay {
+        Some(file) => file.file_stem().map(|name| name.to_string_lossy().into_owned()),
+        None => options.target.clone(),
+    };
+    let named = |target: &String| match (&chosen, &options.replay) {
+        (None, _) => true,
+        (Some(name), Some(_)) => target == name,
+        (Some(name), None) => target.contains(name.as_str()),
+    };
+    let all = targets(&program)?;
+    let targets: Vec<_> = all.iter().filter(|target| named(target)).cloned().collect();
+    if targets.is_empty() {
+        bail!("no target has that name; there are {}", all.join(", "));
+    }
+    let directory = target_dir(sh).join("fuzz");
+    let left = Mutex::new(targets.into_iter());
+    let failures = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    // Apart from the loop's condition, which would hold the lock while the target runs.
+                    let next = left.lock().expect("no target panics with the lock").next();
+                    let Some(target) = next else { break };
+                    if let Err(failure) = one(&program, &target, &directory, options) {
+                        eprintln!("{failure:#}");
+                        failures.lock().expect("no target panics with the lock").push(target);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no target panics with the lock");
+    if !failures.is_empty() {
+        bail!("inputs that the server cannot cope with: {}", failures.join(", "));
+    }
+    Ok(())
+}
+
+/// Runs one target; its failure names the file of the input and the command that runs it again.
+fn one(program: &Path, target: &str, directory: &Path, options: &Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
-    // Side by side, as tests are: each has its own time.
-    cmd!(sh, "cargo test --quiet -p lockkeeper-server --lib -- fuzz::")
+    let mut command = Command::new(program);
+    command
+        .args(["--exact", &format!("fuzz::{target}"), "--test-threads=1"])
         // The store panics over some damaged pages, which a start answers for; thousands of traces would tell nobody more.
         .env("RUST_BACKTRACE", "0")
+        // Threads of the store would each set some of the address space aside.
+        .env("MALLOC_ARENA_MAX", "1")
+        .env("LOCKKEEPER_FUZZ_DIR", directory)
         .env("LOCKKEEPER_FUZZ_SECONDS", options.seconds.to_string())
-        .env("LOCKKEEPER_SEED", seed.to_string())
-        .run()
-        .context("an input that the server cannot cope with: it is printed above, add it to the corpus")
+        .env("LOCKKEEPER_SEED", seed.to_string());
+    if let Some(file) = &options.replay {
+        command
+            .env("LOCKKEEPER_FUZZ_REPLAY", fs::canonicalize(file).with_context(|| format!("no {}", file.display()))?);
+    }
+    if options.keep {
+        command.env("LOCKKEEPER_FUZZ_KEEP", "1");
+    }
+    let Output { status, stdout, stderr } =
+        command.output().with_context(|| format!("starting {}", program.display()))?;
+    let told = String::from_utf8_lossy(&stderr);
+    let summary = told.lines().filter(|line| line.starts_with(target) || !status.success());
+    for line in summary {
+        eprintln!("{line}");
+    }
+    if status.success() {
+        return Ok(());
+    }
+    eprintln!("{}", String::from_utf8_lossy(&stdout));
+    let under_way = directory.join(target);
+    let kept = directory.join("failed").join(format!("{target}.{}", std::process::id()));
+    fs::create_dir_all(directory.join("failed")).context("making a directory for inputs that fail")?;
+    if fs::rename(&under_way, &kept).is_err() {
+        bail!("{target} ended with {status} before its first input");
+    }
+    bail!(
+        "{target} ended with {status}; the input is in {kept}
+  again:    cargo xtask fuzz --replay {kept}
+  for good: cp {kept} crates/lockkeeper-server/fuzz/corpus/{target}/",
+        kept = kept.display()
+    )
+}
+
+/// Builds the tests of the server's crate; the program.
+fn build(sh: &Shell) -> Result<PathBuf> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let told = cmd!(sh, "{cargo} test --quiet -p lockkeeper-server --lib --no-run --message-format=json").read()?;
+    let built = told.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+    built.filter_map(|built| built.executable).next_back().context("cargo has built no tests of lockkeeper-server")
+}
+
+/// The targets, as the program itself lists them.
+fn targets(program: &Path) -> Result<Vec<String>> {
+    let listed = Command::new(program).args(["--list", "fuzz::"]).output().context("listing the targets")?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let tests = listed.lines().filter_map(|line| line.strip_prefix("fuzz::")?.strip_suffix(": test"));
+    // Tests of the corpus itself are said in sentences.
+    Ok(tests.filter(|test| !test.starts_with("the_")).map(str::to_owned).collect())
 }

@@ -529,4 +529,4 @@ pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
 
 #[cfg(test)]
 #[path = "machine_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -9,8 +9,9 @@ use super::*;
 use crate::opcode::OpCode;
 use crate::request::{Create, CreateMode, SetData, VersionedPath, WatchedPath};
 
-fn machine() -> Machine {
-    let config = MachineConfig {
+/// Short times and no strangers: what tests of the machine start from.
+pub(crate) fn config() -> MachineConfig {
+    MachineConfig {
         tick: Duration::from_millis(100),
         session_timeouts: Duration::from_millis(200)..=Duration::from_secs(2),
         container_check: Duration::from_secs(1),
@@ -19,8 +20,11 @@ fn machine() -> Machine {
         schemes: Schemes::default(),
         enforce_quotas: true,
         limits: Limits::default(),
-    };
-    Machine::new(config, Tree::new(), 0, at(0))
+    }
+}
+
+fn machine() -> Machine {
+    Machine::new(config(), Tree::new(), 0, at(0))
 }
 
 fn at(ms: u64) -> Now {
