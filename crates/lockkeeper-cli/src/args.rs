@@ -63,6 +63,8 @@ pub(crate) enum Verb {
     Fence(FenceArgs),
     /// Tells the epoch of fencing tokens, and raises it after an ensemble was rebuilt or restored
     Epoch(EpochArgs),
+    /// Copies what lasts to other servers: from this machine to an ensemble, and back
+    Copy(CopyArgs),
     /// Prints every setting and where it comes from
     Config(ConfigArgs),
     /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
@@ -93,6 +95,7 @@ impl Verb {
             Verb::Approve(args) | Verb::Reject(args) => args.json,
             Verb::Dlq(args) => args.verb.place().json,
             Verb::Epoch(args) => args.json,
+            Verb::Copy(args) => args.json,
             Verb::Config(args) => args.json,
             Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
@@ -553,6 +556,48 @@ pub(crate) struct EpochArgs {
     pub connect: ConnectArgs,
 }
 
+/// `lockkeeper copy`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Copies nodes with their data and access lists, parents first. Nodes that end with a session are left out: stop what takes
+locks, then copy. So are /zookeeper, with its quotas, and the epoch of tokens. Nothing is copied while a node is at the target
+with other content, or while the target's tokens are not above the source's. Copying again is harmless.
+
+Exit status:
+   0  copied; with --dry-run: would be
+  78  nothing was copied: other content is there, or tokens would fall; what to do is printed
+
+Examples:
+  lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --dry-run
+  lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --raise-epoch
+  lockkeeper copy --servers zk1:2181,zk2:2181,zk3:2181/app --to 127.0.0.1:2181/app /config")]
+pub(crate) struct CopyArgs {
+    /// Where to copy to, as --servers says where from
+    #[arg(long, value_name = "SERVERS")]
+    pub to: String,
+    /// What to copy, with all below and the parents that are missing: absolute paths [default: everything]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<String>,
+    /// Replaces nodes that are at the target with other data or another access list
+    #[arg(long)]
+    pub overwrite: bool,
+    /// First raises the target's epoch of tokens, if its tokens would not be above the source's
+    #[arg(long, conflicts_with = "dry_run")]
+    pub raise_epoch: bool,
+    /// Compares, and changes nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Proves itself on both sides with what this file has: lines such as `digest USER:PASSWORD`
+    #[arg(long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Prints what was done as one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where to copy from.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 /// `lockkeeper config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -652,11 +697,10 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
         None => "see lockkeeper --help".to_owned(),
     };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::new(
-            Code::Usage,
-            "what to do is missing: run, list, show, why, revoke, break, stats, requests, approve, reject, dlq, config or serve",
-        )
-        .hint(help);
+        let command = Args::command();
+        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
+        let verbs: Vec<_> = verbs.collect();
+        return Failure::new(Code::Usage, format!("what to do is missing: {}", verbs.join(", "))).hint(help);
     }
     let text = error.to_string();
     let mut paragraphs = text.split("\n\n");

@@ -4,6 +4,7 @@
 //! changes a node, but for what a person asks to be broken (`breaking`).
 
 mod breaking;
+mod copy;
 pub(crate) mod journal;
 mod lease;
 mod records;
@@ -28,6 +29,7 @@ use crate::ensemble::{Children, Ensemble, Fault, Node, Watcher};
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
 
+pub use copy::{Copied, CopyOptions};
 pub use journal::{Broken, DecisionRecord};
 pub use lease::{LeaseInfo, RequestorInfo};
 pub use requests::{TransferFacts, TransferRequest};

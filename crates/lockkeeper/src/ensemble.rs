@@ -102,6 +102,50 @@ pub struct Children {
     pub data_len: usize,
 }
 
+/// A node with everything that a copy of it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Its bytes.
+    pub data: Vec<u8>,
+    /// Who may do what with it.
+    pub acl: Vec<Grant>,
+    /// It ends with a session. Whether it is a container, or has a time to live, servers tell nobody.
+    pub ephemeral: bool,
+    /// The transaction that made it.
+    pub czxid: Zxid,
+    /// The transaction that last changed it or its children.
+    pub latest: Zxid,
+}
+
+impl Whole {
+    /// Whether digests of passwords were kept back: servers show an `x` in their place to who may not change the list
+    /// (ZooKeeper's PrepRequestProcessor and FinalRequestProcessor, since 3.5.6).
+    pub fn is_masked(&self) -> bool {
+        self.acl.iter().any(|grant| grant.scheme == "digest" && grant.id.ends_with(":x"))
+    }
+
+    /// Whether the other one says the same, whenever it was made.
+    pub fn is_as(&self, other: &Whole) -> bool {
+        let sorted = |acl: &[Grant]| {
+            let mut acl = acl.to_vec();
+            acl.sort();
+            acl
+        };
+        self.data == other.data && self.ephemeral == other.ephemeral && sorted(&self.acl) == sorted(&other.acl)
+    }
+}
+
+/// An entry of an access list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grant {
+    /// How users are told apart: `world`, `digest`, `ip`, `x509`, `sasl`.
+    pub scheme: String,
+    /// Who.
+    pub id: String,
+    /// What they may do, as ZooKeeper's bits.
+    pub permissions: u8,
+}
+
 /// A node that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
@@ -230,11 +274,30 @@ pub trait Ensemble: Send + Sync + 'static {
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)>;
     /// Writes it, if it has this version; makes it, where none is given.
     fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()>;
+    /// Reads a node with its access list; nothing where it changed in between.
+    fn read_whole(&self, path: &str) -> Reply<Option<Whole>> {
+        unsupported(path)
+    }
+    /// Makes a node that stays, with this access list.
+    fn create_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+        _ = whole;
+        unsupported(path)
+    }
+    /// Replaces a node's data, and after it its access list.
+    fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+        _ = whole;
+        unsupported(path)
+    }
     /// A request that changes nothing and is put in order with all writes, by a majority: that the session lives. What a server
     /// that is cut off from its peers cannot answer.
     fn prove(&self) -> Reply<()>;
     /// Brings the server this session is connected to up to the leader.
     fn sync(&self, path: &str) -> Reply<()>;
+}
+
+fn unsupported<T: Send + 'static>(path: &str) -> Reply<T> {
+    tracing::debug!(path, "nodes cannot be copied here");
+    Box::pin(std::future::ready(Err(Fault::Unsupported)))
 }
 
 /// What a connection goes through.

@@ -95,8 +95,8 @@ pub mod settings;
 pub use acl::LockAcl;
 pub use acquire::Acquire;
 pub use admin::{
-    Admin, Broken, ContenderInfo, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo, TransferFacts,
-    TransferRequest,
+    Admin, Broken, ContenderInfo, Copied, CopyOptions, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo,
+    TransferFacts, TransferRequest,
 };
 pub use distributed::DistributedLock;
 pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};

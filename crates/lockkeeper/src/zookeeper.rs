@@ -24,7 +24,7 @@ use self::dial::{Dial, pauses};
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{
-    Children, Done, Ensemble, Fault, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Written,
+    Children, Done, Ensemble, Fault, Grant, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Whole, Written,
 };
 use crate::epoch;
 use crate::keeper::Reconnect;
@@ -286,6 +286,48 @@ impl Ensemble for Client {
         })
     }
 
+    fn read_whole(&self, path: &str) -> Reply<Option<Whole>> {
+        self.reply(path, |client, path| async move {
+            let ((data, stat), (acl, later)) =
+                futures_util::future::try_join(client.get_data(&path), client.get_acl(&path)).await?;
+            let same = (stat.czxid, stat.version, stat.aversion) == (later.czxid, later.version, later.aversion);
+            Ok(same.then(|| Whole {
+                data,
+                acl: acl.iter().map(grant).collect(),
+                ephemeral: stat.ephemeral_owner != 0,
+                czxid: Zxid(stat.czxid),
+                latest: Zxid(later.mzxid.max(later.pzxid)),
+            }))
+        })
+    }
+
+    fn create_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+        let chroot = (path.rfind('/') == Some(0) && !self.chroot.is_empty()).then(|| self.chroot.clone());
+        let chroots = options(Kind::Persistent, self.acl);
+        self.reply(path, move |client, path| async move {
+            let Whole { data, acl, .. } = whole;
+            let acl: Vec<_> = acl.iter().map(entry).collect();
+            let options = zk::CreateMode::Persistent.with_acls(zk::Acls::new(&acl));
+            match (client.create(&path, &data, &options).await, chroot) {
+                // Right below the chroot only the chroot itself can be missing.
+                (Err(zk::Error::NoNode), Some(chroot)) => {
+                    client.mkdir(&chroot, &chroots).await?;
+                    client.create(&path, &data, &options).await.map(drop)
+                }
+                (made, _) => made.map(drop),
+            }
+        })
+    }
+
+    fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+        self.reply(path, move |client, path| async move {
+            let Whole { data, acl, .. } = whole;
+            client.set_data(&path, &data, None).await?;
+            let acl: Vec<_> = acl.iter().map(entry).collect();
+            client.set_acl(&path, &acl, None).await.map(drop)
+        })
+    }
+
     fn prove(&self) -> Reply<()> {
         // A delete that cannot succeed. The leader proposes a failed write like any other, so that all servers count it
         // (PrepRequestProcessor makes an error transaction of it), and it leaves nothing and wakes nobody. Should anybody
@@ -303,6 +345,27 @@ impl Ensemble for Client {
     fn sync(&self, path: &str) -> Reply<()> {
         self.reply(path, |client, path| async move { client.sync(&path).await })
     }
+}
+
+/// Each permission and its bit in ZooKeeper's protocol.
+const PERMISSIONS: [(zk::Permission, u8); 5] = [
+    (zk::Permission::READ, 1),
+    (zk::Permission::WRITE, 2),
+    (zk::Permission::CREATE, 4),
+    (zk::Permission::DELETE, 8),
+    (zk::Permission::ADMIN, 16),
+];
+
+fn grant(entry: &zk::Acl) -> Grant {
+    let had = PERMISSIONS.iter().filter(|(permission, _)| entry.permission().has(*permission));
+    let permissions = had.fold(0, |bits, (_, bit)| bits | bit);
+    Grant { scheme: entry.scheme().to_owned(), id: entry.id().to_owned(), permissions }
+}
+
+fn entry(grant: &Grant) -> zk::Acl {
+    let had = PERMISSIONS.iter().filter(|(_, bit)| grant.permissions & bit != 0);
+    let permission = had.fold(zk::Permission::NONE, |all, (permission, _)| all | *permission);
+    zk::Acl::new(permission, zk::AuthId::new(&grant.scheme, &grant.id))
 }
 
 fn node(data: Vec<u8>, stat: &zk::Stat) -> Node {

@@ -2,6 +2,7 @@
 
 pub(crate) mod breaking;
 pub(crate) mod config;
+pub(crate) mod copy;
 pub(crate) mod dlq;
 pub(crate) mod epoch;
 pub(crate) mod fence;

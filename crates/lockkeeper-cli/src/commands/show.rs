@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lockkeeper::{Admin, ContenderInfo, Error, LockInfo, Lockkeeper};
+use lockkeeper::{Admin, Builder, ContenderInfo, Error, LockInfo, Lockkeeper};
 
 use crate::args::ShowArgs;
 use crate::exit::Failure;
@@ -34,7 +34,7 @@ pub(crate) async fn inquire<T>(
     settings: &Settings,
     question: impl AsyncFnOnce(Admin) -> Result<T, Error>,
 ) -> Result<Option<T>, Failure> {
-    let Some(keeper) = connect_running(settings).await? else {
+    let Some(keeper) = connect_running(settings, &settings.builder()).await? else {
         return Ok(None);
     };
     let answer = question(keeper.admin()).await;
@@ -44,7 +44,7 @@ pub(crate) async fn inquire<T>(
 
 /// What session timeout the server agrees to; `None` if the place is this user's server and none runs.
 pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Option<Duration>, Failure> {
-    let Some(keeper) = connect_running(settings).await? else {
+    let Some(keeper) = connect_running(settings, &settings.builder()).await? else {
         return Ok(None);
     };
     let timeout = keeper.session_timeout();
@@ -52,11 +52,11 @@ pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Optio
     Ok(timeout)
 }
 
-async fn connect_running(settings: &Settings) -> Result<Option<Lockkeeper>, Failure> {
-    let builder = settings.builder();
+/// Opens a session; `None` if the place is this user's server and none runs.
+pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Option<Lockkeeper>, Failure> {
     match &settings.place {
-        Place::Ensemble(servers) => Ok(Some(builder.connect(servers).await?)),
-        Place::Machine(home) => local::connect_running(home, &builder).await,
+        Place::Ensemble(servers) => Ok(Some(builder.clone().connect(servers).await?)),
+        Place::Machine(home) => local::connect_running(home, builder).await,
     }
 }
 

@@ -13,6 +13,7 @@ mod input;
 mod kinds;
 mod leasing;
 mod losing;
+mod moving;
 mod place;
 mod realms;
 mod revoking;

@@ -1,0 +1,162 @@
+//! `lockkeeper copy`: from one server to others, with tokens that go on growing.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lockkeeper::{Admin, Copied, CopyOptions, Lockkeeper, TokenEpoch};
+use serde::Serialize;
+
+use crate::args::CopyArgs;
+use crate::commands::show::connect_running;
+use crate::exit::{Code, Failure};
+use crate::output::{self, Printer, plain};
+use crate::settings::Settings;
+
+/// As `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct Report<'a> {
+    done: bool,
+    created: u64,
+    replaced: u64,
+    same: u64,
+    ephemeral: u64,
+    conflicting: u64,
+    conflicts: &'a [String],
+    meanwhile: u64,
+    changed: u64,
+    source_token: Option<i64>,
+    target_token: Option<i64>,
+    tokens_fall: bool,
+}
+
+/// Copies; returns the exit status.
+pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failure> {
+    let settings = Settings::read(args.connect, printer)?;
+    let mut builder = settings.builder();
+    if let Some(file) = &args.auth_file {
+        for (scheme, credential) in credentials(file)? {
+            builder = builder.credential(scheme, credential);
+        }
+    }
+    let mut options = CopyOptions::default();
+    (options.paths, options.overwrite, options.dry_run) = (args.paths, args.overwrite, args.dry_run);
+    let source = connect_running(&settings, &builder).await?.ok_or_else(|| {
+        Failure::new(Code::Unreachable, "this user's server does not run, and there is nothing to copy from")
+            .hint("say where from with --servers, or start the server: lockkeeper run")
+    })?;
+    let target = match builder.connect(&args.to).await {
+        Ok(target) => target,
+        Err(error) => {
+            source.close().await;
+            return Err(error.into());
+        }
+    };
+    let copied = between(&source, &target, &options, args.raise_epoch, printer).await;
+    source.close().await;
+    target.close().await;
+    let copied = copied?;
+    if printer.is_json() {
+        output::document(&report(&copied))?;
+    } else {
+        output::data(&text(&copied))?;
+    }
+    match refusal(&copied, &args.to) {
+        Some(failure) if !args.dry_run => Err(failure),
+        // Told, and nothing was to be done.
+        Some(failure) => {
+            printer.failure(&failure);
+            Ok(Code::Mismatch as u8)
+        }
+        None => Ok(0),
+    }
+}
+
+/// What a file has of schemes and credentials.
+fn credentials(file: &Path) -> Result<Vec<(String, String)>, Failure> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::new(Code::Usage, format!("cannot read {name}: {error}")))?;
+    let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|(at, line)| match line.split_once(' ') {
+            Some((scheme, credential)) => Ok((scheme.to_owned(), credential.trim().to_owned())),
+            // Not the line itself: it may be a password.
+            None => Err(Failure::new(Code::Usage, format!("{name}:{}: no scheme and credential", at + 1))
+                .hint("write lines such as: digest USER:PASSWORD")),
+        })
+        .collect()
+}
+
+async fn between(
+    source: &Lockkeeper,
+    target: &Lockkeeper,
+    options: &CopyOptions,
+    raise: bool,
+    printer: &Printer,
+) -> Result<Copied, Failure> {
+    let (source, target): (Admin, Admin) = (source.admin(), target.admin());
+    let copied = source.copy_to(&target, options).await?;
+    let token = copied.source_token.filter(|_| raise && copied.tokens_fall() && copied.conflicting == 0);
+    let Some(epoch) = token.and_then(TokenEpoch::above) else { return Ok(copied) };
+    let epoch = target.raise_token_epoch(epoch).await?;
+    printer.note(&format!("the target's token epoch is {epoch} now"));
+    Ok(source.copy_to(&target, options).await?)
+}
+
+fn report(copied: &Copied) -> Report<'_> {
+    Report {
+        done: copied.done,
+        created: copied.created,
+        replaced: copied.replaced,
+        same: copied.same,
+        ephemeral: copied.ephemeral,
+        conflicting: copied.conflicting,
+        conflicts: &copied.conflicts,
+        meanwhile: copied.meanwhile,
+        changed: copied.changed,
+        source_token: copied.source_token.map(|token| token.get()),
+        target_token: copied.target_token.map(|token| token.get()),
+        tokens_fall: copied.tokens_fall(),
+    }
+}
+
+fn text(copied: &Copied) -> String {
+    let Copied { created, replaced, same, ephemeral, meanwhile, changed, .. } = copied;
+    let (verb, would) = if copied.done { ("", "") } else { ("to be ", " (nothing was copied)") };
+    let mut text =
+        format!("nodes {verb}created: {created}, {verb}replaced: {replaced}, the same already: {same}{would}\n");
+    // Writing to a string never fails.
+    if *ephemeral > 0 {
+        _ = writeln!(text, "left out, for they end with a session: {ephemeral}");
+    }
+    if *changed > 0 {
+        _ = writeln!(text, "changed while they were read: {changed}; stop who writes and copy again");
+    } else if *meanwhile > 0 {
+        _ = writeln!(text, "transactions at the source meanwhile: {meanwhile}, sessions that come and go among them");
+    }
+    if let (Some(source), Some(target)) = (copied.source_token, copied.target_token) {
+        _ = writeln!(text, "tokens so far are at most {source}, those to come are above {target}");
+    }
+    for path in &copied.conflicts {
+        _ = writeln!(text, "there with other content: {}", plain(path));
+    }
+    text
+}
+
+fn refusal(copied: &Copied, to: &str) -> Option<Failure> {
+    if copied.conflicting > 0 {
+        let count = copied.conflicting;
+        return Some(
+            Failure::new(Code::Mismatch, format!("{count} nodes are at the target with other content"))
+                .hint("look at them, then remove them or copy with --overwrite"),
+        );
+    }
+    let token = copied.source_token.filter(|_| copied.tokens_fall())?;
+    Some(
+        Failure::new(
+            Code::Mismatch,
+            format!("the target's tokens would not be above {token}, which the source has given"),
+        )
+        .hint(format!("raise them, with --raise-epoch or lockkeeper epoch --above {token} --servers {to}")),
+    )
+}
