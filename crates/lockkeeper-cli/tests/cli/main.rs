@@ -10,6 +10,8 @@ mod errors;
 mod fencing;
 mod harness;
 mod input;
+#[cfg(all(feature = "kafka", feature = "real-servers"))]
+mod kafka;
 mod kinds;
 mod leasing;
 mod losing;

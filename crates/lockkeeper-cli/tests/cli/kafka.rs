@@ -1,0 +1,60 @@
+//! Letters of the command in a Kafka topic: `cargo xtask kafka test`.
+
+use lockkeeper_testkit::kafka::Broker;
+use serde_json::Value;
+
+use crate::harness::{Home, failure};
+
+/// `run NAME --background` behind somebody who holds it; its command is `touch NAME`.
+fn give_up(home: &Home, name: &str, place: &str) {
+    let mut holder = home.spawn(name, &["--foreground"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let args = ["run", name, "--background", "--wait", "50ms", "--dead-letter", place, "--", "touch", name];
+    let (code, line) = failure(&home.output(&args));
+    assert_eq!(code, Some(75), "{line}");
+    assert!(line.contains("kept as the dead letter"), "{line}");
+    holder.close_stdin();
+    assert_eq!(holder.end().0, Some(0));
+}
+
+/// What became of the letter about each path.
+fn fates(home: &Home, place: &str) -> Vec<(String, String, String)> {
+    let output = home.output(&["dlq", "list", "--all", "--json", "--dead-letter", place]);
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |letter: &Value, field: &str| letter[field].as_str().unwrap().to_owned();
+    let letters = told["letters"].as_array().unwrap();
+    let mut fates: Vec<_> =
+        letters.iter().map(|letter| (text(letter, "path"), text(letter, "fate"), text(letter, "operation"))).collect();
+    fates.sort();
+    fates
+}
+
+/// C-47: a letter in a topic is listed, shown, replayed and dropped as one in a file is; one that came while the broker was down
+/// is there too.
+#[test]
+fn kafka_letters_are_dealt_with_like_those_in_a_file() {
+    let broker = Broker::start().unwrap();
+    let place = format!("kafka:{}/Letters", broker.addr());
+    let home = Home::new();
+    give_up(&home, "a", &place);
+    broker.kill();
+    // Kept in the spool.
+    give_up(&home, "b", &place);
+    broker.restart().unwrap();
+    give_up(&home, "c", &place);
+    let told = fates(&home, &place);
+    let short: Vec<_> = told.iter().map(|(path, fate, _)| (path.as_str(), fate.as_str())).collect();
+    assert_eq!(short, [("/locks/a", "waiting"), ("/locks/b", "waiting"), ("/locks/c", "waiting")]);
+
+    assert!(home.output(&["dlq", "show", &told[0].2, "--dead-letter", &place]).status.success());
+    let replayed = home.output(&["dlq", "replay", &told[0].2, &told[1].2, "--dead-letter", &place]);
+    assert!(replayed.status.success(), "{replayed:?}");
+    assert!(home.file("a").exists() && home.file("b").exists() && !home.file("c").exists());
+    assert!(home.output(&["dlq", "drop", &told[2].2, "--dead-letter", &place]).status.success());
+    let short: Vec<_> = fates(&home, &place).into_iter().map(|(path, fate, _)| (path, fate)).collect();
+    let settled = [("/locks/a", "replayed"), ("/locks/b", "replayed"), ("/locks/c", "dropped")];
+    assert_eq!(short, settled.map(|(path, fate)| (path.to_owned(), fate.to_owned())));
+    // Nothing is left to do.
+    assert_eq!(home.output(&["dlq", "replay", &told[0].2, "--dead-letter", &place]).status.code(), Some(1));
+}
