@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// What the faults follow from; by chance unless given.
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
+    /// As long as CI makes it.
+    #[arg(long, conflicts_with_all = ["minutes", "hours"])]
+    brief: bool,
     /// On loopback behind proxies, also where network namespaces can be had.
     #[arg(long)]
     loopback: bool,
@@ -39,15 +42,12 @@ impl Contend {
     }
 }
 
-impl Options {
-    /// As CI runs it: long enough for every kind of fault.
-    pub(crate) fn brief() -> Options {
-        Options { minutes: 10, hours: None, seed: None, loopback: false }
-    }
-}
+/// For how many minutes CI makes it: every kind of fault comes once.
+const BRIEF: u64 = 10;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let minutes = options.hours.map_or(options.minutes, |hours| hours * 60);
+    let usual = if options.brief { BRIEF } else { options.minutes };
+    let minutes = options.hours.map_or(usual, |hours| hours * 60);
     let report = crate::urgently(10, |_| make(minutes, options.seed, options.loopback))?;
     if !report.kept() {
         bail!("promises were broken");

@@ -4,10 +4,9 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
-/// How often CI kills: half a minute's worth. A person who has changed the store kills 500 times.
-pub(crate) const ROUNDS: u32 = 120;
+use crate::programs::{LIB, Tests};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -22,31 +21,31 @@ pub(crate) struct Options {
     cuts: bool,
 }
 
+const STORAGE: Tests = Tests { package: "lockkeeper-server", target: "it", features: "" };
+
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     kill(sh, options.rounds, options.seed)?;
     if options.cuts {
-        cut(sh, "--lib", "store::tests::a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record")?;
-        cut(sh, "--test=it", "storage::damaged_data_is_refused_or_harmless_but_never_believed")?;
+        cut(sh, LIB, "store::tests::a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record")?;
+        cut(sh, STORAGE.target, "storage::damaged_data_is_refused_or_harmless_but_never_believed")?;
     }
     Ok(())
 }
 
 /// Runs a test that cuts, at every byte.
-fn cut(sh: &Shell, target: &str, test: &str) -> Result<()> {
-    cmd!(sh, "cargo test --quiet -p lockkeeper-server {target} -- --exact {test} --nocapture")
-        .env("LOCKKEEPER_CUTS", "all")
-        .env("RUST_BACKTRACE", "0")
-        .run()
+fn cut(sh: &Shell, target: &'static str, test: &str) -> Result<()> {
+    let environment = [("LOCKKEEPER_CUTS", "all".into()), ("RUST_BACKTRACE", "0".into())];
+    Tests { target, ..STORAGE }
+        .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment)
         .context("damaged data was believed")
 }
 
 /// Kills a server so many times, and looks for everything that it had acknowledged.
-pub(crate) fn kill(sh: &Shell, rounds: u32, seed: Option<u64>) -> Result<()> {
+fn kill(sh: &Shell, rounds: u32, seed: Option<u64>) -> Result<()> {
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     let test = "storage::nothing_acknowledged_is_lost_by_kill_9";
-    cmd!(sh, "cargo test --quiet -p lockkeeper-server --test it -- --exact {test} --nocapture")
-        .env("LOCKKEEPER_KILLS", rounds.to_string())
-        .env("LOCKKEEPER_SEED", seed.to_string())
-        .run()
+    let environment = [("LOCKKEEPER_KILLS", rounds.to_string().into()), ("LOCKKEEPER_SEED", seed.to_string().into())];
+    STORAGE
+        .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment)
         .context("something that was acknowledged is lost")
 }

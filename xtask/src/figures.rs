@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// For how many minutes chaos is made; 0 leaves it out.
     #[arg(long, value_name = "N", default_value = "10")]
     chaos: u64,
+    /// As CI measures: few of each, and no chaos.
+    #[arg(long, conflicts_with_all = ["runs", "cuts", "chaos", "only"])]
+    few: bool,
     /// These figures alone, by their letters.
     #[arg(long, value_name = "LETTERS", default_value = "abcdefgh")]
     only: String,
@@ -36,8 +39,8 @@ pub(crate) struct Options {
 
 impl Options {
     /// As CI runs it: few of each. Chaos has a step of its own.
-    pub(crate) fn few() -> Options {
-        Options { runs: 3, cuts: 100, chaos: 0, only: "abdefgh".into() }
+    fn few() -> Options {
+        Options { runs: 3, cuts: 100, chaos: 0, few: true, only: "abdefgh".into() }
     }
 }
 
@@ -65,6 +68,8 @@ impl Bench {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    let few = options.few.then(Options::few);
+    let options = few.as_ref().unwrap_or(options);
     crate::urgently(20, |urgent| measure(options, urgent))
 }
 

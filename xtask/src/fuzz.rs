@@ -16,6 +16,7 @@ use serde::Deserialize;
 use xshell::{Shell, cmd};
 
 use crate::peers::target_dir;
+use crate::programs::{self, LIB};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -34,12 +35,9 @@ pub(crate) struct Options {
     /// Adds inputs with new outcomes to the corpus of the repository.
     #[arg(long)]
     keep: bool,
-}
-
-impl Options {
-    pub(crate) fn of(seconds: u32) -> Self {
-        Self { seconds, seed: None, target: None, replay: None, keep: false }
-    }
+    /// How many targets run side by side; as many as there are cores unless told.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    at_once: Option<u16>,
 }
 
 /// What cargo says of a program that it has built.
@@ -68,7 +66,7 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     let left = Mutex::new(targets.into_iter());
     let failures = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+        for _ in 0..options.at_once.map_or_else(cores, usize::from) {
             scope.spawn(|| {
                 loop {
                     // Apart from the loop's condition, which would hold the lock while the target runs.
@@ -87,6 +85,10 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
         bail!("inputs that the server cannot cope with: {}", failures.join(", "));
     }
     Ok(())
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Runs one target; its failure names the file of the input and the command that runs it again.
@@ -136,6 +138,9 @@ fn one(program: &Path, target: &str, directory: &Path, options: &Options) -> Res
 
 /// Builds the tests of the server's crate; the program.
 fn build(sh: &Shell) -> Result<PathBuf> {
+    if let Some(program) = programs::built("lockkeeper-server", LIB)? {
+        return Ok(program);
+    }
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let told = cmd!(sh, "{cargo} test --quiet -p lockkeeper-server --lib --no-run --message-format=json").read()?;
     let built = told.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());

@@ -5,12 +5,14 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use lockkeeper_testkit::apache::{Apache, Options};
 use xshell::{Shell, cmd};
 
 use crate::peers::{self, target_dir};
+use crate::programs::Tests;
+use crate::untested::fetched;
 
 /// The connect string of one server that runs, for the tests.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
@@ -77,13 +79,15 @@ fn or_all_of(maker: &str, arguments: &[String]) -> Vec<String> {
 }
 
 /// Runs a test program, which finds the other side by this variable, beside a server of Apache's.
-fn beside_ours(sh: &Shell, test: &str, (variable, value): (&str, &str), arguments: Vec<String>) -> Result<()> {
+fn beside_ours(
+    sh: &Shell,
+    test: &'static str,
+    (variable, value): (&'static str, &str),
+    arguments: Vec<String>,
+) -> Result<()> {
     let apache = Apache::single(Options::default())?;
-    cmd!(sh, "cargo test -p lockkeeper --features real-servers --test {test} -- {arguments...}")
-        .env(ENV_SINGLE, apache.connect_string())
-        .env(variable, value)
-        .run()?;
-    Ok(())
+    let environment = [(ENV_SINGLE, apache.connect_string().into()), (variable, value.into())];
+    Tests { package: "lockkeeper", target: test, features: "real-servers" }.run(sh, &arguments, environment)
 }
 
 /// Builds a Maven project of `interop/`; its class path, dependencies included.
@@ -96,9 +100,16 @@ pub(crate) fn build(sh: &Shell, project: &str) -> Result<String> {
     let (classes, dependencies) = (target.join("classes"), target.join("classpath"));
     let properties = [("interop.target", &target), ("mdep.outputFile", &dependencies)];
     let properties = properties.map(|(name, path)| format!("-D{name}={}", path.display()));
-    cmd!(sh, "mvn --batch-mode --quiet --file {pom} {properties...} compile dependency:build-classpath")
-        .run()
-        .context("building with Maven (Debian: apt-get install maven)")?;
+    let (pom, properties) = (&pom, &properties);
+    let maven = |goals: &[&str]| cmd!(sh, "mvn --batch-mode --quiet --file {pom} {properties...} {goals...}").run();
+    if maven(&["compile", "dependency:build-classpath"]).is_err() {
+        // Either what it depends on cannot be fetched, or our side of it cannot be compiled.
+        fetched(
+            &format!("{project}, whose jars come from Maven Central, which must be reachable once"),
+            maven(&["dependency:resolve-plugins", "dependency:build-classpath"]),
+        )?;
+        bail!("building {project} with Maven (Debian: apt-get install maven)");
+    }
     let dependencies =
         fs::read_to_string(&dependencies).with_context(|| format!("reading {}", dependencies.display()))?;
     Ok(format!("{}:{}", classes.display(), dependencies.trim()))

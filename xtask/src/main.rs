@@ -13,8 +13,10 @@ mod interop;
 mod neighbours;
 mod peers;
 mod postgres;
+mod programs;
 mod simulate;
 mod tls;
+mod untested;
 mod zookeeper;
 
 use std::env;
@@ -36,8 +38,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Checks everything that CI checks beside `cargo test`; stops at the first step that fails.
-    Ci,
+    /// Checks everything that CI checks beside `cargo test`; names the steps that failed at the end.
+    Ci(ci::Options),
+    /// A part of that.
+    #[command(subcommand, hide = true)]
+    Part(ci::Part),
     /// Prints which tests show which line of docs/acceptance; fails where a required line has none.
     Acceptance(acceptance::Options),
     /// Runs Apache ZooKeeper on free loopback ports.
@@ -82,7 +87,7 @@ enum Chore {
 }
 
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper, strace or libfaketime to be had, \
-                          5 a server does not serve, 6 no Python; with `zookeeper start -- CMD` that of CMD.";
+                          5 a server does not serve, 6 no Python, 7 something that is tested with cannot be fetched; with `zookeeper start -- CMD` that of CMD.";
 
 /// The repository's root, wherever the chore is run from.
 fn root() -> PathBuf {
@@ -108,7 +113,8 @@ fn shell() -> anyhow::Result<Shell> {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
-        Chore::Ci => ci::run().map(|()| ExitCode::SUCCESS),
+        Chore::Ci(options) => ci::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Part(part) => part.run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
         Chore::Kafka(command) => command.run(),
@@ -129,6 +135,10 @@ fn main() -> ExitCode {
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
+        if let Some(untested) = error.downcast_ref::<untested::Untested>() {
+            eprintln!("{untested}");
+            return ExitCode::from(untested::STATUS);
+        }
         eprintln!("error: {error:#}");
         ExitCode::from(match error.downcast_ref() {
             Some(apache::Error::NoJava { .. }) => 3,

@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use lockkeeper_testkit::{kafka, search};
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
 use crate::interop::build;
+use crate::programs::{LIB, Tests as Program};
 
 /// Where a command that is run beside a broker finds it.
 const ENV_BROKERS: &str = "LOCKKEEPER_KAFKA";
@@ -73,17 +74,20 @@ impl Search {
 pub(crate) fn kafka(sh: &Shell, arguments: &[String]) -> Result<()> {
     let (variable, jars) = Neighbour::Kafka.jars(sh)?;
     let which = if arguments.is_empty() { &["kafka".to_owned()][..] } else { arguments };
-    cmd!(sh, "cargo test -p lockkeeper --features kafka,real-servers --lib -- {which...}").env(variable, jars).run()?;
+    for (package, target) in [("lockkeeper", LIB), ("lockkeeper-cli", "cli")] {
+        Program { package, target, features: "kafka,real-servers" }.run(sh, which, [(variable, (&jars).into())])?;
+    }
     Ok(())
 }
 
 /// Runs the example's tests beside a search engine.
 pub(crate) fn search(sh: &Shell, arguments: &[String]) -> Result<()> {
     let (variable, jars) = Neighbour::Search.jars(sh)?;
-    cmd!(sh, "cargo test -p catalogue --features search,real-servers --test search -- {arguments...}")
-        .env(variable, jars)
-        .run()?;
-    Ok(())
+    Program { package: "catalogue", target: "search", features: "search,real-servers" }.run(
+        sh,
+        arguments,
+        [(variable, jars.into())],
+    )
 }
 
 /// One of them.
@@ -100,8 +104,7 @@ impl Neighbour {
             Neighbour::Kafka => ("kafka", kafka::ENV_JARS),
             Neighbour::Search => ("search", search::ENV_JARS),
         };
-        let jars = build(sh, project).context("its jars come from Maven Central, which must be reachable once")?;
-        Ok((variable, jars))
+        Ok((variable, build(sh, project)?))
     }
 
     fn keep(self, sh: &Shell, Start { command }: &Start) -> Result<ExitCode> {

@@ -14,6 +14,9 @@ use clap::Subcommand;
 use lockkeeper_testkit::apache::Distribution;
 use xshell::{Shell, cmd};
 
+use crate::programs::{self, Tests};
+use crate::untested::fetched;
+
 pub(crate) use go::run as go;
 pub(crate) use java::zkcli;
 
@@ -101,11 +104,17 @@ pub(crate) fn run(command: &Command) -> Result<()> {
 
 /// Compares our server with Apache's, in every answer, error and event.
 pub(crate) fn apache(sh: &Shell, scripts: u64) -> Result<()> {
-    Distribution::fetch(APACHE)?;
-    cmd!(sh, "cargo test --quiet -p lockkeeper-server --features real-servers --test differential -- --nocapture")
-        .env("LOCKKEEPER_SCRIPTS", scripts.to_string())
-        .run()
+    apache_release()?;
+    Tests { package: "lockkeeper-server", target: "differential", features: "real-servers" }
+        .run(sh, &["--nocapture".to_owned()], [("LOCKKEEPER_SCRIPTS", scripts.to_string().into())])
         .context("our server does not answer as Apache's")
+}
+
+/// Apache's server, of that release.
+pub(crate) fn apache_release() -> Result<Distribution> {
+    let (distribution, _home) =
+        fetched(&format!("ZooKeeper {APACHE}, which comes from Maven Central"), Distribution::fetch(APACHE))?;
+    Ok(distribution)
 }
 
 /// Runs Kazoo's tests against a server that the plugin starts, stops and starts again as they ask.
@@ -113,7 +122,7 @@ pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     let target = target_dir(sh);
     let home = target.join(format!("peers/kazoo-{KAZOO}"));
     install_kazoo(sh, &home)?;
-    let command = command(sh)?;
+    let command = programs::command(sh)?;
     let plugin = home.join("plugin");
     fs::create_dir_all(&plugin).with_context(|| format!("making {}", plugin.display()))?;
     fs::write(plugin.join("kazoo_one_server.py"), KAZOO_PLUGIN).context("writing the plugin")?;
@@ -162,10 +171,10 @@ fn install_kazoo(sh: &Shell, home: &Path) -> Result<()> {
     cmd!(sh, "python3 -m venv {venv}").run()?;
     let pip = venv.join("bin/pip");
     let quiet = ["--quiet", "--disable-pip-version-check"];
-    cmd!(sh, "{pip} install {quiet...} {needs...}").run().context("pip cannot install what Kazoo's tests import")?;
-    cmd!(sh, "{pip} download {quiet...} --no-deps --no-binary kazoo kazoo=={KAZOO} -d {home}")
-        .run()
-        .context("pip cannot fetch Kazoo")?;
+    let installed = cmd!(sh, "{pip} install {quiet...} {needs...}").run();
+    fetched("Kazoo, for pip cannot install what its tests import", installed)?;
+    let downloaded = cmd!(sh, "{pip} download {quiet...} --no-deps --no-binary kazoo kazoo=={KAZOO} -d {home}").run();
+    fetched("Kazoo, for pip cannot fetch it", downloaded)?;
     let archive = home.join(format!("kazoo-{KAZOO}.tar.gz"));
     cmd!(sh, "tar -xzf {archive} -C {home}").run()?;
     sh.write_file(complete, "")?;
@@ -184,13 +193,6 @@ fn need_python(sh: &Shell) -> Result<()> {
         bail!(NoPython);
     }
     Ok(())
-}
-
-/// The `lockkeeper` command, built: the build that `cargo test` has made already, checks for overflow included; its server is
-/// optimised.
-fn command(sh: &Shell) -> Result<PathBuf> {
-    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
-    Ok(target_dir(sh).join("debug/lockkeeper"))
 }
 
 /// Where cargo puts what it builds.

@@ -5,6 +5,8 @@ use clap::Subcommand;
 use lockkeeper_testkit::postgres::{Error, Postgres};
 use xshell::{Shell, cmd};
 
+use crate::programs::Tests;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs the tests of the fencing statements against servers of their own.
@@ -31,6 +33,5 @@ pub(crate) fn test(sh: &Shell, arguments: &[String]) -> Result<()> {
         started => drop(started?),
     }
     let arguments = if arguments.is_empty() { &["postgresql".to_owned()] } else { arguments };
-    cmd!(sh, "cargo test -p lockkeeper-testkit --features real-servers --test sql -- {arguments...}").run()?;
-    Ok(())
+    Tests { package: "lockkeeper-testkit", target: "sql", features: "real-servers" }.run(sh, arguments, [])
 }

@@ -27,13 +27,6 @@ pub(crate) struct Options {
     here: bool,
 }
 
-impl Options {
-    /// As CI runs it.
-    pub(crate) fn usual() -> Options {
-        Options { seeds: 10_000, first: 0, seed: None, here: false }
-    }
-}
-
 pub(crate) fn simulate(sh: &Shell, options: &Options) -> Result<()> {
     if !options.here {
         let which = match options.seed {

@@ -5,7 +5,9 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use lockkeeper_testkit::apache::Distribution;
-use xshell::{Shell, cmd};
+use xshell::Shell;
+
+use crate::programs::Tests;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
@@ -16,11 +18,10 @@ pub(crate) struct Options {
 
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     Distribution::install()?;
-    let arguments = &options.arguments;
-    cmd!(sh, "cargo test --quiet -p lockkeeper --features tls,real-servers --test tls -- {arguments...}")
-        .run()
+    Tests { package: "lockkeeper", target: "tls", features: "tls,real-servers" }
+        .run(sh, &options.arguments, [])
         .context("locks over TLS")?;
-    cmd!(sh, "cargo test --quiet -p lockkeeper-cli --features tls --test cli -- secured")
-        .run()
+    Tests { package: "lockkeeper-cli", target: "cli", features: "tls" }
+        .run(sh, &["secured".to_owned()], [])
         .context("the command over TLS")
 }

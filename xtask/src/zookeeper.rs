@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync, WrongClock};
-use xshell::{Shell, cmd};
+use xshell::Shell;
+
+use crate::programs::{LIB, Tests as Program};
 
 /// The connect string of one server that runs, for the contract tests.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
@@ -84,28 +86,30 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
 /// Runs what needs real servers: the contract, the command's real work, and the test tools' own tests.
 pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     let (distribution, home) = tests.release.get()?;
-    let home: Vec<(&str, OsString)> = home.map(|home| ("ZOOKEEPER_HOME", home.into())).into_iter().collect();
+    let home: Vec<(&'static str, OsString)> = home.map(|home| ("ZOOKEEPER_HOME", home.into())).into_iter().collect();
     let arguments = &tests.arguments;
     // What needs no server of Apache's, `cargo test` has run.
     let usual = ["apache", "ensemble", "real_servers"].map(str::to_owned);
-    let which = if arguments.is_empty() { &usual[..] } else { arguments };
+    // They wait for servers most of the time, each on paths of its own.
+    let mut which = vec!["--test-threads".to_owned(), "8".to_owned()];
+    which.extend_from_slice(if arguments.is_empty() { &usual[..] } else { arguments });
     {
         let single = launch(false, Options::default().distribution(distribution.clone()))?;
         let ensemble = launch(true, Options::default().distribution(distribution))?;
-        // They wait for servers most of the time, each on paths of its own.
-        cmd!(sh, "cargo test -p lockkeeper --features real-servers --test it -- --test-threads 8 {which...}")
-            .env(ENV_SINGLE, single.connect_string())
-            .env(ENV_ENSEMBLE, ensemble.connect_string())
-            .envs(home.clone())
-            .run()?;
+        let servers = [(ENV_SINGLE, single.connect_string().into()), (ENV_ENSEMBLE, ensemble.connect_string().into())];
+        Program { package: "lockkeeper", target: "it", features: "real-servers" }.run(
+            sh,
+            &which,
+            servers.into_iter().chain(home.clone()),
+        )?;
     }
     if arguments.is_empty() {
         // These start servers of their own, for they kill them.
-        let work = "no_update_is_lost_while_an_ensembles_leader_is_killed";
-        cmd!(sh, "cargo test -p lockkeeper-cli --features real-servers --test real_work -- {work}")
-            .envs(home.clone())
-            .run()?;
-        cmd!(sh, "cargo test -p lockkeeper-testkit --features real-servers --lib -- apache").envs(home).run()?;
+        let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed".to_owned()];
+        let features = "real-servers";
+        Program { package: "lockkeeper-cli", target: "real_work", features }.run(sh, &work, home.clone())?;
+        Program { package: "lockkeeper-cli", target: "cli", features }.run(sh, &["moving".to_owned()], home.clone())?;
+        Program { package: "lockkeeper-testkit", target: LIB, features }.run(sh, &["apache".to_owned()], home)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use xshell::{Shell, cmd};
 
 use super::{ACCOUNTS, target_dir};
+use crate::untested::fetched;
 
 /// The release whose tests are run.
 const MODULE: &str = "github.com/go-zookeeper/zk@v1.0.4";
@@ -49,7 +50,7 @@ pub(crate) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     sh.create_dir(&home)?;
     let told = {
         let _aside = sh.push_dir(&home);
-        cmd!(sh, "go mod download -json {MODULE}").read().context("go cannot fetch the client")?
+        fetched("go-zookeeper, for go cannot fetch it", cmd!(sh, "go mod download -json {MODULE}").read())?
     };
     let Download { dir } = serde_json::from_str(&told).context("reading what go has fetched")?;
     let suite = home.join("suite");
@@ -70,7 +71,7 @@ pub(crate) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     sh.write_file(&script, SCRIPT)?;
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).context("making the script executable")?;
     sh.write_file(&accounts, ACCOUNTS)?;
-    let command = super::command(sh)?;
+    let command = crate::programs::command(sh)?;
 
     let all = ["-run".to_owned(), "TestIntegration".to_owned()];
     let chosen = if arguments.is_empty() { &all[..] } else { arguments };

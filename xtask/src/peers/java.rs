@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use lockkeeper_testkit::apache::{Apache, Distribution, Options};
+use lockkeeper_testkit::apache::{Apache, Options};
 use xshell::{Shell, cmd};
 
 use super::{ACCOUNTS, APACHE, target_dir};
@@ -23,7 +23,7 @@ struct Served {
 
 impl Served {
     fn start(sh: &Shell) -> Result<Self> {
-        let mut command = Command::new(super::command(sh)?);
+        let mut command = Command::new(crate::programs::command(sh)?);
         command.args(["serve", "--memory", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().context("starting our server")?;
         let mut address = String::new();
@@ -49,7 +49,7 @@ impl Drop for Served {
 /// Types the same session into ZooKeeper's command line on Apache's server and on ours, and compares what is printed.
 pub(crate) fn zkcli(sh: &Shell) -> Result<()> {
     let classpath = interop::build(sh, "suites")?;
-    let (distribution, _) = Distribution::fetch(APACHE)?;
+    let distribution = super::apache_release()?;
     let theirs = Apache::single(Options::default().tick(Duration::from_secs(2)).distribution(distribution))?;
     let theirs = printed(sh, &classpath, &theirs.connect_string())?;
     let ours = Served::start(sh)?;
@@ -203,7 +203,7 @@ pub(super) const CURATOR: Suite = Suite {
 /// Runs the classes, each in a process of its own: they leave behind what others stumble over.
 pub(super) fn run(sh: &Shell, suite: &Suite, chosen: &[String]) -> Result<()> {
     let classpath = interop::build(sh, "suites")?;
-    let command = super::command(sh)?;
+    let command = crate::programs::command(sh)?;
     let home = target_dir(sh).join("peers").join(suite.name);
     let (accounts, scratch) = (home.join("accounts"), home.join("scratch"));
     sh.remove_path(&scratch)?;

@@ -1,0 +1,179 @@
+//! Test programs: built by cargo when a person asks, all at once and beforehand when CI does.
+//!
+//! Each suite needs features of its own, and for each set of features cargo compiles half of the dependencies again. So CI
+//! builds all programs once, with every feature, and the suites find them by a list.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use xshell::{Shell, cmd};
+
+use crate::peers::target_dir;
+
+/// Where the list is.
+pub(crate) const ENV_LIST: &str = "LOCKKEEPER_TEST_PROGRAMS";
+
+/// The library's own tests, as a target.
+pub(crate) const LIB: &str = "lib";
+/// A program's own tests.
+pub(crate) const MAIN: &str = "main";
+/// The program itself.
+const BIN: &str = "bin";
+
+/// Tests of ours that need more than `cargo test` has.
+pub(crate) struct Tests {
+    /// Whose.
+    pub package: &'static str,
+    /// [`LIB`], [`MAIN`], or the name of a test program.
+    pub target: &'static str,
+    /// The features that they need, with commas.
+    pub features: &'static str,
+}
+
+/// A program that was built.
+#[derive(Debug, Serialize, Deserialize)]
+struct Built {
+    program: PathBuf,
+    /// Where its package is: cargo runs tests there.
+    directory: PathBuf,
+}
+
+type List = BTreeMap<String, Built>;
+
+impl Tests {
+    /// Runs them with these arguments and this environment.
+    pub(crate) fn run(
+        &self,
+        sh: &Shell,
+        arguments: &[String],
+        environment: impl IntoIterator<Item = (&'static str, OsString)>,
+    ) -> Result<()> {
+        let Tests { package, target, features } = *self;
+        match listed(package, target)? {
+            Some(Built { program, directory }) => {
+                let _there = sh.push_dir(&directory);
+                cmd!(sh, "{program} {arguments...}")
+                    .env("CARGO_MANIFEST_DIR", &directory)
+                    .envs(environment)
+                    .run()
+                    .with_context(|| format!("{target} of {package}"))
+            }
+            None => {
+                let which = match target {
+                    LIB => vec!["--lib"],
+                    MAIN => vec!["--bins"],
+                    name => vec!["--test", name],
+                };
+                let features = if features.is_empty() { vec![] } else { vec!["--features", features] };
+                cmd!(sh, "cargo test --quiet -p {package} {features...} {which...} -- {arguments...}")
+                    .envs(environment)
+                    .run()
+                    .with_context(|| format!("{target} of {package}"))
+            }
+        }
+    }
+}
+
+/// The `lockkeeper` command, built as `cargo test` has it, checks for overflow included; its server is optimised.
+pub(crate) fn command(sh: &Shell) -> Result<PathBuf> {
+    if let Some(program) = built("lockkeeper-cli", BIN)? {
+        return Ok(program);
+    }
+    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
+    Ok(target_dir(sh).join("debug/lockkeeper"))
+}
+
+/// Where a program is, if all were built beforehand.
+pub(crate) fn built(package: &str, target: &str) -> Result<Option<PathBuf>> {
+    Ok(listed(package, target)?.map(|built| built.program))
+}
+
+/// The program, where all were built beforehand.
+fn listed(package: &str, target: &str) -> Result<Option<Built>> {
+    let Some(list) = env::var_os(ENV_LIST) else { return Ok(None) };
+    let text = fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
+    let mut list: List = serde_json::from_str(&text).context("reading the list of test programs")?;
+    let key = format!("{package}/{target}");
+    Ok(Some(list.remove(&key).with_context(|| format!("no test program {key} was built"))?))
+}
+
+/// What cargo tells of each thing it has built.
+#[derive(Deserialize)]
+struct Artifact {
+    executable: Option<PathBuf>,
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Builds all of them with every feature, and writes the list.
+pub(crate) fn build(sh: &Shell, list: &Path) -> Result<()> {
+    let told = cmd!(
+        sh,
+        "cargo test --workspace --all-features --lib --bins --tests --no-run --message-format json-render-diagnostics"
+    )
+    .read()
+    .context("building the test programs")?;
+    let list_of = told.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok()).filter_map(entry);
+    let text = serde_json::to_string_pretty(&list_of.collect::<List>())?;
+    fs::write(list, text).with_context(|| format!("writing {}", list.display()))
+}
+
+fn entry(artifact: Artifact) -> Option<(String, Built)> {
+    let Artifact { executable, manifest_path, target, profile } = artifact;
+    let directory = manifest_path.parent()?.to_owned();
+    let package = directory.file_name()?.to_str()?;
+    let target = match (target.kind.first()?.as_str(), profile.test) {
+        ("lib", true) => LIB,
+        ("bin", true) => MAIN,
+        ("bin", false) => BIN,
+        ("test", true) => target.name.as_str(),
+        _ => return None,
+    };
+    let key = format!("{package}/{target}");
+    Some((key, Built { program: executable?, directory }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(kind: &str, name: &str, test: bool) -> Option<String> {
+        let line = serde_json::json!({
+            "reason": "compiler-artifact",
+            "manifest_path": "/src/crates/lockkeeper-cli/Cargo.toml",
+            "target": { "kind": [kind], "name": name },
+            "profile": { "test": test },
+            "executable": "/target/debug/deps/cli-1",
+        });
+        entry(serde_json::from_value(line).unwrap()).map(|(key, built)| {
+            assert_eq!(built.directory, Path::new("/src/crates/lockkeeper-cli"));
+            key
+        })
+    }
+
+    #[test]
+    fn programs_are_known_by_package_and_target() {
+        assert_eq!(told("test", "cli", true).as_deref(), Some("lockkeeper-cli/cli"));
+        assert_eq!(told("bin", "lockkeeper", false).as_deref(), Some("lockkeeper-cli/bin"));
+        assert_eq!(told("bin", "lockkeeper", true).as_deref(), Some("lockkeeper-cli/main"));
+        assert_eq!(told("lib", "lockkeeper_cli", true).as_deref(), Some("lockkeeper-cli/lib"));
+        assert_eq!(told("custom-build", "build-script-build", false), None);
+    }
+}

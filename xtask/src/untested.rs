@@ -1,0 +1,38 @@
+//! What could not be tested because something real could not be fetched.
+//!
+//! That is neither a pass nor a failure of the code: it is said once, plainly, and counted.
+
+use anyhow::Result;
+
+/// A real part that cannot be had here.
+#[derive(Debug, thiserror::Error)]
+#[error("NOT TESTED: {what}: {why}")]
+pub(crate) struct Untested {
+    what: String,
+    why: String,
+}
+
+/// The exit status of a chore that ends with it.
+pub(crate) const STATUS: u8 = 7;
+
+/// What was fetched from a registry; where it cannot be reached, [`Untested`].
+pub(crate) fn fetched<T, E: Into<anyhow::Error>>(what: &str, result: Result<T, E>) -> Result<T> {
+    result.map_err(|error| {
+        let error: anyhow::Error = error.into();
+        // One line, for whoever counts them.
+        let why = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+        Untested { what: what.to_owned(), why }.into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_fetched_is_said_in_one_line() {
+        let error = fetched::<(), _>("a broker", Err(anyhow::anyhow!("no route\nto host"))).unwrap_err();
+        assert_eq!(error.to_string(), "NOT TESTED: a broker: no route to host");
+        assert!(error.context("later").downcast_ref::<Untested>().is_some());
+    }
+}
