@@ -99,7 +99,7 @@ fn main() -> Result<()> {
             let disk = side.disk_mb().map_or_else(String::new, |mb| format!(", {mb:.0} MB on disk"));
             println!("{} with {} nodes: {:.0} MB resident{disk}", side.name(), args.nodes, side.memory_mb()?);
         }
-        for (gently, how) in [(true, "SIGTERM"), (false, "SIGKILL")] {
+        for (gently, how) in [(false, "SIGKILL"), (true, "SIGTERM")] {
             let times = restarts(&args, &mut sides, |side| side.end(gently))?;
             report(&format!("ready with {} nodes, after {how}", args.nodes), &times);
         }

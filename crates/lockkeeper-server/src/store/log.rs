@@ -7,7 +7,7 @@
 //! Invariant: a record is on the disk when `append` returns, and the next one is not begun before.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
@@ -116,7 +116,7 @@ impl Log {
     /// Goes on in a file that cannot be written.
     #[cfg(test)]
     pub(super) fn break_with(&mut self, file: File) {
-        self.file = file;
+        (self.file, self.allocated) = (file, u64::MAX); // so that it is written and synced, and nothing else
     }
 
     /// The number of the last batch.
@@ -141,7 +141,12 @@ pub(super) fn read(directory: &Path, first: u64, end: Option<u64>) -> Result<Vec
         if number != expected {
             return Err(missing(directory, expected));
         }
-        let bytes = std::fs::read(directory.join(log_name(number))).map_err(fail)?;
+        let mut file = File::open(directory.join(log_name(number))).map_err(fail)?;
+        let mut bytes = Vec::new();
+        bytes.reserve_exact(file.metadata().map_or(0, |file| usize::try_from(file.len()).unwrap_or(0)));
+        while Read::by_ref(&mut file).take(256 << 10).read_to_end(&mut bytes).map_err(fail)? > 0 {
+            std::thread::yield_now();
+        }
         files.push(Contents { number, bytes });
     }
     let expected = end.unwrap_or(first + 1).saturating_sub(first);
@@ -182,7 +187,15 @@ pub(super) fn replay<'a>(
     for (index, file) in files.iter().enumerate() {
         let origin = Origin { store_id, log: file.number };
         let began = previous.map_or(began, |(_, end)| end.next);
-        let end = record::scan(&file.bytes, origin, began, |payload| replayed.changes.add(payload));
+        let mut records = 0_u32;
+        let end = record::scan(&file.bytes, origin, began, |payload| {
+            records += 1;
+            if records.is_multiple_of(64) {
+                // Commits are under way, and they go first.
+                std::thread::yield_now();
+            }
+            replayed.changes.add(payload)
+        });
         let end = end.map_err(|damage| {
             let (file, at, what) = match previous {
                 Some((before, end)) if damage.missing_before => (before, end.at, "records are missing".to_owned()),

@@ -227,7 +227,11 @@ impl Snapshot {
         let marks;
         {
             let mut nodes = write.open_table(NODES)?;
-            for (path, value) in &changes.nodes {
+            for (number, (path, value)) in changes.nodes.iter().enumerate() {
+                if number % 64 == 63 {
+                    // Commits are under way, and they go first.
+                    std::thread::yield_now();
+                }
                 let old = match value {
                     Some(value) => {
                         sum = sum.wrapping_add(node_print(path, value));
