@@ -1,10 +1,13 @@
 //! Our embedded server beside Apache's: the same client, the same disk, turn by turn in one run.
 //!
-//! `cargo bench -p lockkeeper-benches --bench server` prints medians over interleaved rounds, and for each ratio how far it
-//! went from round to round: absolute figures are the machine's of the moment. Every write waits for its fsync. Needs Java
-//! and Maven for Apache's side.
+//! `cargo bench -p lockkeeper-benches --bench server` prints medians over interleaved rounds, and behind each ratio how far it
+//! went from round to round: absolute figures are the machine's of the moment. Processor time an operation depends less on
+//! who else is busy. Every write waits for its fsync. Needs Java and Maven for Apache's side; `--beside PROGRAM` puts an earlier
+//! build of this very bench in its place. load.rs says what the client does to cost little.
 
 mod client;
+mod cpu;
+mod load;
 mod side;
 
 use std::fs::File;
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Parser;
 
-use client::{Figures, Shape, Workload};
+use load::{Figures, Shape, Workload};
 use side::Side;
 
 #[derive(Parser)]
@@ -41,6 +44,12 @@ struct Args {
     /// Measures ours alone.
     #[arg(long)]
     alone: bool,
+    /// Measures an earlier build of this bench, by its path, in place of Apache's server.
+    #[arg(long, conflicts_with = "alone")]
+    beside: Option<PathBuf>,
+    /// Only rows under load whose names contain this.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Only these parts: load, start, nodes, sessions.
     #[arg(long, value_delimiter = ',', default_values = ["load", "start", "nodes", "sessions"])]
     parts: Vec<String>,
@@ -59,16 +68,16 @@ const ROWS: [(&str, Workload, Shape); 11] = {
     }
     [
         ("writes, 1 in flight", Workload::Write, shape(1, 1)),
-        ("writes, 8 in flight", Workload::Write, shape(8, 1)),
-        ("writes, 64 in flight", Workload::Write, shape(64, 1)),
-        ("writes, 64 on one connection", Workload::Write, shape(1, 64)),
+        ("writes, 8 connections", Workload::Write, shape(8, 1)),
+        ("writes, 64 connections", Workload::Write, shape(64, 1)),
+        ("writes, 64 in flight on one connection", Workload::Write, shape(1, 64)),
         ("create and delete, 1 in flight", Workload::Cycle, shape(1, 1)),
-        ("create and delete, 64 in flight", Workload::Cycle, shape(64, 1)),
-        ("create and delete, 64 on one connection", Workload::Cycle, shape(1, 64)),
+        ("create and delete, 64 connections", Workload::Cycle, shape(64, 1)),
+        ("create and delete, 64 in flight on one connection", Workload::Cycle, shape(1, 64)),
         ("reads, 1 in flight", Workload::Read, shape(1, 1)),
-        ("reads, 8 in flight", Workload::Read, shape(8, 1)),
-        ("reads, 64 in flight", Workload::Read, shape(64, 1)),
-        ("reads, 64 on one connection", Workload::Read, shape(1, 64)),
+        ("reads, 8 connections", Workload::Read, shape(8, 1)),
+        ("reads, 64 connections", Workload::Read, shape(64, 1)),
+        ("reads, 64 in flight on one connection", Workload::Read, shape(1, 64)),
     ]
 };
 
@@ -85,109 +94,146 @@ fn main() -> Result<()> {
     if wanted("load") {
         under_load(&args)?;
     }
+    if args.parts.iter().any(|part| part != "load") {
+        println!("\n| | here | {} |\n|---|---|---|", other(&args));
+    }
     if wanted("start") {
         let times = restarts(&args, &mut sides(&args, 1024)?, |side| {
             side.end(false)?;
             side.forget()
         })?;
-        report("ready on an empty directory", &times);
+        row("from the start of the process to the first answer, empty directory", &times);
     }
     if wanted("nodes") {
         let mut sides = sides(&args, 4096)?;
-        for side in &mut sides {
+        let (mut memory, mut disk) = (Vec::new(), Vec::new());
+        for side in &sides {
             client::fill(side.addr(), args.nodes)?;
-            let disk = side.disk_mb().map_or_else(String::new, |mb| format!(", {mb:.0} MB on disk"));
-            println!("{} with {} nodes: {:.0} MB resident{disk}", side.name(), args.nodes, side.memory_mb()?);
+            memory.push(format!("{:.0} MB", side.memory_mb()?));
+            disk.push(side.disk_mb().map_or_else(|| "–".to_owned(), |mb| format!("{mb:.0} MB")));
         }
         for (gently, how) in [(false, "SIGKILL"), (true, "SIGTERM")] {
             let times = restarts(&args, &mut sides, |side| side.end(gently))?;
-            report(&format!("ready with {} nodes, after {how}", args.nodes), &times);
+            row(&format!("the same with {} nodes of 100 bytes, after {how}", args.nodes), &times);
         }
+        row(&format!("resident with {} nodes", args.nodes), &memory);
+        row(&format!("on disk with {} nodes", args.nodes), &disk);
     }
     if wanted("sessions") {
-        for side in sides(&args, 1024)? {
+        let sides = sides(&args, 1024)?;
+        let held = sides.iter().map(|side| {
             let before = side.memory_mb()?;
             let _idle = client::idle_sessions(side.addr(), args.sessions)?;
-            let now = side.memory_mb()?;
-            println!(
-                "{} with {} idle sessions: {now:.1} MB resident, {before:.1} MB before",
-                side.name(),
-                args.sessions
-            );
-        }
+            Ok(format!("{:.1} MB, {before:.1} before", side.memory_mb()?))
+        });
+        row(
+            &format!("resident with {} idle sessions on as many connections", args.sessions),
+            &held.collect::<Result<Vec<_>>>()?,
+        );
     }
     Ok(())
 }
 
+/// Who is measured beside ours.
+fn other(args: &Args) -> &'static str {
+    if args.beside.is_some() { "before" } else { "Apache's" }
+}
+
 fn sides(args: &Args, heap_mib: u32) -> Result<Vec<Side>> {
-    let mut sides = vec![Side::ours()?];
-    if !args.alone {
-        sides.push(Side::apache(&args.version, heap_mib)?);
+    let mut sides = vec![Side::ours(std::env::current_exe()?)?];
+    match &args.beside {
+        Some(program) => sides.push(Side::ours(program.clone())?),
+        None if args.alone => {}
+        None => sides.push(Side::apache(&args.version, heap_mib)?),
     }
     Ok(sides)
 }
 
 fn under_load(args: &Args) -> Result<()> {
     let sides = sides(args, 1024)?;
-    let length = Duration::from_millis(args.millis);
+    let rows: Vec<_> = ROWS.into_iter().filter(|(name, ..)| name.contains(&args.only)).collect();
+    let measure = |side: &Side, shape, workload, length| load::run(side.addr(), side.pid()?, shape, workload, length);
     for side in &sides {
         client::prepare(side.addr())?;
-        for (_, workload, shape) in ROWS {
-            client::run(side.addr(), shape, workload, Duration::from_secs(args.warm_up) / ROWS.len() as u32)?;
+        for &(_, workload, shape) in &rows {
+            measure(side, shape, workload, Duration::from_secs(args.warm_up) / u32::try_from(rows.len())?)?;
         }
     }
-    let mut measured: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); sides.len()]; ROWS.len()];
+    let mut measured: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); sides.len()]; rows.len()];
     for _ in 0..args.rounds {
-        for ((_, workload, shape), figures) in ROWS.into_iter().zip(&mut measured) {
+        for (&(_, workload, shape), figures) in rows.iter().zip(&mut measured) {
             for (side, figures) in sides.iter().zip(figures) {
-                figures.push(client::run(side.addr(), shape, workload, length)?);
+                figures.push(measure(side, shape, workload, Duration::from_millis(args.millis))?);
             }
         }
     }
-    println!("\n{:<40} {:>9} {:>9} {:>6} {:>12}   p50, p99 µs", "a second", "ours", "Apache's", "ratio", "from to");
-    for ((name, ..), figures) in ROWS.into_iter().zip(&measured) {
-        let rates: Vec<f64> = figures.iter().map(|rounds| median(rounds.iter().map(|figures| figures.rate))).collect();
-        let times = figures.iter().map(|rounds| {
-            let micros = |which: fn(&Figures) -> Duration| median(rounds.iter().map(|f| which(f).as_secs_f64() * 1e6));
-            format!("{:.0}, {:.0}", micros(|f| f.p50), micros(|f| f.p99))
+    let other = other(args);
+    println!(
+        "\n| a second | here | {other} | ratio | p50 and p99 here, µs | {other} | CPU here, server + client, µs | {other} |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for ((name, ..), figures) in rows.iter().zip(&measured) {
+        let cells = |cell: fn(&[Figures]) -> String| {
+            let cells: Vec<String> = figures.iter().map(|rounds| cell(rounds)).collect();
+            [cells[0].clone(), cells.get(1).cloned().unwrap_or_default()]
+        };
+        let ratio = match &figures[..] {
+            [ours, theirs] => ratio(ours, theirs),
+            _ => String::new(),
+        };
+        let [rate, their_rate] = cells(|rounds| thousands(middle(rounds, |f| f.rate)));
+        let [times, their_times] = cells(|rounds| {
+            let micros = |which: fn(&Figures) -> Duration| thousands(middle(rounds, |f| which(f).as_secs_f64() * 1e6));
+            format!("{}, {}", micros(|f| f.p50), micros(|f| f.p99))
         });
-        let times = times.collect::<Vec<_>>().join(" | ");
-        match (&rates[..], &figures[..]) {
-            ([ours, theirs], [our_rounds, their_rounds]) => {
-                let ratios = our_rounds.iter().zip(their_rounds).map(|(ours, theirs)| ours.rate / theirs.rate);
-                let (least, most) =
-                    ratios.fold((f64::MAX, 0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
-                let ratio = ours / theirs;
-                println!("{name:<40} {ours:>9.0} {theirs:>9.0} {ratio:>6.2} {least:>5.2} {most:>6.2}   {times}");
-            }
-            _ => println!("{name:<40} {:>9.0} {:>9} {:>6} {:>12}   {times}", rates[0], "-", "-", "-"),
-        }
+        let [cpu, their_cpu] = cells(|rounds| {
+            let micros = |which: fn(&Figures) -> Duration| middle(rounds, |f| which(f).as_secs_f64() * 1e6);
+            format!("{:.1} + {:.1}", micros(|f| f.server), micros(|f| f.client))
+        });
+        println!("| {name} | {rate} | {their_rate} | {ratio} | {times} | {their_times} | {cpu} | {their_cpu} |");
     }
     Ok(())
 }
 
-/// Times of starting each side, ended by `end` before each.
-fn restarts(
-    args: &Args,
-    sides: &mut [Side],
-    end: impl Fn(&mut Side) -> Result<()>,
-) -> Result<Vec<(&'static str, Vec<Duration>)>> {
-    let mut times: Vec<_> = sides.iter().map(|side| (side.name(), Vec::new())).collect();
+/// The ratio of the medians, and between which the rounds were.
+fn ratio(ours: &[Figures], theirs: &[Figures]) -> String {
+    let rounds = ours.iter().zip(theirs).map(|(ours, theirs)| ours.rate / theirs.rate);
+    let (least, most) = rounds.fold((f64::MAX, 0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
+    format!("{:.2} ({least:.2} to {most:.2})", middle(ours, |f| f.rate) / middle(theirs, |f| f.rate))
+}
+
+fn middle(rounds: &[Figures], which: impl Fn(&Figures) -> f64) -> f64 {
+    median(rounds.iter().map(which))
+}
+
+/// A whole number as the documents have it: 12 345.
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+    groups.join(" ")
+}
+
+/// One line of the second table; missing cells are those that were not asked for.
+fn row(what: &str, cells: &[String]) {
+    let cell = |at: usize| cells.get(at).map_or("", String::as_str);
+    println!("| {what} | {} | {} |", cell(0), cell(1));
+}
+
+/// Times of starting each side, ended by `end` before each: the median, and between which they were.
+fn restarts(args: &Args, sides: &mut [Side], end: impl Fn(&mut Side) -> Result<()>) -> Result<Vec<String>> {
+    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); sides.len()];
     for _ in 0..args.rounds {
-        for (side, (_, times)) in sides.iter_mut().zip(&mut times) {
+        for (side, times) in sides.iter_mut().zip(&mut times) {
             end(side)?;
             times.push(side.start()?);
         }
     }
-    Ok(times)
-}
-
-fn report(what: &str, times: &[(&'static str, Vec<Duration>)]) {
-    for (side, times) in times {
-        let all: Vec<String> = times.iter().map(|time| format!("{time:.1?}")).collect();
-        let middle = median(times.iter().map(Duration::as_secs_f64)) * 1e3;
-        println!("{what}: {side} {middle:.1} ms (of {})", all.join(", "));
-    }
+    let cell = |times: Vec<Duration>| {
+        let middle = Duration::from_secs_f64(median(times.iter().map(Duration::as_secs_f64)));
+        let (least, most) = (times.iter().min().copied(), times.iter().max().copied());
+        format!("{middle:.1?} ({:.1?} to {:.1?})", least.unwrap_or_default(), most.unwrap_or_default())
+    };
+    Ok(times.into_iter().map(cell).collect())
 }
 
 /// What the disk allows at most.

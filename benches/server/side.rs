@@ -17,14 +17,14 @@ const START: Duration = Duration::from_secs(120);
 
 /// A server that can be ended and started again on its data.
 pub(crate) enum Side {
-    Ours { directory: TempDir, running: Option<(Child, SocketAddr)> },
+    Ours { program: PathBuf, directory: TempDir, running: Option<(Child, SocketAddr)> },
     Apache(Box<Apache>),
 }
 
 impl Side {
-    /// Ours, on an empty directory.
-    pub(crate) fn ours() -> Result<Self> {
-        let mut side = Self::Ours { directory: tempfile::tempdir()?, running: None };
+    /// Ours on an empty directory, as `program` has it, a build of this bench.
+    pub(crate) fn ours(program: PathBuf) -> Result<Self> {
+        let mut side = Self::Ours { program, directory: tempfile::tempdir()?, running: None };
         side.start()?;
         Ok(side)
     }
@@ -75,7 +75,7 @@ impl Side {
         let began = Instant::now();
         match self {
             Self::Apache(apache) => apache.launch(0)?,
-            Self::Ours { directory, running } => *running = Some(spawn(directory.path())?),
+            Self::Ours { program, directory, running } => *running = Some(spawn(program, directory.path())?),
         }
         let addr = self.addr();
         while !four_letter_word(addr, "srvr").is_ok_and(|answer| answer.contains("Mode:")) {
@@ -95,13 +95,18 @@ impl Side {
         Ok(())
     }
 
-    /// Resident memory in MB.
-    pub(crate) fn memory_mb(&self) -> Result<f64> {
+    /// The server's process.
+    pub(crate) fn pid(&self) -> Result<u32> {
         let pid = match self {
             Self::Ours { running, .. } => running.as_ref().map(|(child, _)| child.id()),
             Self::Apache(apache) => apache.pid(0),
         };
-        let status = std::fs::read_to_string(format!("/proc/{}/status", pid.context("it does not run")?))?;
+        pid.context("it does not run")
+    }
+
+    /// Resident memory in MB.
+    pub(crate) fn memory_mb(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in /proc")?;
         let kib: f64 = line.trim_end_matches("kB").trim().parse()?;
         Ok(kib * 1_024.0 / 1e6)
@@ -125,14 +130,10 @@ impl Drop for Side {
     }
 }
 
-/// This very program as the server.
-fn spawn(directory: &Path) -> Result<(Child, SocketAddr)> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("--serve")
-        .arg(directory)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting ours")?;
+/// This very program, or an earlier build of it, as the server.
+fn spawn(program: &Path, directory: &Path) -> Result<(Child, SocketAddr)> {
+    let mut child =
+        Command::new(program).arg("--serve").arg(directory).stdout(Stdio::piped()).spawn().context("starting ours")?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
     let addr = line.trim().parse().with_context(|| format!("where ours serves, not {line:?}"))?;

@@ -5,83 +5,63 @@
 //! reader stops taking requests while too many answers wait, and the engine never waits for a socket.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
-use tokio_util::codec::{Decoder, LengthDelimitedCodec};
 use tracing::{debug, warn};
 
 use crate::engine::Engine;
 #[cfg(feature = "faults")]
 use crate::faults;
 use crate::machine::{ConnectionId, Identity};
-use crate::outbox::Outbox;
-use crate::stats::Counters;
+use crate::outbox::{Buffers, Outbox, READ_BYTES};
 use crate::transport::{self, Opened, Reader, Writer};
+use crate::wire::{self, jute::Malformed};
 use crate::words;
 
 /// A connection must show what it is within this, as with ZooKeeper.
 const GREETING: Duration = Duration::from_secs(10);
 /// After the last answer the client has this long to read it before the socket goes.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// While more than this waits to be sent to a client, its next requests wait too.
-const MAX_BACKLOG: usize = 1 << 20;
 
 /// Serves one client until it goes.
 pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, address: SocketAddr, max_frame: usize) {
     // Boxed like all that is not for long: there may be ten thousand of these tasks.
-    let Some((mut incoming, write, identity)) = Box::pin(greet(&engine, stream, address, max_frame)).await else {
-        return;
-    };
-    let (id, outbox) = engine.borrow_mut().accept(address, identity);
-    let counters = engine.borrow().counters.clone();
-    let mut sending = pin!(send_all(&counters, &outbox, write));
-    // What a frame leads to goes out in the same turn: the sender is asked after the receiver.
-    let mut sent = false;
-    let stopped = tokio::select! {
-        biased;
-        () = outbox.ended.notified() => Ok(()),
-        stopped = receive_all(&engine, id, &outbox, &mut incoming) => stopped,
-        () = &mut sending => {
-            sent = true;
-            Ok(())
-        }
-    };
-    if let Err(error) = stopped {
+    let Some(greeted) = Box::pin(greet(&engine, stream, address)).await else { return };
+    let Greeted { read, write, identity, received } = greeted;
+    let (id, outbox) = engine.borrow_mut().accept(address, identity, write);
+    let buffers = Rc::clone(engine.borrow().buffers());
+    let greeting = Some(Box::pin(sleep(GREETING)));
+    let mut receiving = Receiving { engine, id, outbox, buffers, read, rest: received, max_frame, greeting };
+    let ended = poll_fn(|cx| receiving.poll(cx)).await;
+    let Receiving { engine, outbox, mut read, buffers, .. } = receiving;
+    if let Err(error) = ended {
         warn!(client = %address, %error, "closing a connection");
     } else if outbox.is_closing() {
-        let mut farewell = Box::pin(farewell(&outbox, &mut incoming.read));
-        loop {
-            tokio::select! {
-                () = &mut farewell => break,
-                () = &mut sending, if !sent => sent = true,
-            }
-        }
+        Box::pin(farewell(&outbox, &mut read, &buffers)).await;
     }
+    outbox.hang_up();
     engine.borrow_mut().disconnected(id);
 }
 
-/// The receiving half of a connection with what has come and was not taken yet.
-struct Incoming {
+/// A connection of a client, with what it has said so far.
+struct Greeted {
     read: Reader,
-    buffer: BytesMut,
-    framing: LengthDelimitedCodec,
+    write: Writer,
+    identity: Option<Identity>,
+    received: BytesMut,
 }
 
 /// Hears who is there: a client, or an operator who gets the answer at once.
-async fn greet(
-    engine: &RefCell<Engine>,
-    stream: TcpStream,
-    address: SocketAddr,
-    max_frame: usize,
-) -> Option<(Incoming, Writer, Option<Identity>)> {
+async fn greet(engine: &RefCell<Engine>, stream: TcpStream, address: SocketAddr) -> Option<Greeted> {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(client = %address, %error, "cannot turn off delayed sending");
     }
@@ -92,14 +72,21 @@ async fn greet(
             return None;
         }
     };
-    let mut buffer = BytesMut::new();
+    let mut received = BytesMut::new();
+    let buffers = Rc::clone(engine.borrow().buffers());
     let greeted = timeout(GREETING, async {
-        while buffer.len() < 4 {
-            if read.receive(&mut buffer).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+        while received.len() < 4 {
+            let more = poll_fn(|cx| {
+                let buffer = &mut *buffers.received.borrow_mut();
+                let len = ready!(read.poll_receive(cx, buffer))?;
+                received.extend_from_slice(&buffer[..len]);
+                Poll::Ready(Ok::<_, io::Error>(len))
+            });
+            if more.await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
         }
-        Ok::<_, io::Error>(())
+        Ok(())
     });
     if !matches!(greeted.await, Ok(Ok(()))) {
         debug!(client = %address, "gone without a word");
@@ -107,30 +94,58 @@ async fn greet(
     }
     #[cfg(feature = "faults")]
     faults::thawed(engine).await;
-    let answer = words::answer(&engine.borrow(), &buffer[..4]);
+    let answer = words::answer(&engine.borrow(), &received[..4]);
     if let Some(answer) = answer {
-        let _ = write.send(answer.as_bytes()).await;
-        let _ = write.finish().await;
+        // Whoever asks and does not read gets no more than what fits into the socket.
+        let _ = timeout(GREETING, tell(&mut write, answer.as_bytes())).await;
         return None;
     }
-    Some((Incoming { read, buffer, framing: crate::wire::framing(max_frame) }, write, identity))
+    Some(Greeted { read, write, identity, received })
+}
+
+/// Sends all of it and then the end.
+async fn tell(write: &mut Writer, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = poll_fn(|cx| write.poll_send(cx, bytes)).await?;
+        bytes = &bytes[sent..];
+    }
+    poll_fn(|cx| write.poll_flush(cx)).await?;
+    poll_fn(|cx| write.poll_finish(cx)).await
 }
 
 /// Gives a closing connection its time to send what is queued, and the client its time to read it.
-async fn farewell(outbox: &Outbox, read: &mut Reader) {
-    while outbox.held() > 0 && !outbox.is_aborted() {
-        // The disk takes as long as it takes.
-        sleep(FAREWELL / 10).await;
-    }
+async fn farewell(outbox: &Outbox, read: &mut Reader, buffers: &Buffers) {
+    // The disk takes as long as it takes.
+    let told = poll_fn(|cx| {
+        outbox.attend(cx, |cx| {
+            if outbox.is_aborted() {
+                return Poll::Ready(());
+            }
+            let gone = matches!(outbox.poll_send(cx), Poll::Ready(Err(_)));
+            if gone {
+                outbox.abort();
+            }
+            if gone || outbox.held() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+    });
+    told.await;
     if outbox.is_aborted() {
         return;
     }
-    let client_is_gone = async {
-        let mut ignored = BytesMut::new();
-        while !matches!(read.receive(&mut ignored).await, Ok(0) | Err(_)) {
-            ignored.clear();
-        }
-    };
+    let client_is_gone = poll_fn(|cx| {
+        outbox.attend(cx, |cx| {
+            if outbox.is_aborted() || matches!(outbox.poll_send(cx), Poll::Ready(Err(_))) {
+                return Poll::Ready(());
+            }
+            if outbox.is_done() {
+                // Half-close and wait: closing a socket with unread requests in it would destroy the answers under way.
+                let _ = ready!(outbox.poll_finish(cx));
+            }
+            let ignored = &mut *buffers.received.borrow_mut();
+            while !matches!(ready!(read.poll_receive(cx, ignored)), Ok(0) | Err(_)) {}
+            Poll::Ready(())
+        })
+    });
     let _ = timeout(FAREWELL, client_is_gone).await;
 }
 
@@ -148,74 +163,115 @@ async fn open(engine: &RefCell<Engine>, stream: TcpStream) -> io::Result<Opened>
     Ok(transport::plain(stream))
 }
 
-async fn receive_all(
-    engine: &RefCell<Engine>,
+/// A connection while it is served.
+struct Receiving {
+    engine: Rc<RefCell<Engine>>,
     id: ConnectionId,
-    outbox: &Rc<Outbox>,
-    Incoming { read, buffer, framing }: &mut Incoming,
-) -> io::Result<()> {
-    // Boxed to be gone once the client has greeted.
-    let mut greeting = Some(Box::pin(sleep(GREETING)));
-    loop {
-        while let Some(frame) = framing.decode(buffer)? {
-            while outbox.backlog() > MAX_BACKLOG && !outbox.is_closing() {
-                outbox.room.notified().await;
+    outbox: Rc<Outbox>,
+    buffers: Rc<Buffers>,
+    read: Reader,
+    /// What has come and was not taken yet.
+    rest: BytesMut,
+    max_frame: usize,
+    /// Until the client has greeted. Boxed to be gone then.
+    greeting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Receiving {
+    /// Resolves when the client is gone, may not go on, or is to be told no more than what is queued.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outbox = Rc::clone(&self.outbox);
+        outbox.attend(cx, |cx| self.poll_turns(cx))
+    }
+
+    fn poll_turns(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.greeting.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let mut more = false;
+        loop {
+            if !self.outbox.is_aborted() && matches!(self.outbox.poll_send(cx), Poll::Ready(Err(_))) {
+                self.outbox.abort();
             }
-            #[cfg(feature = "faults")]
-            let fate = {
-                faults::thawed(engine).await;
-                faults::fate(engine, id, &frame)
-            };
-            #[cfg(feature = "faults")]
-            if !fate.begin(outbox) {
+            if self.outbox.is_closing() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.is_held_up() {
+                return Poll::Pending;
+            }
+            if more {
+                // One read a turn: others have something to say, too.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            // What has come goes out again in the same turn: sending comes next.
+            if !self.rest.is_empty() && self.take_rest()? {
                 continue;
             }
-            let taken = engine.borrow_mut().frame(id, &frame);
-            #[cfg(feature = "faults")]
-            fate.end(outbox);
-            taken.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a frame that is not of the protocol"))?;
-            greeting = None;
-        }
-        if buffer.is_empty() {
-            *buffer = BytesMut::new();
-        }
-        let received = tokio::select! {
-            received = read.receive(buffer) => received,
-            () = until(greeting.as_mut()) => return Err(io::ErrorKind::TimedOut.into()),
-        };
-        match received {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Resolves with the timer, or never without one.
-async fn until(timer: Option<&mut Pin<Box<Sleep>>>) {
-    match timer {
-        Some(timer) => timer.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Sends what may be sent, until the client is gone or has been told everything.
-async fn send_all(counters: &Counters, outbox: &Outbox, mut write: Writer) {
-    loop {
-        if let Some(bytes) = outbox.take() {
-            counters.bytes_sent.fetch_add(bytes.len() as u64, Relaxed);
-            if write.send(&bytes).await.is_err() {
-                break;
+            match ready!(self.poll_receive(cx)) {
+                Ok(0) => return Poll::Ready(Ok(())),
+                Ok(len) => more = len >= READ_BYTES,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Poll::Ready(Ok(())),
+                Err(error) => return Poll::Ready(Err(error)),
             }
-            outbox.room.notify_one();
-        } else if outbox.is_done() {
-            // Half-close and wait: closing a socket with unread requests in it would destroy the answers under way.
-            let _ = write.finish().await;
-            return;
-        } else {
-            outbox.wake.notified().await;
         }
     }
-    outbox.abort();
+
+    /// Whether requests wait: for room, or because the server is frozen. The outbox wakes this task when that ends.
+    fn is_held_up(&self) -> bool {
+        #[cfg(feature = "faults")]
+        if self.engine.borrow().faults.is_frozen() {
+            return true;
+        }
+        self.outbox.is_full()
+    }
+
+    /// Receives what there is, takes the whole frames of it, and says how much it was.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let buffers = Rc::clone(&self.buffers);
+        let buffer = &mut *buffers.received.borrow_mut();
+        let len = ready!(self.read.poll_receive(cx, buffer))?;
+        // Hardly ever has a frame come in part, so hardly ever is anything copied.
+        let taken = if self.rest.is_empty() { self.take_frames(&buffer[..len])? } else { 0 };
+        self.rest.extend_from_slice(&buffer[taken..len]);
+        Poll::Ready(Ok(len))
+    }
+
+    /// Takes the whole frames of what came before; false if there is none.
+    fn take_rest(&mut self) -> io::Result<bool> {
+        let mut rest = std::mem::take(&mut self.rest);
+        let taken = self.take_frames(&rest)?;
+        rest.advance(taken);
+        if !rest.is_empty() {
+            self.rest = rest;
+        }
+        Ok(taken > 0)
+    }
+
+    /// Takes whole frames from the front, as many as may be taken, and says how many bytes that was.
+    fn take_frames(&mut self, received: &[u8]) -> io::Result<usize> {
+        let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, "a frame that is not of the protocol");
+        let mut taken = 0;
+        while !self.is_held_up()
+            && let Some(frame) = wire::first_frame(&received[taken..], self.max_frame).map_err(malformed)?
+        {
+            taken += 4 + frame.len();
+            self.take(frame).map_err(malformed)?;
+        }
+        Ok(taken)
+    }
+
+    fn take(&mut self, frame: &[u8]) -> Result<(), Malformed> {
+        #[cfg(feature = "faults")]
+        let fate = faults::fate(&self.engine, self.id, frame);
+        #[cfg(feature = "faults")]
+        if !fate.begin(&self.outbox) {
+            return Ok(());
+        }
+        let taken = self.engine.borrow_mut().frame(self.id, frame);
+        #[cfg(feature = "faults")]
+        fate.end(&self.outbox);
+        self.greeting = None;
+        taken
+    }
 }

@@ -24,11 +24,12 @@ use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn, TxnOp};
 use crate::opcode::OpCode;
-use crate::outbox::{Outbox, Waited};
+use crate::outbox::{Buffers, Outbox, Waited};
 use crate::path;
 use crate::request::Request;
 use crate::stats::Counters;
 use crate::store::{Batch, Totals};
+use crate::transport::Writer;
 use crate::wire::jute::Malformed;
 use crate::wire::{self, Frame};
 
@@ -49,8 +50,8 @@ struct Peer {
     trusted: bool,
     /// Opened its session itself, so an untrusted one goes with it.
     opened_session: bool,
-    /// A SASL exchange that waits for the client's answer.
-    exchange: Option<Exchange>,
+    /// A SASL exchange that waits for the client's answer. Boxed, for hardly any has one.
+    exchange: Option<Box<Exchange>>,
     established_ms: i64,
     /// Number and operation of the last request, 0 before the first.
     last: (i32, i32),
@@ -88,6 +89,7 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) address: SocketAddr,
     peers: HashMap<ConnectionId, Peer>,
+    buffers: Rc<Buffers>,
     /// Open sockets by address, those that have not said yet what they are included.
     sockets: HashMap<IpAddr, usize>,
     socket_count: usize,
@@ -120,6 +122,7 @@ impl Engine {
             config: config.clone(),
             address,
             peers: HashMap::new(),
+            buffers: Rc::default(),
             sockets: HashMap::new(),
             socket_count: 0,
             next_connection: 0,
@@ -165,11 +168,21 @@ impl Engine {
         }
     }
 
-    /// Registers a connection, with whom its transport has proved it to be.
-    pub(crate) fn accept(&mut self, address: SocketAddr, identity: Option<Identity>) -> (ConnectionId, Rc<Outbox>) {
+    /// What connections share.
+    pub(crate) fn buffers(&self) -> &Rc<Buffers> {
+        &self.buffers
+    }
+
+    /// Registers a connection, with whom its transport has proved it to be and the half of it that sends.
+    pub(crate) fn accept(
+        &mut self,
+        address: SocketAddr,
+        identity: Option<Identity>,
+        writer: Writer,
+    ) -> (ConnectionId, Rc<Outbox>) {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
-        let outbox = Rc::<Outbox>::default();
+        let outbox = Rc::new(Outbox::new(writer, Rc::clone(&self.buffers)));
         if self.stopped {
             outbox.abort();
         }
@@ -367,7 +380,9 @@ impl Engine {
         let Some(peer) = self.peers.get(&id) else { return };
         self.counters.packets_sent.fetch_add(1, Relaxed);
         let since = self.step_began;
-        if peer.outbox.push(zxid, self.durable, since, encode) {
+        let pushed = peer.outbox.push(zxid, self.durable, since, encode);
+        self.counters.bytes_sent.fetch_add(pushed.bytes as u64, Relaxed);
+        if pushed.waits {
             self.counters.outstanding.fetch_add(1, Relaxed);
             if self.waiting.back() != Some(&(zxid, id)) {
                 self.waiting.push_back((zxid, id));
@@ -455,7 +470,8 @@ impl Engine {
         Some(batch)
     }
 
-    /// Lets go everything that waited for transactions up to `zxid`.
+    /// Lets go everything that waited for transactions up to `zxid`, and sends it where a socket takes it at once: a group
+    /// answers many connections, and waking a task for each costs more than to send.
     pub(crate) fn durable(&mut self, zxid: i64) {
         self.counters.commits.fetch_add(1, Relaxed);
         self.durable = zxid;
@@ -464,11 +480,12 @@ impl Engine {
         while let Some((_, id)) = self.waiting.pop_front_up_to(zxid) {
             if let Some(peer) = self.peers.get(&id) {
                 let Waited { frames, first, last, sum } = peer.outbox.release(zxid);
-                self.counters.outstanding.fetch_sub(frames, Relaxed);
                 if let Ok(count) = u32::try_from(frames)
                     && count > 0
                 {
+                    self.counters.outstanding.fetch_sub(frames, Relaxed);
                     self.counters.count_latency(frames, now * count - sum, now - last, now - first);
+                    peer.outbox.send_now();
                 }
             }
         }

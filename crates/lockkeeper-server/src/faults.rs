@@ -265,6 +265,11 @@ impl State {
         due
     }
 
+    /// Whether nothing is heard or told.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
     /// Whether this tick is to be left out.
     pub(crate) fn skips_tick(&mut self) -> bool {
         if self.frozen {

@@ -5,10 +5,42 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use tokio::sync::Notify;
+use bytes::{Buf, BytesMut};
+
+use crate::transport::Writer;
+
+/// While more than this waits to be sent to a client, its next requests wait too.
+const MAX_BACKLOG: usize = 1 << 20;
+/// What one read takes at most.
+pub(crate) const READ_BYTES: usize = 32 << 10;
+/// How many empty queues are kept for whoever has something to say next, and how large their buffers may be.
+const SPARES: usize = 64;
+const SPARE_BYTES: usize = 16 << 10;
+
+/// Buffers that all connections of a thread share, so that idle ones hold none and busy ones allocate none.
+pub(crate) struct Buffers {
+    /// What a read fills and whoever reads uses up at once.
+    pub(crate) received: RefCell<Box<[u8]>>,
+    spare: RefCell<Vec<Box<Content>>>,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self { received: RefCell::new(vec![0; READ_BYTES].into()), spare: RefCell::default() }
+    }
+}
+
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffers").finish_non_exhaustive()
+    }
+}
 
 /// Bytes up to `end` may go once `zxid` is durable.
 #[derive(Debug)]
@@ -44,18 +76,29 @@ impl Waited {
     }
 }
 
+/// What is queued.
 #[derive(Debug, Default)]
-struct Queue {
+struct Content {
     bytes: BytesMut,
-    /// Stream positions: everything before `taken` has been handed to the socket, before `released` may be.
-    taken: u64,
-    released: u64,
     marks: VecDeque<Mark>,
 }
 
+#[derive(Debug, Default)]
+struct Queue {
+    /// None while nothing is queued: most connections are idle.
+    content: Option<Box<Content>>,
+    /// Stream positions: everything before `taken` has been handed to the socket, before `released` may be.
+    taken: u64,
+    released: u64,
+}
+
 impl Queue {
+    fn len(&self) -> usize {
+        self.content.as_ref().map_or(0, |content| content.bytes.len())
+    }
+
     fn end(&self) -> u64 {
-        self.taken + self.bytes.len() as u64
+        self.taken + self.len() as u64
     }
 }
 
@@ -70,90 +113,165 @@ enum Ending {
     Now,
 }
 
-/// The sending side of a connection, between the engine and the task that writes.
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pushed {
+    /// How long it is, 0 if it was forgotten.
+    pub(crate) bytes: usize,
+    /// It waits for the disk.
+    pub(crate) waits: bool,
+}
+
+/// The sending side of a connection, between the engine and the connection's task.
+///
+/// That task alone waits: for the socket, and for [`Outbox::wake`]. Whatever goes without waiting the engine may send, too.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
+    /// None before there is a socket and after it has gone.
+    writer: RefCell<Option<Writer>>,
+    buffers: Rc<Buffers>,
     ending: Cell<Ending>,
     /// Whatever is queued now is forgotten instead; for faults.
     muted: Cell<bool>,
     /// Nothing at or after this stream position goes; for faults.
     held_at: Cell<Option<u64>>,
-    /// The connection has begun to end; heard by its one reader.
-    pub(crate) ended: Notify,
-    /// Something may be sent, or the connection is to be closed.
-    pub(crate) wake: Notify,
-    /// Something has been sent.
-    pub(crate) room: Notify,
+    /// The connection's task, and whether it waits: while it runs it sees for itself what has changed.
+    task: RefCell<Option<Waker>>,
+    asleep: Cell<bool>,
     pub(crate) sent: Cell<u64>,
     pub(crate) received: Cell<u64>,
 }
 
 impl Outbox {
-    /// Queues a frame that may go once `zxid` is durable, and answers what came in at `since`; true if it has to wait.
-    pub(crate) fn push(&self, zxid: i64, durable: i64, since: Duration, encode: impl FnOnce(&mut BytesMut)) -> bool {
+    pub(crate) fn new(writer: Writer, buffers: Rc<Buffers>) -> Self {
+        Self { writer: RefCell::new(Some(writer)), buffers, ..Self::default() }
+    }
+
+    /// Queues a frame that may go once `zxid` is durable, and answers what came in at `since`.
+    pub(crate) fn push(&self, zxid: i64, durable: i64, since: Duration, encode: impl FnOnce(&mut BytesMut)) -> Pushed {
         if self.is_closing() || self.muted.get() {
-            return false;
+            return Pushed { bytes: 0, waits: false };
         }
         let queue = &mut *self.queue.borrow_mut();
-        encode(&mut queue.bytes);
+        let content = queue.content.get_or_insert_with(|| self.buffers.spare.borrow_mut().pop().unwrap_or_default());
+        let before = content.bytes.len();
+        encode(&mut content.bytes);
         self.sent.set(self.sent.get() + 1);
-        let end = queue.end();
-        if zxid <= durable && queue.marks.is_empty() {
+        let bytes = content.bytes.len() - before;
+        let end = queue.taken + content.bytes.len() as u64;
+        if zxid <= durable && content.marks.is_empty() {
             queue.released = end;
-            self.wake.notify_one();
-            return false;
+            self.wake();
+            return Pushed { bytes, waits: false };
         }
-        match queue.marks.back_mut() {
+        match content.marks.back_mut() {
             // Numbers only grow along the queue, so a later frame never goes before an earlier one.
             Some(last) if last.zxid >= zxid => {
                 last.end = end;
                 last.frames.add(Waited::since(since));
             }
-            _ => queue.marks.push_back(Mark { zxid, end, frames: Waited::since(since) }),
+            _ => content.marks.push_back(Mark { zxid, end, frames: Waited::since(since) }),
         }
-        true
+        Pushed { bytes, waits: true }
     }
 
-    /// Lets go what presupposes nothing after `durable`, and tells how much that is.
+    /// Lets go what presupposes nothing after `durable`, and tells how much that is. It is not sent by that.
     pub(crate) fn release(&self, durable: i64) -> Waited {
         let queue = &mut *self.queue.borrow_mut();
         let mut released = Waited::default();
-        while let Some(mark) = queue.marks.front().filter(|mark| mark.zxid <= durable) {
+        let Some(content) = &mut queue.content else { return released };
+        while let Some(mark) = content.marks.front().filter(|mark| mark.zxid <= durable) {
             queue.released = mark.end;
             released.add(mark.frames);
-            queue.marks.pop_front();
-        }
-        if released.frames > 0 {
-            self.wake.notify_one();
+            content.marks.pop_front();
         }
         released
     }
 
-    /// Takes what may be sent now.
-    pub(crate) fn take(&self) -> Option<Bytes> {
-        let queue = &mut *self.queue.borrow_mut();
-        let until = self.held_at.get().map_or(queue.released, |held| queue.released.min(held));
-        let len = usize::try_from(until.saturating_sub(queue.taken)).expect("the bytes are in memory");
-        if len == 0 {
-            return None;
+    /// Sends what may be sent and goes without waiting; the rest is for the connection's task.
+    pub(crate) fn send_now(&self) {
+        let full = self.is_full();
+        let left = self.send_with(|writer, bytes| Poll::Ready(writer.try_send(bytes)));
+        if full || self.is_closing() || !matches!(left, Poll::Ready(Ok(()))) {
+            self.wake();
         }
-        queue.taken = until;
-        if queue.bytes.len() == len {
-            // Idle connections keep no buffer.
-            return Some(std::mem::take(&mut queue.bytes).freeze());
-        }
-        Some(queue.bytes.split_to(len).freeze())
     }
 
-    /// How many bytes are queued.
-    pub(crate) fn backlog(&self) -> usize {
-        self.queue.borrow().bytes.len()
+    /// Sends all that may be sent.
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.send_with(|writer, bytes| writer.poll_send(cx, bytes)))?;
+        match &mut *self.writer.borrow_mut() {
+            Some(writer) => writer.poll_flush(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn send_with(&self, mut send: impl FnMut(&mut Writer, &[u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<()>> {
+        if let Some(writer) = &mut *self.writer.borrow_mut() {
+            while self.sendable() > 0 {
+                let sent = {
+                    let queue = self.queue.borrow();
+                    let bytes = queue.content.as_ref().map_or(&[][..], |content| &content.bytes[..self.sendable()]);
+                    ready!(send(writer, bytes))?
+                };
+                if sent == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.taken(sent);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// How many bytes may be sent now.
+    fn sendable(&self) -> usize {
+        let queue = self.queue.borrow();
+        let until = self.held_at.get().map_or(queue.released, |held| queue.released.min(held));
+        usize::try_from(until.saturating_sub(queue.taken)).expect("the bytes are in memory")
+    }
+
+    /// The first so many bytes are gone.
+    fn taken(&self, len: usize) {
+        let queue = &mut *self.queue.borrow_mut();
+        let Some(content) = &mut queue.content else { return };
+        queue.taken += len as u64;
+        if content.bytes.len() > len {
+            content.bytes.advance(len);
+        } else if let Some(mut empty) = queue.content.take() {
+            let mut spare = self.buffers.spare.borrow_mut();
+            // What an advance has cut off the front comes back only with the next reservation, so it counts as lost.
+            if spare.len() < SPARES && (1..=SPARE_BYTES).contains(&empty.bytes.capacity()) {
+                empty.bytes.clear();
+                empty.marks.clear();
+                spare.push(empty);
+            }
+        }
+    }
+
+    /// Tells the client that nothing more comes.
+    pub(crate) fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self.writer.borrow_mut() {
+            Some(writer) => writer.poll_finish(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Lets go of the socket, whoever else may still know this.
+    pub(crate) fn hang_up(&self) {
+        self.abort();
+        *self.writer.borrow_mut() = None;
+    }
+
+    /// Whether so much waits to be sent that requests wait, too.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.borrow().len() > MAX_BACKLOG
     }
 
     /// How many frames wait for the disk.
     pub(crate) fn held(&self) -> u64 {
-        self.queue.borrow().marks.iter().map(|mark| mark.frames.frames).sum()
+        let queue = self.queue.borrow();
+        queue.content.as_ref().map_or(0, |content| content.marks.iter().map(|mark| mark.frames.frames).sum())
     }
 
     /// Forgets what is queued from now on, or no longer.
@@ -167,7 +285,7 @@ impl Outbox {
     pub(crate) fn hold(&self, held: bool) {
         let end = self.queue.borrow().end();
         self.held_at.set(held.then(|| self.held_at.get().unwrap_or(end)));
-        self.wake.notify_one();
+        self.wake();
     }
 
     /// Ends the connection after what is queued now.
@@ -183,8 +301,7 @@ impl Outbox {
     fn end(&self, ending: Ending) {
         if self.ending.get() < ending {
             self.ending.set(ending);
-            self.ended.notify_one();
-            self.wake.notify_one();
+            self.wake();
         }
     }
 
@@ -200,7 +317,29 @@ impl Outbox {
 
     /// Whether the last byte has been taken after a close.
     pub(crate) fn is_done(&self) -> bool {
-        self.is_closing() && self.queue.borrow().bytes.is_empty()
+        self.is_closing() && self.queue.borrow().len() == 0
+    }
+
+    /// Polls something of the connection's task, which is woken when anything changes here after it has said that it waits.
+    pub(crate) fn attend<T>(&self, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+        self.asleep.set(false);
+        let polled = poll(cx);
+        if polled.is_pending() {
+            let task = &mut *self.task.borrow_mut();
+            if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+                *task = Some(cx.waker().clone());
+            }
+            self.asleep.set(true);
+        }
+        polled
+    }
+
+    fn wake(&self) {
+        if self.asleep.replace(false)
+            && let Some(task) = &*self.task.borrow()
+        {
+            task.wake_by_ref();
+        }
     }
 }
 
@@ -214,6 +353,14 @@ mod tests {
         });
     }
 
+    /// What may be sent, as if it were.
+    fn take(outbox: &Outbox) -> Option<Vec<u8>> {
+        let len = outbox.sendable();
+        let bytes = outbox.queue.borrow().content.as_ref().map(|content| content.bytes[..len].to_vec());
+        outbox.taken(len);
+        bytes.filter(|bytes| !bytes.is_empty())
+    }
+
     #[test]
     fn nothing_overtakes_a_frame_that_waits_for_the_disk() {
         let outbox = Outbox::default();
@@ -221,17 +368,30 @@ mod tests {
         push(&outbox, 2, 1, "b");
         push(&outbox, 2, 1, "c");
         push(&outbox, 3, 1, "d");
-        assert_eq!(outbox.take().as_deref(), Some(&b"a"[..]));
-        assert_eq!(outbox.take(), None);
+        assert_eq!(take(&outbox).as_deref(), Some(&b"a"[..]));
+        assert_eq!(take(&outbox), None);
         assert_eq!(outbox.held(), 3);
         let ms = Duration::from_millis;
         assert_eq!(outbox.release(2), Waited { frames: 2, first: ms(2), last: ms(2), sum: ms(4) });
-        assert_eq!(outbox.take().as_deref(), Some(&b"bc"[..]));
+        assert_eq!(take(&outbox).as_deref(), Some(&b"bc"[..]));
         outbox.close();
         push(&outbox, 3, 3, "never");
         assert!(!outbox.is_done());
         assert_eq!(outbox.release(3).frames, 1);
-        assert_eq!(outbox.take().as_deref(), Some(&b"d"[..]));
+        assert_eq!(take(&outbox).as_deref(), Some(&b"d"[..]));
         assert!(outbox.is_done());
+    }
+
+    #[test]
+    fn an_idle_connection_keeps_no_buffer_and_the_next_one_uses_it() {
+        let outbox = Outbox::default();
+        push(&outbox, 1, 1, "a");
+        assert!(take(&outbox).is_some());
+        assert!(outbox.queue.borrow().content.is_none());
+        let next = Outbox { buffers: Rc::clone(&outbox.buffers), ..Outbox::default() };
+        assert_eq!(outbox.buffers.spare.borrow().len(), 1);
+        push(&next, 1, 1, "b");
+        assert_eq!(outbox.buffers.spare.borrow().len(), 0);
+        assert_eq!(take(&next).as_deref(), Some(&b"b"[..]));
     }
 }

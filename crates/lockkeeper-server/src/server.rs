@@ -12,8 +12,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
+use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::config::{Config, Storage};
@@ -242,15 +243,15 @@ fn run(
     failed: &Failed,
     ready: oneshot::Sender<Result<Started, ServerError>>,
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = match builder.enable_io().enable_time().build_local(LocalOptions::default()) {
         Ok(runtime) => runtime,
         Err(source) => {
             let _ = ready.send(Err(ServerError::System { what: "an event loop", source }));
             return;
         }
     };
-    let tasks = LocalSet::new();
-    let end = runtime.block_on(tasks.run_until(async {
+    let end = runtime.block_on(async {
         let (parts, started) = match Parts::open(config, store).await {
             Ok(opened) => opened,
             Err(error) => {
@@ -260,9 +261,8 @@ fn run(
         };
         let unwanted = ready.send(Ok(started)).is_err();
         if unwanted { Ok(None) } else { parts.serve(config, commands).await }
-    }));
+    });
     // Closes the sockets and the store, so that whoever is told of the end may use the directory and the port again.
-    drop(tasks);
     drop(runtime);
     match end {
         Ok(None) => {}
@@ -457,24 +457,38 @@ async fn flush(engine: Rc<RefCell<Engine>>, disk: Option<Disk>) -> ServerError {
     let Some(mut disk) = disk else { return std::future::pending().await };
     let dirty = Rc::clone(&engine.borrow().flush);
     let mut spare = Batch::default();
+    // What has become durable and was told to nobody yet.
+    let mut settled = None;
     loop {
-        // Let everyone who is ready join the batch.
-        tokio::task::yield_now().await;
+        if settled.is_none() {
+            // Let everyone who is ready join the batch.
+            tokio::task::yield_now().await;
+        }
         let batch = engine.borrow_mut().take_batch(&mut spare);
         let Some(batch) = batch else {
-            dirty.notified().await;
+            match settled.take() {
+                Some(zxid) => engine.borrow_mut().durable(zxid),
+                None => dirty.notified().await,
+            }
             continue;
         };
         let zxid = batch.zxid;
-        #[cfg(feature = "faults")]
-        if let Err(error) = crate::faults::before_commit(&engine).await {
-            return error;
-        }
-        match disk.commit(batch).await {
+        let commit = async {
+            #[cfg(feature = "faults")]
+            crate::faults::before_commit(&engine).await?;
+            disk.commit(batch).await
+        };
+        // The disk first, so that it works while the batch before is answered.
+        let tell = async {
+            if let Some(zxid) = settled.take() {
+                engine.borrow_mut().durable(zxid);
+            }
+        };
+        match tokio::join!(biased; commit, tell).0 {
             Ok(batch) => spare = batch,
             Err(error) => return error,
         }
-        engine.borrow_mut().durable(zxid);
+        settled = Some(zxid);
     }
 }
 

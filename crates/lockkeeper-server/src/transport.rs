@@ -1,20 +1,19 @@
 //! What a connection's bytes go through: TCP as it is, or TLS over it.
 //!
-//! Both halves work at the same time and neither knows which it is. Dropping a pending read loses no byte.
+//! Both halves work at the same time and neither knows which it is. Nothing here waits or keeps a buffer of its own, so an
+//! idle plain connection holds none.
 
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 #[cfg(feature = "tls")]
 use tokio_rustls::server::TlsStream;
 
 use crate::identity::Identity;
-
-/// What one read takes.
-const READ_BYTES: usize = 4 << 10;
 
 /// The receiving half.
 #[derive(Debug)]
@@ -55,59 +54,52 @@ pub(crate) async fn secured(stream: TcpStream, tls: &crate::tls::Tls) -> io::Res
 }
 
 impl Reader {
-    /// Reads what there is, at least one byte unless the client has closed.
-    pub(crate) async fn receive(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
-        match self {
-            Self::Plain(read) => receive_plain(read, buffer).await,
+    /// Reads what there is into the front of `buffer` and says how much; 0 when the client has closed.
+    pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        let read = match self {
+            Self::Plain(read) => Pin::new(read).poll_read(cx, &mut buffer),
             #[cfg(feature = "tls")]
-            Self::Tls(read) => {
-                use tokio::io::AsyncReadExt;
-                buffer.reserve(READ_BYTES);
-                match read.read_buf(buffer).await {
-                    // Many clients close without saying so in TLS; frames have lengths, so nothing can be cut off unseen.
-                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
-                    result => result,
-                }
-            }
-        }
-    }
-}
-
-async fn receive_plain(read: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Result<usize> {
-    loop {
-        read.readable().await?;
-        // Only now: an idle connection holds no buffer.
-        buffer.reserve(READ_BYTES);
-        match read.try_read_buf(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if buffer.is_empty() {
-                    *buffer = BytesMut::new();
-                }
-            }
-            result => return result,
+            Self::Tls(read) => Pin::new(read).poll_read(cx, &mut buffer),
+        };
+        match ready!(read) {
+            // Many clients close without saying so in TLS; frames have lengths, so nothing can be cut off unseen.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
+            result => Poll::Ready(result.map(|()| buffer.filled().len())),
         }
     }
 }
 
 impl Writer {
-    /// Sends all of it.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Sends what goes at once and says how much; an error means only that the one who waits for this half has to try.
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(write) => write.write_all(bytes).await,
+            Self::Plain(write) => write.try_write(bytes),
             #[cfg(feature = "tls")]
-            Self::Tls(write) => {
-                write.write_all(bytes).await?;
-                write.flush().await
-            }
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
+    /// Sends some of it and says how much.
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.half().poll_write(cx, bytes)
+    }
+
+    /// Sees to it that nothing of what was sent stays in here.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.half().poll_flush(cx)
+    }
+
     /// Tells the client that nothing more comes.
-    pub(crate) async fn finish(&mut self) -> io::Result<()> {
+    pub(crate) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.half().poll_shutdown(cx)
+    }
+
+    fn half(&mut self) -> Pin<&mut (dyn AsyncWrite + Unpin)> {
         match self {
-            Self::Plain(write) => write.shutdown().await,
+            Self::Plain(write) => Pin::new(write),
             #[cfg(feature = "tls")]
-            Self::Tls(write) => write.shutdown().await,
+            Self::Tls(write) => Pin::new(write),
         }
     }
 }

@@ -42,7 +42,8 @@ impl Engine {
     pub(super) fn sasl(&mut self, id: ConnectionId, xid: i32, token: &[u8]) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let result = match peer.exchange.take() {
-            None => begin_exchange(&self.config.accounts).map(|exchange| peer.exchange.insert(exchange).challenge()),
+            None => begin_exchange(&self.config.accounts)
+                .map(|exchange| peer.exchange.insert(Box::new(exchange)).challenge()),
             Some(exchange) => exchange.finish(&self.config.accounts, token).ok().map(|(identity, proof)| {
                 debug!(client = %peer.address, user = identity.id, "authenticated");
                 self.machine.identify(id, identity);

@@ -146,8 +146,11 @@ async fn introduce(
     let stream = TcpStream::connect(server.addr()).await?;
     let name = ServerName::try_from("localhost").unwrap();
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    // In TLS 1.3 a client learns that its certificate is not wanted only when it reads.
-    send(&mut stream, &connect_frame(0, 10_000, 0, &[0; 16]).flag(false).0).await;
+    // In TLS 1.3 a client learns that its certificate is not wanted only when it speaks or reads, whichever comes too late.
+    let greeting = connect_frame(0, 10_000, 0, &[0; 16]).flag(false).0;
+    stream.write_u32(greeting.len().try_into().unwrap()).await?;
+    stream.write_all(&greeting).await?;
+    stream.flush().await?;
     let len = stream.read_u32().await?;
     stream.read_exact(&mut vec![0; len as usize]).await?;
     Ok(stream)
