@@ -19,14 +19,16 @@ use crate::transport::Writer;
 const MAX_BACKLOG: usize = 1 << 20;
 /// What one read takes at most.
 pub(crate) const READ_BYTES: usize = 32 << 10;
-/// How many empty queues are kept for whoever has something to say next, and how large their buffers may be.
+/// How many empty queues are kept for whoever has something to say next, and how much each may hold of bytes and of marks.
 const SPARES: usize = 64;
 const SPARE_BYTES: usize = 16 << 10;
+const SPARE_MARKS: usize = 256;
 
 /// Buffers that all connections of a thread share, so that idle ones hold none and busy ones allocate none.
 pub(crate) struct Buffers {
     /// What a read fills and whoever reads uses up at once.
     pub(crate) received: RefCell<Box<[u8]>>,
+    #[allow(clippy::vec_box, reason = "the very boxes that queues have, so that one moves without an allocation")]
     spare: RefCell<Vec<Box<Content>>>,
 }
 
@@ -208,7 +210,10 @@ impl Outbox {
     }
 
     fn send_with(&self, mut send: impl FnMut(&mut Writer, &[u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<()>> {
-        if let Some(writer) = &mut *self.writer.borrow_mut() {
+        // After an abort nothing more may leave: the session may speak over another connection already.
+        if !self.is_aborted()
+            && let Some(writer) = &mut *self.writer.borrow_mut()
+        {
             while self.sendable() > 0 {
                 let sent = {
                     let queue = self.queue.borrow();
@@ -241,7 +246,8 @@ impl Outbox {
         } else if let Some(mut empty) = queue.content.take() {
             let mut spare = self.buffers.spare.borrow_mut();
             // What an advance has cut off the front comes back only with the next reservation, so it counts as lost.
-            if spare.len() < SPARES && (1..=SPARE_BYTES).contains(&empty.bytes.capacity()) {
+            let small = empty.bytes.capacity() <= SPARE_BYTES && empty.marks.capacity() <= SPARE_MARKS;
+            if small && spare.len() < SPARES {
                 empty.bytes.clear();
                 empty.marks.clear();
                 spare.push(empty);
@@ -380,6 +386,35 @@ mod tests {
         assert_eq!(outbox.release(3).frames, 1);
         assert_eq!(take(&outbox).as_deref(), Some(&b"d"[..]));
         assert!(outbox.is_done());
+    }
+
+    /// An outbox with a socket, and what a client hears of it.
+    async fn connected() -> (Outbox, tokio::net::TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (read, write) = listener.accept().await.unwrap().0.into_split();
+        write.writable().await.unwrap();
+        drop(read);
+        (Outbox::new(Writer::Plain(write), Rc::default()), client)
+    }
+
+    #[tokio::test]
+    async fn what_has_become_durable_is_sent_at_once_but_not_after_an_abort() {
+        use tokio::io::AsyncReadExt;
+        for (aborted, expected) in [(false, "told"), (true, "")] {
+            let (outbox, mut client) = connected().await;
+            push(&outbox, 2, 1, "told");
+            outbox.send_now();
+            if aborted {
+                outbox.abort();
+            }
+            assert_eq!(outbox.release(2).frames, 1);
+            outbox.send_now();
+            outbox.hang_up();
+            let mut heard = String::new();
+            client.read_to_string(&mut heard).await.unwrap();
+            assert_eq!(heard, expected);
+        }
     }
 
     #[test]
