@@ -2,8 +2,11 @@
 //!
 //! They were written by people who have never heard of this server, so they are the judges that cannot be tuned.
 
+mod c;
 mod go;
 mod java;
+mod rust;
+mod served;
 
 use std::env;
 use std::fs;
@@ -57,6 +60,18 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
+    /// Runs the tests of ZooKeeper's C client, as Debian has them; needs Debian's apt, Java, Maven, CMake and CppUnit.
+    C {
+        /// Suites or tests, such as Zookeeper_multi or Zookeeper_multi::testCheck; with them, any number of passes will do.
+        #[arg(last = true, value_name = "TESTS")]
+        tests: Vec<String>,
+    },
+    /// Runs the tests of clients in Rust; needs what cargo can fetch.
+    Rust {
+        /// Crates, such as tokio-zookeeper.
+        #[arg(last = true, value_name = "CRATES")]
+        crates: Vec<String>,
+    },
     /// Types a session into ZooKeeper's command line on Apache's server and on ours; needs Java and Maven.
     Zkcli,
     /// Runs tests of ZooKeeper's own Java client; needs Java and Maven.
@@ -95,6 +110,8 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     match command {
         Command::Kazoo { arguments } => kazoo(&sh, arguments),
         Command::Go { arguments } => go(&sh, arguments),
+        Command::C { tests } => c::run(&sh, tests),
+        Command::Rust { crates } => rust::run(&sh, crates),
         Command::Zkcli => zkcli(&sh),
         Command::Zookeeper { classes } => java::run(&sh, &java::ZOOKEEPER, classes),
         Command::Curator { classes } => java::run(&sh, &java::CURATOR, classes),

@@ -1,16 +1,16 @@
 package org.apache.curator.test;
 
-import java.io.BufferedReader;
 import java.io.Closeable;
 import java.io.File;
 import java.io.IOException;
-import java.io.InputStreamReader;
-import java.util.concurrent.TimeUnit;
+import java.net.InetSocketAddress;
+import java.util.List;
+import lockkeeper.interop.Served;
 
 /** Stands in for Curator's own: a server of LOCKKEEPER, started, stopped and started again as the tests ask. */
 public class TestingServer implements Closeable {
     private final InstanceSpec spec;
-    private Process process;
+    private Served served;
 
     public TestingServer() throws Exception {
         this(true);
@@ -60,35 +60,18 @@ public class TestingServer implements Closeable {
     }
 
     public synchronized void start() throws Exception {
-        if (process != null) {
+        if (served != null) {
             return;
         }
-        String data = new File(spec.getDataDirectory(), "lockkeeper").getPath();
-        String listen = "127.0.0.1:" + spec.getPort();
-        ProcessBuilder builder = new ProcessBuilder(System.getenv("LOCKKEEPER"), "serve", "--listen", listen, "--data",
-                data, "--accounts", System.getenv("LOCKKEEPER_ACCOUNTS"));
-        process = builder.redirectError(ProcessBuilder.Redirect.DISCARD).start();
-        Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
-        // It prints its address once it serves.
-        BufferedReader said = new BufferedReader(new InputStreamReader(process.getInputStream()));
-        if (!listen.equals(said.readLine())) {
-            throw new IOException("the server does not start on " + listen);
-        }
+        served = new Served(new InetSocketAddress(spec.getPort()), spec.getDataDirectory(), List.of());
     }
 
     public synchronized void stop() throws IOException {
-        if (process == null) {
+        if (served == null) {
             return;
         }
-        process.destroy();
-        try {
-            if (!process.waitFor(30, TimeUnit.SECONDS)) {
-                throw new IOException("the server does not stop");
-            }
-        } catch (InterruptedException interrupted) {
-            Thread.currentThread().interrupt();
-        }
-        process = null;
+        served.stop();
+        served = null;
     }
 
     public void restart() throws Exception {

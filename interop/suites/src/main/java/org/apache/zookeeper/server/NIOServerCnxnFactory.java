@@ -1,15 +1,13 @@
 package org.apache.zookeeper.server;
 
-import java.io.BufferedReader;
-import java.io.File;
 import java.io.IOException;
-import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
+import lockkeeper.interop.Served;
 
 /**
  * Stands in for the part of ZooKeeper's own server that listens: a server of LOCKKEEPER listens in its place. Whatever server
@@ -17,11 +15,13 @@ import java.util.concurrent.TimeUnit;
  */
 public class NIOServerCnxnFactory extends ServerCnxnFactory {
     private InetSocketAddress address;
-    private Process process;
+    private Served served;
+    private int mostOfOne;
 
     @Override
     public void configure(InetSocketAddress address, int maxClients, int backlog, boolean secure) {
         this.address = address;
+        mostOfOne = maxClients;
     }
 
     @Override
@@ -29,32 +29,27 @@ public class NIOServerCnxnFactory extends ServerCnxnFactory {
         setZooKeeperServer(server);
         server.startdata();
         server.startup();
-        File data = new File(server.getTxnLogFactory().getSnapDir(), "lockkeeper");
-        String listen = "127.0.0.1:" + address.getPort();
-        List<String> command = new ArrayList<>(List.of(System.getenv("LOCKKEEPER"), "serve", "--listen", listen));
-        command.addAll(List.of("--data", data.getPath(), "--accounts", System.getenv("LOCKKEEPER_ACCOUNTS")));
-        if (Boolean.getBoolean("zookeeper.enforceQuota")) {
-            command.add("--enforce-quotas");
+        List<String> flags = new ArrayList<>();
+        flags.addAll(List.of("--tick", server.getTickTime() + "ms"));
+        flags.addAll(List.of("--min-session-timeout", server.getMinSessionTimeout() + "ms"));
+        flags.addAll(List.of("--max-session-timeout", server.getMaxSessionTimeout() + "ms"));
+        if (mostOfOne > 0) {
+            flags.addAll(List.of("--max-connections-per-address", Integer.toString(mostOfOne)));
         }
-        process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.DISCARD).start();
-        Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
-        // It prints its address once it serves.
-        BufferedReader said = new BufferedReader(new InputStreamReader(process.getInputStream()));
-        if (!listen.equals(said.readLine())) {
-            throw new IOException("the server does not start on " + listen);
-        }
+        served = new Served(address, server.getTxnLogFactory().getSnapDir(), flags);
+        address = served.address();
     }
 
     @Override
     public void shutdown() {
-        if (process != null) {
-            process.destroy();
+        Served served = this.served;
+        this.served = null;
+        if (served != null) {
             try {
-                process.waitFor(30, TimeUnit.SECONDS);
-            } catch (InterruptedException interrupted) {
-                Thread.currentThread().interrupt();
+                served.stop();
+            } catch (IOException stuck) {
+                throw new UncheckedIOException(stuck);
             }
-            process = null;
         }
         if (zkServer != null) {
             zkServer.shutdown();
@@ -63,9 +58,9 @@ public class NIOServerCnxnFactory extends ServerCnxnFactory {
 
     @Override
     public void join() throws InterruptedException {
-        Process process = this.process;
-        if (process != null) {
-            process.waitFor();
+        Served served = this.served;
+        if (served != null) {
+            served.join();
         }
     }
 
@@ -100,11 +95,13 @@ public class NIOServerCnxnFactory extends ServerCnxnFactory {
 
     @Override
     public int getMaxClientCnxnsPerHost() {
-        return 0;
+        return mostOfOne;
     }
 
     @Override
-    public void setMaxClientCnxnsPerHost(int max) {}
+    public void setMaxClientCnxnsPerHost(int max) {
+        mostOfOne = max;
+    }
 
     @Override
     public int getSocketListenBacklog() {

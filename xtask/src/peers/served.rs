@@ -1,0 +1,42 @@
+//! A server of ours in memory, for suites that are told an address.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Stopped with this.
+pub(super) struct Served {
+    process: Child,
+    pub(super) address: String,
+}
+
+impl Served {
+    /// Starts it on a free port, with these users if any, and waits until it serves.
+    pub(super) fn start(command: &Path, accounts: Option<&Path>) -> Result<Self> {
+        let mut server = Command::new(command);
+        server.args(["serve", "--memory", "--listen", "127.0.0.1:0"]);
+        if let Some(accounts) = accounts {
+            server.arg("--accounts").arg(accounts);
+        }
+        let mut process = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("starting our server")?;
+        let said = process.stdout.take().context("our server has no output")?;
+        let mut served = Self { process, address: String::new() };
+        let mut address = String::new();
+        BufReader::new(said).read_line(&mut address).context("waiting for our server")?;
+        if address.is_empty() {
+            bail!("our server does not start");
+        }
+        address.trim().clone_into(&mut served.address);
+        Ok(served)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
