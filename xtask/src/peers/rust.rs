@@ -59,7 +59,7 @@ const SUITES: [Suite; 4] = [
         arguments: &["--tests"],
         way: Way::Cluster,
         left_out: &[],
-        passes: 13,
+        passes: 23,
     },
     Suite {
         name: "tokio-zookeeper",
