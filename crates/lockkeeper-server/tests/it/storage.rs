@@ -303,11 +303,30 @@ fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>,
     }
 }
 
+/// Overwrites one node with much until the connection breaks: so the log is folded every few rounds, and killed while it is.
+fn overwrite_until_cut(addr: SocketAddr, known: &Mutex<Acknowledged>, stop: &AtomicBool) {
+    let Some(mut client) = Client::open(socket(addr), 0, 600_000, 0, &[]) else { return };
+    if client.try_call(CREATE, bytes().create("/much", b"", 0)).is_err() {
+        return;
+    }
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut answer) = client.try_call(SET_DATA, bytes().text("/much").buffer(&[7; 500_000]).int(-1)) else {
+            return;
+        };
+        assert_eq!(answer.error, 0);
+        let mut known = known.lock().unwrap();
+        known.note("/much", Some(answer.stat().version));
+        known.zxid = known.zxid.max(answer.zxid);
+    }
+}
+
 /// `LOCKKEEPER_KILLS=n` kills n times; `cargo xtask crash` does.
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
     let directory = tempfile::tempdir().unwrap();
-    let known: Vec<_> = (0..4).map(|_| Arc::new(Mutex::new(Acknowledged::default()))).collect();
+    // Four who do everything, and one who writes much.
+    const MUCH: usize = 4;
+    let known: Vec<_> = (0..=MUCH).map(|_| Arc::new(Mutex::new(Acknowledged::default()))).collect();
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let (rounds, seed) = (number("LOCKKEEPER_KILLS").unwrap_or(8), number("LOCKKEEPER_SEED").unwrap_or(7));
     println!("LOCKKEEPER_SEED={seed}");
@@ -323,11 +342,16 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
             .enumerate()
             .map(|(writer, known)| {
                 let stop = Arc::clone(&stop);
-                std::thread::spawn(move || write_until_cut(addr, writer, &known, &stop))
+                std::thread::spawn(move || match writer {
+                    MUCH => overwrite_until_cut(addr, &known, &stop),
+                    _ => write_until_cut(addr, writer, &known, &stop),
+                })
             })
             .collect();
-        let acknowledged = || known.iter().map(|known| known.lock().unwrap().fresh.len()).sum::<usize>();
-        until("some writes are acknowledged", || acknowledged() > 20);
+        let acknowledged = || known[..MUCH].iter().map(|known| known.lock().unwrap().fresh.len()).sum::<usize>();
+        // All of them: one that is late to connect would find nobody there.
+        let all = || known.iter().all(|known| !known.lock().unwrap().fresh.is_empty());
+        until("some writes are acknowledged", || all() && acknowledged() > 20);
         // Somewhere in the middle of whatever it does.
         std::thread::sleep(Duration::from_micros(rng.u64(..20_000)));
         victim.kill();
