@@ -261,9 +261,9 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let script = place.path().join("meet");
         std::fs::write(&script, format!("case $1 in in) read -r _ < {pipe};; out) echo > {pipe};; esac")).unwrap();
-        let meet = |side: &str| {
+        let meet = |side: &'static str| {
             let words = format!("{} {side}", script.display()).leak();
-            Lane::of(vec![step(Duration::from_secs(60), words)])
+            Lane::of(vec![Step { name: side, ..step(Duration::from_secs(60), words) }])
         };
         let ends = run("sh", vec![meet("in"), meet("out")]);
         assert!(ends.iter().all(|(verdict, _)| *verdict == Verdict::Passed), "{ends:?}");
