@@ -99,6 +99,7 @@ impl Queue {
         self.content.as_ref().map_or(0, |content| content.bytes.len())
     }
 
+    #[cfg(feature = "faults")]
     fn end(&self) -> u64 {
         self.taken + self.len() as u64
     }
