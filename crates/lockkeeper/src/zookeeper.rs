@@ -154,7 +154,8 @@ impl Client {
     {
         let carrier = self.carrier.clone();
         async move {
-            match operation(carrier.client().await?, path).await {
+            let carried = carrier.client().await?;
+            match carried.count(operation(carried.clone(), path)).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => Err(told(&error).await),
             }
@@ -205,7 +206,7 @@ impl Ensemble for Client {
         let carrier = self.carrier.clone();
         async move {
             let client = carrier.client().await?;
-            match transaction(&client, &steps, &full, acl).await {
+            match client.count(transaction(&client, &steps, &full, acl)).await {
                 Ok(done) => Ok(done),
                 Err(error) => {
                     let (step, error) = match error {

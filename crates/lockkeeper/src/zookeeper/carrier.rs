@@ -6,10 +6,13 @@
 //! [`CROWDED`] is taken off it when the connection is lost, and a new one takes the session over, without a watch (`dial.rs`).
 //! Whoever watches then reads again and compares, so many at a time that the session's own requests get between.
 //!
+//! The same is done where requests stay unanswered on a connection that stands. A server in trouble may go on answering pings, so
+//! that the session lives, and its nodes with it, while nothing of it gets on: everybody behind it would wait as long.
+//!
 //! Invariant: a watch resolves when its node may have changed since it was read, whichever client carried the session.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
@@ -39,6 +42,30 @@ pub(super) struct Carried {
     /// Bytes of paths that it watches.
     watched: Arc<AtomicUsize>,
     reads: Arc<Semaphore>,
+    flow: Arc<Flow>,
+}
+
+/// How many operations were begun, and how many of them have ended.
+#[derive(Default)]
+struct Flow {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// Whether operations get on, looked at from time to time.
+#[derive(Default)]
+pub(super) struct Progress {
+    ended: u64,
+    still: u32,
+}
+
+/// Counts an operation as ended, given up or not.
+struct Ended<'a>(&'a Flow);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Release);
+    }
 }
 
 /// Who carries the session.
@@ -73,12 +100,23 @@ impl Carrier {
         }
     }
 
-    /// Takes the client off the session if it could not take it up again: its connection is lost, and it watches too much.
-    pub(super) fn part(&self) -> Option<zk::SessionInfo> {
+    /// Whether something is under way and nothing has ended at so many looks in a row. Servers answer in order, so then nothing that
+    /// was under way at the first of them has been answered.
+    pub(super) fn is_stuck(&self, progress: &mut Progress, looks: u32) -> bool {
+        let Now::Carried(carried) = &*self.0.borrow() else { return false };
+        // In this order, so that what ends in between is not taken for one that is under way.
+        let (ended, begun) = (carried.flow.ended.load(Ordering::Acquire), carried.flow.begun.load(Ordering::Acquire));
+        let still = if begun > ended && ended == progress.ended { progress.still + 1 } else { 0 };
+        *progress = Progress { ended, still };
+        still >= looks
+    }
+
+    /// Takes the client off the session: always, or only if it could not take it up again, for it watches too much.
+    pub(super) fn part(&self, always: bool) -> Option<zk::SessionInfo> {
         let mut session = None;
         self.0.send_if_modified(|now| {
             let Now::Carried(carried) = now else { return false };
-            if carried.watched.load(Ordering::Relaxed) <= CROWDED {
+            if !always && carried.watched.load(Ordering::Relaxed) <= CROWDED {
                 return false;
             }
             session = Some(carried.client.session().clone());
@@ -111,7 +149,14 @@ impl Deref for Carried {
 impl Carried {
     fn new(client: zk::Client, task: AbortHandle) -> Carried {
         let (client, gone, watched) = (Arc::new(client), CancellationToken::new(), Arc::default());
-        Carried { client, task, gone, watched, reads: Arc::new(Semaphore::new(READS)) }
+        Carried { client, task, gone, watched, reads: Arc::new(Semaphore::new(READS)), flow: Arc::default() }
+    }
+
+    /// Carries out an operation, counted. Dropping the future leaves it to the client.
+    pub(super) async fn count<T>(&self, operation: impl Future<Output = T>) -> T {
+        self.flow.begun.fetch_add(1, Ordering::Release);
+        let _ended = Ended(&self.flow);
+        operation.await
     }
 
     fn leave(&self) {
@@ -208,7 +253,7 @@ async fn again(carrier: Weak<Carrier>, path: String, read: Version) -> Result<Wa
     loop {
         let carried = carrier.upgrade().ok_or(Fired::SessionOver)?.client().await.map_err(|_| Fired::SessionOver)?;
         let Ok(_turn) = carried.reads.acquire().await else { return Err(Fired::SessionOver) };
-        let error = match carried.client.get_and_watch_data(&path).await {
+        let error = match carried.count(carried.client.get_and_watch_data(&path)).await {
             Ok((_, stat, watcher)) => match Version::of(&stat) {
                 same if same == read => return Ok(carried.watching(&path, watcher)),
                 other if other.czxid == read.czxid => return Err(Fired::Changed),

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Progress};
 use crate::ensemble::Connection;
 use crate::servers::Servers;
 
@@ -99,19 +99,15 @@ impl Dial {
 
     /// Takes a session over from a client that was taken off it, trying until it cannot live any more: a client that tells of
     /// nothing older than what the one before saw.
-    async fn take_over(
-        &self,
-        session: &zk::SessionInfo,
-        patience: Duration,
-    ) -> Result<(zk::Client, AbortHandle), Loss> {
+    async fn take_over(&self, session: &zk::SessionInfo, timeout: Duration) -> Result<(zk::Client, AbortHandle), Loss> {
         let trying = async {
             for pause in pauses().build() {
                 match self.connect(Some(session.clone())).await {
                     // The server may be behind the one before, and what was seen there is not known to the new client.
-                    Ok((client, task)) => match client.sync("/").await {
-                        Ok(()) => return Ok((client, task)),
+                    Ok((client, task)) => match tokio::time::timeout(timeout / 3, client.sync("/")).await {
+                        Ok(Ok(())) => return Ok((client, task)),
                         // Not by dropping the client: that would close the session.
-                        Err(_) => task.abort(),
+                        Ok(Err(_)) | Err(_) => task.abort(),
                     },
                     Err(zk::Error::SessionExpired | zk::Error::SessionMoved) => return Err(Loss::SessionExpired),
                     Err(zk::Error::AuthFailed) => return Err(Loss::AuthFailed),
@@ -121,7 +117,8 @@ impl Dial {
             }
             Err(Loss::SessionExpired)
         };
-        tokio::time::timeout(patience, trying).await.unwrap_or(Err(Loss::SessionExpired))
+        // As long as a client of the crate would try.
+        tokio::time::timeout(timeout * 7 / 5, trying).await.unwrap_or(Err(Loss::SessionExpired))
     }
 
     /// Tells of what the session's connection goes through until the session is over. `states` is its client's.
@@ -132,30 +129,40 @@ impl Dial {
         timeout: Duration,
         sender: mpsc::UnboundedSender<Connection>,
     ) {
+        let mut connected = true;
         loop {
-            let change = match states.changed().await {
-                zk::SessionState::Disconnected => Connection::Lost,
-                zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly => Connection::Back,
-                zk::SessionState::Expired => Connection::Over(Loss::SessionExpired),
-                zk::SessionState::AuthFailed => Connection::Over(Loss::AuthFailed),
-                zk::SessionState::Closed => Connection::Over(Loss::Closed),
+            let seen = next(&mut states, &carrier, timeout / 2, connected).await;
+            let change = match seen {
+                Some(zk::SessionState::Disconnected) | None => Connection::Lost,
+                Some(zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly) => Connection::Back,
+                Some(zk::SessionState::Expired) => Connection::Over(Loss::SessionExpired),
+                Some(zk::SessionState::AuthFailed) => Connection::Over(Loss::AuthFailed),
+                Some(zk::SessionState::Closed) => Connection::Over(Loss::Closed),
             };
+            connected = change == Connection::Back;
             let parted = carrier
                 .upgrade()
                 .filter(|_| change == Connection::Lost)
-                .and_then(|carrier: Arc<Carrier>| carrier.part());
+                .and_then(|carrier: Arc<Carrier>| carrier.part(seen.is_none()));
             if sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
                 return;
             }
             let Some(session) = parted else { continue };
-            tracing::debug!(session = %session.id(), "more is watched than a client can set again: another takes over");
-            // As long as a client of the crate would try.
-            let next = match self.take_over(&session, timeout * 7 / 5).await {
+            match seen {
+                None => {
+                    tracing::warn!(session = %session.id(), "a server answers pings and no requests: trying another")
+                }
+                Some(_) => {
+                    tracing::debug!(session = %session.id(), "more is watched than a client can set again: another takes over");
+                }
+            }
+            let next = match self.take_over(&session, timeout).await {
                 Ok((client, task)) => {
                     states = client.state_watcher();
                     match carrier.upgrade() {
                         Some(carrier) => {
                             carrier.go_on(client, task);
+                            connected = true;
                             Connection::Back
                         }
                         None => {
@@ -173,6 +180,28 @@ impl Dial {
             };
             if sender.send(next).is_err() || matches!(next, Connection::Over(_)) {
                 return;
+            }
+        }
+    }
+}
+
+/// What becomes of the connection next; `None`, if it stands and requests have not been answered on it for twice this long.
+async fn next(
+    states: &mut zk::StateWatcher,
+    carrier: &Weak<Carrier>,
+    half: Duration,
+    connected: bool,
+) -> Option<zk::SessionState> {
+    let (mut changed, mut progress) = (pin!(states.changed()), Progress::default());
+    loop {
+        tokio::select! {
+            biased;
+            state = &mut changed => return Some(state),
+            () = tokio::time::sleep(half), if connected => {
+                // From the first of three looks to the last it is twice this long.
+                if carrier.upgrade().is_some_and(|carrier| carrier.is_stuck(&mut progress, 3)) {
+                    return None;
+                }
             }
         }
     }

@@ -42,9 +42,13 @@ fn path(node: usize) -> String {
 }
 
 async fn open(servers: &str) -> Opened {
+    open_for(servers, Duration::from_secs(40)).await
+}
+
+async fn open_for(servers: &str, session_timeout: Duration) -> Opened {
     let network = ZooKeeper {
         servers: servers.parse().unwrap(),
-        session_timeout: Duration::from_secs(40),
+        session_timeout,
         reconnect: None,
         credentials: Vec::new(),
         acl: LockAcl::Open,
@@ -174,4 +178,25 @@ async fn a_few_watches_are_left_to_the_client() {
     assert_eq!(crowd.fired(1).await, HashMap::from([(7, Fired::Gone)]));
     crowd.watched(99).await;
     assert_eq!(crowd.proxy.counts().requested.of(OpCode::GetData), reads);
+}
+
+/// A server that answers pings and nothing else keeps the session, and its nodes, alive for nobody's good.
+#[tokio::test]
+async fn a_session_whose_requests_are_not_answered_goes_on_elsewhere() {
+    let tick = Duration::from_millis(100);
+    let config = Config::default().with_tick(tick).with_session_timeouts(tick * 2..=Duration::from_secs(60));
+    let server = Server::start(config).await.unwrap();
+    let mut opened = open_for(&server.connect_string(), Duration::from_secs(1)).await;
+    let session = opened.ensemble.session();
+    let made = opened.ensemble.create("/a", Vec::new(), Kind::Ephemeral).await.unwrap();
+    let (node, watcher) = opened.ensemble.read_and_watch("/a").await.unwrap();
+    assert_eq!(node.czxid, made.1);
+    let mut dropped = server.faults().drop_reply(lockkeeper_server::OpCode::Delete, 1).await.unwrap();
+    assert_eq!(opened.ensemble.delete("/a", None).await, Err(Fault::ConnectionLoss));
+    dropped.fired().await;
+    assert_eq!(opened.connection.recv().await, Some(Connection::Lost));
+    assert_eq!(opened.connection.recv().await, Some(Connection::Back));
+    assert_eq!(opened.ensemble.delete("/a", None).await, Err(Fault::NoNode));
+    assert_eq!(watcher.await, Fired::Gone);
+    assert_eq!((opened.ensemble.session(), server.stats().sessions), (session, 1));
 }
