@@ -118,7 +118,9 @@ pub(super) const ZOOKEEPER: Suite = Suite {
         "test.RecoveryTest",
         "test.SaslAuthDesignatedClientTest",
         "test.SaslAuthFailDesignatedClientTest",
+        "test.SaslAuthFailTest",
         "test.SaslAuthMissingClientConfigTest",
+        "test.SaslAuthRequiredMultiClientTest",
         "test.SaslAuthRequiredTest",
         "test.SessionInvalidationTest",
         "test.SessionTest",
@@ -258,12 +260,10 @@ pub(super) const ZOOKEEPER: Suite = Suite {
                 "test.ResponseCacheTest",
                 "test.SaslAuthDesignatedServerTest",
                 "test.SaslAuthRequiredFail*",
-                "test.SaslAuthRequiredMultiClientTest",
                 "test.SaslSuperUserTest",
                 "test.ServerCnxnTest",
             ],
         ),
-        ("wait for what does not come here: docs/server.md has the open failure", &["test.SaslAuthFailTest"]),
         (
             "want TLS from Java's key stores, or Kerberos",
             &[

@@ -44,13 +44,12 @@ pub(crate) fn auth_reply(out: &mut BytesMut, xid: i32, result: Result<(), ErrorC
     frame(out, |out| header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32)));
 }
 
-/// Answers a step of a SASL exchange; no zxid here either.
+/// Answers a step of a SASL exchange; no zxid here either. An error has a body, too, a token that is none: Java's client reads one
+/// before it looks for an error (ClientCnxn), and without it takes the answer for a broken connection and tries again for ever.
 pub(crate) fn sasl_reply(out: &mut BytesMut, xid: i32, result: Result<&[u8], ErrorCode>) {
     frame(out, |out| {
         header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32));
-        if let Ok(token) = result {
-            put_buffer(out, Some(token));
-        }
+        put_buffer(out, result.ok());
     });
 }
 
