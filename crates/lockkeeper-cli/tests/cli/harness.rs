@@ -3,11 +3,14 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::signal::unix::SignalKind;
 
 /// The limit for what should happen soon, far above what it takes: only a test that fails gets there.
 const SOON: Duration = Duration::from_secs(60);
@@ -22,6 +25,7 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new() -> Self {
+        HEED.call_once(heed_signals);
         Home { dir: tempfile::tempdir().unwrap(), servers: None }
     }
 
@@ -107,6 +111,24 @@ impl Drop for Home {
     }
 }
 
+static HEED: Once = Once::new();
+
+/// Whoever runs the tests may have been told to ignore signals, by nohup or as a job in the background, and what is ignored stays so
+/// in every process below: commands under test would never hear of them. A signal with a handler is back to its default there.
+fn heed_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2] {
+        if ignored & 1 << (signal.as_raw() - 1) != 0 {
+            // The handler stays when this goes.
+            drop(tokio::signal::unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());
+        }
+    }
+}
+
 /// A command that runs, with pipes for its streams. Killed if the test ends first.
 pub(crate) struct Running {
     pub(crate) child: Child,
@@ -122,11 +144,25 @@ impl Running {
         Running { child, stdout: BufReader::new(stdout), stderr: BufReader::new(stderr) }
     }
 
-    /// The next line of its standard output.
+    /// The next line of its standard output; what is left of it, if that ends.
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+        let (deadline, mut line) = (Instant::now() + SOON, Vec::new());
+        while line.last() != Some(&b'\n') {
+            if self.stdout.buffer().is_empty() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let mut out = [PollFd::new(self.stdout.get_ref(), PollFlags::IN)];
+                let ready = poll(&mut out, Some(&Timespec::try_from(left).unwrap())).unwrap();
+                assert!(ready > 0, "no line within {SOON:?}, only {:?}", String::from_utf8_lossy(&line));
+            }
+            let some = self.stdout.fill_buf().unwrap();
+            let taken = some.iter().position(|byte| *byte == b'\n').map_or(some.len(), |at| at + 1);
+            line.extend_from_slice(&some[..taken]);
+            self.stdout.consume(taken);
+            if taken == 0 {
+                break;
+            }
+        }
+        String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
     /// The next line of its standard output, as a pid.
