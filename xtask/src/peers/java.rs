@@ -275,7 +275,7 @@ pub(super) const ZOOKEEPER: Suite = Suite {
         ),
     ],
     archives: &["zookeeper-3"],
-    passes: 392,
+    passes: 388,
 };
 
 /// Curator's tests, which start, stop and restart theirs.
