@@ -96,13 +96,14 @@ impl Asked {
 impl Admin {
     /// Asks all who hold the lock at `path` to let go, and says why: those it returns. Nobody holds it: none.
     ///
-    /// One listing, a read for each contender, and a read and a write for each holder. A holder that is asked twice hears one
+    /// One sync, one listing, a read for each contender, and a read and a write for each holder. A holder that is asked twice hears one
     /// request. Dropping the future may leave some of them asked.
     ///
     /// # Errors
     /// [`Error::NoSuchLock`] if the path has no node; [`Error::Refused`] where a node's makers know no such request, or an
     /// ACL forbids the write.
     pub async fn revoke(&self, path: &str, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+        self.catch_up(path).await?;
         let holders = self.show(path).await?.holders;
         let mut asked = Vec::with_capacity(holders.len());
         for holder in holders {
@@ -116,12 +117,25 @@ impl Admin {
     /// # Errors
     /// [`Error::NoSuchLock`] if there is no such contender; else as [`Admin::revoke`].
     pub async fn revoke_node(&self, path: &str, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
+        self.catch_up(path).await?;
         let info = self.show(path).await?;
         let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
         match contender {
             Some(contender) => self.ask(path, contender, reason).await,
             None => Err(Error::NoSuchLock { path: format!("{path}/{node}") }),
         }
+    }
+
+    /// This session's server may be behind, and know nothing yet of who held the lock when it was asked for.
+    async fn catch_up(&self, path: &str) -> Result<(), Error> {
+        let path = LockPath::parse(path)?.to_string();
+        let synced = self.on_session(move |ensemble| async move {
+            match ensemble.sync(&path).await {
+                Ok(()) | Err(Fault::NoNode) => Ok(()),
+                Err(fault) => Err(refused(&path, fault)),
+            }
+        });
+        synced.await
     }
 
     async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, Error> {
