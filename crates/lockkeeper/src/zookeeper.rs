@@ -139,7 +139,7 @@ impl Client {
     fn reply<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
     where
         T: Send + 'static,
-        F: FnOnce(Carried, String) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Carried>, String) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
     {
         self.reply_at(self.full(path), operation)
@@ -149,13 +149,13 @@ impl Client {
     fn reply_at<T, F, Fut>(&self, path: String, operation: F) -> Reply<T>
     where
         T: Send + 'static,
-        F: FnOnce(Carried, String) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Carried>, String) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, zk::Error>> + Send + 'static,
     {
         let carrier = self.carrier.clone();
         async move {
             let carried = carrier.client().await?;
-            match carried.count(operation(carried.clone(), path)).await {
+            match carried.count(operation(Arc::clone(&carried), path)).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => Err(told(&error).await),
             }

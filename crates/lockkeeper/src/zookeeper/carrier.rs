@@ -32,17 +32,16 @@ const CROWDED: usize = 64 << 10;
 const READS: usize = 1_000;
 
 /// A client that carries the session.
-#[derive(Clone)]
 pub(super) struct Carried {
-    client: Arc<zk::Client>,
+    client: zk::Client,
     /// Ends it without a word to the server.
     task: AbortHandle,
     /// Cancelled before that: its watches and replies never come.
     gone: CancellationToken,
     /// Bytes of paths that it watches.
     watched: Arc<AtomicUsize>,
-    reads: Arc<Semaphore>,
-    flow: Arc<Flow>,
+    reads: Semaphore,
+    flow: Flow,
 }
 
 /// How many operations were begun, and how many of them have ended.
@@ -70,7 +69,7 @@ impl Drop for Ended<'_> {
 
 /// Who carries the session.
 enum Now {
-    Carried(Carried),
+    Carried(Arc<Carried>),
     /// One client was taken off, the next is not there yet.
     Between,
     Over,
@@ -81,21 +80,21 @@ pub(super) struct Carrier(watch::Sender<Now>);
 
 impl Carrier {
     pub(super) fn new(client: zk::Client, task: AbortHandle) -> Arc<Carrier> {
-        Arc::new(Carrier(watch::Sender::new(Now::Carried(Carried::new(client, task)))))
+        Arc::new(Carrier(watch::Sender::new(Now::Carried(Arc::new(Carried::new(client, task))))))
     }
 
     /// The client, at once where there is one. Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// [`Fault::SessionOver`].
-    pub(super) async fn client(&self) -> Result<Carried, Fault> {
+    pub(super) async fn client(&self) -> Result<Arc<Carried>, Fault> {
         // Not by way of the channel's receiver: it may yield though there is one, and requests go in the order of first polls.
         if let Now::Carried(carried) = &*self.0.borrow() {
-            return Ok(carried.clone());
+            return Ok(Arc::clone(carried));
         }
         let mut now = self.0.subscribe();
         match now.wait_for(|now| !matches!(now, Now::Between)).await.as_deref() {
-            Ok(Now::Carried(carried)) => Ok(carried.clone()),
+            Ok(Now::Carried(carried)) => Ok(Arc::clone(carried)),
             _ => Err(Fault::SessionOver),
         }
     }
@@ -129,7 +128,7 @@ impl Carrier {
 
     /// The session goes on in another client.
     pub(super) fn go_on(&self, client: zk::Client, task: AbortHandle) {
-        self.0.send_replace(Now::Carried(Carried::new(client, task)));
+        self.0.send_replace(Now::Carried(Arc::new(Carried::new(client, task))));
     }
 
     /// It does not go on.
@@ -148,8 +147,8 @@ impl Deref for Carried {
 
 impl Carried {
     fn new(client: zk::Client, task: AbortHandle) -> Carried {
-        let (client, gone, watched) = (Arc::new(client), CancellationToken::new(), Arc::default());
-        Carried { client, task, gone, watched, reads: Arc::new(Semaphore::new(READS)), flow: Arc::default() }
+        let (gone, watched) = (CancellationToken::new(), Arc::default());
+        Carried { client, task, gone, watched, reads: Semaphore::new(READS), flow: Flow::default() }
     }
 
     /// Carries out an operation, counted. Dropping the future leaves it to the client.
