@@ -169,9 +169,7 @@ impl Dialect {
 
     /// The dialect of a line that somebody stands in, if any of these names is that of a contender or of what tells of a holder.
     pub fn of_line<S: AsRef<str>>(names: &[S]) -> Option<Dialect> {
-        let stands = |dialect: &Dialect, name: &str| {
-            dialect.parse(name).is_some() || dialect.mark() == Some(name) || StandIn::read(*dialect, name).is_some()
-        };
+        let stands = |dialect: &Dialect, name: &str| dialect.parse(name).is_some() || dialect.tells_of_holder(name);
         Self::ALL.into_iter().find(|dialect| names.iter().any(|name| stands(dialect, name.as_ref())))
     }
 
@@ -186,6 +184,11 @@ impl Dialect {
             Dialect::Contentserv => Some("privateLock"),
             Dialect::Curator | Dialect::Recipe | Dialect::Kazoo => None,
         }
+    }
+
+    /// Whether a name that is no contender's says that somebody holds: the mark, or what stands in for one that has vanished.
+    pub(crate) fn tells_of_holder(self, name: &str) -> bool {
+        self.mark() == Some(name) || StandIn::read(self, name).is_some()
     }
 
     /// The words that ask the holder of such a node to let go, where its makers know one.

@@ -115,8 +115,8 @@ impl<'a> Queue<'a> {
         let own = ours.parse(me)?.sequence.get();
         let before = |name: &str, theirs: Dialect| match theirs.parse(name) {
             Some(node) => own.wrapping_sub(node.sequence.get()) > 0,
-            // Neither says when it came, and both say that somebody holds.
-            None => theirs.mark() == Some(name) || StandIn::read(theirs, name).is_some(),
+            // That does not say when it came.
+            None => theirs.tells_of_holder(name),
         };
         let mut others = Dialect::ALL.into_iter().filter(|theirs| *theirs != ours);
         others.find(|theirs| self.unknown.iter().any(|name| before(name, *theirs)))

@@ -435,7 +435,7 @@ async fn describe(
 /// Reads a listing in the dialect that its names are in, and finds the rule of the queue by them.
 async fn queue<'a>(ensemble: &dyn Ensemble, path: &str, names: &'a [String]) -> (Queue<'a>, Discipline) {
     let dialect = Dialect::of(names);
-    let queue = Queue::read_with_barrier(dialect, (dialect == Dialect::Contentserv).then_some(BARRIER), names);
+    let queue = Queue::read_with_barrier(dialect, dialect.mark(), names);
     let discipline = match queue.entries().first().map(|entry| entry.mode) {
         Some(Mode::Class(_)) => Discipline::Classes { barrier: BARRIER.to_owned() },
         Some(Mode::Permits(_)) => {

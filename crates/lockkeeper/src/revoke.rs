@@ -130,10 +130,7 @@ impl Admin {
     async fn catch_up(&self, path: &str) -> Result<(), Error> {
         let path = LockPath::parse(path)?.to_string();
         let synced = self.on_session(move |ensemble| async move {
-            match ensemble.sync(&path).await {
-                Ok(()) | Err(Fault::NoNode) => Ok(()),
-                Err(fault) => Err(refused(&path, fault)),
-            }
+            ensemble.sync(&path).await.map_err(|fault| refused(&path, fault))
         });
         synced.await
     }

@@ -191,8 +191,7 @@ struct Freed {
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
     // This session's server may be behind: the two leave in one flight.
     let (synced, listed) = tokio::join!(biased; ensemble.sync(path), ensemble.list(path));
-    let listed = synced.or_else(|fault| if fault == Fault::NoNode { Ok(()) } else { Err(fault) }).and(listed);
-    let names = listed.map_err(|fault| refused(path, fault))?.names;
+    let names = synced.and(listed).map_err(|fault| refused(path, fault))?.names;
     let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
     if lock.is_quiet() {
         // The one above first: then its version is no newer than the record.
