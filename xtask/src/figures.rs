@@ -3,6 +3,7 @@
 mod clients;
 mod control;
 mod network;
+mod process;
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,8 +1,7 @@
 //! Figures of processes that are stopped, killed, cut off or too busy.
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -13,11 +12,12 @@ use lockkeeper::{FencingToken, Guard, Lockkeeper};
 use lockkeeper_fence::TokenGate;
 use lockkeeper_testkit::chaos::{SERVERS, SESSION_TIMEOUT, TICK, now};
 use lockkeeper_testkit::proxy::Proxy;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::task::JoinSet;
 use xshell::cmd;
 
-use super::control::{Clock, Times};
+use super::control::{Times, clock};
+use super::process::Process;
 use super::{Bench, Figure, most};
 
 /// A process that stands on a lock and tells what it believes; not for people.
@@ -54,30 +54,9 @@ impl Stand {
 
 /// One that stands on a lock, and the next in line.
 struct Pair {
-    child: Child,
-    said: BufReader<ChildStdout>,
+    process: Process,
     token: FencingToken,
     next: tokio::task::JoinHandle<(Instant, Result<Guard, lockkeeper::Error>)>,
-}
-
-impl Pair {
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
-        Ok(kill_process(pid, signal)?)
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.said.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
 }
 
 /// So many pairs, each on a lock of its own. The next ones share a session.
@@ -87,13 +66,9 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
     let mut pairs = Vec::new();
     for run in 0..bench.runs {
         let path = format!("/figures/{name}-{run}");
-        let mut child = Command::new(std::env::current_exe()?);
-        child.args(["stand", &servers, &path]).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = child.spawn()?;
-        let mut said = BufReader::new(child.stdout.take().context("its output is a pipe")?);
-        let mut line = String::new();
-        said.read_line(&mut line)?;
-        let token = serde_json::from_str(line.trim()).with_context(|| format!("it said {line:?}"))?;
+        let mut process = Process::start(&["stand", &servers, &path])?;
+        let line = process.line()?;
+        let token = serde_json::from_str(&line).with_context(|| format!("it said {line:?}"))?;
         let waiting = next.mutex(&path).acquire().timeout(Duration::from_secs(60)).into_future();
         let waiting = tokio::spawn(async move {
             let guard = waiting.await;
@@ -102,7 +77,7 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
         while next.admin().show(&path).await?.waiters.is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        pairs.push(Pair { child, said, token, next: waiting });
+        pairs.push(Pair { process, token, next: waiting });
     }
     Ok((next, pairs))
 }
@@ -111,9 +86,9 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
 pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "stopped").await?;
     let gate = TokenGate::new();
-    let mut clocks = pairs.iter().map(|_| Clock::start()).collect::<Result<Vec<_>>>()?;
+    let mut clocks = pairs.iter().map(|_| clock()).collect::<Result<Vec<_>>>()?;
     for (pair, clock) in pairs.iter().zip(&clocks) {
-        pair.signal(Signal::STOP)?;
+        pair.process.signal(Signal::STOP)?;
         clock.signal(Signal::STOP)?;
     }
     let mut guards = Vec::new();
@@ -128,8 +103,8 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
         let control_since = now();
         clock.signal(Signal::CONT)?;
         let since = now();
-        pair.signal(Signal::CONT)?;
-        let line = pair.line()?;
+        pair.process.signal(Signal::CONT)?;
+        let line = pair.process.line()?;
         let (seen, told) = line.split_once(' ').ok_or_else(|| anyhow!("it said {line:?}"))?;
         let control = Duration::from_nanos(clock.line()?.parse()?).saturating_sub(control_since);
         looked.add(Duration::from_nanos(seen.parse()?).saturating_sub(since), control);
@@ -166,7 +141,7 @@ pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
             Instant::now()
         });
         killed.push((Instant::now(), gone));
-        pair.signal(Signal::KILL)?;
+        pair.process.signal(Signal::KILL)?;
     }
     let mut times = Times::within(SESSION_TIMEOUT + Duration::from_millis(500));
     for (pair, (since, gone)) in pairs.iter_mut().zip(killed) {

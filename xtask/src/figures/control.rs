@@ -5,16 +5,14 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lockkeeper_testkit::chaos::now;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::most;
+use super::process::Process;
 
 /// A process that does nothing but read the clock; not for people.
 #[derive(Debug, Args)]
@@ -39,40 +37,11 @@ impl Tick {
     }
 }
 
-/// Such a process.
-pub(super) struct Clock {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl Clock {
-    pub(super) fn start() -> Result<Clock> {
-        let mut child = Command::new(std::env::current_exe()?);
-        let mut child = child.arg("tick").stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let said = BufReader::new(child.stdout.take().context("its output is a pipe")?);
-        let mut clock = Clock { child, said };
-        clock.line()?;
-        Ok(clock)
-    }
-
-    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
-        Ok(kill_process(pid, signal)?)
-    }
-
-    /// What it says next.
-    pub(super) fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.said.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
+/// Such a process, once it runs.
+pub(super) fn clock() -> Result<Process> {
+    let mut clock = Process::start(&["tick"])?;
+    clock.line()?;
+    Ok(clock)
 }
 
 /// Times and their controls, each beside its own.
