@@ -37,7 +37,6 @@ async fn data(world: &World, name: &str) -> String {
 
 /// The data of a node and its version.
 async fn read(world: &World, path: &str) -> (String, i32) {
-    world.observer.sync(path).await.unwrap();
     let (data, stat) = world.observer.get_data(path).await.unwrap();
     (String::from_utf8(data).unwrap(), stat.version)
 }

@@ -43,7 +43,6 @@ pub(crate) fn lock(world: &World, keeper: &Lockkeeper, id: &str) -> HelixLock {
 
 /// The record as it is on the server.
 async fn stored(world: &World) -> Record {
-    world.observer.sync(&world.lock()).await.unwrap();
     match world.observer.get_data(&world.lock()).await {
         Ok((data, _)) => Record::from_bytes(&data).unwrap(),
         Err(zookeeper_client::Error::NoNode) => Record::default(),

@@ -40,7 +40,6 @@ async fn a_request_is_an_ephemeral_numbered_node_of_its_lock(world: &World) {
         _ => assert!(prefix.starts_with("_c_") && prefix.ends_with("-lock-"), "{name}"),
     }
     let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session;
-    world.observer.sync(&guard.node()).await.unwrap();
     let stat = world.observer.check_stat(&guard.node()).await.unwrap().unwrap();
     assert_eq!(stat.ephemeral_owner, session.0);
     assert_ne!(session.0, 0);
@@ -177,7 +176,6 @@ async fn a_fresh_path_needs_no_set_up(world: &World) {
     world.care_for(&keeper);
     let path = world.path("never/used/before");
     let guard = world.kind.mutex(&keeper, &path).acquire().await.unwrap();
-    world.observer.sync(&path).await.unwrap();
     for node in [guard.node(), path, world.path("never")] {
         let (acl, _) = world.observer.get_acl(&node).await.unwrap();
         assert_eq!(acl, zk::Acls::anyone_all().iter().cloned().collect::<Vec<_>>(), "{node}");

@@ -5,6 +5,7 @@
 //! world checks afterwards that no node, watch or session is left.
 
 mod kinds;
+mod observer;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use zookeeper_client as zk;
 
 pub(crate) use self::kinds::{Held, Kind, Lock, grew};
+use self::observer::Observer;
 
 /// How long something that must come is waited for: far beyond what a working test needs on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -232,8 +234,8 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
 pub(crate) struct World {
     pub(crate) kind: Kind,
     server: Server,
-    /// A plain client, in a session of its own that no fault touches.
-    pub(crate) observer: zk::Client,
+    /// Looks from outside, through no fault and behind nobody.
+    pub(crate) observer: Observer,
     /// Above all paths of this claim; the server may be shared.
     root: String,
     /// Kept to the end: the end of a session would hide what an attempt left behind.
@@ -245,8 +247,7 @@ pub(crate) struct World {
 impl World {
     async fn new(kind: Kind, server: Server) -> World {
         let servers = server.connect_string();
-        let connector = zk::Client::connector().with_session_timeout(STEADY);
-        let observer = connector.connect(&servers).await.unwrap();
+        let observer = Observer::connect(&servers).await;
         let root = format!("/it-{}", uuid::Uuid::new_v4());
         let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
         observer.create(&root, b"", &options).await.unwrap();
@@ -333,8 +334,6 @@ impl World {
 
     /// The names below a path in the order of their numbers; none where there is no node.
     pub(crate) async fn children(&self, path: &str) -> Vec<String> {
-        // What others have written shows only behind a sync.
-        self.observer.sync(path).await.unwrap();
         let mut names = match self.observer.list_children(path).await {
             Ok(names) => names,
             Err(zk::Error::NoNode) => Vec::new(),
@@ -357,13 +356,11 @@ impl World {
     }
 
     pub(crate) async fn exists(&self, path: &str) -> bool {
-        self.observer.sync(path).await.unwrap();
         self.observer.check_stat(path).await.unwrap().is_some()
     }
 
     /// Deletes a node, as an operator would.
     pub(crate) async fn remove(&self, path: &str) {
-        self.observer.sync(path).await.unwrap();
         self.observer.delete(path, None).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 

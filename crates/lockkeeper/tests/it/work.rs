@@ -179,7 +179,7 @@ async fn with_fencing_even_sessions_ended_by_force_lose_no_update(world: &World)
         mutexes.push(world.mutex(&world.keeper().await));
     }
     let work = Workforce::at(&mutexes, &file, world.keeper().await, &world.lock());
-    let observer = world.observer.session_id().0;
+    let observer = world.observer.session_id();
     for ended in 0..10 {
         work.goes_on(30).await;
         let sessions = world.embedded().sessions().await.unwrap();

@@ -58,7 +58,6 @@ async fn listing(world: &World) -> Vec<String> {
 }
 
 async fn owner(world: &World, node: &str) -> i64 {
-    world.observer.sync(node).await.unwrap();
     world.observer.check_stat(node).await.unwrap().unwrap().ephemeral_owner
 }
 

@@ -28,7 +28,6 @@ async fn write(world: &World, node: &str, data: &[u8]) {
 }
 
 async fn read(world: &World, node: &str) -> Vec<u8> {
-    world.observer.sync(node).await.unwrap();
     world.observer.get_data(node).await.unwrap_or_else(|error| panic!("{node}: {error}")).0
 }
 

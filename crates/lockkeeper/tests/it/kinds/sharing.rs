@@ -96,7 +96,6 @@ async fn check_name(world: &World, name: &str, marker: &str, session: i64) {
     };
     assert_eq!(prefix.len(), length + marker.len(), "{name}");
     let node = format!("{}/{name}", world.lock());
-    world.observer.sync(&node).await.unwrap();
     let stat = world.observer.check_stat(&node).await.unwrap().unwrap();
     assert_eq!(stat.ephemeral_owner, session);
 }
