@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use futures_util::FutureExt;
 use lockkeeper::deadletter::FileSink;
 use lockkeeper::{Error, Lockkeeper};
+use tokio::io::AsyncReadExt;
 
 use crate::article::Change;
 use crate::shelf::Shelf;
@@ -36,7 +38,16 @@ pub struct Places {
     pub session: Duration,
 }
 
+/// How long a session lives at least whose end is not what is to be seen. A machine that is busy with other things
+/// for a while takes nobody's lock.
+const STEADY: Duration = Duration::from_secs(20);
+
 impl Places {
+    /// The same, for whoever shall not lose a lock.
+    pub fn steady(&self) -> Places {
+        Places { session: self.session.max(STEADY), ..self.clone() }
+    }
+
     /// Opens the shelf and connects to the lock server.
     ///
     /// # Errors
@@ -83,9 +94,9 @@ pub struct Actor {
     /// How often it changes it.
     #[arg(long, default_value_t = 1)]
     pub times: u32,
-    /// How long each change takes.
-    #[arg(long, default_value = "500ms", value_parser = humantime::parse_duration)]
-    pub takes: Duration,
+    /// How long each change takes; without it, until standard input ends.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub takes: Option<Duration>,
     /// How long each attempt waits for the lock.
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
@@ -110,10 +121,10 @@ impl Actor {
             format!("--class={class}"),
             format!("--article={}", self.article),
             format!("--times={}", self.times),
-            format!("--takes={}", millis(self.takes)),
             format!("--timeout={}", millis(self.timeout)),
             format!("--retries={}", self.retries),
         ];
+        arguments.extend(self.takes.map(|takes| format!("--takes={}", millis(takes))));
         arguments.extend(self.unfenced.then(|| "--unfenced".to_owned()));
         arguments
     }
@@ -124,6 +135,18 @@ impl Actor {
     /// When it cannot connect, or when the last attempt of a change failed.
     pub async fn run(self, places: &Places) -> anyhow::Result<()> {
         let place = places.open(&self.name).await?;
+        // Read by the first change that comes to work; it stays ended for all after it.
+        let told_to_finish = async {
+            // Unreadable is as good as ended: nobody will say anything.
+            drop(tokio::io::stdin().read_to_end(&mut Vec::new()).await);
+        }
+        .shared();
+        let work = || async {
+            match self.takes {
+                Some(takes) => tokio::time::sleep(takes).await,
+                None => told_to_finish.clone().await,
+            }
+        };
         let mut failed = None;
         for n in 1..=self.times {
             let job = Job {
@@ -131,12 +154,11 @@ impl Actor {
                 class: self.class,
                 article: self.article.clone(),
                 change: Change::new("title", &format!("{} by {}, change {n}", self.article, self.name)),
-                takes: self.takes,
                 timeout: self.timeout,
                 retries: self.retries,
                 fenced: !self.unfenced,
             };
-            if let Err(setback) = place.perform(&job, |told| print(&told)).await {
+            if let Err(setback) = place.perform(&job, work, |told| print(&told)).await {
                 failed = Some(setback);
             }
         }

@@ -99,8 +99,7 @@ impl Service {
     }
 
     fn job(&self, who: String, class: Class, article: String, change: Change) -> Job {
-        let (takes, timeout, retries) = (self.takes, TASK_TIMEOUT, self.retries);
-        Job { who, class, article, change, takes, timeout, retries, fenced: true }
+        Job { who, class, article, change, timeout: TASK_TIMEOUT, retries: self.retries, fenced: true }
     }
 
     async fn perform(&self, job: Job) -> Result<Article, Setback> {
@@ -108,7 +107,8 @@ impl Service {
             self.stage.follow(&job.article);
         }
         self.stage.change(|scene| scene.enters(&job.who, &job.article));
-        self.place.perform(&job, |told| self.stage.change(|scene| scene.told(&job.who, &told))).await
+        let work = || tokio::time::sleep(self.takes);
+        self.place.perform(&job, work, |told| self.stage.change(|scene| scene.told(&job.who, &told))).await
     }
 }
 

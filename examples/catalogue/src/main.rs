@@ -91,7 +91,7 @@ fn complete(places: &mut Places) -> Result<tempfile::TempDir> {
 
 async fn play(mut options: Play) -> Result<()> {
     let _dir = complete(&mut options.places)?;
-    let place = options.places.open("catalogue").await?;
+    let place = options.places.steady().open("catalogue").await?;
     let stage = Stage::new(options.places, place.keeper.clone());
     let scenarios = if options.scenarios.is_empty() { Scenario::ALL.to_vec() } else { options.scenarios };
 

@@ -16,6 +16,9 @@ use crate::work::Class;
 /// How long anything may take that must come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a picture stands, so that a person sees who is where.
+const BEAT: Duration = Duration::from_millis(400);
+
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scenario {
@@ -83,8 +86,9 @@ impl Scenario {
             class,
             article: article.to_owned(),
             times: 1,
-            takes: Duration::from_millis(600),
-            timeout: Duration::from_secs(10),
+            // Each ends when what it is to show is there, however slow the machine.
+            takes: None,
+            timeout: PATIENCE,
             retries: 3,
             unfenced: false,
         };
@@ -96,35 +100,38 @@ impl Scenario {
                 play.holds("client 1").await?;
                 stage.start(&client(2, class))?;
                 play.waits("client 2").await?;
-                play.done("client 2").await?;
+                play.finish("client 1").await?;
+                play.finishes("client 2").await?;
                 &["client 1", "client 2"]
             }
             Scenario::PersonFirst => {
-                // Long enough for the other two to arrive meanwhile.
-                stage.start(&Actor { takes: Duration::from_secs(2), ..client(1, Class::Foreground) })?;
+                stage.start(&client(1, Class::Foreground))?;
                 play.holds("client 1").await?;
                 stage.start(&client(2, Class::Background))?;
                 play.waits("client 2").await?;
                 stage.start(&client(3, Class::Foreground))?;
                 play.waits("client 3").await?;
-                play.done("client 2").await?;
+                play.finish("client 1").await?;
+                play.finishes("client 3").await?;
+                play.finishes("client 2").await?;
                 &["client 1", "client 3", "client 2"]
             }
             Scenario::Dies => {
-                stage.start(&Actor { takes: PATIENCE, ..client(1, Class::Background) })?;
+                stage.start_mortal(&client(1, Class::Background))?;
                 play.holds("client 1").await?;
                 stage.start(&client(2, Class::Foreground))?;
                 play.waits("client 2").await?;
                 stage.kill("client 1")?;
-                play.done("client 2").await?;
+                play.finishes("client 2").await?;
                 &["client 2"]
             }
             Scenario::Pauses => {
-                stage.start(&client(1, Class::Background))?;
+                stage.start_mortal(&client(1, Class::Background))?;
                 play.runs("client 1").await?;
                 stage.pause("client 1")?;
                 stage.start(&client(2, Class::Foreground))?;
-                play.done("client 2").await?;
+                play.finishes("client 2").await?;
+                play.finish("client 1").await?;
                 stage.resume("client 1")?;
                 play.done("client 1").await?;
                 let refused = |scene: &Scene| scene.lines.iter().any(|line| line.text.contains("refuses token"));
@@ -132,13 +139,14 @@ impl Scenario {
                 &["client 2", "client 1"]
             }
             Scenario::Starves => {
-                stage.start(&Actor { takes: Duration::from_secs(3), ..client(1, Class::Foreground) })?;
+                stage.start(&client(1, Class::Foreground))?;
                 play.holds("client 1").await?;
                 let short = Duration::from_millis(300);
                 stage.start(&Actor { timeout: short, retries: 2, ..client(2, Class::Background) })?;
                 play.until("client 2 giving up", |scene| doing(scene, "client 2", |d| *d == Doing::GaveUp)).await?;
                 let kept = |scene: &Scene| scene.lines.iter().any(|line| line.text.contains("dead letter in file:"));
                 play.until("a dead letter", kept).await?;
+                play.finish("client 1").await?;
                 play.done("client 1").await?;
                 &["client 1"]
             }
@@ -193,6 +201,19 @@ impl Play<'_> {
             queue.is_some_and(|queue| queue.waiters.iter().any(|waiter| waiter.who == who))
         })
         .await
+    }
+
+    /// It has worked for long enough.
+    async fn finish(&self, who: &str) -> Result<()> {
+        tokio::time::sleep(BEAT).await;
+        self.stage.finish(who)
+    }
+
+    /// It comes to work, and to the end of it.
+    async fn finishes(&self, who: &str) -> Result<()> {
+        self.runs(who).await?;
+        self.finish(who).await?;
+        self.done(who).await
     }
 
     async fn done(&self, who: &str) -> Result<()> {

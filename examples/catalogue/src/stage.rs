@@ -4,13 +4,13 @@
 
 use std::collections::HashMap;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use lockkeeper::{Error, Lockkeeper};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
+use tokio::process::{ChildStdin, Command};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -18,13 +18,21 @@ use crate::actor::{Actor, Places};
 use crate::scene::{Doing, Scene};
 use crate::work::{Told, said};
 
+/// A client's process.
+#[derive(Debug)]
+struct Running {
+    pid: Pid,
+    /// What it waits for the end of, while it works.
+    input: Option<ChildStdin>,
+}
+
 /// Whoever has it may start clients and look at the scene.
 #[derive(Clone, Debug)]
 pub struct Stage {
     scene: Arc<watch::Sender<Scene>>,
     places: Places,
     keeper: Lockkeeper,
-    pids: Arc<Mutex<HashMap<String, Pid>>>,
+    running: Arc<Mutex<HashMap<String, Running>>>,
     followers: Arc<Mutex<JoinSet<()>>>,
     clients: Arc<Mutex<JoinSet<()>>>,
 }
@@ -36,7 +44,7 @@ impl Stage {
             scene: Arc::new(watch::Sender::new(Scene::default())),
             places,
             keeper,
-            pids: Arc::default(),
+            running: Arc::default(),
             followers: Arc::default(),
             clients: Arc::default(),
         }
@@ -81,15 +89,28 @@ impl Stage {
     /// # Errors
     /// When it cannot be started.
     pub fn start(&self, actor: &Actor) -> Result<()> {
+        self.start_at(&self.places.steady(), actor)
+    }
+
+    /// Starts one whose session will expire, soon enough to watch.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_mortal(&self, actor: &Actor) -> Result<()> {
+        self.start_at(&self.places, actor)
+    }
+
+    fn start_at(&self, places: &Places, actor: &Actor) -> Result<()> {
         let who = actor.name.clone();
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-        command.arg("client").args(self.places.arguments()).args(actor.arguments());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.arg("client").args(places.arguments()).args(actor.arguments());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("starting a client")?;
         let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).context("it has no id")?;
+        let input = child.stdin.take();
         let output = child.stdout.take().context("it has no output")?;
         let errors = child.stderr.take().context("it has no output for errors")?;
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner).insert(who.clone(), pid);
+        self.running().insert(who.clone(), Running { pid, input });
         self.change(|scene| scene.enters(&who, &actor.article));
         let stage = self.clone();
         spawn(&self.clients, async move {
@@ -108,13 +129,24 @@ impl Stage {
             }
             drop(child.wait().await);
             // Before it is forgotten: its id may be another's now.
-            stage.pids.lock().unwrap_or_else(PoisonError::into_inner).remove(&who);
+            stage.running().remove(&who);
             let through =
                 |client: &crate::scene::Client| matches!(client.doing, Doing::Done(_) | Doing::GaveUp | Doing::Dead);
             if !stage.scene.borrow().clients.get(&who).is_none_or(through) {
                 stage.change(|scene| scene.does(&who, Doing::Dead, &format!("has ended{why}")));
             }
         });
+        Ok(())
+    }
+
+    /// Tells a client to come to the end of its work.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn finish(&self, who: &str) -> Result<()> {
+        let mut running = self.running();
+        let Some(client) = running.get_mut(who) else { bail!("{who} does not run") };
+        drop(client.input.take());
         Ok(())
     }
 
@@ -148,9 +180,13 @@ impl Stage {
 
     fn signal(&self, who: &str, signal: Signal) -> Result<()> {
         // Held meanwhile, so that the id is still its own.
-        let pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(pid) = pids.get(who) else { bail!("{who} does not run") };
-        kill_process(*pid, signal).with_context(|| format!("signalling {who}"))
+        let running = self.running();
+        let Some(client) = running.get(who) else { bail!("{who} does not run") };
+        kill_process(client.pid, signal).with_context(|| format!("signalling {who}"))
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until every client has ended, so that its name is free again.

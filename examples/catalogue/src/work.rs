@@ -32,8 +32,6 @@ pub struct Job {
     pub article: String,
     /// What is to change.
     pub change: Change,
-    /// How long making the new article takes, between the last look at the lock and the write.
-    pub takes: Duration,
     /// How long each attempt waits for the lock.
     pub timeout: Duration,
     /// How often background work is tried again.
@@ -51,7 +49,7 @@ pub enum Told {
         /// In this class.
         class: Class,
     },
-    /// It has the lock.
+    /// It has the lock, and the article under it.
     Runs {
         /// The token of the hold.
         token: i64,
@@ -122,14 +120,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes the change. Not by `lockkeeper::retry`, which repeats the asking and never the work: this work may be repeated,
+    /// Makes the change; `work` is what goes on between the last look at the lock and the write. Not by `lockkeeper::retry`, which repeats the asking and never the work: this work may be repeated,
     /// for the article says which operations are in it, and it must be when the shelf has refused a stale write.
     ///
     /// One attempt in the foreground, as many as allowed in the background. Dropping the future between two of its steps leaves the article as it was, and the lock free.
     ///
     /// # Errors
     /// Why the last attempt failed.
-    pub async fn perform(&self, job: &Job, tell: impl Fn(Told)) -> Result<Article, Setback> {
+    pub async fn perform<W: Future<Output = ()>>(
+        &self,
+        job: &Job,
+        work: impl Fn() -> W,
+        tell: impl Fn(Told),
+    ) -> Result<Article, Setback> {
         use backon::BackoffBuilder;
         let retries = if job.class == Class::Background { job.retries } else { 0 };
         let pauses = backon::ExponentialBuilder::default()
@@ -139,7 +142,7 @@ impl Place {
         let mut pauses = pauses.build();
         let (mut attempt, first_ms) = (1, now_ms());
         loop {
-            let setback = match self.attempt(job, &tell).await {
+            let setback = match self.attempt(job, &work, &tell).await {
                 Ok((article, token)) => {
                     let operation = job.change.operation.clone();
                     tell(Told::Done { operation, token, revision: article.revision() });
@@ -184,7 +187,12 @@ impl Place {
         }
     }
 
-    async fn attempt(&self, job: &Job, tell: &impl Fn(Told)) -> Result<(Article, i64), Setback> {
+    async fn attempt<W: Future<Output = ()>>(
+        &self,
+        job: &Job,
+        work: &impl Fn() -> W,
+        tell: &impl Fn(Told),
+    ) -> Result<(Article, i64), Setback> {
         let what = match job.class {
             Class::Foreground => "Save Article",
             Class::Background => "Bulk Propagation",
@@ -199,19 +207,20 @@ impl Place {
         lock.lock_with_timeout().await?;
         // Leaving this function frees the lock, if it was not unlocked before.
         let Some(token) = lock.token() else { return Err(Setback::Lost(job.article.clone())) };
-        tell(Told::Runs { token: token.get() });
-
         let before = match job.fenced {
             true => self.shelf.claim(&job.article, token).await?,
             false => self.shelf.get(&job.article).await?,
         };
+        // Only now may it be stopped to see what becomes of it: in the middle of the claim it would have SQLite's lock
+        // with it, which no lease ends.
+        tell(Told::Runs { token: token.get() });
         let after = if before.has(&job.change) {
             // An earlier attempt got through and could not be told.
             before
         } else {
             let after = before.changed(&job.change, token.get(), &job.who);
-            // The work. A process that is stopped here, for longer than its session lives, notices nothing.
-            tokio::time::sleep(job.takes).await;
+            // A process that is stopped here, for longer than its session lives, notices nothing.
+            work().await;
             match job.fenced {
                 true => self.shelf.put(&after, token).await?,
                 false => self.shelf.put_unfenced(&after).await?,
