@@ -448,8 +448,14 @@ impl Machine {
     }
 
     /// Ends a session as if it had expired; false if there is none.
+    ///
+    /// It is told by the close alone, whatever it watched: who hears of its own node's deletion first, and of the reason only
+    /// on the next connection, takes it for the deed of somebody else.
     pub fn expire(&mut self, session: i64, now: Now, out: &mut Vec<Effect>) -> bool {
         let Some(connection) = self.sessions.get(session).map(|session| session.connection) else { return false };
+        if let Some(connection) = connection {
+            self.watches.remove_connection(connection);
+        }
         self.end_session(session, now, out);
         if let Some(connection) = connection {
             out.push(Effect::Close { connection, reason: CloseReason::SessionExpired });

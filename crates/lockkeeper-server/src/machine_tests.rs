@@ -217,6 +217,29 @@ fn effects_of_a_write_come_in_the_order_that_keeps_the_promises() {
 }
 
 #[test]
+fn an_expired_session_hears_of_its_end_and_not_of_its_own_nodes() {
+    let mut machine = machine();
+    let [_, Effect::Connected { response, .. }] = &connect(&mut machine, 1)[..] else { panic!() };
+    connect(&mut machine, 2);
+    let mut out = Vec::new();
+    let create = Request::Create(Create::new("/a", "", CreateMode::Ephemeral));
+    machine.request(ConnectionId(1), 1, create, at(0), &mut out);
+    for connection in [1, 2] {
+        let watch = Request::Exists(WatchedPath { path: "/a".to_owned(), watch: true });
+        machine.request(ConnectionId(connection), 2, watch, at(0), &mut out);
+    }
+    out.clear();
+    assert!(machine.expire(response.session, at(10), &mut out));
+    let [Effect::Committed(_), Effect::Event { connection, .. }, Effect::Close { connection: closed, reason }] =
+        &out[..]
+    else {
+        panic!("{out:?}");
+    };
+    assert_eq!((*connection, *closed, *reason), (ConnectionId(2), ConnectionId(1), CloseReason::SessionExpired));
+    assert_eq!(machine.watches().len(), 0);
+}
+
+#[test]
 fn a_request_over_a_replaced_connection_has_no_effect() {
     let mut machine = machine();
     let [_, Effect::Connected { response, .. }] = &connect(&mut machine, 1)[..] else { panic!() };

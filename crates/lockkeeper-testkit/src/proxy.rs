@@ -63,7 +63,7 @@ pub struct Proxy {
 impl Proxy {
     /// How long a wait of this module goes on before it panics with the counts and the last records: far beyond what a
     /// working test needs, so reaching it means that the condition never comes.
-    pub const PATIENCE: Duration = Duration::from_secs(30);
+    pub const PATIENCE: Duration = Duration::from_secs(90);
 
     /// Starts a proxy in front of `upstream`.
     ///

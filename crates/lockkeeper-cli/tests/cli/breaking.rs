@@ -130,7 +130,8 @@ fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
     assert_eq!((&told["lock"]["holders"][0]["pid"], &told["broken"]), (&pid.get().into(), &serde_json::json!([])));
     holder.close_stdin();
     for waiter in &mut waiters {
-        assert!(waiter.wait().success());
+        let (code, text) = waiter.end();
+        assert_eq!(code, Some(0), "{text}");
     }
     assert!(holder.wait().success());
     let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();

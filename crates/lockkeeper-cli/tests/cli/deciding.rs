@@ -220,11 +220,12 @@ fn an_address_is_trusted_by_the_machines_own_certificates() {
         let (mut connection, mut socket) = (ServerConnection::new(config).unwrap(), sockets.next().unwrap());
         answer(&mut Stream::new(&mut connection, &mut socket), r#"{"decision":"reject","by":"bot","why":"busy"}"#);
     });
-    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--ask", "2s", "--alert-webhook", &url, "--", "true"];
-    let stranger = fleet.home.command(&args).stdin(std::process::Stdio::null()).output().unwrap();
+    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--alert-webhook", &url];
+    let ask = |how_long| [&args[..], &["--ask", how_long, "--", "true"]].concat();
+    let stranger = fleet.home.command(&ask("4s")).stdin(std::process::Stdio::null()).output().unwrap();
     let told = String::from_utf8(stranger.stderr).unwrap();
     assert!(stranger.status.code() == Some(75) && told.contains("could not be told"), "{told}");
-    let known = fleet.home.command(&args).env("SSL_CERT_FILE", &trusted).output().unwrap();
+    let known = fleet.home.command(&ask("10m")).env("SSL_CERT_FILE", &trusted).output().unwrap();
     assert_eq!(known.status.code(), Some(75), "{known:?}");
     server.join().unwrap();
     assert_eq!((fleet.decided().len(), &fleet.decided()[0]["on_behalf_of"]), (1, &"bot".into()));

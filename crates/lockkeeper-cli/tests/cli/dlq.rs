@@ -169,7 +169,7 @@ fn two_replays_at_once_run_a_letter_once() {
 fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     let home = Home::new();
     let holder = hold(&home, "a");
-    give_up(&home, "a", &["--session-timeout", "1s"], "echo ran >> ran; [ $(wc -l < ran) -gt 1 ] || exec sleep 1000");
+    give_up(&home, "a", &["--session-timeout", "4s"], "echo ran >> ran; [ $(wc -l < ran) -gt 1 ] || exec sleep 1000");
     let_go(holder);
     let operation = id(&letters(&home)[0]).to_owned();
     let mut replay = Running::start(&mut home.command(&["dlq", "replay", &operation]));

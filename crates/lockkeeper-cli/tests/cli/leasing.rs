@@ -80,7 +80,7 @@ fn the_end_of_the_lease_stops_the_command() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
-    let mut running = home.spawn("a", &["--lease", "500ms"], CLEANS_UP);
+    let mut running = home.spawn("a", &["--lease", "4s"], CLEANS_UP);
     assert_eq!((running.line().as_str(), running.line().as_str()), ("up", "cleaned"));
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");

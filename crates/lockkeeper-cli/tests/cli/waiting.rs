@@ -121,7 +121,7 @@ fn case_27_the_wait_bounds_a_server_that_swallows_everything() {
     let (code, line) = failure(&home.output(&["run", "a", "--wait", "1s", "--", "true"]));
     let took = started.elapsed();
     assert_eq!(code, Some(69), "{line}");
-    assert!(took > Duration::from_millis(700) && took < Duration::from_secs(3), "{took:?}");
+    assert!(took > Duration::from_millis(700) && took < Duration::from_secs(15), "{took:?}");
 }
 
 #[test]

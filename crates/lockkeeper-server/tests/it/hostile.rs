@@ -104,11 +104,12 @@ fn a_client_that_never_reads_holds_up_nobody() {
         }
     }
     assert!(server.stats().requests(lockkeeper_server::OpCode::GetData) < 1_000, "requests wait while answers do");
+    // Long before anybody gives up the deaf one.
     let start = Instant::now();
     for _ in 0..100 {
         writer.set("/big", b"small");
     }
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     until("the deaf client's session and connection are gone", || {
         writer.ping();
         server.stats().sessions == 1 && server.stats().connections == 1

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lockkeeper_server::faults::Faults;
 use lockkeeper_server::{Config, Secret, Server};
 
 use crate::client::*;
@@ -10,21 +11,29 @@ fn server() -> Server {
     wait(Server::ephemeral()).unwrap()
 }
 
+/// One whose time passes only as a test says.
+fn timeless() -> (Server, Faults) {
+    let server = server();
+    let faults = server.faults();
+    wait(faults.freeze_time()).unwrap();
+    (server, faults)
+}
+
 /// Case 14: never before its timeout, and at most a tick after.
 #[test]
 fn a_silent_session_expires_in_its_tick_and_its_nodes_go() {
-    let server = server();
-    let mut observer = Client::connect(server.addr());
-    let opened = Instant::now();
+    let (server, faults) = timeless();
+    let mut observer = Client::connect_with(server.addr(), 10_000);
     let mut silent = Client::connect_with(server.addr(), 600);
     silent.create("/e", 1).unwrap();
-    // From before the last request: the server cannot have been touched earlier than this.
-    let touched = Instant::now();
+    wait(faults.advance_time(Duration::from_millis(500))).unwrap();
     silent.create("/p", 0).unwrap();
-    observer.exists("/e", true).unwrap();
+    wait(faults.advance_time(Duration::from_millis(599))).unwrap();
+    observer.exists("/e", true).expect("expired early");
+    let tick = Duration::from_millis(100);
+    wait(faults.advance_time(tick + Duration::from_millis(1))).unwrap();
     let id = observer.session.id;
     assert_eq!(observer.event(), Event { kind: 2, path: "/e".to_owned() });
-    assert!(touched.elapsed() >= Duration::from_millis(600), "expired early: {:?}", opened.elapsed());
     assert!(observer.exists("/p", false).is_some());
     silent.expect_end();
     assert_eq!(wait(server.sessions()).unwrap(), [id]);
@@ -33,17 +42,17 @@ fn a_silent_session_expires_in_its_tick_and_its_nodes_go() {
 
 #[test]
 fn pings_keep_a_session_alive_and_a_broken_connection_does_not_end_it() {
-    let server = server();
+    let (server, faults) = timeless();
     let mut client = Client::connect_with(server.addr(), 600);
     client.create("/e", 1).unwrap();
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(1_500) {
+    for _ in 0..5 {
+        wait(faults.advance_time(Duration::from_millis(500))).unwrap();
         client.ping();
-        std::thread::sleep(Duration::from_millis(20));
     }
     let session = client.session.clone();
     let seen = client.last_zxid;
     drop(client);
+    wait(faults.advance_time(Duration::from_millis(500))).unwrap();
     let mut client = Client::resume(server.addr(), &session, seen).unwrap();
     assert_eq!((client.session.id, &client.session.password), (session.id, &session.password));
     assert_eq!(client.exists("/e", false).unwrap().owner, session.id);

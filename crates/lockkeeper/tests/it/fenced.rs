@@ -101,7 +101,7 @@ async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(wor
 /// is sent in it.
 async fn case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again(world: &World) {
     let proxy = world.proxy().await;
-    let keeper = world.keeper_through(&proxy, Duration::from_secs(1)).await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
     let path = data(world, "data").await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
     let before = proxy.counts();

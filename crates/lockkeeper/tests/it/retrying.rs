@@ -11,9 +11,10 @@ use lockkeeper::deadletter::{FileSink, Filed, Letter, Sink, fold};
 use lockkeeper::retry::{GivenUp, Kept, Operation, Retrying, RunError};
 use serde_json::json;
 use tempfile::TempDir;
+use zookeeper_client as zk;
 
 use crate::faces::on_every_server;
-use crate::support::{STEADY, World, eventually, on_the_embedded_server};
+use crate::support::{PATIENCE, STEADY, World, eventually, on_the_embedded_server};
 
 on_every_server!(
     what_is_never_granted_is_tried_as_often_as_said_and_kept_once,
@@ -92,26 +93,34 @@ async fn between_attempts_there_is_no_node(world: &World) {
     holder.lock().await.unwrap();
     let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().task_timeout(SHORT * 4);
     let retrying = Retrying::new(&keeper, 2).delay(SHORT * 3);
-    let (mut seen, mut gaps) = (HashSet::new(), 0);
-    let watched = async {
-        let mut before = 0;
-        loop {
-            let names = world.children(&scene.path).await;
-            let requests: Vec<_> = names.into_iter().filter(|name| name.starts_with("B-")).collect();
-            assert!(requests.len() < 2, "{requests:?}");
-            gaps += usize::from(before == 1 && requests.is_empty());
-            before = requests.len();
-            seen.extend(requests);
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
+    // Hears of each node's coming and going, in their order.
+    let mut watcher = world.observer.watch(&scene.path).await.unwrap();
     let operation = Operation::unique();
-    tokio::select! {
-        outcome = retrying.lock(&operation, &lock) => assert!(outcome.is_err()),
-        () = watched => {}
+    let seen = async {
+        let mut seen = Vec::new();
+        while seen.len() < 6 {
+            let zk::WatchedEvent { event_type, path, .. } = watcher.changed().await;
+            if path.rsplit_once('/').is_some_and(|(_, name)| name.starts_with("B-"))
+                && matches!(event_type, zk::EventType::NodeCreated | zk::EventType::NodeDeleted)
+            {
+                seen.push((event_type, path));
+            }
+        }
+        seen
+    };
+    let (outcome, seen) = tokio::join!(retrying.lock(&operation, &lock), tokio::time::timeout(PATIENCE, seen));
+    assert!(outcome.is_err());
+    let seen = seen.expect("three attempts");
+    for attempt in seen.chunks(2) {
+        let [(zk::EventType::NodeCreated, came), (zk::EventType::NodeDeleted, went)] = attempt else {
+            panic!("two at a time: {seen:?}");
+        };
+        assert_eq!(came, went);
     }
-    eventually("the last one goes too", async || world.children(&scene.path).await.len() == 2).await;
-    assert_eq!((seen.len(), gaps >= 2), (3, true), "{gaps} gaps, {seen:?}");
+    let nodes: HashSet<_> = seen.iter().map(|(_, path)| path).collect();
+    assert_eq!(nodes.len(), 3, "{seen:?}");
+    drop(watcher);
+    eventually("no other came", async || world.children(&scene.path).await.len() == 2).await;
     holder.unlock().await.unwrap();
     world.remove(&scene.path).await;
 }

@@ -220,12 +220,13 @@ async fn case_10_a_break_at_any_request_leaves_no_node(world: &World) {
 /// As long before the loss as its work takes to stop.
 async fn a_holder_is_warned_as_early_as_it_wants(world: &World) {
     let proxy = world.proxy().await;
-    let keeper = world.keeper_through(&proxy, TIMEOUT).await;
+    let timeout = TIMEOUT * 2;
+    let keeper = world.keeper_through(&proxy, timeout).await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
-    let margin = TIMEOUT / 4;
-    let early = tokio::time::timeout(TIMEOUT * 2, guard.nearly_lost(margin)).await;
+    let early = tokio::time::timeout(timeout + timeout / 2, guard.nearly_lost(timeout / 8)).await;
     assert!(early.is_err(), "warned although the server answers: {early:?}");
     proxy.black_hole();
+    let margin = timeout / 2;
     let state = guard.nearly_lost(margin).await;
     let left = guard.valid_for();
     assert!(

@@ -7,16 +7,17 @@ use std::time::Duration;
 use lockkeeper::{Error, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 
-use crate::support::{Held, PATIENCE, STEADY, World, for_every_kind};
+use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds};
 
 for_every_kind!(
     programs_without_async_lock_too,
     case_51_a_guard_is_tied_to_no_task_and_no_thread,
-    case_25_a_user_who_blocks_his_runtime_loses_nothing,
     bad_paths_never_reach_the_network,
     a_missing_chroot_is_made_and_hidden,
     case_47_a_wait_may_be_as_long_as_a_duration_can_say,
 );
+
+for_kinds!([every_kind Native] case_25_a_user_who_blocks_his_runtime_loses_nothing);
 
 /// Everything on a thread that never saw a runtime.
 async fn programs_without_async_lock_too(world: &World) {
@@ -61,32 +62,45 @@ async fn case_51_a_guard_is_tied_to_no_task_and_no_thread(world: &World) {
 }
 
 /// The session lives on a thread of its own: while the user's only thread does not run at all, heartbeats go on for more
-/// than two session timeouts, and other locks of the same session work (cases 25 and 49).
+/// than two session timeouts, and other locks of the same session work (cases 25 and 49). With a lock of every kind.
 async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
     let proxy = world.proxy().await;
-    let timeout = Duration::from_secs(1);
-    let keeper = world.keeper_through(&proxy, timeout).await;
-    let (lock, aside) = (world.subject(&keeper), world.kind.lock(&keeper, &world.path("aside")));
+    // Far longer than a machine leaves anybody without a turn.
+    let timeout = Duration::from_secs(4);
+    let (keeper, other) = (world.keeper_through(&proxy, timeout).await, world.keeper().await);
+    let path = |name: &str, nth: usize| world.path(&format!("{name}-{nth}"));
+    let locks: Vec<_> =
+        EVERY_KIND.into_iter().enumerate().map(|(nth, kind)| kind.lock(&keeper, &path("lock", nth))).collect();
     let (wake, asleep) = mpsc::channel::<()>();
+    let (held, all_held) = tokio::sync::oneshot::channel();
     let user = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let guard = lock.acquire().await.unwrap();
-            // A callback, too, that never comes back.
-            let lost = guard.lost_token();
-            tokio::spawn(async move { lost.cancelled().await });
+            let mut guards = Vec::new();
+            for lock in locks {
+                let guard = lock.acquire().await.unwrap();
+                // A callback, too, that never comes back.
+                let lost = guard.lost_token();
+                tokio::spawn(async move { lost.cancelled().await });
+                guards.push(guard);
+            }
+            held.send(()).unwrap();
             asleep.recv().unwrap();
-            assert!(guard.is_held());
-            guard.release().await.unwrap();
+            for guard in guards {
+                assert!(guard.is_held());
+                guard.release().await.unwrap();
+            }
         });
     });
-    world.queued(1).await;
+    all_held.await.unwrap();
     // One ping each 3/20 of the timeout in which nothing else was sent.
     let before = proxy.counts();
     proxy.wait_until(|counts| counts.since(&before).answered.of(OpCode::Ping) > 14).await;
-    aside.acquire().await.unwrap().release().await.unwrap();
-    let other = world.keeper().await;
-    assert!(matches!(world.rival(&other).try_acquire().await, Err(Error::Held { .. })));
+    for (nth, kind) in EVERY_KIND.into_iter().enumerate() {
+        kind.lock(&keeper, &path("aside", nth)).acquire().await.unwrap().release().await.unwrap();
+        let refused = kind.rival().lock(&other, &path("lock", nth)).try_acquire().await;
+        assert!(matches!(refused, Err(Error::Held { .. })), "{kind:?}: {:?}", refused.err());
+    }
     wake.send(()).unwrap();
     tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
 }

@@ -29,7 +29,8 @@ on_the_embedded_server!(giving_up_while_connecting_leaves_no_session);
 async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&one).acquire().message("nightly index").await.unwrap();
-    let timeout = Duration::from_millis(400);
+    // Long enough to be seen in line.
+    let timeout = Duration::from_secs(2);
     let started = Instant::now();
     let impatient = tokio::spawn(world.subject(&other).acquire().timeout(timeout).into_future());
     world.queued(2).await;
@@ -45,7 +46,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
         }
         other => panic!("{other:?}"),
     }
-    assert!(text.contains("400ms") && text.contains("nightly index"), "{text}");
+    assert!(text.contains("2s") && text.contains("nightly index"), "{text}");
     world.queued(2).await;
     guard.release().await.unwrap();
     next.granted().await.release().await.unwrap();
@@ -269,7 +270,7 @@ async fn a_guard_outlives_its_handle_and_its_session_ends_with_it(world: &World)
 async fn giving_up_while_connecting_leaves_no_session(world: &World) {
     let proxy = world.proxy().await;
     let sessions = || world.embedded().stats().sessions;
-    let longer_than_patience = Duration::from_secs(60);
+    let longer_than_patience = PATIENCE * 2;
     let builder = || Lockkeeper::builder().session_timeout(longer_than_patience);
     let servers = proxy.connect_string();
     let hold = proxy.on(OpCode::Connect).hold_reply();

@@ -169,7 +169,7 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
 async fn an_operator_who_comes_too_late_is_told_so(world: &World) {
     let guard = stubborn(world, "a").await;
     let admin = world.keeper().await.admin();
-    let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(Duration::from_millis(500));
+    let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(Duration::from_secs(3));
     let asking = ask(&b);
     let request = waited_for(world, &admin).await;
     assert!(matches!(asking.outcome().await, Err(Error::CleanupUnfinished { .. })));

@@ -1,6 +1,6 @@
 //! Who hears of a release: counted on the wire of those who wait, for lines of 10, of 100 and of 1 000.
 
-use lockkeeper::Lockkeeper;
+use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -66,7 +66,8 @@ impl Line {
     /// What the line was told and asked for since then. Whatever its sessions had to be told came before the answers to this.
     async fn since(&self, before: &Counts) -> Counts {
         let asked = futures_util::future::join_all(self.keepers.iter().map(|keeper| async {
-            _ = keeper.admin().show("/not/there").await;
+            let shown = keeper.admin().show("/not/there").await;
+            assert!(matches!(shown, Err(Error::NoSuchLock { .. })), "{shown:?}");
         }));
         asked.await;
         self.proxy.counts().since(before)

@@ -34,6 +34,11 @@ impl Observer {
         self.synced(path, || self.0.list_children(path)).await
     }
 
+    /// Every coming and going at and below a path from now on, in the order of the server.
+    pub(crate) async fn watch(&self, path: &str) -> Result<zk::PersistentWatcher, zk::Error> {
+        self.synced(path, || self.0.watch(path, zk::AddWatchMode::PersistentRecursive)).await
+    }
+
     // The leader judges writes, so these need no sync.
 
     pub(crate) async fn create(
