@@ -23,8 +23,9 @@ impl Tick {
     pub(crate) fn run(self) -> Result<()> {
         /// Far more than a busy machine lets anybody wait for a turn, far less than a session lives.
         const STOPPED: Duration = Duration::from_secs(2);
-        println!("ready");
+        // Looked at before it says so: whoever hears it may stop this process at once.
         let mut last = now();
+        println!("ready");
         loop {
             std::thread::sleep(Duration::from_micros(500));
             let seen = now();

@@ -1,22 +1,31 @@
 //! This program once more, in a process of its own that can be stopped and killed, and tells what it sees line by line.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+/// How long one may take to say something.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Such a process. Dropping it kills it.
 pub(super) struct Process {
     child: Child,
-    said: BufReader<ChildStdout>,
+    said: mpsc::Receiver<String>,
 }
 
 impl Process {
     pub(super) fn start(args: &[&str]) -> Result<Process> {
         let mut child = Command::new(std::env::current_exe()?);
         let mut child = child.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let said = BufReader::new(child.stdout.take().context("its output is a pipe")?);
+        let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
+        let (say, said) = mpsc::channel();
+        // Ends with the process. A thread, for a pipe is not read until a deadline.
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
         Ok(Process { child, said })
     }
 
@@ -27,9 +36,7 @@ impl Process {
 
     /// What it says next.
     pub(super) fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.said.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
+        self.said.recv_timeout(PATIENCE).with_context(|| format!("process {} said nothing", self.child.id()))
     }
 }
 
