@@ -37,6 +37,9 @@ pub(crate) struct Start {
     /// The servers' tick in milliseconds; sessions expire in steps of it.
     #[arg(long, value_name = "MS", default_value = "500", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     tick: u64,
+    /// Of an ensemble: its followers hear their leader this late, one of them half as late.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "ensemble", default_value = "0s")]
+    lag: Duration,
     #[command(flatten)]
     release: Release,
     /// Runs this with the servers' addresses in LOCKKEEPER_SERVERS, then stops them and exits as it did.
@@ -48,6 +51,10 @@ pub(crate) struct Start {
 pub(crate) struct Tests {
     #[command(flatten)]
     release: Release,
+    /// Only the tests on the ensemble, whose followers hear their leader this late, one of them half as late: for instance 40ms.
+    /// A claim that forgets that a server may lag fails there.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    lag: Option<Duration>,
     /// Arguments of the contract's test program, such as a part of a test's name; with them, only that program runs.
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
@@ -86,6 +93,9 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
 /// Runs what needs real servers: the contract, the command's real work, and the test tools' own tests.
 pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     let (distribution, home) = tests.release.get()?;
+    if let Some(lag) = tests.lag {
+        return test_lagging(sh, lag, distribution, &tests.arguments);
+    }
     let home: Vec<(&'static str, OsString)> = home.map(|home| ("ZOOKEEPER_HOME", home.into())).into_iter().collect();
     let arguments = &tests.arguments;
     // What needs no server of Apache's, `cargo test` has run.
@@ -114,6 +124,22 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     Ok(())
 }
 
+/// Runs the contract on an ensemble whose followers are behind all the time.
+fn test_lagging(sh: &Shell, lag: Duration, distribution: Distribution, arguments: &[String]) -> Result<()> {
+    let ensemble = launch(true, Options::default().distribution(distribution).lag(lag))?;
+    let servers = ensemble.connect_string();
+    // What has servers of its own; and a promise of time, on servers that are not slow.
+    let others = ["embedded", "apache", "real_servers", "within_a_tenth_of_a_second"];
+    let mut which = vec!["--test-threads".to_owned(), "16".to_owned()];
+    which.extend(others.into_iter().flat_map(|name| ["--skip".to_owned(), name.to_owned()]));
+    match arguments {
+        [] => which.push("ensemble".to_owned()),
+        some => which.extend_from_slice(some),
+    }
+    let program = Program { package: "lockkeeper", target: "it", features: "real-servers" };
+    program.run(sh, &which, [(ENV_ENSEMBLE, servers.into())])
+}
+
 fn launch(ensemble: bool, options: Options) -> Result<Apache> {
     let start = Instant::now();
     let apache = if ensemble { Apache::ensemble(3, options)? } else { Apache::single(options)? };
@@ -128,7 +154,8 @@ fn start(options: &Start) -> Result<ExitCode> {
     crate::beside::keep(&options.command, || {
         let (distribution, home) = options.release.get()?;
         let tick = Duration::from_millis(options.tick);
-        let apache = launch(options.ensemble, Options::default().tick(tick).distribution(distribution))?;
+        let apache =
+            launch(options.ensemble, Options::default().tick(tick).lag(options.lag).distribution(distribution))?;
         let servers = apache.connect_string();
         let mut environment = vec![(ENV_COMMAND, OsString::from(&servers))];
         environment.extend(home.map(|home| ("ZOOKEEPER_HOME", home.into())));

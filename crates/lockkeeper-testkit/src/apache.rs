@@ -8,6 +8,7 @@
 
 mod clock;
 mod distribution;
+mod late;
 mod slow;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use tempfile::TempDir;
 pub use clock::WrongClock;
 pub use distribution::Distribution;
 pub(crate) use distribution::{install_package, runs};
+use late::Ways;
 pub use slow::SlowFsync;
 
 use crate::process::{self, POLL, Refused, Server, refused, tail};
@@ -155,6 +157,7 @@ pub struct Options {
     places: Vec<Place>,
     disk: Option<u64>,
     clock: Option<WrongClock>,
+    lag: Duration,
 }
 
 /// Where a server runs.
@@ -205,6 +208,7 @@ impl Default for Options {
             places: Vec::new(),
             disk: None,
             clock: None,
+            lag: Duration::ZERO,
         }
     }
 }
@@ -261,6 +265,13 @@ impl Options {
     /// Runs the servers by a wall clock that is so many seconds ahead of the machine's, or behind it.
     pub fn clock_off(mut self, seconds: i64) -> Self {
         self.clock = Some(WrongClock(seconds));
+        self
+    }
+
+    /// Lets those servers of an ensemble on loopback that follow at the start hear the others late: the first by this much, each
+    /// later one by half of what the one before it does. Who reads there reads what was so, until it syncs.
+    pub fn lag(mut self, lag: Duration) -> Self {
+        self.lag = lag;
         self
     }
 
@@ -330,6 +341,8 @@ pub struct Apache {
     servers: Vec<Server>,
     distribution: Distribution,
     options: Options,
+    /// Between servers of which some lag.
+    ways: Option<Ways>,
     _dir: TempDir,
 }
 
@@ -373,6 +386,12 @@ impl Apache {
         let ports = (0..size).map(|_| Ports::free()).collect::<Result<Vec<_>, _>>()?;
         let mut servers = Vec::new();
         let place = |index| options.place(index);
+        let ways = match options.lag.is_zero() {
+            true => None,
+            false => Some(
+                Ways::new(size).map_err(io_error("starting threads for the ways between servers in", dir.path()))?,
+            ),
+        };
         for (index, own) in ports.iter().enumerate() {
             let home = dir.path().join(index.to_string());
             let data = home.join("data");
@@ -384,6 +403,12 @@ impl Apache {
             if size > 1 {
                 for (number, Ports { quorum, election, .. }) in (1..).zip(&ports) {
                     let ip = place(number - 1).ip;
+                    let quorum = match &ways {
+                        Some(ways) if number - 1 != index => ways
+                            .open(index, (ip, *quorum).into())
+                            .map_err(io_error("listening between servers of", dir.path()))?,
+                        _ => *quorum,
+                    };
                     config += &format!("server.{number}={ip}:{quorum}:{election}\n");
                 }
                 write(&data.join("myid"), &(index + 1).to_string())?;
@@ -393,12 +418,20 @@ impl Apache {
             let server = Server::new(home, own.client).on(place(index).ip);
             servers.push(if options.disk.is_some() { server.mounted("data") } else { server });
         }
-        let apache = Self { servers, distribution: distribution.clone(), options: options.clone(), _dir: dir };
+        let apache = Self { servers, distribution: distribution.clone(), options: options.clone(), ways, _dir: dir };
         for server in 0..size {
             apache.launch(server)?;
         }
         for server in 0..size {
             apache.wait_serving(server)?;
+        }
+        if apache.ways.is_some() {
+            let leader = apache.leader()?;
+            let mut lag = options.lag;
+            for follower in (0..size).filter(|server| *server != leader) {
+                apache.lag(follower, lag);
+                lag /= 2;
+            }
         }
         Ok(apache)
     }
@@ -574,6 +607,14 @@ impl Apache {
         let answer = self.word(server, "mntr")?;
         let figures = answer.lines().filter_map(|line| line.split_once('\t'));
         Ok(figures.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// From now on a server hears the others so late that follow or lead it.
+    ///
+    /// # Panics
+    /// If none was to lag when they were started ([`Options::lag`]).
+    pub fn lag(&self, server: usize, lag: Duration) {
+        self.ways.as_ref().expect("started with ways between the servers").set(server, lag);
     }
 
     /// Delays every fsync of the servers that run now by `delay`, until the result is dropped.

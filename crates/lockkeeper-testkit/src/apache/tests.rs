@@ -114,6 +114,30 @@ fn a_slow_disk_delays_a_write_until_it_is_let_go() {
     open_session(&apache);
 }
 
+/// A server that hears its leader late shows what was so, and behind a sync what is so.
+#[cfg(feature = "real-servers")]
+#[test]
+fn who_asks_a_server_that_lags_reads_what_was_so_until_it_syncs() {
+    use zookeeper_client as zk;
+
+    let apache = Apache::ensemble(3, Options::default().lag(Duration::from_millis(300))).unwrap();
+    let leader = apache.leader().unwrap();
+    let laggard = (0..3).find(|server| *server != leader).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let at = async |server| zk::Client::connect(&apache.addr(server).to_string()).await.unwrap();
+        let (writer, reader) = (at(leader).await, at(laggard).await);
+        for path in ["/first", "/second"] {
+            let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+            writer.create(path, b"", &options).await.unwrap();
+            assert_eq!(reader.check_stat(path).await.unwrap(), None, "{path} is there already");
+            reader.sync(path).await.unwrap();
+            assert!(reader.check_stat(path).await.unwrap().is_some(), "{path} is not there behind a sync");
+        }
+        apache.lag(laggard, Duration::ZERO);
+    });
+}
+
 /// Opens a session with a hand-written ConnectRequest; how long the answer took.
 #[cfg(feature = "real-servers")]
 fn open_session(apache: &Apache) -> Duration {
