@@ -6,10 +6,11 @@
 
 use std::future::IntoFuture;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
-use lockkeeper_core::{LockPath, Loss};
+use lockkeeper_core::{LockPath, Loss, Trust};
 use tokio::sync::oneshot;
 
 use crate::ensemble::{Done, Ensemble, Fault, Kind, Step, Undone};
@@ -186,13 +187,21 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
             lost = lost(holds) => return Err(gone(lost)),
         };
         let Some(Bonds { checks, of }) = bonds else { continue };
-        let transaction = ensemble.transact(checks.iter().chain(steps).cloned().collect());
-        let sent = session.now();
+        let mut transaction = ensemble.transact(checks.iter().chain(steps).cloned().collect());
+        let (sent, trusted) = (session.now(), trusted_until(holds));
         let done = tokio::select! {
             biased;
-            done = transaction => done,
-            // It may be under way still. If it gets there, the ensemble judges it; but nobody waits for that.
-            lost = lost(holds) => return Err(WriteError::Unknown { path: lost.path.clone() }),
+            done = &mut transaction => done,
+            // It may be under way still. If it gets there, the ensemble judges it; but nobody waits for that, unless the session
+            // lives as far as one knows: then the reply comes right behind the news.
+            lost = lost(holds) => {
+                let unknown = WriteError::Unknown { path: lost.path.clone() };
+                if lost.loss() != Some(Loss::Removed) {
+                    return Err(unknown);
+                }
+                let left = trusted.saturating_sub(session.now());
+                tokio::time::timeout(left, transaction).await.map_err(|_| unknown)?
+            }
         };
         let Undone { step, fault } = match done {
             Ok(done) => {
@@ -221,6 +230,15 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
             }
         }
     }
+}
+
+/// Until when all of them could be trusted without another proof, on the session's clock.
+fn trusted_until(holds: &[Arc<Hold>]) -> Duration {
+    let until = |hold: &Arc<Hold>| match hold.trust() {
+        Trust::Held { until } | Trust::Suspected { until } => until,
+        Trust::Lost(_) => Duration::ZERO,
+    };
+    holds.iter().map(until).min().unwrap_or(Duration::ZERO)
 }
 
 /// What the holds stand on now; `None` where that changed while it was looked at.
