@@ -1,7 +1,7 @@
 //! Questions about locks: which there are, who holds them, who waits.
 //!
-//! Answers are a listing and the reads that follow it: true of the moment of the listing, a moment ago. Nothing here
-//! changes a node, but for what a person asks to be broken (`breaking`).
+//! Answers are a sync, a listing behind it and the reads that follow: true of a moment since the question, however far this
+//! session's server lags behind the leader. Nothing here changes a node, but for what a person asks to be broken (`breaking`).
 
 mod breaking;
 mod copy;
@@ -16,7 +16,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::future;
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
     AttemptId, Class, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, Revocation,
@@ -25,7 +24,7 @@ use lockkeeper_core::{
 use serde::{Serialize, Serializer};
 
 use crate::Error;
-use crate::ensemble::{Children, Ensemble, Fault, Node, Watcher};
+use crate::ensemble::{Children, Ensemble, Fault, Node, Watcher, synced};
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
 
@@ -204,6 +203,10 @@ impl LockInfo {
 }
 
 /// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`].
+///
+/// What it tells was so at some moment since it was asked: the server of its session first catches up with the leader, which takes
+/// their round trip, not one more of the client's. A server without a majority cannot, and does not answer from what it has: the call
+/// waits until that server notices and closes the connection (seconds), and ends with [`Error::ConnectionLost`].
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub(crate) keeper: Lockkeeper,
@@ -214,17 +217,19 @@ impl Admin {
         Admin { keeper }
     }
 
-    /// Who holds the lock at `path` and who waits for it, in order. One listing, then one read a contender, in flight together;
-    /// one of the path, for its permits or its record, where nobody contends.
+    /// Who holds the lock at `path` and who waits for it, in order. A sync and a listing in flight together, then one read a
+    /// contender, those too; one of the path, for its permits or its record, where nobody contends.
     ///
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// [`Error::NoSuchLock`] if the path has no node; a lock whose node exists with nobody at it is an answer.
+    /// [`Error::ConnectionLost`] where there is no majority; otherwise a refusal by the server, or no server.
     pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
         let path = LockPath::parse(path)?;
         let shown = self.on_session(move |ensemble| async move {
-            let names = ensemble.list(path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?.names;
+            let listed = synced(&*ensemble, path.as_str(), ensemble.list(path.as_str())).await;
+            let names = listed.map_err(|fault| refused(path.as_str(), fault))?.names;
             let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
             if info.is_quiet()
                 && let Ok(seen) = ensemble.read(path.as_str()).await
@@ -236,13 +241,14 @@ impl Admin {
             }
             Ok(info)
         });
-        let (info, epoch) = future::try_join(shown, self.token_epoch()).await?;
-        Ok(info.in_epoch(epoch))
+        let info = shown.await?;
+        Ok(info.in_epoch(self.known_epoch().await?))
     }
 
     /// The locks at and below `root`, which may be `/`, that somebody holds or waits for, by path.
     ///
-    /// Walks the tree: one listing a node, and the reads of [`Admin::show`]; so one read more for each node that is no queue. A root that does not exist has no locks.
+    /// Walks the tree behind one sync: one listing a node, and the reads of [`Admin::show`]; so one read more for each node that is no
+    /// queue. A root that does not exist has no locks.
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
@@ -251,17 +257,11 @@ impl Admin {
         let root = if root == "/" { root.to_owned() } else { LockPath::parse(root)?.to_string() };
         let listed = self.on_session(move |ensemble| async move {
             let (mut found, mut quiet) = (Vec::new(), Vec::new());
-            let mut level = vec![root];
+            // What a session reads later is no older.
+            let mut listings = vec![(root.clone(), synced(&*ensemble, &root, ensemble.list(&root)).await)];
             for _ in 0..MAX_DEPTH {
-                let listings = stream::iter(std::mem::take(&mut level))
-                    .map(|path| {
-                        let listing = ensemble.list(&path);
-                        async move { (path, listing.await) }
-                    })
-                    .buffered(READS_IN_FLIGHT)
-                    .collect::<Vec<_>>()
-                    .await;
-                for (path, listed) in listings {
+                let mut level = Vec::new();
+                for (path, listed) in std::mem::take(&mut listings) {
                     match listed {
                         // Gone since its parent was listed, or a root nobody made yet.
                         Err(Fault::NoNode) => {}
@@ -285,11 +285,20 @@ impl Admin {
                 if level.is_empty() {
                     break;
                 }
+                listings = stream::iter(level)
+                    .map(|path| {
+                        let listing = ensemble.list(&path);
+                        async move { (path, listing.await) }
+                    })
+                    .buffered(READS_IN_FLIGHT)
+                    .collect()
+                    .await;
             }
             found.sort_by(|a, b| a.path.cmp(&b.path));
             Ok(found)
         });
-        let (found, epoch) = future::try_join(listed, self.token_epoch()).await?;
+        let found = listed.await?;
+        let epoch = self.known_epoch().await?;
         Ok(found.into_iter().map(|info| info.in_epoch(epoch)).collect())
     }
 
@@ -327,7 +336,7 @@ impl Admin {
 
 /// The changes of one lock. Made by [`Admin::follow`].
 ///
-/// Watches the lock's children, so every coming and going wakes it: meant for a person who looks, not for a fleet.
+/// Watches the lock's children, so every coming and going wakes it, and costs a sync: meant for a person who looks, not for a fleet.
 pub struct Follow {
     admin: Admin,
     path: Result<LockPath, lockkeeper_core::PathError>,
@@ -353,7 +362,8 @@ impl Follow {
         let (info, watcher, known) = self
             .admin
             .on_session(move |ensemble| async move {
-                let (names, watcher) = match ensemble.list_and_watch(&path).await {
+                // Always: the session may be a new one since the last look.
+                let (names, watcher) = match synced(&*ensemble, &path, ensemble.list_and_watch(&path)).await {
                     Ok((names, watcher)) => (names, Some(watcher)),
                     Err(fault) => return Err(refused(&path, fault)),
                 };
@@ -364,7 +374,7 @@ impl Follow {
             .await?;
         self.watcher = watcher;
         self.known = known;
-        Ok(info.in_epoch(self.admin.token_epoch().await?))
+        Ok(info.in_epoch(self.admin.known_epoch().await?))
     }
 }
 

@@ -295,6 +295,14 @@ pub trait Ensemble: Send + Sync + 'static {
     fn sync(&self, path: &str) -> Reply<()>;
 }
 
+/// A read of what is so by now, whoever wrote it: this session's server may lag behind the leader, and would tell what was so.
+///
+/// The sync leaves before the read, in the same flight, so it costs the server's way to the leader and none of the client's more.
+pub(crate) async fn synced<T>(ensemble: &dyn Ensemble, path: &str, read: Reply<T>) -> Result<T, Fault> {
+    let (synced, seen) = tokio::join!(biased; ensemble.sync(path), read);
+    synced.and(seen)
+}
+
 fn unsupported<T: Send + 'static>(path: &str) -> Reply<T> {
     tracing::debug!(path, "nodes cannot be copied here");
     Box::pin(std::future::ready(Err(Fault::Unsupported)))

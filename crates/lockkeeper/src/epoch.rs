@@ -115,12 +115,25 @@ impl LockInfo {
 }
 
 impl Admin {
-    /// The epoch that new tokens are of: 0 unless somebody has raised it. No round trip in a session that has given out a lock.
+    /// The epoch that new tokens are of: 0 unless somebody has raised it by now. One round trip, and its server's to the leader.
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// [`Error::TokenEpoch`] if the node that states it cannot be read; or no server.
     pub async fn token_epoch(&self) -> Result<TokenEpoch, Error> {
+        let keeper = self.keeper.clone();
+        self.keeper
+            .run(async move {
+                let (session, ensemble) = keeper.session(None).await?;
+                // Behind it, this session has heard that there is another one.
+                ensemble.sync("/").await.map_err(|fault| refused(NODE, fault))?;
+                session.epoch().await
+            })
+            .await
+    }
+
+    /// The same as far as the session has heard: as of now for who asks behind a sync. No round trip but for a session just opened.
+    pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, Error> {
         let keeper = self.keeper.clone();
         self.keeper.run(async move { keeper.session(None).await?.0.epoch().await }).await
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::Error;
 use crate::admin::{Admin, ContenderInfo, refused};
 use crate::driver::passed;
-use crate::ensemble::{Ensemble, Fault, Node};
+use crate::ensemble::{Ensemble, Fault, Node, synced};
 use crate::helix::node::{LockNode, Stepped};
 use crate::keeper::wall_clock_ms;
 
@@ -51,7 +51,7 @@ impl Asked {
         &self.contender
     }
 
-    /// Waits for the answer, at most `timeout`. A watch, not polling; one read for each change of the node.
+    /// Waits for the answer, at most `timeout`. A watch, not polling; one sync and one read for each change of the node.
     ///
     /// Dropping the future leaves nothing behind; it may be called again.
     ///
@@ -63,8 +63,10 @@ impl Asked {
         self.admin
             .on_session(move |ensemble| async move {
                 let deadline = Instant::now().checked_add(timeout);
+                let at = contender.node_path(&path);
                 loop {
-                    let (node, changed) = match ensemble.read_and_watch(&contender.node_path(&path)).await {
+                    // The session may be another than that which asked, at a server that knows nothing of the node yet.
+                    let (node, changed) = match synced(&*ensemble, &at, ensemble.read_and_watch(&at)).await {
                         Ok(read) => read,
                         Err(Fault::NoNode) => return Ok(Answer::Released),
                         Err(fault) => return Err(refused(&path, fault)),
@@ -96,14 +98,13 @@ impl Asked {
 impl Admin {
     /// Asks all who hold the lock at `path` to let go, and says why: those it returns. Nobody holds it: none.
     ///
-    /// One sync, one listing, a read for each contender, and a read and a write for each holder. A holder that is asked twice hears one
+    /// What [`Admin::show`] costs, and a read and a write for each holder. A holder that is asked twice hears one
     /// request. Dropping the future may leave some of them asked.
     ///
     /// # Errors
     /// [`Error::NoSuchLock`] if the path has no node; [`Error::Refused`] where a node's makers know no such request, or an
     /// ACL forbids the write.
     pub async fn revoke(&self, path: &str, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
-        self.catch_up(path).await?;
         let holders = self.show(path).await?.holders;
         let mut asked = Vec::with_capacity(holders.len());
         for holder in holders {
@@ -117,22 +118,12 @@ impl Admin {
     /// # Errors
     /// [`Error::NoSuchLock`] if there is no such contender; else as [`Admin::revoke`].
     pub async fn revoke_node(&self, path: &str, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
-        self.catch_up(path).await?;
         let info = self.show(path).await?;
         let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
         match contender {
             Some(contender) => self.ask(path, contender, reason).await,
             None => Err(Error::NoSuchLock { path: format!("{path}/{node}") }),
         }
-    }
-
-    /// This session's server may be behind, and know nothing yet of who held the lock when it was asked for.
-    async fn catch_up(&self, path: &str) -> Result<(), Error> {
-        let path = LockPath::parse(path)?.to_string();
-        let synced = self.on_session(move |ensemble| async move {
-            ensemble.sync(&path).await.map_err(|fault| refused(&path, fault))
-        });
-        synced.await
     }
 
     async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, Error> {

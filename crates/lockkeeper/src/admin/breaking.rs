@@ -12,7 +12,7 @@ use tracing::warn;
 use super::journal::{self, Broken, Entry};
 use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, lease, records, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Step};
+use crate::ensemble::{Ensemble, Fault, Step, synced};
 use crate::helix::above;
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
@@ -63,7 +63,7 @@ impl Admin {
     /// Who was removed from locks at and below `root` by [`Admin::break_lock`] and [`Admin::evict`], the oldest first; of the last
     /// 224 to 256 entries in the ensemble, [`Admin::decisions`] included. `root` may be `/`.
     ///
-    /// Costs a listing and one read an entry, in flight together. Dropping the future leaves nothing behind.
+    /// Costs a sync and a listing in flight together, then one read an entry. Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// A refusal by the server, or no server.
@@ -189,9 +189,7 @@ struct Freed {
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
-    // This session's server may be behind: the two leave in one flight.
-    let (synced, listed) = tokio::join!(biased; ensemble.sync(path), ensemble.list(path));
-    let names = synced.and(listed).map_err(|fault| refused(path, fault))?.names;
+    let names = synced(ensemble, path, ensemble.list(path)).await.map_err(|fault| refused(path, fault))?.names;
     let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
     if lock.is_quiet() {
         // The one above first: then its version is no newer than the record.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::requests::TransferFacts;
 use super::{records, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Kind, Node, Step};
+use crate::ensemble::{Ensemble, Fault, Kind, Node, Step, synced};
 use crate::keeper::Lockkeeper;
 
 /// How often it is tried to write an entry.
@@ -110,12 +110,8 @@ pub(super) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
 
 /// Reads one entry, as of now or later than all this session has sent; `None` if it is not there.
 pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, Fault> {
-    // The session may have moved to a server that has not applied yet what was committed.
-    match ensemble.sync(ROOT).await {
-        Ok(()) | Err(Fault::NoNode) => {}
-        Err(fault) => return Err(fault),
-    }
-    match ensemble.read(&node(id)).await {
+    let path = node(id);
+    match synced(ensemble, &path, ensemble.read(&path)).await {
         Ok(seen) => Ok(parse(&seen)),
         Err(Fault::NoNode) => Ok(None),
         Err(fault) => Err(fault),

@@ -3,7 +3,7 @@
 use futures_util::stream::{self, StreamExt};
 
 use super::READS_IN_FLIGHT;
-use crate::ensemble::{Ensemble, Fault, Kind, Node};
+use crate::ensemble::{Ensemble, Fault, Kind, Node, synced};
 
 /// Makes the node above all records, and the one above that.
 pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), Fault> {
@@ -17,9 +17,9 @@ pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), Faul
     Ok(())
 }
 
-/// The names of all records; none where nobody has written any yet.
+/// The names of all records that stand by now; none where nobody has written any yet.
 pub(super) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, Fault> {
-    match ensemble.list(root).await {
+    match synced(ensemble, root, ensemble.list(root)).await {
         Err(Fault::NoNode) => Ok(Vec::new()),
         listed => Ok(listed?.names),
     }

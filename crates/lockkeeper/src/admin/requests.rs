@@ -92,8 +92,8 @@ fn node(id: &str) -> String {
 }
 
 impl Admin {
-    /// The decisions about locks at and below `root`, which may be `/`, that somebody waits for, the oldest first. One listing and one
-    /// read for each, in flight together.
+    /// The decisions about locks at and below `root`, which may be `/`, that somebody waits for, the oldest first. A sync and a
+    /// listing in flight together, then one read for each.
     ///
     /// Dropping the future leaves nothing behind.
     ///
@@ -138,7 +138,7 @@ impl Admin {
     /// What was decided about locks at and below `root`, which may be `/`, the oldest first: by people, by rules and by programs that
     /// were asked. Of the last 224 to 256 entries in the ensemble, [`Admin::broken`] included.
     ///
-    /// Costs a listing and one read an entry, in flight together. Dropping the future leaves nothing behind.
+    /// Costs a sync and a listing in flight together, then one read an entry. Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// A refusal by the server, or no server.

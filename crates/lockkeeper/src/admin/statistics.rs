@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admin, records, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Kind};
+use crate::ensemble::{Ensemble, Fault, Kind, synced};
 use crate::keeper::Lockkeeper;
 
 /// The node above all locks'.
@@ -61,7 +61,8 @@ fn node(path: &str) -> String {
 }
 
 impl Admin {
-    /// What the fleet has counted of the leased lock at `path`, by owner; `None` if nobody has counted it. One round trip.
+    /// What the fleet has counted of the leased lock at `path`, by owner; `None` if nobody has counted it. One round trip, and its
+    /// server's to the leader.
     ///
     /// Counted by lock objects with [`HelixLock::publish_statistics`](crate::helix::HelixLock::publish_statistics).
     /// Dropping the future leaves nothing behind.
@@ -71,7 +72,8 @@ impl Admin {
     pub async fn statistics(&self, path: &str) -> Result<Option<Statistics>, Error> {
         let path = LockPath::parse(path)?;
         self.on_session(move |ensemble| async move {
-            match ensemble.read(&node(path.as_str())).await {
+            let at = node(path.as_str());
+            match synced(&*ensemble, &at, ensemble.read(&at)).await {
                 Ok(seen) => Ok(Some(Stored::read(path.as_str(), &seen.data)?.statistics)),
                 Err(Fault::NoNode) => Ok(None),
                 Err(fault) => Err(refused(path.as_str(), fault)),

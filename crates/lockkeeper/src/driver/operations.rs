@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use lockkeeper_core::helix::Record;
 use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, PathRecord, Payload, Revocation, Testimony, Zxid};
 
-use crate::ensemble::{Children, Ensemble, Fault, Kind, Node, Reply, Step, Watcher, zxid_of};
+use crate::ensemble::{Children, Ensemble, Fault, Kind, Node, Reply, Step, Watcher, synced, zxid_of};
 
 /// The outcome of an operation.
 pub(super) enum Outcome {
@@ -122,12 +122,9 @@ impl Operations<'_> {
                 .boxed()
             }
             Command::Recover => {
-                let (sync, look) = (ensemble.sync(self.path), self.look(ensemble.list(self.path), false));
-                async move {
-                    let (synced, seen) = tokio::join!(biased; sync, look);
-                    Outcome::Listed(synced.and(seen).map(|seen| (seen, None)))
-                }
-                .boxed()
+                let (ensemble, path) = (ensemble.clone(), self.path.to_owned());
+                let look = self.look(ensemble.list(self.path), false);
+                async move { Outcome::Listed(synced(&*ensemble, &path, look).await.map(|seen| (seen, None))) }.boxed()
             }
             Command::Inspect { name } => ensemble
                 .read(&self.child(&name))

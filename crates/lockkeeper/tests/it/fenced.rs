@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::{FencedWritten, Loss, WriteError};
-use lockkeeper_testkit::proxy::{Cut, OpCode};
+use lockkeeper_testkit::proxy::{Cut, OpCode, Record, What};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
 use crate::support::{MARK, STEADY, World, eventually, for_every_kind, on_every_server};
@@ -11,6 +11,7 @@ use crate::support::{MARK, STEADY, World, eventually, for_every_kind, on_every_s
 for_every_kind!(
     a_fenced_write_is_one_transaction_while_the_lock_is_held,
     a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing,
+    a_fenced_write_under_way_when_the_node_goes_says_what_became_of_it,
     case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again,
 );
 
@@ -80,21 +81,43 @@ async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(wor
         let broken = async {
             write.caught().await;
             assert!(guard.is_held());
-            // What the holder would hear of it comes behind its own write.
-            let deaf = proxy.hold_watch_events();
             let node = if mark { format!("{}/{MARK}", world.lock()) } else { guard.node() };
+            // Of this it does not hear but by its own write.
+            proxy.on_watch_event().path(node.as_str()).replace_reply("");
             world.remove(&node).await;
             write.release();
-            deaf
         };
-        let (wrote, deaf) = tokio::join!(writing, broken);
+        let (wrote, ()) = tokio::join!(writing, broken);
         assert!(matches!(wrote, Err(WriteError::Lost { loss: Loss::Removed, .. })), "{wrote:?}");
         assert_eq!(read(world, &path).await, (String::new(), 0));
         assert_eq!(guard.loss(), Some(Loss::Removed), "what the ensemble said is known at once");
-        drop(deaf);
         drop(guard);
         world.queued(0).await;
     }
+}
+
+/// The news that the node has gone comes before the reply: it is waited for, for only the ensemble knows what was done.
+async fn a_fenced_write_under_way_when_the_node_goes_says_what_became_of_it(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let path = data(world, "data").await;
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let node = guard.node();
+    let looked = |record: &Record| matches!(&record.what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if *path == node);
+    eventually("its node is watched", async || proxy.records().iter().any(looked)).await;
+    let (news, reply, before) = (proxy.hold_watch_events(), proxy.on(OpCode::Multi).hold_reply(), proxy.counts());
+    world.remove(&node).await;
+    let told = async {
+        proxy.wait_until(|counts| counts.since(&before).requested.of(OpCode::Multi) == 1).await;
+        news.release();
+        reply.caught().await;
+        assert_eq!(guard.lost().await, Loss::Removed);
+        reply.release();
+    };
+    let writing = async { guard.fenced_write().set(&path, "stale").await };
+    let (wrote, ()) = tokio::join!(writing, told);
+    assert!(matches!(wrote, Err(WriteError::Lost { loss: Loss::Removed, .. })), "{wrote:?}");
+    assert_eq!(read(world, &path).await, (String::new(), 0));
 }
 
 /// One is asked for after the session has ended, one is under way when it ends. The same handle has a new session then; neither

@@ -70,6 +70,8 @@ async fn case_19_own_node_and_parent_deleted_is_an_eviction(world: &World) {
     list.release();
     match asked.await.unwrap() {
         Err(Error::Evicted { path, .. }) => assert_eq!(path, world.lock()),
+        // Its server may lag behind, and list what stood before: then the hold ends the same way.
+        Ok(guard) if !world.is_embedded() => assert_eq!(guard.lost().await, Loss::Removed),
         other => panic!("{other:?}"),
     }
     mutex.acquire().await.unwrap().release().await.unwrap();
@@ -80,9 +82,9 @@ async fn case_19_own_node_and_parent_deleted_is_an_eviction(world: &World) {
 async fn case_20_a_stale_release_spares_a_node_of_the_same_number(world: &World) {
     let proxy = world.proxy().await;
     let (stale, fresh) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
-    let old = world.mutex(&stale).acquire().await.unwrap();
     // The watch on its own node is late: it comes to stand on the other's, or on none.
-    let watch = proxy.on(OpCode::GetData).hold_request();
+    let watch = proxy.on(OpCode::GetData).path(format!("{}/", world.lock())).hold_request();
+    let old = world.mutex(&stale).acquire().await.unwrap();
     watch.caught().await;
     world.remove(&old.node()).await;
     world.remove(&world.lock()).await;

@@ -88,6 +88,37 @@ fn case_15_a_waiter_goes_on_when_apaches_server_is_back() {
     });
 }
 
+/// A follower that its leader has left alone goes on answering reads for a while, by what it knew. A question about a lock is not
+/// answered so.
+#[cfg(feature = "real-servers")]
+#[test]
+fn a_server_of_apaches_without_a_majority_tells_nobody_who_had_the_lock() {
+    use lockkeeper::Error;
+    use lockkeeper_testkit::apache::{Apache, Options};
+    block_on(async {
+        let started = tokio::task::spawn_blocking(|| {
+            let apache = Apache::ensemble(3, Options::default()).unwrap();
+            (apache.leader().unwrap(), std::sync::Arc::new(apache))
+        });
+        let (leader, apache) = started.await.unwrap();
+        let (alone, other) = ((leader + 1) % 3, (leader + 2) % 3);
+        let [holder, asker] = contention(&apache.addr(alone).to_string(), Kind::Native).await;
+        let guard = holder.mutex("/locks/nightly").acquire().await.unwrap();
+        assert_eq!(asker.admin().show("/locks/nightly").await.unwrap().holders.len(), 1);
+        let stopped = apache.clone();
+        tokio::task::spawn_blocking(move || [leader, other].map(|server| stopped.pause(server))).await.unwrap();
+        let answer = tokio::time::timeout(PATIENCE, asker.admin().show("/locks/nightly")).await.expect("no end of it");
+        assert!(matches!(answer, Err(Error::ConnectionLost { .. })), "{answer:?}");
+        [leader, other].into_iter().for_each(|server| apache.resume(server));
+        eventually("held again", async || guard.state() == HoldState::Held).await;
+        guard.release().await.unwrap();
+        assert_eq!(asker.admin().show("/locks/nightly").await.unwrap().holders, []);
+        for keeper in [holder, asker] {
+            keeper.close().await;
+        }
+    });
+}
+
 /// Case 14: a restarted server gives every session its full timeout again, so a holder that was away for as long as that
 /// keeps its lock if it comes back in time, and one that does not is out after one timeout more.
 #[test]
