@@ -61,7 +61,8 @@ pub(crate) fn run(addr: SocketAddr, pid: u32, shape: Shape, workload: Workload, 
     let mut callers = Vec::with_capacity(shape.connections);
     for number in 0..shape.connections {
         let caller = Caller::open(addr, number, shape.depth, workload)?;
-        epoll::add(&epoll, &caller.stream, EventData::new_u64(number as u64), EventFlags::IN)?;
+        // Edges, so that a connection is looked at once for each answer. One read takes all there is: epoll(7).
+        epoll::add(&epoll, &caller.stream, EventData::new_u64(number as u64), EventFlags::IN | EventFlags::ET)?;
         callers.push(caller);
     }
     let mut latencies: Vec<u32> = Vec::with_capacity(4 << 20);

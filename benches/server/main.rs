@@ -2,11 +2,13 @@
 //!
 //! `cargo bench -p lockkeeper-benches --bench server` prints medians over interleaved rounds, and behind each ratio how far it
 //! went from round to round: absolute figures are the machine's of the moment. Processor time an operation depends less on
-//! who else is busy. Every write waits for its fsync. Needs Java and Maven for Apache's side; `--beside PROGRAM` puts an earlier
+//! who else is busy. Every write waits for its fsync. Behind the table of both stands what the same client gets from sockets
+//! with no server behind them: floor.rs. Needs Java and Maven for Apache's side; `--beside PROGRAM` puts an earlier
 //! build of this very bench in its place. load.rs says what the client does to cost little.
 
 mod client;
 mod cpu;
+mod floor;
 mod load;
 mod side;
 
@@ -59,7 +61,13 @@ struct Args {
     /// The server in a process of its own.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
+    /// The raw floor in a process of its own, with so many threads.
+    #[arg(long, hide = true)]
+    serve_floor: Option<usize>,
 }
+
+/// With how many threads the floor is measured.
+const FLOORS: [usize; 2] = [1, 2];
 
 /// Everything that is measured under load.
 const ROWS: [(&str, Workload, Shape); 11] = {
@@ -86,10 +94,13 @@ fn main() -> Result<()> {
     if let Some(directory) = args.serve {
         return side::serve(directory);
     }
+    if let Some(threads) = args.serve_floor {
+        return floor::serve(threads);
+    }
     raise_descriptors();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!("{cores} cores shared with the client; Apache ZooKeeper {}; {} rounds", args.version, args.rounds);
-    println!("an append of 4 KiB with fdatasync here: p50 {:.0?}, p99 {:.0?}", floor(50)?, floor(99)?);
+    println!("an append of 4 KiB with fdatasync here: p50 {:.0?}, p99 {:.0?}", fsync(50)?, fsync(99)?);
     let wanted = |part: &str| args.parts.iter().any(|wanted| wanted == part);
     if wanted("load") {
         under_load(&args)?;
@@ -150,7 +161,11 @@ fn sides(args: &Args, heap_mib: u32) -> Result<Vec<Side>> {
 }
 
 fn under_load(args: &Args) -> Result<()> {
-    let sides = sides(args, 1024)?;
+    let mut sides = sides(args, 1024)?;
+    let servers = sides.len();
+    for threads in FLOORS {
+        sides.push(Side::floor(threads)?);
+    }
     let rows: Vec<_> = ROWS.into_iter().filter(|(name, ..)| name.contains(&args.only)).collect();
     let measure = |side: &Side, shape, workload, length| load::run(side.addr(), side.pid()?, shape, workload, length);
     for side in &sides {
@@ -174,25 +189,48 @@ fn under_load(args: &Args) -> Result<()> {
     println!("|---|---|---|---|---|---|---|---|");
     for ((name, ..), figures) in rows.iter().zip(&measured) {
         let cells = |cell: fn(&[Figures]) -> String| {
-            let cells: Vec<String> = figures.iter().map(|rounds| cell(rounds)).collect();
-            [cells[0].clone(), cells.get(1).cloned().unwrap_or_default()]
+            let mut cells = figures[..servers].iter().map(|rounds| cell(rounds));
+            [cells.next().unwrap_or_default(), cells.next().unwrap_or_default()]
         };
-        let ratio = match &figures[..] {
+        let ratio = match &figures[..servers] {
             [ours, theirs] => ratio(ours, theirs),
             _ => String::new(),
         };
         let [rate, their_rate] = cells(|rounds| thousands(middle(rounds, |f| f.rate)));
-        let [times, their_times] = cells(|rounds| {
-            let micros = |which: fn(&Figures) -> Duration| thousands(middle(rounds, |f| which(f).as_secs_f64() * 1e6));
-            format!("{}, {}", micros(|f| f.p50), micros(|f| f.p99))
-        });
-        let [cpu, their_cpu] = cells(|rounds| {
-            let micros = |which: fn(&Figures) -> Duration| middle(rounds, |f| which(f).as_secs_f64() * 1e6);
-            format!("{:.1} + {:.1}", micros(|f| f.server), micros(|f| f.client))
-        });
+        let [times, their_times] = cells(times);
+        let [cpu, their_cpu] = cells(processor);
         println!("| {name} | {rate} | {their_rate} | {ratio} | {times} | {their_times} | {cpu} | {their_cpu} |");
     }
+    for (threads, at) in FLOORS.into_iter().zip(servers..) {
+        println!(
+            "\n| the raw floor, threads: {threads} | a second | to {other} | here to it | p50 and p99, µs | CPU, it + client, µs |"
+        );
+        println!("|---|---|---|---|---|---|");
+        for ((name, ..), figures) in rows.iter().zip(&measured) {
+            let floor = &figures[at];
+            let rate = thousands(middle(floor, |f| f.rate));
+            let to_other = if servers > 1 { ratio(floor, &figures[1]) } else { String::new() };
+            println!(
+                "| {name} | {rate} | {to_other} | {} | {} | {} |",
+                ratio(&figures[0], floor),
+                times(floor),
+                processor(floor)
+            );
+        }
+    }
     Ok(())
+}
+
+/// Half of the requests and the 99th of a hundred are answered within these.
+fn times(rounds: &[Figures]) -> String {
+    let micros = |which: fn(&Figures) -> Duration| thousands(middle(rounds, |f| which(f).as_secs_f64() * 1e6));
+    format!("{}, {}", micros(|f| f.p50), micros(|f| f.p99))
+}
+
+/// Processor time of the server and of the client.
+fn processor(rounds: &[Figures]) -> String {
+    let micros = |which: fn(&Figures) -> Duration| middle(rounds, |f| which(f).as_secs_f64() * 1e6);
+    format!("{:.1} + {:.1}", micros(|f| f.server), micros(|f| f.client))
 }
 
 /// The ratio of the medians, and between which the rounds were.
@@ -237,7 +275,7 @@ fn restarts(args: &Args, sides: &mut [Side], end: impl Fn(&mut Side) -> Result<(
 }
 
 /// What the disk allows at most.
-fn floor(percentile: usize) -> Result<Duration> {
+fn fsync(percentile: usize) -> Result<Duration> {
     let mut file: File = tempfile::tempfile()?;
     let mut times = Vec::new();
     for _ in 0..300 {

@@ -1,5 +1,6 @@
-//! The two servers, each in a process of its own on a directory of the same disk.
+//! The servers, each in a process of its own, those that keep anything on a directory of the same disk.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,17 @@ const START: Duration = Duration::from_secs(120);
 
 /// A server that can be ended and started again on its data.
 pub(crate) enum Side {
-    Ours { program: PathBuf, directory: TempDir, running: Option<(Child, SocketAddr)> },
+    Ours {
+        program: PathBuf,
+        directory: TempDir,
+        running: Option<(Child, SocketAddr)>,
+    },
     Apache(Box<Apache>),
+    /// What answers without being a server.
+    Floor {
+        child: Child,
+        addr: SocketAddr,
+    },
 }
 
 impl Side {
@@ -37,10 +47,17 @@ impl Side {
         Ok(Self::Apache(Box::new(Apache::single(options)?)))
     }
 
+    /// The raw floor with so many threads; it is started once.
+    pub(crate) fn floor(threads: usize) -> Result<Self> {
+        let (child, addr) = spawn(&std::env::current_exe()?, ["--serve-floor".as_ref(), threads.to_string().as_ref()])?;
+        Ok(Self::Floor { child, addr })
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Ours { .. } => "ours",
             Self::Apache(_) => "Apache's",
+            Self::Floor { .. } => "the raw floor",
         }
     }
 
@@ -48,6 +65,7 @@ impl Side {
         match self {
             Self::Ours { running, .. } => running.as_ref().expect("it runs").1,
             Self::Apache(apache) => apache.addr(0),
+            Self::Floor { addr, .. } => *addr,
         }
     }
 
@@ -56,6 +74,7 @@ impl Side {
         match self {
             Self::Apache(apache) if gently => apache.stop(0),
             Self::Apache(apache) => apache.kill(0),
+            Self::Floor { .. } => anyhow::bail!("the floor is not ended"),
             Self::Ours { running, .. } => {
                 let Some((mut child, _)) = running.take() else { return Ok(()) };
                 if gently {
@@ -75,7 +94,10 @@ impl Side {
         let began = Instant::now();
         match self {
             Self::Apache(apache) => apache.launch(0)?,
-            Self::Ours { program, directory, running } => *running = Some(spawn(program, directory.path())?),
+            Self::Ours { program, directory, running } => {
+                *running = Some(spawn(program, ["--serve".as_ref(), directory.path().as_os_str()])?);
+            }
+            Self::Floor { .. } => anyhow::bail!("the floor is started once"),
         }
         let addr = self.addr();
         while !four_letter_word(addr, "srvr").is_ok_and(|answer| answer.contains("Mode:")) {
@@ -100,6 +122,7 @@ impl Side {
         let pid = match self {
             Self::Ours { running, .. } => running.as_ref().map(|(child, _)| child.id()),
             Self::Apache(apache) => apache.pid(0),
+            Self::Floor { child, .. } => Some(child.id()),
         };
         pid.context("it does not run")
     }
@@ -122,18 +145,17 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // Of ours nobody else takes care.
-        if let Self::Ours { running: Some((child, _)), .. } = self {
+        // Of these nobody else takes care.
+        if let Self::Ours { running: Some((child, _)), .. } | Self::Floor { child, .. } = self {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// This very program, or an earlier build of it, as the server.
-fn spawn(program: &Path, directory: &Path) -> Result<(Child, SocketAddr)> {
-    let mut child =
-        Command::new(program).arg("--serve").arg(directory).stdout(Stdio::piped()).spawn().context("starting ours")?;
+/// This very program, or an earlier build of it, as a server that says first where it is.
+fn spawn(program: &Path, args: [&OsStr; 2]) -> Result<(Child, SocketAddr)> {
+    let mut child = Command::new(program).args(args).stdout(Stdio::piped()).spawn().context("starting ours")?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
     let addr = line.trim().parse().with_context(|| format!("where ours serves, not {line:?}"))?;
