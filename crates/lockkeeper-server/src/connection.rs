@@ -1,8 +1,9 @@
 //! One TCP connection: frames from the socket to the engine, bytes from the outbox to the socket.
 //!
-//! Receiving and sending go on side by side in one task, so that a client that does not read cannot keep the server from
-//! hearing it, and one that does not speak cannot keep it from being told. Neither can slow down any other connection: the
-//! reader stops taking requests while too many answers wait, and the engine never waits for a socket.
+//! What a socket takes at once the engine sends; the rest waits here, beside what is still to be heard, so that a client that
+//! does not read cannot keep the server from hearing it, and one that does not speak cannot keep it from being told. Neither
+//! can slow down any other connection: the reader stops taking requests while too many answers wait, and the engine never
+//! waits for a socket.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -48,6 +49,8 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
     } else if outbox.is_closing() {
         Box::pin(farewell(&outbox, &mut read, &buffers)).await;
     }
+    // What was answered in this very turn, to one who has asked and closed.
+    outbox.send_now();
     outbox.hang_up();
     engine.borrow_mut().disconnected(id);
 }
@@ -188,9 +191,13 @@ impl Receiving {
         if self.greeting.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        let mut more = false;
+        let (mut heard, mut more) = (false, false);
         loop {
-            if !self.outbox.is_aborted() && matches!(self.outbox.poll_send(cx), Poll::Ready(Err(_))) {
+            // What is answered now the engine sends when all have been heard. Here goes what a socket has not taken then.
+            if (!heard || self.outbox.is_full())
+                && !self.outbox.is_aborted()
+                && matches!(self.outbox.poll_send(cx), Poll::Ready(Err(_)))
+            {
                 self.outbox.abort();
             }
             if self.outbox.is_closing() {
@@ -200,12 +207,13 @@ impl Receiving {
                 return Poll::Pending;
             }
             if more {
-                // One read a turn: others have something to say, too.
+                // One read a turn: others have something to say, too, and what was answered goes first.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // What has come goes out again in the same turn: sending comes next.
+            heard = true;
             if !self.rest.is_empty() && self.take_rest()? {
+                more = true;
                 continue;
             }
             match ready!(self.poll_receive(cx)) {

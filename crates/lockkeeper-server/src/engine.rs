@@ -102,6 +102,10 @@ pub(crate) struct Engine {
     durable: i64,
     /// Connections with frames that wait for a transaction, in order of transaction.
     waiting: VecDeque<(i64, ConnectionId)>,
+    /// Connections with something that may be sent at once.
+    sendable: Vec<Rc<Outbox>>,
+    /// Wakes the task that sends it.
+    pub(crate) send: Rc<Notify>,
     /// Wakes the task that hands batches to the disk.
     pub(crate) flush: Rc<Notify>,
     /// Told whenever a batch has become durable.
@@ -131,6 +135,8 @@ impl Engine {
             persistent,
             durable: machine.zxid(),
             waiting: VecDeque::new(),
+            sendable: Vec::new(),
+            send: Rc::default(),
             flush: Rc::default(),
             settled: Rc::default(),
             stopped: false,
@@ -389,6 +395,17 @@ impl Engine {
             }
         } else {
             self.counters.count_latency(1, Duration::ZERO, Duration::ZERO, Duration::ZERO);
+            if peer.outbox.note() {
+                self.sendable.push(Rc::clone(&peer.outbox));
+                self.send.notify_one();
+            }
+        }
+    }
+
+    /// Sends what need not wait for the disk, where a socket takes it at once.
+    pub(crate) fn send_all(&mut self) {
+        for outbox in self.sendable.drain(..) {
+            outbox.send_now();
         }
     }
 

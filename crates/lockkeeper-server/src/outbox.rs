@@ -127,7 +127,8 @@ pub(crate) struct Pushed {
 
 /// The sending side of a connection, between the engine and the connection's task.
 ///
-/// That task alone waits: for the socket, and for [`Outbox::wake`]. Whatever goes without waiting the engine may send, too.
+/// What goes without waiting the engine sends. The task sends the rest, for it alone waits: for the socket, and for
+/// [`Outbox::wake`].
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
@@ -142,6 +143,8 @@ pub(crate) struct Outbox {
     /// The connection's task, and whether it waits: while it runs it sees for itself what has changed.
     task: RefCell<Option<Waker>>,
     asleep: Cell<bool>,
+    /// The engine knows that there is something to send.
+    noted: Cell<bool>,
     pub(crate) sent: Cell<u64>,
     pub(crate) received: Cell<u64>,
 }
@@ -151,7 +154,7 @@ impl Outbox {
         Self { writer: RefCell::new(Some(writer)), buffers, ..Self::default() }
     }
 
-    /// Queues a frame that may go once `zxid` is durable, and answers what came in at `since`.
+    /// Queues a frame that may go once `zxid` is durable, and answers what came in at `since`. It is not sent by that.
     pub(crate) fn push(&self, zxid: i64, durable: i64, since: Duration, encode: impl FnOnce(&mut BytesMut)) -> Pushed {
         if self.is_closing() || self.muted.get() {
             return Pushed { bytes: 0, waits: false };
@@ -165,7 +168,6 @@ impl Outbox {
         let end = queue.taken + content.bytes.len() as u64;
         if zxid <= durable && content.marks.is_empty() {
             queue.released = end;
-            self.wake();
             return Pushed { bytes, waits: false };
         }
         match content.marks.back_mut() {
@@ -192,8 +194,14 @@ impl Outbox {
         released
     }
 
+    /// Whether the engine has still to note that something may be sent; it has until it sends.
+    pub(crate) fn note(&self) -> bool {
+        !self.noted.replace(true)
+    }
+
     /// Sends what may be sent and goes without waiting; the rest is for the connection's task.
     pub(crate) fn send_now(&self) {
+        self.noted.set(false);
         let full = self.is_full();
         let left = self.send_with(|writer, bytes| Poll::Ready(writer.try_send(bytes)));
         if full || self.is_closing() || !matches!(left, Poll::Ready(Ok(()))) {

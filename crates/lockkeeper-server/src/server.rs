@@ -335,6 +335,7 @@ impl Parts {
         if let Some(listener) = admin {
             tokio::task::spawn_local(admin::serve(Rc::clone(&engine), listener));
         }
+        let mut sending = tokio::task::spawn_local(send(Rc::clone(&engine)));
         let mut working = tokio::task::spawn_local({
             let engine = Rc::clone(&engine);
             // Of at least 1 ms, however the fields were set.
@@ -356,6 +357,7 @@ impl Parts {
         let farewell = tokio::select! {
             stop = obey(&engine, &mut commands) => stop,
             result = &mut flushing => return fail(result.unwrap_or(ServerError::Bug)),
+            _ = &mut sending => return fail(ServerError::Bug),
             _ = &mut working => return fail(ServerError::Bug),
         };
         engine.borrow_mut().stop();
@@ -449,6 +451,18 @@ async fn tick(engine: &RefCell<Engine>, interval: Duration) {
         } else {
             engine.borrow_mut().tick();
         }
+    }
+}
+
+/// Sends what has been answered when all who were ready have been heard, as [`flush`] gathers what has changed.
+///
+/// Sent one by one, each answer would meet a client that waits for it and asks again before the next one goes. Then each side
+/// wakes for every request or two, which costs both as much as the request.
+async fn send(engine: Rc<RefCell<Engine>>) {
+    let noted = Rc::clone(&engine.borrow().send);
+    loop {
+        noted.notified().await;
+        engine.borrow_mut().send_all();
     }
 }
 

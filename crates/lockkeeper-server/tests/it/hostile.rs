@@ -1,6 +1,7 @@
 //! Peers that are broken, slow, silent or malicious.
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use lockkeeper_server::{Config, Server};
@@ -114,6 +115,19 @@ fn a_client_that_never_reads_holds_up_nobody() {
         writer.ping();
         server.stats().sessions == 1 && server.stats().connections == 1
     });
+}
+
+/// The request and the end are there together when the server looks.
+#[test]
+fn whoever_asks_and_closes_at_once_is_answered() {
+    let server = server();
+    let mut client = Client::connect(server.addr());
+    wait(server.faults().freeze()).unwrap();
+    client.send(EXISTS, bytes().text("/").flag(false));
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    wait(server.faults().thaw()).unwrap();
+    assert_eq!(client.answer().error, 0);
+    client.expect_end();
 }
 
 #[test]
