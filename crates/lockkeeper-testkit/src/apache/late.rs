@@ -15,7 +15,12 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::process::POLL;
+
+/// How long a leader may take to listen: as long as a follower tries to reach one.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The ways between the servers of one ensemble.
 #[derive(Debug)]
@@ -69,7 +74,7 @@ impl Drop for Ways {
 }
 
 async fn carry(near: TcpStream, real: SocketAddr, lag: Arc<AtomicU64>) -> io::Result<()> {
-    let far = TcpStream::connect(real).await?;
+    let far = timeout(PATIENCE, reach(real)).await?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let ((mut said, hears), (heard, mut listens)) = (near.into_split(), far.into_split());
@@ -78,6 +83,17 @@ async fn carry(near: TcpStream, real: SocketAddr, lag: Arc<AtomicU64>) -> io::Re
         done = tokio::io::copy(&mut said, &mut listens) => done.map(drop),
         // What was heard before the end is still delivered.
         done = async { tokio::join!(hear(heard, sender, lag), deliver(hears, due)).1 } => done,
+    }
+}
+
+/// Connects as soon as somebody listens. A follower that is faster than its leader would try again, but it has a connection already,
+/// and one that ends would send it back to the election.
+async fn reach(real: SocketAddr) -> TcpStream {
+    loop {
+        if let Ok(far) = TcpStream::connect(real).await {
+            return far;
+        }
+        sleep(POLL).await;
     }
 }
 
