@@ -346,12 +346,12 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// What the lock looks like now, then after each change. A lock without a node looks empty.
+    /// What the lock looks like now, then after each change.
     ///
     /// Dropping the future leaves nothing behind; a change meanwhile is told by the next call.
     ///
     /// # Errors
-    /// As [`Admin::show`].
+    /// As [`Admin::show`]; a lock that has no node cannot be followed either.
     pub async fn next(&mut self) -> Result<LockInfo, Error> {
         let path = self.path.clone()?.to_string();
         if let Some(watcher) = &mut self.watcher {

@@ -51,7 +51,8 @@ async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     requested_by(world, "b").await;
     let asked = stored(world).await.request.unwrap().since_ms;
     let over = asked + SHORT.as_millis() as i64;
-    eventually("the cleanup timeout is over", async || super::server_time(world).await > over + 50).await;
+    // By more than the requestor may be wrong about the server's time: as long as a round trip was.
+    eventually("the cleanup timeout is over", async || super::server_time(world).await > over + 500).await;
     guard.release().await.unwrap();
     asking.granted().await.release().await.unwrap();
     assert_eq!(counted(&b), [1, 1, 1, 1]);
