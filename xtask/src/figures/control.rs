@@ -1,11 +1,14 @@
 //! Who is to blame for a time that is too long: what was measured, or a machine that gave nobody a turn.
 //!
 //! Beside each measurement of a time something else is measured that has nothing of ours in it, at the same moment. Nothing is
-//! subtracted. A miss is the machine's only where its control has missed the same limit too.
+//! subtracted. A miss is the machine's only where its control has missed the same limit too. Then the figure is void, and
+//! measured once more; so is one about the order of things that was not kept while nobody had a turn.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -43,6 +46,32 @@ pub(super) fn clock() -> Result<Process> {
     let mut clock = Process::start(&["tick"])?;
     clock.line()?;
     Ok(clock)
+}
+
+/// A thread that looks at the clock each millisecond, and how long it had no turn.
+pub(super) struct Stalls(Arc<AtomicU64>);
+
+impl Stalls {
+    /// From now until this is dropped.
+    pub(super) fn watch() -> Stalls {
+        let longest = Arc::new(AtomicU64::new(0));
+        let seen = Arc::downgrade(&longest);
+        std::thread::spawn(move || {
+            let mut last = Instant::now();
+            while let Some(longest) = seen.upgrade() {
+                let gap = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
+                longest.fetch_max(gap, Ordering::Relaxed);
+                last = Instant::now();
+                drop(longest);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Stalls(longest)
+    }
+
+    pub(super) fn longest(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// Times and their controls, each beside its own.
@@ -84,6 +113,11 @@ impl Times {
         self.late().0 == 0
     }
 
+    /// The machine itself has missed the limit.
+    pub(super) fn void(&self) -> bool {
+        self.late().1 > 0
+    }
+
     /// The controls in words, and what the machine is to blame for. `control` is what they are.
     pub(super) fn words(&self, control: &str) -> String {
         let mut words = format!(" ({control}: at most {:.2?})", self.most_of_controls());
@@ -122,6 +156,7 @@ mod tests {
         assert!(!times(&[(6, 5)]).kept());
         assert!(!times(&[(6, 1), (1, 6)]).kept(), "another's control excuses nobody");
         let loaded = times(&[(6, 7), (1, 1)]);
+        assert!(loaded.void() && !times(&[(6, 1), (1, 6)]).void());
         assert!(loaded.kept() && loaded.words("x").contains("1 of 2 late with their controls, MACHINE LOADED"));
     }
 }

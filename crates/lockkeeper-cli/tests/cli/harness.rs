@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::signal::unix::SignalKind;
@@ -175,8 +175,14 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
+    /// Sends it. When this returns after SIGSTOP every thread has stopped: until then one may still answer.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
+        if signal == Signal::STOP {
+            // NOWAIT: its end, should that come instead, is for `wait` to see.
+            let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(self.pid()), either).unwrap();
+        }
     }
 
     /// Ends its standard input.
