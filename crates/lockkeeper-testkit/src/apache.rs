@@ -33,7 +33,7 @@ pub use slow::SlowFsync;
 use crate::process::{self, POLL, Refused, Server, refused, tail};
 
 /// How long servers may take until they serve; measured: 0.3 s for one, 1 s for three on two cores.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(180);
 
 /// How often new ports are tried when another process was faster to take them.
 const PORT_TRIES: usize = 5;
@@ -547,7 +547,7 @@ impl Apache {
     /// Waits until a server leads; the only server of a [`single`](Apache::single) counts as leading.
     ///
     /// # Errors
-    /// [`Error::NoLeader`] after a minute.
+    /// [`Error::NoLeader`] after three minutes.
     pub fn leader(&self) -> Result<usize, Error> {
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
@@ -563,7 +563,7 @@ impl Apache {
     /// Waits until a server serves, alone or in its ensemble.
     ///
     /// # Errors
-    /// [`Error::Start`] with the end of its log, when it ends instead or takes more than a minute.
+    /// [`Error::Start`] with the end of its log, when it ends instead or takes more than three minutes.
     pub fn wait_serving(&self, server: usize) -> Result<(), Error> {
         let deadline = Instant::now() + START;
         let failed = |what: &str| Error::Start {
@@ -585,7 +585,7 @@ impl Apache {
                 return Err(failed("could not listen"));
             }
             if Instant::now() > deadline {
-                return Err(failed("does not serve after a minute"));
+                return Err(failed(&format!("does not serve after {START:?}")));
             }
             std::thread::sleep(POLL);
         }
