@@ -46,6 +46,12 @@ impl Scene {
         Arc::new(FileSink::new(self.dir.path().join("letters.jsonl")))
     }
 
+    /// Removes the node when the last attempt has left it: that goes on after the caller was told.
+    async fn end(self, world: &World) {
+        eventually("all have left", async || world.children(&self.path).await.is_empty()).await;
+        world.remove(&self.path).await;
+    }
+
     async fn letters(&self) -> Vec<Filed> {
         let read = self.sink().records().await.unwrap();
         assert_eq!(read.unreadable, Vec::<String>::new());
@@ -82,7 +88,7 @@ async fn what_is_never_granted_is_tried_as_often_as_said_and_kept_once(world: &W
     let Letter { first_ms, last_ms, waited_ms, .. } = letters[0].letter;
     assert!((2400..=last_ms - first_ms).contains(&waited_ms), "{waited_ms} of {}", last_ms - first_ms);
     holder.unlock().await.unwrap();
-    world.remove(&scene.path).await;
+    scene.end(world).await;
 }
 
 /// C-46: each attempt has a node of its own, and never are there two.
@@ -122,7 +128,7 @@ async fn between_attempts_there_is_no_node(world: &World) {
     drop(watcher);
     eventually("no other came", async || world.children(&scene.path).await.len() == 2).await;
     holder.unlock().await.unwrap();
-    world.remove(&scene.path).await;
+    scene.end(world).await;
 }
 
 /// C-48: granted in the second attempt, it is nowhere but done.
@@ -146,7 +152,7 @@ async fn what_succeeds_in_a_later_attempt_is_no_letter(world: &World) {
     assert!(guard.is_held());
     guard.release().await.unwrap();
     assert_eq!((asked.into_inner(), scene.letters().await), (2, vec![]));
-    world.remove(&scene.path).await;
+    scene.end(world).await;
 }
 
 /// C-49: one create and one delete; whoever wants more calls again.
@@ -164,7 +170,7 @@ async fn a_lock_call_is_one_attempt(world: &World) {
     eventually("its request is gone", came_and_went).await;
     assert_eq!(changes().await - before, 2);
     holder.unlock().await.unwrap();
-    world.remove(&scene.path).await;
+    scene.end(world).await;
 }
 
 async fn a_mistake_is_neither_tried_again_nor_kept(world: &World) {
@@ -189,7 +195,7 @@ async fn a_letter_that_cannot_be_kept_is_told(world: &World) {
     assert!(matches!(refused.letter, Kept::Failed(_)), "{refused:?}");
     assert!(refused.to_string().contains("not even kept: dead letters cannot be kept in file:"), "{refused}");
     holder.release().await.unwrap();
-    world.remove(&scene.path).await;
+    scene.end(world).await;
 }
 
 /// C-45: what another session may do better is tried again in one.
@@ -219,7 +225,7 @@ async fn an_ended_session_is_tried_again(world: &World) {
     outcome.unwrap();
     lock.unlock().await.unwrap();
     assert_eq!(scene.letters().await, []);
-    world.remove(&scene.path).await;
+    scene.end(world).await;
 }
 
 /// C-34, C-45: a lock that is lost while the work runs ends the work; nobody runs it again, and nobody says that it never began.
@@ -238,5 +244,5 @@ async fn what_was_begun_is_never_tried_again(world: &World) {
     let outcome = retrying.run(&Operation::unique(), &lock, work).await;
     assert!(matches!(outcome, Err(RunError::Lost(MonitorError::SessionExpired { .. }))), "{outcome:?}");
     assert_eq!((begun.into_inner(), scene.letters().await), (1, vec![]));
-    world.remove(&scene.path).await;
+    scene.end(world).await;
 }
