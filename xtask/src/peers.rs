@@ -5,42 +5,22 @@
 mod c;
 mod go;
 mod java;
+mod python;
 mod rust;
 mod served;
 
 use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Subcommand;
 use lockkeeper_testkit::apache::Distribution;
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
-use crate::programs::{self, Tests};
+use crate::programs::Tests;
 use crate::untested::fetched;
 
-pub(crate) use go::run as go;
-pub(crate) use java::zkcli;
-
-/// The release of Kazoo whose tests are run.
-const KAZOO: &str = "2.11.0";
-/// What its tests import.
-const KAZOO_NEEDS: [&str; 8] = [
-    "pytest>=8,<10",
-    "pytest-timeout>=2,<3",
-    "objgraph>=3,<4",
-    "pyjks",
-    "pyOpenSSL<25",
-    "gevent",
-    "eventlet",
-    "pure_sasl",
-];
-/// How many pass, as many as on Apache ZooKeeper 3.8.0. Fewer means that something was left out.
-const KAZOO_PASSES: u32 = 389;
-
-/// Puts one server of ours where the suite wants a cluster of Java's.
-const KAZOO_PLUGIN: &str = include_str!("peers/kazoo_one_server.py");
+pub(crate) use python::{NoPython, kazoo_python};
 
 /// The users that the suites' own servers have.
 const ACCOUNTS: &str =
@@ -51,6 +31,12 @@ pub(crate) enum Command {
     /// Runs Kazoo's tests; needs Python 3 with venv and a package index for pip.
     Kazoo {
         /// Arguments of pytest, such as -k TestLock; with them, any number of passes will do.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
+    /// Runs aiozk's tests; needs what Kazoo's need.
+    Aiozk {
+        /// Arguments of pytest, such as -k lock; with them, any number of passes will do.
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
@@ -100,19 +86,15 @@ pub(crate) const SCRIPTS: u64 = 2_000;
 /// The release of Apache's server that ours is compared with, request by request.
 pub(crate) const APACHE: &str = "3.9.5";
 
-/// There is no Python that can make a virtual environment.
-#[derive(Debug, thiserror::Error)]
-#[error("no Python 3 with venv: install it (Debian: apt-get install python3-venv) and try again")]
-pub(crate) struct NoPython;
-
 pub(crate) fn run(command: &Command) -> Result<()> {
     let sh = crate::shell()?;
     match command {
-        Command::Kazoo { arguments } => kazoo(&sh, arguments),
-        Command::Go { arguments } => go(&sh, arguments),
+        Command::Kazoo { arguments } => python::kazoo(&sh, arguments),
+        Command::Aiozk { arguments } => python::aiozk(&sh, arguments),
+        Command::Go { arguments } => go::run(&sh, arguments),
         Command::C { tests } => c::run(&sh, tests),
         Command::Rust { crates } => rust::run(&sh, crates),
-        Command::Zkcli => zkcli(&sh),
+        Command::Zkcli => java::zkcli(&sh),
         Command::Zookeeper { classes } => java::run(&sh, &java::ZOOKEEPER, classes),
         Command::Curator { classes } => java::run(&sh, &java::CURATOR, classes),
         Command::Apache { scripts } => apache(&sh, *scripts),
@@ -132,84 +114,6 @@ pub(crate) fn apache_release() -> Result<Distribution> {
     let (distribution, _home) =
         fetched(&format!("ZooKeeper {APACHE}, which comes from Maven Central"), Distribution::fetch(APACHE))?;
     Ok(distribution)
-}
-
-/// Runs Kazoo's tests against a server that the plugin starts, stops and starts again as they ask.
-pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
-    let target = target_dir(sh);
-    let home = target.join(format!("peers/kazoo-{KAZOO}"));
-    install_kazoo(sh, &home)?;
-    let command = programs::command(sh)?;
-    let plugin = home.join("plugin");
-    fs::create_dir_all(&plugin).with_context(|| format!("making {}", plugin.display()))?;
-    fs::write(plugin.join("kazoo_one_server.py"), KAZOO_PLUGIN).context("writing the plugin")?;
-    let accounts = plugin.join("accounts");
-    fs::write(&accounts, ACCOUNTS).context("writing the accounts")?;
-
-    let least = if arguments.is_empty() { KAZOO_PASSES } else { 0 };
-    let _suite = sh.push_dir(home.join(format!("kazoo-{KAZOO}")));
-    let python = home.join("venv/bin/python");
-    cmd!(
-        sh,
-        "{python} -m pytest -p kazoo_one_server -p no:cacheprovider -o log_cli=false -q -rfE --color=no --disable-warnings --tb=short --show-capture=no --timeout 120
-         kazoo/tests {arguments...}"
-    )
-    .env("PYTHONPATH", plugin)
-    .env("LOCKKEEPER", command)
-    .env("LOCKKEEPER_ACCOUNTS", accounts)
-    .env("LOCKKEEPER_LEAST_PASSES", least.to_string())
-    .run()
-    .context("Kazoo's tests do not all pass")
-}
-
-/// The Python that has Kazoo, installed if need be.
-pub(crate) fn kazoo_python(sh: &Shell) -> Result<PathBuf> {
-    let home = target_dir(sh).join(format!("peers/kazoo-{KAZOO}"));
-    install_kazoo(sh, &home)?;
-    let python = home.join("venv/bin/python");
-    if cmd!(sh, "{python} -c 'import kazoo'").quiet().ignore_stderr().run().is_err() {
-        let pip = home.join("venv/bin/pip");
-        cmd!(sh, "{pip} install --quiet --disable-pip-version-check kazoo=={KAZOO}").run()?;
-    }
-    Ok(python)
-}
-
-/// Fetches the suite and what it imports, once.
-fn install_kazoo(sh: &Shell, home: &Path) -> Result<()> {
-    let complete = home.join("complete");
-    if complete.exists() {
-        return Ok(());
-    }
-    need_python(sh)?;
-    // Whatever an interrupted attempt has left.
-    sh.remove_path(home)?;
-    sh.create_dir(home)?;
-    let (venv, needs) = (home.join("venv"), KAZOO_NEEDS);
-    cmd!(sh, "python3 -m venv {venv}").run()?;
-    let pip = venv.join("bin/pip");
-    let quiet = ["--quiet", "--disable-pip-version-check"];
-    let installed = cmd!(sh, "{pip} install {quiet...} {needs...}").run();
-    fetched("Kazoo, for pip cannot install what its tests import", installed)?;
-    let downloaded = cmd!(sh, "{pip} download {quiet...} --no-deps --no-binary kazoo kazoo=={KAZOO} -d {home}").run();
-    fetched("Kazoo, for pip cannot fetch it", downloaded)?;
-    let archive = home.join(format!("kazoo-{KAZOO}.tar.gz"));
-    cmd!(sh, "tar -xzf {archive} -C {home}").run()?;
-    sh.write_file(complete, "")?;
-    Ok(())
-}
-
-/// As root on Debian installs what is missing; otherwise says so.
-fn need_python(sh: &Shell) -> Result<()> {
-    let usable = || cmd!(sh, "python3 -c 'import venv, ensurepip'").quiet().ignore_stderr().run().is_ok();
-    if usable() {
-        return Ok(());
-    }
-    let installed = rustix::process::geteuid().is_root()
-        && cmd!(sh, "apt-get install --yes --quiet --no-install-recommends python3-venv").run().is_ok();
-    if !(installed && usable()) {
-        bail!(NoPython);
-    }
-    Ok(())
 }
 
 /// Where cargo puts what it builds.

@@ -41,7 +41,7 @@ struct Download {
 }
 
 /// Runs them; with arguments for `go test`, any number of passes will do.
-pub(crate) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
+pub(super) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     if cmd!(sh, "go version").quiet().ignore_stdout().ignore_stderr().run().is_err() {
         bail!("no Go on this machine: install it (Debian: apt-get install golang-go) and try again");
     }
