@@ -52,6 +52,10 @@ const AGAIN: usize = 3;
 /// A stall that spoils what is no time: half of what a holder has between its own end and that of its session.
 const STALLED: Duration = SESSION_TIMEOUT.checked_div(8).expect("8 is not 0");
 
+/// Those about the order of things, which a machine that stalls turns round. A stale write, or a node that nobody owns, no stall
+/// excuses.
+const ORDER: &str = "agh";
+
 /// A line of the table.
 struct Figure {
     letter: char,
@@ -102,7 +106,7 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
                 let figure = runtime.block_on(figure(letter, &bench));
                 let mut figure = figure.with_context(|| format!("figure {letter}"))?;
                 let stalled = stalls.longest();
-                figure.void |= !figure.kept && stalled > STALLED;
+                figure.void |= !figure.kept && ORDER.contains(letter) && stalled > STALLED;
                 eprintln!("{letter}: {} ({:.1?})", figure.measured, since.elapsed());
                 bench.ground.recover()?;
                 if left == 0 || !figure.void {

@@ -131,7 +131,13 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
     );
     let claim =
         "stopped until another holds, a holder says \"not held\" within 5 ms of SIGCONT, and its write is refused";
-    Ok(Figure { letter: 'b', claim: claim.into(), measured, kept: stale == 0 && looked.kept(), void: looked.void() })
+    Ok(Figure {
+        letter: 'b',
+        claim: claim.into(),
+        measured,
+        kept: stale == 0 && looked.kept(),
+        void: stale == 0 && looked.void(),
+    })
 }
 
 /// (f) SIGKILL.
