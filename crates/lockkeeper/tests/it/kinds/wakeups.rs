@@ -79,10 +79,10 @@ impl Line {
     }
 }
 
-/// What a line asked for, but for pings and the questions of [`Line::since`], one a session. Heartbeats are deletes, as
-/// releases are: so those are counted elsewhere.
+/// What a line asked for, but for pings and the questions of [`Line::since`], a sync and a listing a session. Heartbeats are
+/// deletes, as releases are: so those are counted elsewhere.
 fn asked(since: &Counts) -> u64 {
-    since.requested.total() - since.requested.of(OpCode::Ping) - since.requested.of(OpCode::Delete) - 4
+    since.requested.total() - since.requested.of(OpCode::Ping) - since.requested.of(OpCode::Delete) - 2 * 4
 }
 
 /// N-20, T-08, C-14: the same small number of events and requests for a line of a thousand as for one of ten.
