@@ -75,7 +75,6 @@ fn groups() -> Vec<Vec<Lane>> {
         vec![
             Lane::of(vec![
                 Step::chore("tests against one server and an ensemble", 15, "zookeeper test"),
-                Step::chore("tests on followers that lag", 8, "zookeeper test --lag 20ms"),
                 Step::chore("locks over TLS", 5, "tls"),
                 Step::chore("Kazoo's suite against the embedded server", 10, "peers kazoo"),
                 Step::chore("go-zookeeper's suite against the embedded server", 10, "peers go"),
