@@ -15,7 +15,7 @@ use crate::interop;
 const SESSION: &str = include_str!("zkcli.txt");
 
 /// Types the same session into ZooKeeper's command line on Apache's server and on ours, and compares what is printed.
-pub(crate) fn zkcli(sh: &Shell) -> Result<()> {
+pub(super) fn zkcli(sh: &Shell) -> Result<()> {
     let classpath = interop::build(sh, "suites")?;
     let distribution = super::apache_release()?;
     let theirs = Apache::single(Options::default().tick(Duration::from_secs(2)).distribution(distribution))?;
@@ -285,6 +285,7 @@ pub(super) const CURATOR: Suite = Suite {
     classes: &[
         "client.TestBackgroundStates",
         "client.TestResetConnectionWithBackgroundFailure",
+        "ensemble.TestEnsembleProvider",
         "imps.TestBlockUntilConnected",
         "imps.TestCompression",
         "imps.TestCompressionInTransactionNew",
@@ -292,14 +293,15 @@ pub(super) const CURATOR: Suite = Suite {
         "imps.TestCreate",
         "imps.TestCreateReturningStat",
         "imps.TestDelete",
+        "imps.TestEnabledSessionExpiredState",
         "imps.TestEnsureContainers",
         "imps.TestExistsBuilder",
         "imps.TestFailedDeleteManager",
         "imps.TestFramework",
         "imps.TestFrameworkBackground",
+        "imps.TestFrameworkEdges",
         "imps.TestMultiClient",
         "imps.TestNamespaceFacade",
-        "imps.TestNeverConnected",
         "imps.TestSetData",
         "imps.TestTempFramework",
         "imps.TestTransactionsNew",
@@ -333,6 +335,7 @@ pub(super) const CURATOR: Suite = Suite {
         "recipes.locks.TestInterProcessMultiMutex",
         "recipes.locks.TestInterProcessMutex",
         "recipes.locks.TestInterProcessReadWriteLock",
+        "recipes.locks.TestInterProcessSemaphore",
         "recipes.locks.TestInterProcessSemaphoreMutex",
         "recipes.locks.TestLockACLs",
         "recipes.locks.TestLockInternals",
@@ -349,21 +352,27 @@ pub(super) const CURATOR: Suite = Suite {
         "recipes.queue.TestLongNetworkPartition",
         "recipes.queue.TestQueueSharder",
         "recipes.queue.TestSimpleDistributedQueue",
+        "recipes.shared.TestSharedCount",
         "recipes.watch.TestPersistentWatcher",
-        "state.TestCircuitBreakingConnectionStateListener",
+        "schema.TestSchema",
         "state.TestConnectionStateManager",
     ],
-    left_out: &[("TestCuratorCacheEdges#testServerLoss", "needs an ensemble")],
+    left_out: &[
+        ("TestCuratorCacheEdges#testServerLoss", "needs an ensemble"),
+        ("TestFrameworkEdges#testProtectionWithKilledSession", "needs an ensemble"),
+    ],
     others: &[
         (
             "ask no server",
             &[
                 "imps.TestCleanState",
                 "imps.TestGzipCompressionProvider",
+                "imps.TestNeverConnected",
                 "recipes.cache.TestEventOrdering",
                 "recipes.locks.TestInterProcessMutexBase",
                 "recipes.queue.TestQueueItem",
                 "state.TestCircuitBreaker",
+                "state.TestCircuitBreakingConnectionStateListener",
             ],
         ),
         (
@@ -380,20 +389,9 @@ pub(super) const CURATOR: Suite = Suite {
             ],
         ),
         ("make the server in their own process fail", &["recipes.leader.TestLeaderSelectorEdges"]),
-        (
-            "have not been seen to end well: too slow for the machine that tried them, or a library is missing",
-            &[
-                "ensemble.TestEnsembleProvider",
-                "imps.TestEnabledSessionExpiredState",
-                "imps.TestFrameworkEdges",
-                "recipes.locks.TestInterProcessSemaphore",
-                "recipes.shared.TestSharedCount",
-                "schema.TestSchema",
-            ],
-        ),
     ],
     archives: &["curator-recipes", "curator-framework"],
-    passes: 448,
+    passes: 499,
 };
 
 /// Runs the classes, each in a process of its own: they leave behind what others stumble over.
