@@ -101,6 +101,16 @@ pub enum Trust {
     Lost(Loss),
 }
 
+impl Trust {
+    /// Until when it may be trusted without further proof, as time since the clock's origin; zero where it is lost.
+    pub const fn until(self) -> Duration {
+        match self {
+            Trust::Held { until } | Trust::Suspected { until } => until,
+            Trust::Lost(_) => Duration::ZERO,
+        }
+    }
+}
+
 /// Judges one session: fed with proofs that it lives, with what its connection does, and with time.
 ///
 /// A proof is a request that the leader has put in order with all others, on the word of a majority: a write, whether it

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
-use lockkeeper_core::{LockPath, Loss, Trust};
+use lockkeeper_core::{LockPath, Loss};
 use tokio::sync::oneshot;
 
 use crate::ensemble::{Done, Ensemble, Fault, Kind, Step, Undone};
@@ -234,11 +234,7 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
 
 /// Until when all of them could be trusted without another proof, on the session's clock.
 fn trusted_until(holds: &[Arc<Hold>]) -> Duration {
-    let until = |hold: &Arc<Hold>| match hold.trust() {
-        Trust::Held { until } | Trust::Suspected { until } => until,
-        Trust::Lost(_) => Duration::ZERO,
-    };
-    holds.iter().map(until).min().unwrap_or(Duration::ZERO)
+    holds.iter().map(|hold| hold.trust().until()).min().unwrap_or(Duration::ZERO)
 }
 
 /// What the holds stand on now; `None` where that changed while it was looked at.

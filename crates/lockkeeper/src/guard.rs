@@ -99,10 +99,7 @@ impl Holding {
     /// session's timeout while something is held, and counted from when that write was sent, by a clock that runs through
     /// suspend.
     pub fn valid_for(&self) -> Duration {
-        match self.trust() {
-            Trust::Held { until } | Trust::Suspected { until } => until.saturating_sub(self.hold.session().now()),
-            Trust::Lost(_) => Duration::ZERO,
-        }
+        self.trust().until().saturating_sub(self.hold.session().now())
     }
 
     /// The same, told apart. No round trip.

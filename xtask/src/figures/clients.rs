@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use tokio::task::JoinSet;
 use xshell::cmd;
 
-use super::control::{Times, clock};
+use super::control::{CONTROLS, Times, clock};
 use super::process::Process;
 use super::{Bench, Figure, most};
 
@@ -52,9 +52,6 @@ impl Stand {
     }
 }
 
-/// How many controls there are beside one that is stopped.
-const CONTROLS: usize = 3;
-
 /// One that stands on a lock, and the next in line.
 struct Pair {
     process: Process,
@@ -89,7 +86,6 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
 pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "stopped").await?;
     let gate = TokenGate::new();
-    // Several beside each: whether one gets its turn at once says little of the next.
     let controls = || (0..CONTROLS).map(|_| clock()).collect::<Result<Vec<_>>>();
     let mut clocks = pairs.iter().map(|_| controls()).collect::<Result<Vec<_>>>()?;
     for (pair, clocks) in pairs.iter().zip(&clocks) {

@@ -17,6 +17,9 @@ use lockkeeper_testkit::chaos::now;
 use super::most;
 use super::process::Process;
 
+/// How many controls there are beside a time: whether one gets its turn at once says little of the next.
+pub(super) const CONTROLS: usize = 3;
+
 /// A process that does nothing but read the clock; not for people.
 #[derive(Debug, Args)]
 pub(crate) struct Tick {}

@@ -9,7 +9,7 @@ use lockkeeper_testkit::chaos::SERVERS;
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinSet;
 
-use super::control::Times;
+use super::control::{CONTROLS, Times};
 use super::{Bench, Figure, most};
 
 /// (a) The holder is connected to a follower that goes on answering it, and that orders nothing any more.
@@ -186,9 +186,8 @@ pub(super) async fn black_hole(bench: &Arc<Bench>) -> Result<Figure> {
                     std::thread::sleep(LIMIT);
                     since.elapsed()
                 };
-                // Several: whether one gets its turn at once says little of the next.
                 std::thread::scope(|scope| {
-                    let all = [(); 3].map(|()| scope.spawn(sleep));
+                    let all = [(); CONTROLS].map(|()| scope.spawn(sleep));
                     all.map(|one| one.join()).into_iter().collect::<Result<Vec<_>, _>>().map(|all| most(&all))
                 })
             });
