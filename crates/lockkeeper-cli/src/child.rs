@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
 
@@ -120,14 +121,8 @@ impl Job {
         let mut preempted = false;
         let mut stopped = false;
         let lost = guard.lost();
-        let nearly = guard.nearly_lost(terms.grace);
-        let suspected = async {
-            match terms.on_suspect {
-                OnSuspect::Wait => std::future::pending().await,
-                OnSuspect::Stop => guard.changed(HoldState::Held).await,
-            }
-        };
-        tokio::pin!(lost, nearly, suspected);
+        let unreliable = unreliable(guard, &terms);
+        tokio::pin!(lost, unreliable);
         let status = loop {
             let deadline = kill_at.unwrap_or_else(Instant::now);
             tokio::select! {
@@ -150,7 +145,7 @@ impl Job {
                     let end = Instant::now() + grace;
                     kill_at = Some(kill_at.map_or(end, |before| before.min(end)));
                 }
-                state = nearest(&mut nearly, &mut suspected), if !stopped && loss.is_none() => {
+                state = &mut unreliable, if !stopped && loss.is_none() => {
                     // Where it is lost already, the word above comes next.
                     if !matches!(state, HoldState::Lost(_)) {
                         let left = valid_for(guard);
@@ -267,12 +262,25 @@ impl Job {
     }
 }
 
-/// Whichever comes first.
-async fn nearest(
-    nearly: &mut (impl Future<Output = HoldState> + Unpin),
-    suspected: &mut (impl Future<Output = HoldState> + Unpin),
-) -> HoldState {
-    select(nearly, suspected).await.factor_first().0
+/// Resolves when the command has to be stopped, with the state of the locks at that moment.
+///
+/// Judged by the trust of that moment: a heartbeat may be confirmed between the timer and this look, and then the command goes
+/// on. Dropping the future leaves nothing behind.
+async fn unreliable(guard: &MultiGuard, terms: &Terms) -> HoldState {
+    loop {
+        let suspected = async {
+            match terms.on_suspect {
+                OnSuspect::Wait => std::future::pending().await,
+                OnSuspect::Stop => guard.changed(HoldState::Held).await,
+            }
+        };
+        select(pin!(guard.nearly_lost(terms.grace)), pin!(suspected)).await;
+        let state = guard.state();
+        let suspected = terms.on_suspect == OnSuspect::Stop && state != HoldState::Held;
+        if suspected || valid_for(guard) <= terms.grace {
+            return state;
+        }
+    }
 }
 
 /// How long all of the locks can be relied on.

@@ -1,7 +1,7 @@
 //! How long a command may take to end when its lock can no longer be relied on, so that it is gone before anybody is let in.
 //!
 //! A hold may be relied on for three quarters of the session timeout from the servers' last answer, and they are asked every
-//! quarter. So while all is well there is always half of the timeout left, and a command that gets a third of it is told to end
+//! fifth. So while the servers answer there is always half of the timeout left, and a command that gets a third of it is told to end
 //! only when answers stay out for longer than a hiccup.
 
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Term {
             Term::Session(timeout) => (
                 format!(
                     "a grace of {told} does not fit into a session timeout of {}: a lock can be relied on for three quarters of \
-                     that from the servers' last answer, they are asked every quarter, and what is left of the rest when an \
+                     that from the servers' last answer, they are asked every fifth, and what is left of the rest when an \
                      answer is late is {limit}",
                     format_duration(timeout)
                 ),

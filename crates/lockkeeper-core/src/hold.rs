@@ -160,9 +160,22 @@ impl LinkClock {
         (self.timeout - self.timeout / 4) / 100 * 99
     }
 
-    /// How often to prove the session while something rests on it.
+    /// How often to send a heartbeat while something depends on the session.
+    ///
+    /// A fifth of the timeout, so that a session is fresh ([`LinkClock::is_fresh`]) at every moment while servers answer: a
+    /// heartbeat is valid for 0.74 of the timeout, and the next one is confirmed before the first is a quarter of the timeout old.
     pub fn heartbeat(&self) -> Duration {
-        self.timeout / 4
+        self.timeout / 5
+    }
+
+    /// Whether a hold that was granted at `granted` may be handed over at `now`: it starts with at least half of the timeout, or
+    /// with what a heartbeat leaves that was sent after the grant.
+    ///
+    /// The second case is for servers that take longer than a quarter of the timeout to answer: no heartbeat leaves half there.
+    pub fn is_fresh(&self, granted: Duration, now: Duration) -> bool {
+        let sent = self.until.saturating_sub(self.validity());
+        let left = self.until.saturating_sub(now);
+        self.link().state == LinkState::Up && !left.is_zero() && (left >= self.timeout / 2 || sent >= granted)
     }
 
     /// Until when the last proof is good, as time since the clock's origin.
@@ -254,6 +267,28 @@ mod tests {
             Trust::Lost(Loss::Unreachable),
             "also while the connection seems to stand"
         );
+    }
+
+    #[test]
+    fn a_hold_starts_with_half_of_the_timeout_or_with_a_heartbeat_of_its_own() {
+        let (mut clock, until) = proved();
+        let granted = at(101_000);
+        assert!(clock.is_fresh(granted, until - T / 2));
+        assert!(!clock.is_fresh(granted, until - T / 2 + at(1)), "an old heartbeat leaves too little");
+        // Sent before the grant, and confirmed late.
+        clock.proved(granted - at(1), granted + at(4_000));
+        assert!(!clock.is_fresh(granted, granted + at(4_000)));
+        clock.proved(granted, granted + at(4_000));
+        assert!(clock.is_fresh(granted, granted + at(4_000)), "slow servers: nothing fresher is possible");
+        clock.disconnected();
+        assert!(!clock.is_fresh(granted, granted + at(4_000)), "no server is connected");
+    }
+
+    #[test]
+    fn a_session_that_sends_heartbeats_is_always_fresh() {
+        let (clock, until) = proved();
+        let answer = T / 25;
+        assert!(clock.is_fresh(Duration::MAX, until - clock.validity() + clock.heartbeat() + answer));
     }
 
     #[test]

@@ -82,6 +82,7 @@ enum Wake {
     CallerGone,
     Requested(Request),
     LinkChanged,
+    Proved,
     Closing,
 }
 
@@ -90,8 +91,8 @@ struct Driver {
     session: Arc<Session>,
     contender: Contender,
     caller: Caller,
-    /// A grant that waits for the proof that the session lives.
-    granted: Option<Grant>,
+    /// A grant that waits for fresh trust in the session, and when it came, by the session's clock.
+    granted: Option<(Grant, Duration)>,
     /// The transaction that granted it, as a token without its epoch.
     granted_by: Option<FencingToken>,
     /// Until when the caller bears the connection's loss, while it is lost.
@@ -106,6 +107,8 @@ struct Driver {
     dependant: Option<Dependant>,
     /// Told when the change of its hold has happened that the caller asked for.
     changing: Option<oneshot::Sender<()>>,
+    /// When that change happened, by the session's clock, while it waits for fresh trust in the session.
+    changed_at: Option<Duration>,
     /// Told when the hold is proved; and when that request was sent.
     verifying: Vec<oneshot::Sender<Result<(), String>>>,
     asked_at: Duration,
@@ -141,6 +144,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         sent: Duration::ZERO,
         dependant: None,
         changing: None,
+        changed_at: None,
         verifying: Vec::new(),
         asked_at: Duration::ZERO,
         delays: Vec::new(),
@@ -162,6 +166,7 @@ impl Driver {
         let mut proof: Option<BoxFuture<'static, Result<(), Fault>>> = None;
         let mut watches: Vec<(String, Watcher)> = Vec::new();
         let mut link = self.session.link();
+        let mut proofs = self.session.proofs();
         let closing = self.session.closing();
         let mut close_seen = false;
         let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
@@ -178,16 +183,16 @@ impl Driver {
             while let Some(command) = self.contender.next_command() {
                 trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
                 match command {
-                    Command::Grant(grant) => self.granted = Some(grant),
+                    Command::Grant(grant) => self.granted = Some((grant, self.session.now())),
                     Command::Revoke => self.revoke(),
                     Command::Delay { name, delay } => self.delays.push((Instant::now() + delay.duration(), name)),
-                    Command::Upgraded => self.changed(),
+                    Command::Upgraded => self.changed_at = Some(self.session.now()),
                     Command::Reads { name } => {
                         if let Some(hold) = self.caller.hold() {
                             hold.moved_to(name.clone());
                         }
                         self.node = name;
-                        self.changed();
+                        self.changed_at = Some(self.session.now());
                     }
                     Command::End(end) => ended = Some(end),
                     Command::MakeParent { .. } if !self.attempt.create_parents => {
@@ -202,7 +207,7 @@ impl Driver {
                     }
                 }
             }
-            self.hand_over_if_proved();
+            self.hand_over_if_fresh();
             if proof.is_none() && !self.verifying.is_empty() {
                 proof = self.prove_the_hold();
             }
@@ -219,6 +224,7 @@ impl Driver {
                 biased;
                 () = closing.cancelled(), if !close_seen => Wake::Closing,
                 _ = link.changed() => Wake::LinkChanged,
+                _ = proofs.changed(), if self.granted.is_some() || self.changed_at.is_some() => Wake::Proved,
                 outcome = optional(&mut flight) => Wake::Outcome(outcome),
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
                 seen = optional(&mut look) => Wake::Looked(seen),
@@ -295,6 +301,8 @@ impl Driver {
                     let link = *link.borrow_and_update();
                     self.judge_link(link);
                 }
+                // Looked at above.
+                Wake::Proved => {}
                 Wake::Closing => {
                     close_seen = true;
                     self.lose(Loss::Closed);
@@ -304,16 +312,28 @@ impl Driver {
         }
     }
 
-    /// Gives a grant to the caller once the session is known to live: what was true when the node before vanished need not be
-    /// so when we hear of it. Whoever is next in line keeps the session proved, so that this does not take a round trip.
-    fn hand_over_if_proved(&mut self) {
+    /// Hands a grant, or a changed hold, over to the caller once the session is trusted afresh.
+    ///
+    /// The session may have expired since the node before was deleted, and its last heartbeat may be old: then the hold would
+    /// start with nearly nothing left, and its work would be stopped at once. The second in the queue sends heartbeats, so its
+    /// grant needs no round trip here. Others need one heartbeat.
+    fn hand_over_if_fresh(&mut self) {
         let next = self.contender.holds() || self.contender.place().is_some_and(|place| place.ahead <= 1);
         if next != self.dependant.is_some() {
             self.dependant = next.then(|| self.session.depend());
         }
-        if self.granted.is_some() && !self.contender.holds() {
+        if let Some(at) = self.changed_at {
+            if self.caller.hold().is_none_or(|hold| hold.loss().is_some()) {
+                (self.changed_at, self.changing) = (None, None);
+            } else if self.session.is_fresh(at) {
+                self.changed_at = None;
+                self.changed();
+            }
+        }
+        let Some(at) = self.granted.as_ref().map(|(_, at)| *at) else { return };
+        if !self.contender.holds() {
             self.granted = None;
-        } else if self.granted.is_some() && self.session.is_proved() {
+        } else if self.session.is_fresh(at) {
             let known = match self.attempt.permits {
                 // They have no token.
                 Some(_) => epoch::Known::Epoch(TokenEpoch::default()),
@@ -321,7 +341,7 @@ impl Driver {
             };
             match known {
                 epoch::Known::Epoch(epoch) => {
-                    let Some(Grant { name, token }) = self.granted.take() else { return };
+                    let Some((Grant { name, token }, _)) = self.granted.take() else { return };
                     self.granted_by = Some(token);
                     self.hand_over(Grant { name, token: token.in_epoch(epoch) });
                 }

@@ -95,7 +95,9 @@ impl Holding {
 
     /// For how long the lock may still be trusted without hearing from a server again: zero once it is lost. No round trip.
     ///
-    /// Each step of protected work should end within it. It is renewed by a write of the session every quarter of the
+    /// A hold starts with at least half of [`Holding::session_timeout`], if the servers answer within a quarter of it.
+    ///
+    /// Each step of protected work should end within it. It is renewed by a write of the session every fifth of the
     /// session's timeout while something is held, and counted from when that write was sent, by a clock that runs through
     /// suspend.
     pub fn valid_for(&self) -> Duration {
@@ -163,8 +165,9 @@ impl Holding {
     /// Waits until the lock may be trusted for no longer than `margin`, or is lost: when work that takes so long to stop has
     /// to be stopped, to be done before anybody else can be in.
     ///
-    /// While the servers answer, a hold may always be trusted for about half of [`Holding::session_timeout`]: choose a third of
-    /// that at most. Told like [`Holding::lost`], also if the library's own thread is stuck. The hold may recover afterwards.
+    /// While the servers answer, a hold may always be trusted for more than half of [`Holding::session_timeout`], from its grant
+    /// on: choose a third of that at most. Told like [`Holding::lost`], also if the library's own thread is stuck. Judged when
+    /// this resolves; the hold may recover afterwards.
     /// Dropping the future leaves nothing behind.
     pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
         if self.hold.is_ours() {
@@ -214,7 +217,7 @@ impl Holding {
 
     /// How late the caller's async runtime last ran a task that was ready, where the lock was acquired on one of tokio's.
     ///
-    /// Measured whenever the hold is renewed, a quarter of the session's timeout apart, and logged as a warning above a tenth of
+    /// Measured whenever the hold is renewed, a fifth of the session's timeout apart, and logged as a warning above a tenth of
     /// that timeout: who looks at a guard so late looks too late. No round trip.
     pub fn runtime_lag(&self) -> Option<Duration> {
         self.hold.is_ours().then(|| self.hold.session().runtime_lag())?

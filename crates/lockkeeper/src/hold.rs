@@ -409,16 +409,19 @@ impl Hold {
         early.retain(|(margin, told)| left > *margin && !told.is_closed());
     }
 
-    /// Resolves when it may be trusted for no longer than `margin`, or is lost. Dropping the future leaves nothing behind.
+    /// Resolves when it may be trusted for no longer than `margin`, or is lost. Judged when this resolves: a heartbeat that is
+    /// confirmed meanwhile makes it wait on. Dropping the future leaves nothing behind.
     pub(crate) async fn nearly_lost(&self, margin: Duration) {
-        let (told, warned) = oneshot::channel::<()>();
         let Some(ward) = self.ward.get() else { return self.nearly_lost_by_timer(margin).await };
-        self.early.lock().expect("held for a change only").push((margin, told));
-        ward.look_by(self.due());
-        tokio::select! {
-            biased;
-            () = self.lost.cancelled() => {}
-            _ = warned => {}
+        while !self.lost.is_cancelled() && self.ends().saturating_sub(self.session().now()) > margin {
+            let (told, warned) = oneshot::channel::<()>();
+            self.early.lock().expect("held for a change only").push((margin, told));
+            ward.look_by(self.due());
+            tokio::select! {
+                biased;
+                () = self.lost.cancelled() => {}
+                _ = warned => {}
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! How late the user's async runtime runs what is ready: a saturated one looks at its guards too late.
 //!
 //! Measured from outside: with each proof of the session, the library's thread hands the runtime a task that does nothing, and
-//! counts until it runs. So it costs one empty task a quarter of the session's timeout while something is held, and a runtime
+//! counts until it runs. So it costs one empty task a fifth of the session's timeout while something is held, and a runtime
 //! that does not run at all is noticed too.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -110,6 +110,8 @@ struct Life {
     dependants: AtomicUsize,
     /// Wakes the supervisor: somebody wants a proof.
     wanted: Notify,
+    /// Told of every heartbeat and write that was confirmed: for grants that wait for a younger one.
+    proofs: watch::Sender<()>,
     lag: Lag,
 }
 
@@ -128,7 +130,13 @@ impl Life {
         look(&self.link_clock.lock().expect("held for a look only"), self.clock.now())
     }
 
-    /// Whether a hold granted now could be trusted.
+    /// A heartbeat or another write that was sent at `sent` was confirmed just now.
+    fn prove(&self, sent: Duration) {
+        self.learn(|clock, now| clock.proved(sent, now));
+        self.proofs.send_replace(());
+    }
+
+    /// Whether the session may be trusted now, for however short a time.
     fn is_proved(&self) -> bool {
         self.look(|clock, now| clock.link().state == LinkState::Up && now < clock.until())
     }
@@ -168,9 +176,9 @@ impl Session {
         let Opened { ensemble, timeout, connection, anchor } = opened;
         let link_clock = LinkClock::connected(timeout);
         let link = watch::Sender::new(link_clock.link());
-        let (dependants, wanted) = (AtomicUsize::new(0), Notify::new());
+        let (dependants, wanted, proofs) = (AtomicUsize::new(0), Notify::new(), watch::Sender::new(()));
         let lag = Lag::default();
-        let life = Arc::new(Life { link_clock: Mutex::new(link_clock), clock, link, dependants, wanted, lag });
+        let life = Arc::new(Life { link_clock: Mutex::new(link_clock), clock, link, dependants, wanted, proofs, lag });
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
         let contenders = TaskTracker::new();
         info!(session = %ensemble.session(), timeout_ms = timeout.as_millis() as u64, "session opened");
@@ -248,17 +256,23 @@ impl Session {
 
     /// A write that was sent at `sent` was answered just now.
     pub(crate) fn proved(&self, sent: Duration) {
-        self.life.learn(|clock, now| clock.proved(sent, now));
+        self.life.prove(sent);
     }
 
-    /// Whether a hold granted now could be trusted. If not, a proof is on its way, and the link's next change tells.
-    pub(crate) fn is_proved(&self) -> bool {
-        let proved = self.life.is_proved();
-        if !proved {
+    /// Changes with every heartbeat and write that is confirmed.
+    pub(crate) fn proofs(&self) -> watch::Receiver<()> {
+        self.life.proofs.subscribe()
+    }
+
+    /// Whether a hold that was granted at `granted` may be handed over now ([`LinkClock::is_fresh`]). If not, and if the caller is a
+    /// [`Dependant`], a heartbeat is sent as soon as a server is connected, and [`Session::proofs`] tells when it is confirmed.
+    pub(crate) fn is_fresh(&self, granted: Duration) -> bool {
+        let fresh = self.life.look(|clock, now| clock.is_fresh(granted, now));
+        if !fresh {
             self.life.learn(LinkClock::tick);
             self.life.wanted.notify_one();
         }
-        proved
+        fresh
     }
 
     /// Wants the session proved at all times, until the value is dropped.
@@ -398,7 +412,7 @@ impl Supervisor {
                 () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => life.learn(LinkClock::tick),
                 outcome = async { beat.as_mut().expect("looked at before").1.as_mut().await }, if beat.is_some() => {
                     if let Some((sent, _)) = beat.take().filter(|_| outcome.is_ok()) {
-                        life.learn(|clock, now| clock.proved(sent, now));
+                        life.prove(sent);
                     }
                     life.lag.measure(life.clock, self.patience / 10);
                 }

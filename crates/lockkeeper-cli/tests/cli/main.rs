@@ -9,6 +9,7 @@ mod dlq;
 mod errors;
 mod fencing;
 mod harness;
+mod healthy;
 mod input;
 #[cfg(all(feature = "kafka", feature = "real-servers"))]
 mod kafka;

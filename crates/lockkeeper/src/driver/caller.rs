@@ -109,15 +109,15 @@ impl Driver {
                 self.contender.handle(Event::Leave);
             }
             Request::Downgrade(done) => {
-                self.changing = Some(done);
+                (self.changing, self.changed_at) = (Some(done), None);
                 self.contender.handle(Event::Ask(Ask::Downgrade));
             }
             Request::Upgrade(done) => {
-                self.changing = Some(done);
+                (self.changing, self.changed_at) = (Some(done), None);
                 self.contender.handle(Event::Ask(Ask::Upgrade));
             }
             Request::StayReader => {
-                self.changing = None;
+                (self.changing, self.changed_at) = (None, None);
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
             Request::Refuse(why) => {

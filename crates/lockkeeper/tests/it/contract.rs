@@ -4,5 +4,6 @@ mod asking;
 mod breaking;
 mod calling;
 mod granting;
+mod healthy;
 mod leaving;
 mod losing;

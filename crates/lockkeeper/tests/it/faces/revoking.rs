@@ -33,8 +33,8 @@ async fn case_57_a_holder_hears_who_asks_and_lets_go(world: &World) {
     assert!(guard.node().ends_with(&asked[0].contender().node));
     let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
     assert_eq!((heard.by.as_ref(), heard.reason.as_deref()), (Some(&owner), Some("deploying")));
-    // By a watch: whatever else might make it look takes a quarter of its session at least.
-    assert!(since.elapsed() < STEADY / 4, "told after {:?}", since.elapsed());
+    // By a watch: whatever else might make it look takes a fifth of its session at least.
+    assert!(since.elapsed() < STEADY / 5, "told after {:?}", since.elapsed());
     assert_eq!(guard.revocation_requested(), Some(heard));
     let shown = asker.admin().show(&world.lock()).await.unwrap();
     assert_eq!(shown.holders[0].message.as_deref(), Some("nightly"), "asking erases nothing");

@@ -41,8 +41,8 @@ async fn a_blocking_cleanup_stalls_nobody(world: &World) {
     let asked = Instant::now();
     let asking = ask(&lock(world, &other, "b").priority(1));
     eventually("the cleanup runs", async || started.load(Ordering::Relaxed)).await;
-    // By a watch: whatever else might make it look takes a quarter of its session at least.
-    assert!(asked.elapsed() < STEADY / 4, "told after {:?}", asked.elapsed());
+    // By a watch: whatever else might make it look takes a fifth of its session at least.
+    assert!(asked.elapsed() < STEADY / 5, "told after {:?}", asked.elapsed());
     // The same session, the same thread.
     for _ in 0..5 {
         one.mutex(&world.path("other")).acquire().await.unwrap().release().await.unwrap();
