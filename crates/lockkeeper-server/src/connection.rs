@@ -25,8 +25,8 @@ use crate::faults;
 use crate::machine::{ConnectionId, Identity};
 use crate::outbox::{Buffers, Outbox, READ_BYTES};
 use crate::transport::{self, Opened, Reader, Writer};
-use crate::wire::{self, jute::Malformed};
 use crate::words;
+use lockkeeper_wire::{frame, jute::Malformed};
 
 /// A connection must show what it is within this, as with ZooKeeper.
 const GREETING: Duration = Duration::from_secs(10);
@@ -261,7 +261,7 @@ impl Receiving {
         let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, "a frame that is not of the protocol");
         let mut taken = 0;
         while !self.is_held_up()
-            && let Some(frame) = wire::first_frame(&received[taken..], self.max_frame).map_err(malformed)?
+            && let Some(frame) = frame::first(&received[taken..], self.max_frame).map_err(malformed)?
         {
             taken += 4 + frame.len();
             self.take(frame).map_err(malformed)?;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use lockkeeper_wire::{OpCode, PING_XID, Request, jute::Malformed, request, request::Packet, response};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -23,15 +24,11 @@ use crate::account::Exchange;
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn, TxnOp};
-use crate::opcode::OpCode;
 use crate::outbox::{Buffers, Outbox, Waited};
 use crate::path;
-use crate::request::Request;
 use crate::stats::Counters;
 use crate::store::{Batch, Totals};
 use crate::transport::Writer;
-use crate::wire::jute::Malformed;
-use crate::wire::{self, Frame};
 
 /// An operation with a bug, to see what becomes of one.
 #[cfg(test)]
@@ -235,7 +232,7 @@ impl Engine {
         let now = self.clock.now();
         self.step_began = now.monotonic;
         if !std::mem::replace(&mut peer.greeted, true) {
-            let request = wire::connect_request(frame)?;
+            let request = request::decode_connect(frame)?;
             self.counters.count_request(OpCode::CreateSession.as_i32());
             peer.last = (0, OpCode::CreateSession.as_i32());
             peer.opened_session = request.session == 0;
@@ -259,25 +256,25 @@ impl Engine {
             self.carry_out();
             return Ok(());
         }
-        match wire::request(frame)? {
-            Frame::Auth { xid, scheme, auth } => {
+        match request::decode(frame)? {
+            Packet::Auth { xid, scheme, auth } => {
                 self.counters.count_request(OpCode::Auth.as_i32());
                 peer.last = (xid, OpCode::Auth.as_i32());
                 self.authenticate(id, xid, &scheme, &auth);
             }
-            Frame::Sasl { xid, token } => {
+            Packet::Sasl { xid, token } => {
                 self.counters.count_request(OpCode::Sasl.as_i32());
                 peer.last = (xid, OpCode::Sasl.as_i32());
                 self.sasl(id, xid, &token);
             }
-            Frame::Request { xid, opcode, request } => {
+            Packet::Request { xid, opcode, request } => {
                 self.counters.count_request(opcode);
                 peer.last = (xid, opcode);
                 if !peer.trusted {
                     self.answer_stranger(id, xid, &request);
                     return Ok(());
                 }
-                let xid = if request == Request::Ping { wire::PING_XID } else { xid };
+                let xid = if request == Request::Ping { PING_XID } else { xid };
                 self.stepping = true;
                 #[cfg(test)]
                 assert_ne!(opcode, PANICS_IN_TESTS);
@@ -353,14 +350,14 @@ impl Engine {
             match effect {
                 Effect::Committed(txn) => self.committed(&txn),
                 Effect::Connected { connection, response, has_read_only, zxid } => {
-                    self.send(connection, zxid, |out| wire::connect_response(out, &response, has_read_only));
+                    self.send(connection, zxid, |out| response::encode_connect(out, &response, has_read_only));
                 }
                 Effect::Reply { connection, xid, zxid, result } => {
-                    self.send(connection, zxid, |out| wire::reply(out, xid, zxid, &result));
+                    self.send(connection, zxid, |out| response::encode(out, xid, zxid, &result));
                 }
                 Effect::Event { connection, kind, path, event_zxid, zxid } => {
                     self.counters.events_sent.fetch_add(1, Relaxed);
-                    self.send(connection, zxid, |out| wire::event(out, event_zxid, kind, &path));
+                    self.send(connection, zxid, |out| response::encode_event(out, event_zxid, kind, &path));
                 }
                 Effect::Close { connection, reason } => self.close_for(connection, reason),
             }

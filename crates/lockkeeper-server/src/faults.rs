@@ -43,9 +43,9 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::engine::Engine;
 use crate::error::ServerError;
 use crate::machine::ConnectionId;
-use crate::opcode::OpCode;
 use crate::outbox::Outbox;
 use crate::server::Command;
+use lockkeeper_wire::OpCode;
 
 /// The faults of one server; from [`Server::faults`](crate::Server::faults).
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use lockkeeper_wire::{Acl, ConnectRequest, OpCode, frame, request, request::Packet, response};
 
 use self::rig::Target;
 use crate::account::{Accounts, Exchange};
@@ -20,10 +21,7 @@ use crate::error::ServerError;
 use crate::identity::Schemes;
 use crate::limits::Limits;
 use crate::machine::{ConnectionId, Effect, Machine, MachineConfig, Now, Tree};
-use crate::opcode::OpCode;
-use crate::request::{Acl, ConnectRequest};
 use crate::store::{self, Batch, DiskStore, State, fuzzing};
-use crate::wire::{self, Frame};
 
 /// What kinds of things a value is made of, its numbers and texts aside.
 fn shape(value: &impl Debug) -> u64 {
@@ -60,13 +58,13 @@ fn large(name: &'static str) -> Target {
 
 #[test]
 fn connect() {
-    rig::fuzz(&small("connect"), |input| shape(&wire::connect_request(input)));
+    rig::fuzz(&small("connect"), |input| shape(&request::decode_connect(input)));
 }
 
 #[test]
 fn request() {
     rig::fuzz(&large("request"), |input| {
-        let decoded = wire::request(input);
+        let decoded = request::decode(input);
         // Nothing of it is larger than the frame allows for, whatever its counts claim.
         assert!(format!("{decoded:?}").len() <= 1_000 + 100 * input.len());
         shape(&decoded)
@@ -95,7 +93,7 @@ fn frames() {
             buffer.extend_from_slice(now);
             rest = later;
             loop {
-                match wire::first_frame(&buffer, MOST).map(|frame| frame.map(<[u8]>::len)) {
+                match frame::first(&buffer, MOST).map(|frame| frame.map(<[u8]>::len)) {
                     Ok(Some(len)) => {
                         buffer.advance(4 + len);
                         lengths.push(len);
@@ -130,8 +128,8 @@ fn machine() {
                 let hello = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
                 machine.connect(connection, &hello, [7; 16], now, &mut effects);
             }
-            match wire::request(frame) {
-                Ok(Frame::Request { xid, request, .. }) => {
+            match request::decode(frame) {
+                Ok(Packet::Request { xid, request, .. }) => {
                     machine.request(connection, xid, request, now, &mut effects);
                 }
                 Ok(_) => {}
@@ -145,8 +143,10 @@ fn machine() {
             machine.tick(now, &mut effects);
             for effect in effects.drain(..) {
                 match &effect {
-                    Effect::Reply { xid, zxid, result, .. } => wire::reply(&mut sent, *xid, *zxid, result),
-                    Effect::Event { kind, path, event_zxid, .. } => wire::event(&mut sent, *event_zxid, *kind, path),
+                    Effect::Reply { xid, zxid, result, .. } => response::encode(&mut sent, *xid, *zxid, result),
+                    Effect::Event { kind, path, event_zxid, .. } => {
+                        response::encode_event(&mut sent, *event_zxid, *kind, path)
+                    }
                     Effect::Close { connection, .. } => {
                         machine.disconnected(*connection);
                         connected[usize::try_from(connection.0 - 1).unwrap()] = false;

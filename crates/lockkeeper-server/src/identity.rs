@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use crate::request::{Acl, AclId, ErrorCode};
+use lockkeeper_wire::{Acl, AclId, ErrorCode};
 
 /// Someone a client has proved to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,7 +240,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Perms;
+    use lockkeeper_wire::Perms;
 
     fn entry(perms: i32, scheme: &str, id: &str) -> Acl {
         Acl { perms, id: AclId::Other { scheme: scheme.to_owned(), id: id.to_owned() } }

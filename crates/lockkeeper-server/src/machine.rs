@@ -23,10 +23,10 @@ pub use crate::txn::{Owner, Txn, TxnOp};
 pub use crate::watches::Watches;
 
 use crate::identity::permit;
-use crate::opcode::OpCode;
 use crate::path;
 use crate::prepare::{self, Asker};
-use crate::request::{
+use lockkeeper_wire::OpCode;
+use lockkeeper_wire::{
     ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Perms, Request, Response, SetWatches, WatchKind,
     WriteOp,
 };

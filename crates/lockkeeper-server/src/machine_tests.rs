@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::opcode::OpCode;
-use crate::request::{Create, CreateMode, SetData, VersionedPath, WatchedPath};
+use lockkeeper_wire::OpCode;
+use lockkeeper_wire::{Create, CreateMode, SetData, VersionedPath, WatchedPath};
 
 /// Short times and no strangers: what tests of the machine start from.
 pub(crate) fn config() -> MachineConfig {

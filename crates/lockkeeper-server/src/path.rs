@@ -3,7 +3,7 @@
 //! The rules are ZooKeeper's `PathUtils`, character ranges included, because a path accepted here must be readable by
 //! every client and must survive a move to an ensemble.
 
-use crate::request::ErrorCode;
+use lockkeeper_wire::ErrorCode;
 
 /// Checks a complete path.
 pub(crate) fn validate(path: &str) -> Result<(), ErrorCode> {

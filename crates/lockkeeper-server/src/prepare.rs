@@ -10,13 +10,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lockkeeper_wire::{Acl, Create, CreateMode, ErrorCode, OpCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
 
 use crate::identity::{Identities, Schemes, permit, resolve};
 use crate::machine::Limits;
-use crate::opcode::OpCode;
 use crate::path;
 use crate::quota::Quota;
-use crate::request::{Acl, Create, CreateMode, ErrorCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
 use crate::tree::Tree;
 use crate::txn::{Owner, TxnOp};
 

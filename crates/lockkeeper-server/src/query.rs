@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::identity::{Identities, masked, permit};
 use crate::path;
-use crate::request::{ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 use crate::tree::{Node, Tree};
+use lockkeeper_wire::{ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 
 /// Answers a read of `session`, which speaks for `who`; `None` if the request is not one.
 pub fn answer(tree: &Tree, session: i64, who: &Identities, request: &Request) -> Option<Result<Response, ErrorCode>> {

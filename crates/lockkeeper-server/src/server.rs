@@ -22,10 +22,10 @@ use crate::disk::Disk;
 use crate::engine::{Clock, Engine};
 use crate::error::ServerError;
 use crate::machine::{Machine, MachineConfig, Tree};
-use crate::request::Stat;
 use crate::stats::{Counters, Stats};
 use crate::store::{Batch, DiskStore, State, Store};
 use crate::{admin, connection};
+use lockkeeper_wire::Stat;
 
 /// How long a stopping server waits for its clients to take their last answers.
 const FAREWELL: Duration = Duration::from_millis(200);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::opcode::OpCode;
+use lockkeeper_wire::OpCode;
 
 /// A moment's counts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

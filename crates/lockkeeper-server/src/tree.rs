@@ -13,8 +13,8 @@ use bytes::Bytes;
 
 use crate::path;
 use crate::quota::{self, Quota, Quotas};
-use crate::request::{Acl, EventKind, Stat};
 use crate::txn::{Owner, Txn, TxnOp};
+use lockkeeper_wire::{Acl, EventKind, Stat};
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use crate::request::{Acl, ErrorCode};
+use lockkeeper_wire::{Acl, ErrorCode};
 
 /// One step of the server's history.
 #[derive(Clone, Debug, PartialEq, Eq)]

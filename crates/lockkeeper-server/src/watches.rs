@@ -8,8 +8,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use lockkeeper_wire::{EventKind, WatchKind};
+
 use crate::path;
-use crate::request::{EventKind, WatchKind};
 use crate::sessions::ConnectionId;
 
 /// Which watches one connection has on one path: a set of bits.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::config::Storage;
 use crate::engine::{Engine, PeerReport};
-use crate::opcode::OpCode;
+use lockkeeper_wire::OpCode;
 
 /// The protocol level comes first, because clients decide by it what they may ask for.
 pub(crate) const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub use frame::OpCode;
+pub use lockkeeper_wire::OpCode;
 pub use record::{Counts, Direction, Fate, Record, Tally, What};
 pub use rule::{Hold, On, Rule};
 

@@ -1,13 +1,12 @@
 //! Auth packets and SASL exchanges, and what is kept from those who have not presented the secret.
 
+use lockkeeper_wire::{ErrorCode, PING_XID, Request, Response, response};
 use tracing::{debug, info};
 
 use super::Engine;
 use crate::account::{Accounts, Exchange};
 use crate::config::Secret;
 use crate::machine::{ConnectionId, Identity, same_bytes};
-use crate::request::{ErrorCode, Request, Response};
-use crate::wire;
 
 impl Engine {
     pub(super) fn authenticate(&mut self, id: ConnectionId, xid: i32, scheme: &str, auth: &[u8]) {
@@ -32,7 +31,7 @@ impl Engine {
             Ok(()) => debug!(client = %peer.address, scheme, "authenticated"),
             Err(_) => info!(client = %peer.address, scheme, "authentication failed"),
         }
-        self.send(id, self.machine.zxid(), |out| wire::auth_reply(out, xid, result));
+        self.send(id, self.machine.zxid(), |out| response::encode_auth(out, xid, result));
         if result.is_err() {
             self.close(id);
         }
@@ -55,7 +54,7 @@ impl Engine {
             info!(client = %peer.address, scheme = Identity::SASL, "authentication failed");
         }
         let result = result.as_deref().ok_or(ErrorCode::AuthFailed);
-        self.send(id, self.machine.zxid(), |out| wire::sasl_reply(out, xid, result));
+        self.send(id, self.machine.zxid(), |out| response::encode_sasl(out, xid, result));
         if failed {
             self.close(id);
         }
@@ -66,9 +65,9 @@ impl Engine {
         let zxid = self.machine.zxid();
         if *request == Request::Ping {
             let pong = Ok(Response::Done);
-            self.send(id, zxid, |out| wire::reply(out, wire::PING_XID, zxid, &pong));
+            self.send(id, zxid, |out| response::encode(out, PING_XID, zxid, &pong));
         } else {
-            self.send(id, zxid, |out| wire::reply(out, xid, zxid, &Err(ErrorCode::NoAuth)));
+            self.send(id, zxid, |out| response::encode(out, xid, zxid, &Err(ErrorCode::NoAuth)));
             self.close(id);
         }
     }

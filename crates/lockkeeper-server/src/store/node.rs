@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 
 use crate::machine::{Node, Owner};
-use crate::request::{Acl, AclId};
-use crate::wire::jute::{self, Malformed, Reader};
+use lockkeeper_wire::jute::{self, Malformed, Reader};
+use lockkeeper_wire::{Acl, AclId};
 
 pub(crate) fn encode_node(out: &mut BytesMut, node: &Node) {
     let (tag, value) = match node.owner {

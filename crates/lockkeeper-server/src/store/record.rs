@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::BufMut;
 
 use super::{Batch, StoredSession, Totals};
-use crate::wire::jute::{Malformed, Reader};
+use lockkeeper_wire::jute::{Malformed, Reader};
 
 const MARK: [u8; 4] = *b"LKr1";
 const HEADER: usize = 40;

@@ -20,8 +20,8 @@ use super::record::{Changes, Numbers, millis};
 use super::{State, StoredSession, Totals, decode_node};
 use crate::error::ServerError;
 use crate::machine::{Node, Tree};
-use crate::request::Acl;
 use crate::tree::Loader;
+use lockkeeper_wire::Acl;
 
 pub(super) const NODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("nodes");
 pub(super) const SESSIONS: TableDefinition<'_, i64, (u64, [u8; 16])> = TableDefinition::new("sessions");

@@ -11,7 +11,7 @@ use super::directory::log_name;
 use super::snapshot::{BATCH, LOG, LOG_SEAL, META, NODES, SEAL, SESSIONS, SUM, ZXID};
 use super::*;
 use crate::machine::Owner;
-use crate::request::Acl;
+use lockkeeper_wire::Acl;
 
 /// So small that a few batches make a file long.
 const SMALL: Sizes = Sizes { chunk: 1 << 10, long: 4 << 10, most: 16 << 10 };

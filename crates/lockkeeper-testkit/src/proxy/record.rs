@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::frame::OpCode;
+use lockkeeper_wire::OpCode;
 
 /// Which way a frame travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::frame::OpCode;
 use super::shared::Shared;
 use super::{Cut, Proxy};
+use lockkeeper_wire::OpCode;
 
 /// Which frames a rule counts.
 #[derive(Clone, Debug)]

@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use super::frame::{OpCode, Request};
+use super::frame::Request;
 use super::record::{Counts, Direction, Record, What};
 use super::rule::{Armed, Installed};
 use super::{Cut, Proxy};
+use lockkeeper_wire::OpCode;
 
 /// Records kept; the oldest go first. Enough for any one test, bounded for the endless ones.
 const LOG_LIMIT: usize = 1 << 17;

@@ -25,7 +25,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
 fn request(xid: i32, op: OpCode, path: &str) -> Vec<u8> {
     let mut payload = BytesMut::new();
     payload.put_i32(xid);
-    payload.put_i32(op.number());
+    payload.put_i32(op.as_i32());
     if op == OpCode::Multi {
         payload.put_slice(&[0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff]);
     }
@@ -96,7 +96,7 @@ impl Server {
         loop {
             let payload = read_frame(&mut stream).await?;
             let mut body = &payload[..];
-            let (xid, op) = (body.get_i32(), OpCode::from(body.get_i32()));
+            let (xid, op) = (body.get_i32(), OpCode::from_i32(body.get_i32()).unwrap());
             let length = body.get_i32() as usize;
             let path = body.get(..length).unwrap_or_default();
             asked.lock().unwrap().push((xid, op));
@@ -265,7 +265,7 @@ async fn the_nth_request_on_a_path_is_the_one_that_is_hit() {
 #[tokio::test]
 async fn a_rule_for_every_request_hits_again() {
     let (_server, proxy) = world().await;
-    let _rule = proxy.on(OpCode::Connect).nth(2).every().cut_before_reply();
+    let _rule = proxy.on(OpCode::CreateSession).nth(2).every().cut_before_reply();
     Client::open(&proxy).await;
     for _ in 0..3 {
         let mut client = Client(TcpStream::connect(proxy.addr()).await.unwrap());

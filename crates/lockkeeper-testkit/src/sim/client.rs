@@ -13,7 +13,7 @@ use lockkeeper::ensemble::{
 use lockkeeper::{Loss, SessionId};
 use lockkeeper_core::Zxid;
 use lockkeeper_server::machine::{ConnectionId, Effect};
-use lockkeeper_server::request::{
+use lockkeeper_wire::{
     ConnectRequest, Create, CreateMode, ErrorCode, EventKind, OpResult, Request, Response, SetData, SetWatches, Stat,
     VersionedPath, WatchedPath, WriteOp,
 };

@@ -21,7 +21,7 @@ use lockkeeper::ensemble::Network;
 use lockkeeper_server::machine::{
     ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Schemes, Tree, Txn, TxnOp,
 };
-use lockkeeper_server::request::{ConnectRequest, Request, VersionedPath};
+use lockkeeper_wire::{ConnectRequest, Request, VersionedPath};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 

@@ -3,7 +3,7 @@
 use lockkeeper_server::machine::{
     ConnectionId, Effect, Identities, Tree, TreeEvent, TxnOp, Watches, answer, watch_left,
 };
-use lockkeeper_server::request::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind};
+use lockkeeper_wire::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 

@@ -274,7 +274,7 @@ async fn giving_up_while_connecting_leaves_no_session(world: &World) {
     let longer_than_patience = PATIENCE * 2;
     let builder = || Lockkeeper::builder().session_timeout(longer_than_patience);
     let servers = proxy.connect_string();
-    let hold = proxy.on(OpCode::Connect).hold_reply();
+    let hold = proxy.on(OpCode::CreateSession).hold_reply();
     let mut connecting = Box::pin(builder().connect(&servers));
     tokio::select! {
         () = hold.caught() => {}
@@ -291,7 +291,7 @@ async fn giving_up_while_connecting_leaves_no_session(world: &World) {
     let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session.0;
     assert!(world.embedded().expire_session(session).await);
     assert_eq!(guard.lost().await, Loss::SessionExpired);
-    let hold = proxy.on(OpCode::Connect).hold_reply();
+    let hold = proxy.on(OpCode::CreateSession).hold_reply();
     let impatient = world.mutex(&keeper).acquire().timeout(Duration::from_millis(100)).await;
     assert!(impatient.is_err(), "{impatient:?}");
     hold.caught().await;

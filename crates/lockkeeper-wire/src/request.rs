@@ -1,45 +1,49 @@
-//! What clients send.
+//! What clients send, in both directions.
 
-use crate::opcode::OpCode;
-use crate::request::{
-    Acl, AclId, ConnectRequest, Create, CreateMode, ErrorCode, ReadOp, Request, SetData, SetWatches, VersionedPath,
-    WatchKind, WatchedPath, WriteOp,
+use bytes::{BufMut, BytesMut};
+
+use crate::jute::{Malformed, Reader, put_buffer, put_len, put_text};
+use crate::response::{put_acl, put_multi_header};
+use crate::{
+    AUTH_XID, Acl, AclId, ConnectRequest, Create, CreateMode, ErrorCode, OpCode, ReadOp, Request, SetData, SetWatches,
+    VersionedPath, WatchKind, WatchedPath, WriteOp, frame,
 };
 
-use super::jute::{Malformed, Reader};
-
-/// A frame after the connect request.
+/// What a client sends after the connect request.
 #[derive(Debug)]
-pub(crate) enum Frame {
-    /// A request for the machine.
+pub enum Packet {
+    /// A request of the session.
     Request {
-        /// Its number.
+        /// Its number; the reply carries the same.
         xid: i32,
-        /// Its operation, as received.
+        /// Its operation code, as received.
         opcode: i32,
-        /// What it asks.
+        /// The request.
         request: Request,
     },
-    /// Proof of who is speaking, for the connection itself.
+    /// A credential for this connection.
     Auth {
         /// Its number.
         xid: i32,
-        /// How it is proved.
+        /// The scheme, for example `digest`.
         scheme: String,
-        /// The proof.
+        /// The credential, for example `user:password`.
         auth: Vec<u8>,
     },
-    /// One step of a SASL exchange, for the connection itself.
+    /// One step of a SASL exchange for this connection.
     Sasl {
         /// Its number.
         xid: i32,
-        /// What the client's mechanism has to say.
+        /// The token of the client's mechanism.
         token: Vec<u8>,
     },
 }
 
 /// Decodes the first frame of a connection.
-pub(crate) fn connect_request(frame: &[u8]) -> Result<ConnectRequest, Malformed> {
+///
+/// # Errors
+/// The frame is shorter than its fields.
+pub fn decode_connect(frame: &[u8]) -> Result<ConnectRequest, Malformed> {
     let mut reader = Reader::new(frame);
     let _protocol_version = reader.i32()?;
     let last_zxid_seen = reader.i64()?;
@@ -51,8 +55,11 @@ pub(crate) fn connect_request(frame: &[u8]) -> Result<ConnectRequest, Malformed>
     Ok(ConnectRequest { last_zxid_seen, timeout_ms, session, password, has_read_only })
 }
 
-/// Decodes any other frame; an error means that not even the header could be read.
-pub(crate) fn request(frame: &[u8]) -> Result<Frame, Malformed> {
+/// Decodes any later frame. A request whose body is malformed becomes [`Request::Refused`], so that it can be answered.
+///
+/// # Errors
+/// The header is malformed, or the body of an auth or SASL packet.
+pub fn decode(frame: &[u8]) -> Result<Packet, Malformed> {
     let mut reader = Reader::new(frame);
     let xid = reader.i32()?;
     let opcode = reader.i32()?;
@@ -61,17 +68,17 @@ pub(crate) fn request(frame: &[u8]) -> Result<Frame, Malformed> {
         let _kind = reader.i32()?;
         let scheme = reader.text()?;
         let auth = reader.buffer()?.unwrap_or_default().to_vec();
-        return Ok(Frame::Auth { xid, scheme, auth });
+        return Ok(Packet::Auth { xid, scheme, auth });
     }
     if known == Some(OpCode::Sasl) {
-        return Ok(Frame::Sasl { xid, token: reader.buffer()?.unwrap_or_default().to_vec() });
+        return Ok(Packet::Sasl { xid, token: reader.buffer()?.unwrap_or_default().to_vec() });
     }
     let refused = |error| Request::Refused { opcode, error };
     let request = match known {
         None => refused(ErrorCode::Unimplemented),
         Some(known) => body(known, &mut reader).unwrap_or_else(|Malformed| refused(ErrorCode::MarshallingError)),
     };
-    Ok(Frame::Request { xid, opcode, request })
+    Ok(Packet::Request { xid, opcode, request })
 }
 
 fn body(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Request, Malformed> {
@@ -88,7 +95,7 @@ fn body(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Request, Malformed> {
         OpCode::GetData => Request::GetData(watched_path(reader)?),
         OpCode::SetData => Request::SetData(set_data(reader)?),
         OpCode::GetAcl => Request::GetAcl { path: reader.text()? },
-        OpCode::SetAcl => Request::SetAcl { path: reader.text()?, acl: acl(reader)?, version: reader.i32()? },
+        OpCode::SetAcl => Request::SetAcl { path: reader.text()?, acl: read_acl(reader)?, version: reader.i32()? },
         OpCode::GetChildren => Request::GetChildren(watched_path(reader)?),
         OpCode::GetChildren2 => Request::GetChildren2(watched_path(reader)?),
         OpCode::GetAllChildrenNumber => Request::GetAllChildrenNumber { path: reader.text()? },
@@ -145,13 +152,13 @@ fn body(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Request, Malformed> {
 fn create(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Option<Create>, Malformed> {
     let path = reader.text()?;
     let data = reader.data()?;
-    let acl = acl(reader)?;
+    let acl = read_acl(reader)?;
     let mode = CreateMode::from_flags(reader.i32()?);
     let ttl_ms = if opcode == OpCode::CreateTtl { reader.i64()? } else { -1 };
     Ok(mode.map(|mode| Create { path, data, acl, mode, ttl_ms, opcode }))
 }
 
-fn acl(reader: &mut Reader<'_>) -> Result<Vec<Acl>, Malformed> {
+pub(crate) fn read_acl(reader: &mut Reader<'_>) -> Result<Vec<Acl>, Malformed> {
     reader.vector(12, |reader| {
         let perms = reader.i32()?;
         // Kazoo writes an empty text as none; what may not be empty is refused as an access list.
@@ -217,4 +224,151 @@ fn read_ops(reader: &mut Reader<'_>) -> Result<Vec<ReadOp>, Malformed> {
         ops.push(if opcode == OpCode::GetData { ReadOp::GetData { path } } else { ReadOp::GetChildren { path } });
     }
     Ok(ops)
+}
+
+/// Appends the first frame of a connection.
+pub fn encode_connect(out: &mut BytesMut, connect: &ConnectRequest) {
+    frame::put(out, |out| {
+        out.put_i32(0);
+        out.put_i64(connect.last_zxid_seen);
+        out.put_i32(connect.timeout_ms);
+        out.put_i64(connect.session);
+        put_buffer(out, Some(&connect.password));
+        if connect.has_read_only {
+            out.put_u8(0);
+        }
+    });
+}
+
+/// Appends a request. [`Request::Refused`] is its operation code alone.
+pub fn encode(out: &mut BytesMut, xid: i32, request: &Request) {
+    frame::put(out, |out| {
+        out.put_i32(xid);
+        put_request(out, request);
+    });
+}
+
+/// Appends a credential for this connection.
+pub fn encode_auth(out: &mut BytesMut, scheme: &str, auth: &[u8]) {
+    frame::put(out, |out| {
+        out.put_i32(AUTH_XID);
+        out.put_i32(OpCode::Auth.as_i32());
+        out.put_i32(0);
+        put_text(out, scheme);
+        put_buffer(out, Some(auth));
+    });
+}
+
+/// Appends one step of a SASL exchange.
+pub fn encode_sasl(out: &mut BytesMut, xid: i32, token: &[u8]) {
+    frame::put(out, |out| {
+        out.put_i32(xid);
+        out.put_i32(OpCode::Sasl.as_i32());
+        put_buffer(out, Some(token));
+    });
+}
+
+/// Appends the operation code and the body.
+fn put_request(out: &mut BytesMut, request: &Request) {
+    out.put_i32(request.opcode());
+    match request {
+        Request::Create(create) => put_create(out, create),
+        Request::Delete(VersionedPath { path, version }) => {
+            put_text(out, path);
+            out.put_i32(*version);
+        }
+        Request::Exists(watched)
+        | Request::GetData(watched)
+        | Request::GetChildren(watched)
+        | Request::GetChildren2(watched) => put_watched_path(out, &watched.path, watched.watch),
+        Request::SetData(set) => put_set_data(out, set),
+        Request::GetAcl { path } | Request::GetAllChildrenNumber { path } | Request::Sync { path } => {
+            put_text(out, path);
+        }
+        Request::GetEphemerals { prefix } => put_text(out, prefix),
+        Request::SetAcl { path, acl, version } => {
+            put_text(out, path);
+            put_acl(out, acl);
+            out.put_i32(*version);
+        }
+        Request::AddWatch { path, recursive } => {
+            put_text(out, path);
+            out.put_i32(i32::from(*recursive));
+        }
+        Request::CheckWatches { path, kind } | Request::RemoveWatches { path, kind } => {
+            put_text(out, path);
+            out.put_i32(kind.as_i32());
+        }
+        Request::Multi(ops) => put_write_ops(out, ops),
+        Request::MultiRead(ops) => put_read_ops(out, ops),
+        Request::SetWatches(watches) => put_watches(out, watches),
+        Request::Ping | Request::WhoAmI | Request::CloseSession | Request::Refused { .. } => {}
+    }
+}
+
+fn put_create(out: &mut BytesMut, create: &Create) {
+    put_text(out, &create.path);
+    put_buffer(out, create.data.as_deref());
+    put_acl(out, &create.acl);
+    out.put_i32(create.mode.flags());
+    if create.opcode == OpCode::CreateTtl {
+        out.put_i64(create.ttl_ms);
+    }
+}
+
+fn put_set_data(out: &mut BytesMut, set: &SetData) {
+    put_text(out, &set.path);
+    put_buffer(out, set.data.as_deref());
+    out.put_i32(set.version);
+}
+
+fn put_watched_path(out: &mut BytesMut, path: &str, watch: bool) {
+    put_text(out, path);
+    out.put_u8(u8::from(watch));
+}
+
+/// The lists of a `setWatches`, and of a `setWatches2` where there are persistent watches.
+fn put_watches(out: &mut BytesMut, watches: &SetWatches) {
+    let SetWatches { relative_zxid, data, exist, child, persistent, recursive } = watches;
+    out.put_i64(*relative_zxid);
+    let lists = [data, exist, child, persistent, recursive];
+    for paths in &lists[..if watches.has_persistent() { 5 } else { 3 }] {
+        put_len(out, paths.len());
+        for path in *paths {
+            put_text(out, path);
+        }
+    }
+}
+
+fn put_write_ops(out: &mut BytesMut, ops: &[WriteOp]) {
+    for op in ops {
+        let opcode = match op {
+            WriteOp::Create(create) => create.opcode,
+            WriteOp::Delete(_) => OpCode::Delete,
+            WriteOp::SetData(_) => OpCode::SetData,
+            WriteOp::Check(_) => OpCode::Check,
+        };
+        put_multi_header(out, opcode.as_i32(), false, -1);
+        match op {
+            WriteOp::Create(create) => put_create(out, create),
+            WriteOp::SetData(set) => put_set_data(out, set),
+            WriteOp::Delete(VersionedPath { path, version }) | WriteOp::Check(VersionedPath { path, version }) => {
+                put_text(out, path);
+                out.put_i32(*version);
+            }
+        }
+    }
+    put_multi_header(out, -1, true, -1);
+}
+
+fn put_read_ops(out: &mut BytesMut, ops: &[ReadOp]) {
+    for op in ops {
+        let (opcode, path) = match op {
+            ReadOp::GetData { path } => (OpCode::GetData, path),
+            ReadOp::GetChildren { path } => (OpCode::GetChildren, path),
+        };
+        put_multi_header(out, opcode.as_i32(), false, -1);
+        put_watched_path(out, path, false);
+    }
+    put_multi_header(out, -1, true, -1);
 }

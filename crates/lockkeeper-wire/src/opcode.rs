@@ -1,12 +1,11 @@
 //! The protocol's operation codes.
 //!
-//! All of them, also those this server answers with `Unimplemented`, so that counters and logs can name what a client
-//! tried.
+//! All of them, also those that the embedded server answers with `Unimplemented`, so that counters and logs can name what a
+//! client tried.
 
 /// An operation of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(i32)]
-#[non_exhaustive]
 #[allow(missing_docs, reason = "the protocol's own names")]
 pub enum OpCode {
     CloseSession = -11,
@@ -78,6 +77,12 @@ impl OpCode {
         Self::WhoAmI,
     ];
 
+    /// Every operation that makes a node.
+    pub const CREATES: &'static [Self] = &[Self::Create, Self::Create2, Self::CreateContainer, Self::CreateTtl];
+
+    /// Both operations that list a node's children.
+    pub const LISTS: &'static [Self] = &[Self::GetChildren, Self::GetChildren2];
+
     /// From the number on the wire.
     pub fn from_i32(number: i32) -> Option<Self> {
         Self::ALL.binary_search_by_key(&number, |op| op.as_i32()).ok().map(|at| Self::ALL[at])
@@ -105,7 +110,7 @@ impl OpCode {
     }
 
     /// Its index in [`OpCode::ALL`].
-    pub(crate) fn slot(self) -> usize {
+    pub fn slot(self) -> usize {
         Self::ALL.binary_search(&self).expect("ALL lists every variant in order, see the test")
     }
 }

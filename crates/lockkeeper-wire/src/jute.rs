@@ -2,22 +2,32 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The bytes do not say what they should.
+/// The bytes are not what the protocol says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("malformed frame")
+    }
+}
+
+impl std::error::Error for Malformed {}
 
 /// Reads values off the front of a frame.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    /// Starts at the front of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
@@ -33,43 +43,47 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    pub(crate) fn i32(&mut self) -> Result<i32, Malformed> {
+    /// Reads an `int`.
+    pub fn i32(&mut self) -> Result<i32, Malformed> {
         self.array().map(i32::from_be_bytes)
     }
 
-    pub(crate) fn i64(&mut self) -> Result<i64, Malformed> {
+    /// Reads a `long`.
+    pub fn i64(&mut self) -> Result<i64, Malformed> {
         self.array().map(i64::from_be_bytes)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+    /// Reads a byte.
+    pub fn u8(&mut self) -> Result<u8, Malformed> {
         self.array().map(|[byte]| byte)
     }
 
-    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
+    /// Reads a `boolean`; every byte but 0 is true.
+    pub fn bool(&mut self) -> Result<bool, Malformed> {
         self.u8().map(|byte| byte != 0)
     }
 
-    /// A buffer; −1 as length means that there is none.
-    pub(crate) fn buffer(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
+    /// Reads a `buffer`. Length −1 means that there is none.
+    pub fn buffer(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
         match self.i32()? {
             -1 => Ok(None),
             len => self.take(usize::try_from(len).map_err(|_| Malformed)?).map(Some),
         }
     }
 
-    /// Data to keep: copied, or a few bytes would hold on to the whole receive buffer.
-    pub(crate) fn data(&mut self) -> Result<Option<Bytes>, Malformed> {
+    /// Reads a `buffer` to keep. It is copied, because a few bytes would otherwise keep the whole receive buffer alive.
+    pub fn data(&mut self) -> Result<Option<Bytes>, Malformed> {
         Ok(self.buffer()?.map(Bytes::copy_from_slice))
     }
 
-    /// Text that must be there. Bytes that are not UTF-8 become U+FFFD, as in Java, which no path may contain.
-    pub(crate) fn text(&mut self) -> Result<String, Malformed> {
+    /// Reads a `ustring`, which must be there. Bytes that are not UTF-8 become U+FFFD, as in Java; no path may contain that.
+    pub fn text(&mut self) -> Result<String, Malformed> {
         let bytes = self.buffer()?.ok_or(Malformed)?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// A vector; −1 as length is an empty one. `min_len` is what an element takes at least, which bounds the allocation.
-    pub(crate) fn vector<T>(
+    /// Reads a `vector`. Length −1 is an empty one. `min_len` is the least number of bytes of an element; it bounds the allocation.
+    pub fn vector<T>(
         &mut self,
         min_len: usize,
         mut element: impl FnMut(&mut Self) -> Result<T, Malformed>,
@@ -85,12 +99,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Lengths on the wire are signed 32-bit; nothing that passed the frame limit or was read from the tree exceeds that.
+/// Lengths are signed 32-bit numbers. Frames are bounded, so no value is longer.
 fn wire_len(len: usize) -> i32 {
-    i32::try_from(len).expect("no value in a tree of bounded frames is 2 GiB long")
+    i32::try_from(len).expect("a value is shorter than 2 GiB")
 }
 
-pub(crate) fn put_buffer(out: &mut BytesMut, bytes: Option<&[u8]>) {
+/// Appends a `buffer`.
+pub fn put_buffer(out: &mut BytesMut, bytes: Option<&[u8]>) {
     match bytes {
         None => out.put_i32(-1),
         Some(bytes) => {
@@ -100,10 +115,12 @@ pub(crate) fn put_buffer(out: &mut BytesMut, bytes: Option<&[u8]>) {
     }
 }
 
-pub(crate) fn put_text(out: &mut BytesMut, text: &str) {
+/// Appends a `ustring`.
+pub fn put_text(out: &mut BytesMut, text: &str) {
     put_buffer(out, Some(text.as_bytes()));
 }
 
-pub(crate) fn put_len(out: &mut BytesMut, len: usize) {
+/// Appends the length of a `vector`.
+pub fn put_len(out: &mut BytesMut, len: usize) {
     out.put_i32(wire_len(len));
 }

@@ -1,14 +1,13 @@
 //! Requests and responses as types, free of bytes.
 //!
-//! The state machine, the simulator and the wire meet here, so none of them needs to know the others. Everything that
-//! can be said on the wire has a value here or is a [`Request::Refused`].
+//! Everything that can be said on the wire has a value here or is a [`Request::Refused`].
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::opcode::OpCode;
+use crate::OpCode;
 
 /// One request of a session, after decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +97,38 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The operation code on the wire. A [`SetWatches`] with persistent watches is a `setWatches2`.
+    pub fn opcode(&self) -> i32 {
+        let opcode = match self {
+            Request::Create(create) => create.opcode,
+            Request::Delete(_) => OpCode::Delete,
+            Request::Exists(_) => OpCode::Exists,
+            Request::GetData(_) => OpCode::GetData,
+            Request::SetData(_) => OpCode::SetData,
+            Request::GetAcl { .. } => OpCode::GetAcl,
+            Request::SetAcl { .. } => OpCode::SetAcl,
+            Request::GetChildren(_) => OpCode::GetChildren,
+            Request::GetChildren2(_) => OpCode::GetChildren2,
+            Request::AddWatch { .. } => OpCode::AddWatch,
+            Request::WhoAmI => OpCode::WhoAmI,
+            Request::GetAllChildrenNumber { .. } => OpCode::GetAllChildrenNumber,
+            Request::GetEphemerals { .. } => OpCode::GetEphemerals,
+            Request::Sync { .. } => OpCode::Sync,
+            Request::Ping => OpCode::Ping,
+            Request::Multi(_) => OpCode::Multi,
+            Request::MultiRead(_) => OpCode::MultiRead,
+            Request::SetWatches(watches) if watches.has_persistent() => OpCode::SetWatches2,
+            Request::SetWatches(_) => OpCode::SetWatches,
+            Request::CheckWatches { .. } => OpCode::CheckWatches,
+            Request::RemoveWatches { .. } => OpCode::RemoveWatches,
+            Request::CloseSession => OpCode::CloseSession,
+            Request::Refused { opcode, .. } => return *opcode,
+        };
+        opcode.as_i32()
+    }
+}
+
 /// What to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create {
@@ -173,6 +204,11 @@ impl SetWatches {
     /// How many watches it asks for.
     pub fn len(&self) -> usize {
         [&self.data, &self.exist, &self.child, &self.persistent, &self.recursive].map(Vec::len).iter().sum()
+    }
+
+    /// Whether it has persistent watches, which `setWatches` cannot carry and `setWatches2` (since 3.6) can.
+    pub fn has_persistent(&self) -> bool {
+        !self.persistent.is_empty() || !self.recursive.is_empty()
     }
 
     /// Whether it asks for none.
@@ -482,6 +518,17 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// From the protocol's number.
+    pub fn from_i32(number: i32) -> Option<Self> {
+        match number {
+            1 => Some(Self::Created),
+            2 => Some(Self::Deleted),
+            3 => Some(Self::DataChanged),
+            4 => Some(Self::ChildrenChanged),
+            _ => None,
+        }
+    }
+
     /// The protocol's number.
     pub fn as_i32(self) -> i32 {
         match self {
@@ -543,7 +590,7 @@ impl fmt::Debug for ConnectResponse {
     }
 }
 
-/// The protocol's errors that this server sends.
+/// The protocol's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
@@ -551,9 +598,16 @@ impl fmt::Debug for ConnectResponse {
 pub enum ErrorCode {
     SystemError = -1,
     RuntimeInconsistency = -2,
+    DataInconsistency = -3,
+    ConnectionLoss = -4,
     MarshallingError = -5,
     Unimplemented = -6,
+    OperationTimeout = -7,
     BadArguments = -8,
+    UnknownSession = -12,
+    NewConfigNoQuorum = -13,
+    ReconfigInProgress = -14,
+    ApiError = -100,
     NoNode = -101,
     NoAuth = -102,
     BadVersion = -103,
@@ -561,14 +615,62 @@ pub enum ErrorCode {
     NodeExists = -110,
     NotEmpty = -111,
     SessionExpired = -112,
+    InvalidCallback = -113,
     InvalidAcl = -114,
     AuthFailed = -115,
+    SessionMoved = -118,
+    NotReadOnly = -119,
+    EphemeralOnLocalSession = -120,
     NoWatcher = -121,
+    RequestTimeout = -122,
     ReconfigDisabled = -123,
+    SessionClosedRequireSaslAuth = -124,
     QuotaExceeded = -125,
+    ThrottledOp = -127,
 }
 
 impl ErrorCode {
+    /// Every error.
+    pub const ALL: [Self; 31] = [
+        Self::SystemError,
+        Self::RuntimeInconsistency,
+        Self::DataInconsistency,
+        Self::ConnectionLoss,
+        Self::MarshallingError,
+        Self::Unimplemented,
+        Self::OperationTimeout,
+        Self::BadArguments,
+        Self::UnknownSession,
+        Self::NewConfigNoQuorum,
+        Self::ReconfigInProgress,
+        Self::ApiError,
+        Self::NoNode,
+        Self::NoAuth,
+        Self::BadVersion,
+        Self::NoChildrenForEphemerals,
+        Self::NodeExists,
+        Self::NotEmpty,
+        Self::SessionExpired,
+        Self::InvalidCallback,
+        Self::InvalidAcl,
+        Self::AuthFailed,
+        Self::SessionMoved,
+        Self::NotReadOnly,
+        Self::EphemeralOnLocalSession,
+        Self::NoWatcher,
+        Self::RequestTimeout,
+        Self::ReconfigDisabled,
+        Self::SessionClosedRequireSaslAuth,
+        Self::QuotaExceeded,
+        Self::ThrottledOp,
+    ];
+
+    /// From the protocol's number. A number that this list lacks is [`ErrorCode::SystemError`]: the server refused.
+    pub fn from_i32(number: i32) -> Self {
+        let known = Self::ALL.into_iter().find(|code| code.as_i32() == number);
+        known.unwrap_or(Self::SystemError)
+    }
+
     /// The number on the wire.
     pub fn as_i32(self) -> i32 {
         self as i32

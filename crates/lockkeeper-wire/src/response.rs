@@ -1,0 +1,341 @@
+//! What servers send, in both directions.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+
+use crate::jute::{Malformed, Reader, put_buffer, put_len, put_text};
+use crate::request::read_acl;
+use crate::{Acl, AclId, ConnectResponse, EVENT_XID, ErrorCode, EventKind, OpCode, OpResult, Response, Stat, frame};
+
+/// The protocol's number for a client that is connected and may write.
+const SYNC_CONNECTED: i32 = 3;
+
+/// Appends the answer to a connect request.
+pub fn encode_connect(out: &mut BytesMut, response: &ConnectResponse, has_read_only: bool) {
+    frame::put(out, |out| {
+        out.put_i32(0);
+        out.put_i32(response.timeout_ms);
+        out.put_i64(response.session);
+        put_buffer(out, Some(&response.password));
+        if has_read_only {
+            out.put_u8(0);
+        }
+    });
+}
+
+fn header(out: &mut BytesMut, xid: i32, zxid: i64, error: i32) {
+    out.put_i32(xid);
+    out.put_i64(zxid);
+    out.put_i32(error);
+}
+
+/// Appends the answer to an auth packet. It carries no zxid, as Apache's.
+pub fn encode_auth(out: &mut BytesMut, xid: i32, result: Result<(), ErrorCode>) {
+    frame::put(out, |out| header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32)));
+}
+
+/// Appends the answer to a step of a SASL exchange. It carries no zxid.
+///
+/// An error has a body, too, an absent token. Java's client reads the token before it looks at the error (`ClientCnxn`); without
+/// one it takes the connection for broken and tries again for ever.
+pub fn encode_sasl(out: &mut BytesMut, xid: i32, result: Result<&[u8], ErrorCode>) {
+    frame::put(out, |out| {
+        header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32));
+        put_buffer(out, result.ok());
+    });
+}
+
+/// Appends the reply to a request.
+pub fn encode(out: &mut BytesMut, xid: i32, zxid: i64, result: &Result<Response, ErrorCode>) {
+    frame::put(out, |out| match result {
+        Err(error) => header(out, xid, zxid, error.as_i32()),
+        Ok(response) => {
+            header(out, xid, zxid, 0);
+            body(out, response);
+        }
+    });
+}
+
+/// Appends a watch event.
+pub fn encode_event(out: &mut BytesMut, zxid: i64, kind: EventKind, path: &str) {
+    frame::put(out, |out| {
+        header(out, EVENT_XID, zxid, 0);
+        out.put_i32(kind.as_i32());
+        out.put_i32(SYNC_CONNECTED);
+        put_text(out, path);
+    });
+}
+
+fn body(out: &mut BytesMut, response: &Response) {
+    match response {
+        Response::Done => {}
+        Response::WatchAdded => out.put_i32(0),
+        Response::Identities(identities) => {
+            put_len(out, identities.len());
+            for (scheme, name) in identities {
+                put_text(out, scheme);
+                put_buffer(out, name.as_deref().map(str::as_bytes));
+            }
+        }
+        Response::Created { path, stat } => {
+            put_text(out, path);
+            if let Some(stat) = stat {
+                put_stat(out, stat);
+            }
+        }
+        Response::Stat(stat) => put_stat(out, stat),
+        Response::Data { data, stat } => {
+            put_buffer(out, data.as_deref());
+            put_stat(out, stat);
+        }
+        Response::Children { names, stat } => {
+            put_texts(out, names);
+            if let Some(stat) = stat {
+                put_stat(out, stat);
+            }
+        }
+        Response::Acl { acl, stat } => {
+            put_acl(out, acl);
+            put_stat(out, stat);
+        }
+        Response::Path(path) => put_text(out, path),
+        Response::Ephemerals(paths) => put_texts(out, paths),
+        Response::Count(count) => out.put_i32(*count),
+        Response::Multi(results) => {
+            for result in results {
+                op_result(out, result);
+            }
+            put_multi_header(out, -1, true, -1);
+        }
+    }
+}
+
+pub(crate) fn put_multi_header(out: &mut BytesMut, kind: i32, done: bool, error: i32) {
+    out.put_i32(kind);
+    out.put_u8(u8::from(done));
+    out.put_i32(error);
+}
+
+fn op_result(out: &mut BytesMut, result: &OpResult) {
+    let succeeded = |out: &mut BytesMut, opcode: OpCode| put_multi_header(out, opcode.as_i32(), false, 0);
+    let failed = |out: &mut BytesMut, error: i32| {
+        put_multi_header(out, -1, false, error);
+        out.put_i32(error);
+    };
+    match result {
+        OpResult::Created { path, stat: None } => {
+            succeeded(out, OpCode::Create);
+            put_text(out, path);
+        }
+        OpResult::Created { path, stat: Some(stat) } => {
+            succeeded(out, OpCode::Create2);
+            put_text(out, path);
+            put_stat(out, stat);
+        }
+        OpResult::Deleted => succeeded(out, OpCode::Delete),
+        OpResult::DataSet(stat) => {
+            succeeded(out, OpCode::SetData);
+            put_stat(out, stat);
+        }
+        OpResult::Checked => succeeded(out, OpCode::Check),
+        OpResult::Data { data, stat } => {
+            succeeded(out, OpCode::GetData);
+            put_buffer(out, data.as_deref());
+            put_stat(out, stat);
+        }
+        OpResult::Children(names) => {
+            succeeded(out, OpCode::GetChildren);
+            put_texts(out, names);
+        }
+        OpResult::RolledBack => failed(out, 0),
+        OpResult::Failed(error) => failed(out, error.as_i32()),
+    }
+}
+
+fn put_texts(out: &mut BytesMut, texts: &[Arc<str>]) {
+    put_len(out, texts.len());
+    for text in texts {
+        put_text(out, text);
+    }
+}
+
+pub(crate) fn put_acl(out: &mut BytesMut, acl: &[Acl]) {
+    put_len(out, acl.len());
+    for Acl { perms, id } in acl {
+        out.put_i32(*perms);
+        let (scheme, id) = match id {
+            AclId::WorldAnyone => ("world", "anyone"),
+            AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
+        };
+        put_text(out, scheme);
+        put_text(out, id);
+    }
+}
+
+fn put_stat(out: &mut BytesMut, stat: &Stat) {
+    out.put_i64(stat.czxid);
+    out.put_i64(stat.mzxid);
+    out.put_i64(stat.ctime);
+    out.put_i64(stat.mtime);
+    out.put_i32(stat.version);
+    out.put_i32(stat.cversion);
+    out.put_i32(stat.aversion);
+    out.put_i64(stat.ephemeral_owner);
+    out.put_i32(stat.data_length);
+    out.put_i32(stat.num_children);
+    out.put_i64(stat.pzxid);
+}
+
+/// The header of every frame but the answer to a connect request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The number of the request that it answers, or [`EVENT_XID`].
+    pub xid: i32,
+    /// The newest transaction that the server had applied.
+    pub zxid: i64,
+    /// What went wrong, if anything.
+    pub error: Option<ErrorCode>,
+}
+
+/// A watch event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened; `None` for kinds that no server sends today.
+    pub kind: Option<EventKind>,
+    /// Where.
+    pub path: String,
+}
+
+/// Decodes the first frame that a server sends.
+///
+/// # Errors
+/// The frame is shorter than its fields, or the password does not have 16 bytes.
+pub fn decode_connect(frame: &[u8]) -> Result<ConnectResponse, Malformed> {
+    let mut reader = Reader::new(frame);
+    let _protocol_version = reader.i32()?;
+    let (timeout_ms, session) = (reader.i32()?, reader.i64()?);
+    let password = reader.buffer()?.unwrap_or_default();
+    // Apache's server sends an empty password, or 16 zeros, with a session that is over.
+    let password = if session == 0 { [0; 16] } else { password.try_into().map_err(|_| Malformed)? };
+    // A read-only byte may follow; a session that may write does not need it.
+    Ok(ConnectResponse { timeout_ms, session, password })
+}
+
+/// Decodes the header of any later frame, and leaves the reader at the body.
+///
+/// # Errors
+/// The frame is shorter than a header.
+pub fn decode_header(reader: &mut Reader<'_>) -> Result<Header, Malformed> {
+    let (xid, zxid, error) = (reader.i32()?, reader.i64()?, reader.i32()?);
+    Ok(Header { xid, zxid, error: (error != 0).then(|| ErrorCode::from_i32(error)) })
+}
+
+/// Decodes the body of a watch event.
+///
+/// # Errors
+/// The body is shorter than its fields.
+pub fn decode_event(reader: &mut Reader<'_>) -> Result<Event, Malformed> {
+    let (kind, _state) = (reader.i32()?, reader.i32()?);
+    Ok(Event { kind: EventKind::from_i32(kind), path: reader.text()? })
+}
+
+/// Decodes the token of a SASL step.
+///
+/// # Errors
+/// The body is shorter than its fields.
+pub fn decode_sasl(reader: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {
+    Ok(reader.buffer()?.unwrap_or_default().to_vec())
+}
+
+/// Decodes the body of the reply to a request with this operation code. A reply with an error has none.
+///
+/// # Errors
+/// The body is not one of this operation.
+pub fn decode(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Response, Malformed> {
+    Ok(match opcode {
+        OpCode::Create => Response::Created { path: read_path(reader)?, stat: None },
+        OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => {
+            Response::Created { path: read_path(reader)?, stat: Some(read_stat(reader)?) }
+        }
+        OpCode::Exists | OpCode::SetData | OpCode::SetAcl => Response::Stat(read_stat(reader)?),
+        OpCode::GetData => Response::Data { data: reader.data()?, stat: read_stat(reader)? },
+        OpCode::GetChildren => Response::Children { names: read_paths(reader)?, stat: None },
+        OpCode::GetChildren2 => Response::Children { names: read_paths(reader)?, stat: Some(read_stat(reader)?) },
+        OpCode::GetAcl => Response::Acl { acl: read_acl(reader)?.into(), stat: read_stat(reader)? },
+        OpCode::Sync => Response::Path(reader.text()?),
+        OpCode::GetEphemerals => Response::Ephemerals(read_paths(reader)?),
+        OpCode::GetAllChildrenNumber => Response::Count(reader.i32()?),
+        OpCode::Multi | OpCode::MultiRead => Response::Multi(read_op_results(reader)?),
+        OpCode::WhoAmI => Response::Identities(reader.vector(8, |reader| {
+            let scheme = reader.text()?;
+            let name = reader.buffer()?.map(|name| String::from_utf8_lossy(name).into_owned());
+            Ok((scheme, name))
+        })?),
+        OpCode::AddWatch => {
+            reader.i32()?;
+            Response::WatchAdded
+        }
+        OpCode::Delete
+        | OpCode::Ping
+        | OpCode::Check
+        | OpCode::CheckWatches
+        | OpCode::RemoveWatches
+        | OpCode::SetWatches
+        | OpCode::SetWatches2
+        | OpCode::CloseSession
+        | OpCode::Auth => Response::Done,
+        OpCode::CreateSession | OpCode::Reconfig | OpCode::DeleteContainer | OpCode::Sasl => return Err(Malformed),
+    })
+}
+
+fn read_path(reader: &mut Reader<'_>) -> Result<Arc<str>, Malformed> {
+    reader.text().map(Arc::from)
+}
+
+fn read_paths(reader: &mut Reader<'_>) -> Result<Vec<Arc<str>>, Malformed> {
+    reader.vector(4, read_path)
+}
+
+fn read_stat(reader: &mut Reader<'_>) -> Result<Stat, Malformed> {
+    Ok(Stat {
+        czxid: reader.i64()?,
+        mzxid: reader.i64()?,
+        ctime: reader.i64()?,
+        mtime: reader.i64()?,
+        version: reader.i32()?,
+        cversion: reader.i32()?,
+        aversion: reader.i32()?,
+        ephemeral_owner: reader.i64()?,
+        data_length: reader.i32()?,
+        num_children: reader.i32()?,
+        pzxid: reader.i64()?,
+    })
+}
+
+fn read_op_results(reader: &mut Reader<'_>) -> Result<Vec<OpResult>, Malformed> {
+    let mut results = Vec::new();
+    loop {
+        let (opcode, done, _error) = (reader.i32()?, reader.bool()?, reader.i32()?);
+        if done {
+            return Ok(results);
+        }
+        results.push(match OpCode::from_i32(opcode) {
+            // An error's header has the operation code −1 and repeats the error in its body.
+            None if opcode == -1 => match reader.i32()? {
+                0 => OpResult::RolledBack,
+                error => OpResult::Failed(ErrorCode::from_i32(error)),
+            },
+            Some(OpCode::Create) => OpResult::Created { path: read_path(reader)?, stat: None },
+            Some(OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl) => {
+                OpResult::Created { path: read_path(reader)?, stat: Some(read_stat(reader)?) }
+            }
+            Some(OpCode::Delete) => OpResult::Deleted,
+            Some(OpCode::SetData) => OpResult::DataSet(read_stat(reader)?),
+            Some(OpCode::Check) => OpResult::Checked,
+            Some(OpCode::GetData) => OpResult::Data { data: reader.data()?, stat: read_stat(reader)? },
+            Some(OpCode::GetChildren) => OpResult::Children(read_paths(reader)?),
+            _ => return Err(Malformed),
+        });
+    }
+}
