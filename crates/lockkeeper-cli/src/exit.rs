@@ -118,6 +118,7 @@ impl From<Error> for Failure {
             Error::Unreachable { .. }
             | Error::ConnectionLost { .. }
             | Error::SessionLost { loss: Loss::Unreachable, .. } => Code::Unreachable,
+            Error::SessionLost { loss: Loss::AuthFailed, .. } => Code::Refused,
             Error::SessionLost { .. } => Code::SessionExpired,
             Error::AuthFailed { .. } | Error::Refused { .. } => Code::Refused,
             Error::Timeout { .. }

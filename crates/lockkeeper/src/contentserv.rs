@@ -299,7 +299,7 @@ impl MonitorLock {
             | Error::Unreachable { .. } => {
                 MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error) }
             }
-            Error::SessionLost { .. } => {
+            Error::SessionLost { loss: Loss::SessionExpired, .. } => {
                 MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error) }
             }
             error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error) },
@@ -315,7 +315,7 @@ impl MonitorLock {
             ReleaseError::NotHeld { loss: Loss::Unreachable } => {
                 MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error) }
             }
-            ReleaseError::NotHeld { .. } => {
+            ReleaseError::NotHeld { loss } if loss != Loss::AuthFailed => {
                 MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error) }
             }
             error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error) },

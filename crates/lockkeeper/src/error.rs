@@ -388,6 +388,9 @@ pub enum Error {
 impl Error {
     /// Whether the same call may succeed later without anybody changing anything in it.
     pub fn is_retryable(&self) -> bool {
+        if let Error::SessionLost { loss: Loss::AuthFailed, .. } = self {
+            return false;
+        }
         matches!(
             self,
             Error::Unreachable { .. }

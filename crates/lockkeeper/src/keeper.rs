@@ -1,10 +1,11 @@
 //! The handle that programs hold: it opens sessions, and hands out locks.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper_core::{LockPath, Owner};
+use lockkeeper_core::{LockPath, Loss, Owner};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,7 @@ use crate::acl::LockAcl;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network};
-use crate::hold::OnLost;
+use crate::hold::{Hold, OnLost};
 use crate::process::Owned;
 use crate::servers::Servers;
 use crate::session::{Io, Session};
@@ -36,6 +37,9 @@ pub struct Lockkeeper {
     inner: Arc<Inner>,
 }
 
+/// The last hold of each leased lock, by its path and its owner.
+type Leases = HashMap<(String, String), Weak<Hold>>;
+
 struct Inner {
     network: Owned<Box<dyn Network>>,
     connect_timeout: Duration,
@@ -48,6 +52,7 @@ struct Inner {
     session: Owned<Mutex<Option<Arc<Session>>>>,
     /// Held while one is being opened, so that all who need one wait for the same.
     opening: AsyncMutex<()>,
+    leases: Owned<Mutex<Leases>>,
     closed: CancellationToken,
 }
 
@@ -289,8 +294,10 @@ impl Builder {
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
         let Builder { connect_timeout, reconnect, owner, on_lost, .. } = self;
         let (network, io, session) = (Owned::new(network), Owned::new(io), Owned::new(Mutex::new(None)));
-        let (opening, closed) = (AsyncMutex::new(()), CancellationToken::new());
-        let inner = Inner { network, connect_timeout, reconnect, clock, owner, on_lost, io, session, opening, closed };
+        let (opening, leases) = (AsyncMutex::new(()), Owned::new(Mutex::default()));
+        let closed = CancellationToken::new();
+        let inner =
+            Inner { network, connect_timeout, reconnect, clock, owner, on_lost, io, session, opening, leases, closed };
         Lockkeeper { inner: Arc::new(inner) }
     }
 }
@@ -466,6 +473,18 @@ impl Lockkeeper {
     /// What to do when a lock is lost.
     pub(crate) fn on_lost(&self) -> &OnLost {
         &self.inner.on_lost
+    }
+
+    /// Takes note of a hold of a leased lock. The one that the same owner had before by this handle is superseded.
+    pub(crate) fn leased(&self, owner: &str, hold: &Arc<Hold>) {
+        let key = (hold.path.clone(), owner.to_owned());
+        let mut leases = self.inner.leases.lock().expect("held for a change only");
+        leases.retain(|_, hold| hold.strong_count() > 0);
+        let before = leases.insert(key, Arc::downgrade(hold)).and_then(|before| before.upgrade());
+        drop(leases);
+        if let Some(before) = before {
+            before.lose(Loss::Superseded);
+        }
     }
 
     /// Runs a task of the library where its input and output run.

@@ -142,6 +142,7 @@ impl Refusal for Error {
             Error::SessionLost { loss: Loss::Unreachable, .. }
             | Error::Unreachable { .. }
             | Error::ConnectionLost { .. } => Cause::ConnectionLoss,
+            Error::SessionLost { loss: Loss::AuthFailed, .. } => Cause::Other,
             Error::SessionLost { .. } => Cause::SessionExpired,
             Error::AuthFailed { .. }
             | Error::Refused { .. }

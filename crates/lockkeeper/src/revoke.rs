@@ -153,7 +153,7 @@ impl Admin {
             Stepped::Done { look, .. } if look.record.owner.as_ref().is_some_and(|now| now.id == owner) => look.czxid(),
             // It has gone meanwhile; of its successor it is as well asked.
             Stepped::Done { .. } | Stepped::Refused(Refusal::NotOwner { .. }) => None,
-            Stepped::Refused(_) | Stepped::Again => None,
+            Stepped::Refused(_) | Stepped::Again { .. } => None,
         };
         Ok(Asked { admin: self.clone(), path, contender, czxid })
     }

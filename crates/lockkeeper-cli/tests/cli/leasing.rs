@@ -40,6 +40,24 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     assert!(text.contains("with priority 5") && text.contains("SIGTERM"), "{text}");
 }
 
+/// The record says that it was preempted, whichever its lockkeeper hears of first: the command's end or the new owner.
+#[test]
+fn a_preempted_command_without_cleanup_time_always_ends_with_79() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    for round in 0..8 {
+        let mut low = home.spawn("a", &["--lease", "10m", "--cleanup", "0s"], "echo up; exec sleep 1000");
+        assert_eq!(low.line(), "up");
+        let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5"], "echo in; read line");
+        assert_eq!(high.line(), "in");
+        let (code, text) = low.end();
+        assert_eq!(code, Some(79), "round {round}: {text}");
+        high.close_stdin();
+        high.wait();
+    }
+}
+
 /// H-56: whoever does not end in time is killed, and its group with it, before the other has waited longer than it would.
 #[test]
 fn a_command_that_will_not_end_is_killed_when_its_cleanup_time_is_over() {

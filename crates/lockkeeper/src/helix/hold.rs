@@ -100,6 +100,7 @@ impl Tenure {
         let care = Care { on_lost: keeper.on_lost().clone(), ..Care::default() };
         let lease = Lease { session, until, owner, versions: None };
         let hold = Hold::leased(node.path.clone(), token, lease, &care);
+        keeper.leased(&terms.id, &hold);
         let (request, requests) = mpsc::unbounded_channel();
         let (order, orders) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
@@ -355,8 +356,8 @@ impl Tenure {
                 }
                 self.hold.lose(Loss::Preempted);
             }
-            // Whoever took it by force has left again already.
-            None if self.wanted && record.is_free() => self.hold.lose(Loss::Preempted),
+            // Whoever took it by force has left again already. A request that still stands was not served: somebody broke the lock.
+            None if self.wanted && record.request.is_none() => self.hold.lose(Loss::Preempted),
             None => self.hold.lose(Loss::Removed),
         }
     }
@@ -364,7 +365,7 @@ impl Tenure {
     /// Answers a request to let go with a no; `false` if that is to be tried again.
     async fn refuse(&mut self, look: Look, why: &str) -> bool {
         match self.node.step(&mut self.seat, look, &self.terms, Wish::Refuse { why }).await {
-            Ok(Stepped::Again) => false,
+            Ok(Stepped::Again { .. }) => false,
             Ok(_) => true,
             Err(error) => {
                 tracing::warn!(path = %self.node.path, %error, "whoever asks for the lock could not be answered");
@@ -391,7 +392,7 @@ impl Tenure {
                 }
                 Ok(())
             }
-            Ok(Stepped::Again) => return Some(renewal),
+            Ok(Stepped::Again { .. }) => return Some(renewal),
             Ok(Stepped::Refused(Refusal::Requested(request))) => Err(Error::Outranked {
                 path: self.node.path.clone(),
                 by: request.id,
@@ -406,9 +407,9 @@ impl Tenure {
         None
     }
 
-    /// Gives the lock back; `Ok(true)` if it was this hold's still.
-    async fn leave(&mut self) -> Result<bool, Error> {
-        let mut tried = false;
+    /// Gives the lock back. What the record says, if it was not this hold's any more.
+    async fn leave(&mut self) -> Result<Option<Box<Look>>, Error> {
+        let mut unsure = false;
         loop {
             let look = match self.node.look(&mut self.seat).await? {
                 Ok(look) => look,
@@ -419,17 +420,13 @@ impl Tenure {
             };
             let owner = look.record.owner.as_ref();
             if !owner.is_some_and(|owner| owner.id == self.terms.id && owner.until_ms == self.until_ms) {
-                self.ended();
-                // A write of ours whose reply was lost has freed it.
-                return Ok(tried);
+                // It was, if a write of ours whose reply was lost has freed it.
+                return Ok((!unsure).then(|| Box::new(look)));
             }
-            tried = true;
+            self.wanted = look.record.request.as_ref().is_some_and(|request| request.id != self.terms.id);
             match self.node.step(&mut self.seat, look, &self.terms, Wish::Leave).await? {
-                Stepped::Again => {}
-                Stepped::Done { .. } | Stepped::Refused(_) => {
-                    self.ended();
-                    return Ok(true);
-                }
+                Stepped::Again { written } => unsure |= written,
+                Stepped::Done { .. } | Stepped::Refused(_) => return Ok(None),
             }
         }
     }
@@ -458,7 +455,7 @@ impl Tenure {
 
     /// What had become of the hold, where it could not be handed over any more.
     async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, Error> {
-        let mut tried = false;
+        let mut unsure = false;
         loop {
             let look = match self.node.look(&mut self.seat).await? {
                 Ok(look) => look,
@@ -468,14 +465,14 @@ impl Tenure {
                 }
             };
             match &look.record.owner {
-                Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => tried = true,
+                Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => {}
                 // A write of ours whose reply was lost.
-                Some(owner) if tried && owner.id == to => return Ok(None),
+                Some(owner) if unsure && owner.id == to => return Ok(None),
                 Some(owner) if owner.priority > self.terms.priority => return Ok(Some(Loss::Preempted)),
                 _ => return Ok(Some(Loss::Removed)),
             }
             match self.node.step(&mut self.seat, look, &self.terms, Wish::Transfer { to }).await? {
-                Stepped::Again => {}
+                Stepped::Again { written } => unsure |= written,
                 Stepped::Refused(_) => return Ok(Some(Loss::LeaseEnded)),
                 Stepped::Done { .. } => return Ok(None),
             }
@@ -491,8 +488,11 @@ impl Tenure {
 
     /// Gives the lock back, and nobody waits to hear of it.
     async fn give_back(&mut self) {
-        if let Err(error) = self.leave().await {
-            tracing::warn!(path = %self.node.path, %error, "the lock could not be given back; its lease ends");
+        match self.leave().await {
+            Ok(_) => self.ended(),
+            Err(error) => {
+                tracing::warn!(path = %self.node.path, %error, "the lock could not be given back; its lease ends");
+            }
         }
     }
 
@@ -500,11 +500,18 @@ impl Tenure {
         self.cleaned_up = true;
         let before = self.hold.loss();
         let left = self.leave().await;
+        if let Ok(taken) = &left {
+            // Who took it is in the record, whether or not its watch has fired.
+            if let Some(look) = taken {
+                self.judge(look);
+            }
+            self.ended();
+        }
         let gone = self.hold.loss().unwrap_or(Loss::Removed);
         _ = confirm.send(match (before, left) {
             (Some(loss), _) => Err(ReleaseError::NotHeld { loss }),
-            (None, Ok(true)) => Ok(()),
-            (None, Ok(false)) => Err(ReleaseError::NotHeld { loss: gone }),
+            (None, Ok(None)) => Ok(()),
+            (None, Ok(Some(_))) => Err(ReleaseError::NotHeld { loss: gone }),
             (None, Err(Error::Closed)) => Err(ReleaseError::NotHeld { loss: Loss::Closed }),
             (None, Err(error)) => Err(ReleaseError::Failed { reason: error.to_string() }),
         });

@@ -310,7 +310,8 @@ impl HelixLock {
     /// Asks for the lock: at once or not at all, unless a lower owner is to be preempted.
     ///
     /// Uncontended: a read and a write, two round trips, three the first time in a session. A preemption waits as the timeouts
-    /// say. If the same user id owns the lock already, its lease begins anew, and this guard takes the place of the one before.
+    /// say. If the same user id owns the lock already, its lease begins anew, and this guard takes the place of the one before. A guard
+    /// of the same handle is lost, [`Loss::Superseded`](crate::Loss), before this returns; one of another process when its watch tells it.
     ///
     /// Dropping the future withdraws the request, or gives the lock back if it had just been granted.
     ///
@@ -347,7 +348,7 @@ impl HelixLock {
             Stepped::Done { answer: Answer::Left { expired: Some(owner) }, .. } => Unlocked::Expired { owner },
             Stepped::Done { look, .. } if look.written => Unlocked::Released,
             Stepped::Refused(Refusal::NotOwner { owner }) => Unlocked::NotOwner { owner },
-            Stepped::Done { .. } | Stepped::Refused(_) | Stepped::Again => Unlocked::WasFree,
+            Stepped::Done { .. } | Stepped::Refused(_) | Stepped::Again { .. } => Unlocked::WasFree,
         })
     }
 
@@ -369,7 +370,7 @@ impl HelixLock {
         match settled {
             Stepped::Refused(Refusal::NotOwner { owner }) => Err(Error::NotOwner { path, id, owner }),
             Stepped::Refused(_) => Err(Error::NotOwner { path, id, owner: None }),
-            Stepped::Done { .. } | Stepped::Again => Ok(()),
+            Stepped::Done { .. } | Stepped::Again { .. } => Ok(()),
         }
     }
 

@@ -79,8 +79,11 @@ pub(crate) enum Stepped {
     Done { answer: Answer, token: FencingToken, look: Box<Look> },
     /// The wish is not to be had.
     Refused(Refusal),
-    /// Somebody else wrote first, or nobody knows who wrote: to be asked again.
-    Again,
+    /// To be asked again: somebody else wrote first, or nobody knows who did.
+    Again {
+        /// Whether the write may have been done.
+        written: bool,
+    },
 }
 
 impl Seat {
@@ -265,12 +268,12 @@ impl LockNode {
             // The race was lost; this session has not seen by whose write.
             Err(Fault::BadVersion | Fault::NoNode | Fault::NodeExists) => {
                 seat.behind = true;
-                Ok(Stepped::Again)
+                Ok(Stepped::Again { written: false })
             }
             Err(fault @ (Fault::ConnectionLoss | Fault::SessionOver)) => {
                 seat.behind = true;
                 tracing::debug!(path = %self.path, %fault, "the fate of a write is unknown; looking again");
-                Ok(Stepped::Again)
+                Ok(Stepped::Again { written: true })
             }
             Err(fault) => Err(self.refused(&fault)),
         }
@@ -309,7 +312,7 @@ impl LockNode {
                 }
             };
             match self.step(&mut seat, look, me, wish).await? {
-                Stepped::Again => {}
+                Stepped::Again { .. } => {}
                 settled => return Ok(settled),
             }
         }

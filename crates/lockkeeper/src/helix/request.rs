@@ -121,7 +121,7 @@ impl Request {
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
             let room = asked.as_ref().map(|asked| self.room(asked, &look));
             match self.node.step(seat, look, &terms, Wish::Acquire { give_up_ms }).await? {
-                Stepped::Again => {}
+                Stepped::Again { .. } => {}
                 Stepped::Refused(refusal) => {
                     if let Refusal::Unfinished(facts) = &refusal {
                         self.count(asked.as_ref(), &facts.owner, Preemption::Refused, seat);
@@ -215,7 +215,7 @@ impl Request {
                 Err(error) => Err(error),
             };
             match left {
-                Ok(Stepped::Again) => {}
+                Ok(Stepped::Again { .. }) => {}
                 Ok(_) => return,
                 Err(error) => {
                     tracing::warn!(path = %self.node.path, %error, "a request could not be withdrawn");

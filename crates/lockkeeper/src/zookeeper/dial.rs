@@ -11,6 +11,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use lockkeeper_core::Loss;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
@@ -97,8 +98,10 @@ impl Dial {
         connected.await.unwrap_or(Err(zk::Error::ClientClosed))
     }
 
-    /// Takes a session over from a client that was taken off it, trying until it cannot live any more: a client that tells of
-    /// nothing older than what the one before saw.
+    /// Takes a session over from a client that was taken off it: a client that tells of nothing older than what the one before saw.
+    ///
+    /// # Errors
+    /// [`Loss::SessionExpired`] only where a server says so. [`Loss::Unreachable`] after 1.4 session timeouts without a server.
     async fn take_over(&self, session: &zk::SessionInfo, timeout: Duration) -> Result<(zk::Client, AbortHandle), Loss> {
         let trying = async {
             for pause in pauses().build() {
@@ -115,10 +118,10 @@ impl Dial {
                 }
                 tokio::time::sleep(pause).await;
             }
-            Err(Loss::SessionExpired)
+            Err(Loss::Unreachable)
         };
         // As long as a client of the crate would try.
-        tokio::time::timeout(timeout * 7 / 5, trying).await.unwrap_or(Err(Loss::SessionExpired))
+        tokio::time::timeout(timeout * 7 / 5, trying).await.unwrap_or(Err(Loss::Unreachable))
     }
 
     /// Tells of what the session's connection goes through until the session is over. `states` is its client's.
@@ -131,26 +134,36 @@ impl Dial {
     ) {
         let mut connected = true;
         loop {
-            let seen = next(&mut states, &carrier, timeout / 2, connected).await;
+            let since = Instant::now();
+            let seen = next(&mut states, &carrier, timeout, connected).await;
             let change = match seen {
                 Some(zk::SessionState::Disconnected) | None => Connection::Lost,
                 Some(zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly) => Connection::Back,
+                // So late it may be the client's own guess; only a server knows.
+                Some(zk::SessionState::Expired) if !connected && since.elapsed() >= patience(timeout) => {
+                    Connection::Over(Loss::Unreachable)
+                }
                 Some(zk::SessionState::Expired) => Connection::Over(Loss::SessionExpired),
                 Some(zk::SessionState::AuthFailed) => Connection::Over(Loss::AuthFailed),
                 Some(zk::SessionState::Closed) => Connection::Over(Loss::Closed),
             };
-            connected = change == Connection::Back;
+            let was_connected = std::mem::replace(&mut connected, change == Connection::Back);
             let parted = carrier
                 .upgrade()
                 .filter(|_| change == Connection::Lost)
                 .and_then(|carrier: Arc<Carrier>| carrier.part(seen.is_none()));
-            if sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
+            // A connection is lost once.
+            let told = was_connected || change != Connection::Lost;
+            if told && sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
                 return;
             }
             let Some(session) = parted else { continue };
             match seen {
-                None => {
+                None if was_connected => {
                     tracing::warn!(session = %session.id(), "a server answers pings and no requests: trying another")
+                }
+                None => {
+                    tracing::debug!(session = %session.id(), "no server for so long that the client would give the session up: another takes over");
                 }
                 Some(_) => {
                     tracing::debug!(session = %session.id(), "more is watched than a client can set again: another takes over");
@@ -185,21 +198,31 @@ impl Dial {
     }
 }
 
-/// What becomes of the connection next; `None`, if it stands and requests have not been answered on it for twice this long.
+/// How long a client may be without a connection before another takes its session over.
+///
+/// The client crate (0.11.2) calls a session expired when it has heard nothing for 1.4 session timeouts, whatever the servers say. It
+/// notices a silent connection within 0.4 of them, so this is well before.
+fn patience(session_timeout: Duration) -> Duration {
+    session_timeout * 3 / 4
+}
+
+/// What becomes of the connection next. `None` if the client is of no more use: the connection stands and requests have not been
+/// answered on it for a session timeout, or there has been none for [`patience`].
 async fn next(
     states: &mut zk::StateWatcher,
     carrier: &Weak<Carrier>,
-    half: Duration,
+    session_timeout: Duration,
     connected: bool,
 ) -> Option<zk::SessionState> {
     let (mut changed, mut progress) = (pin!(states.changed()), Progress::default());
+    let look = if connected { session_timeout / 2 } else { patience(session_timeout) };
     loop {
         tokio::select! {
             biased;
             state = &mut changed => return Some(state),
-            () = tokio::time::sleep(half), if connected => {
-                // From the first of three looks to the last it is twice this long.
-                if carrier.upgrade().is_some_and(|carrier| carrier.is_stuck(&mut progress, 3)) {
+            () = tokio::time::sleep(look) => {
+                // From the first of three looks to the last it is a session timeout.
+                if !connected || carrier.upgrade().is_some_and(|carrier| carrier.is_stuck(&mut progress, 3)) {
                     return None;
                 }
             }

@@ -200,3 +200,43 @@ async fn a_session_whose_requests_are_not_answered_goes_on_elsewhere() {
     assert_eq!(watcher.await, Fired::Gone);
     assert_eq!((opened.ensemble.session(), server.stats().sessions), (session, 1));
 }
+
+/// No server has said anything, so the session may live.
+#[tokio::test]
+async fn only_a_server_says_that_a_session_has_expired() {
+    let server = Server::start(Config::default().with_tick(Duration::from_millis(100))).await.unwrap();
+    let proxy = Proxy::start(server.addr()).await;
+    let mut opened = open_for(&proxy.connect_string(), Duration::from_secs(1)).await;
+    let asked = opened.ensemble.read("/");
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    assert_eq!(opened.connection.recv().await, Some(Connection::Lost));
+    assert_eq!(opened.connection.recv().await, Some(Connection::Over(Loss::Unreachable)));
+    assert_eq!(asked.await, Err(Fault::SessionOver));
+}
+
+/// Servers give every session its full timeout after a restart, however long that took. The client crate alone would have given it
+/// up after 1.4 session timeouts.
+#[tokio::test]
+async fn a_session_goes_on_after_an_outage_longer_than_its_timeout() {
+    let session_timeout = Duration::from_secs(2);
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config::default().with_tick(Duration::from_millis(100)).with_directory(dir.path());
+    let server = Server::start(config.clone()).await.unwrap();
+    let address = server.addr();
+    let mut opened = open_for(&server.connect_string(), session_timeout).await;
+    let session = opened.ensemble.session();
+    opened.ensemble.create("/a", Vec::new(), Kind::Ephemeral).await.unwrap();
+    let (_, watcher) = opened.ensemble.read_and_watch("/a").await.unwrap();
+    server.shutdown().await.unwrap();
+    assert_eq!(opened.connection.recv().await, Some(Connection::Lost));
+    let reading = tokio::spawn(opened.ensemble.read("/a"));
+    tokio::time::sleep(session_timeout * 3 / 2).await;
+    let server = Server::start(config.with_listen(address)).await.unwrap();
+    assert_eq!(opened.connection.recv().await, Some(Connection::Back));
+    // What was asked meanwhile may be told that the connection was lost, never that the session is over.
+    assert!(!matches!(reading.await.unwrap(), Err(Fault::SessionOver)));
+    assert_eq!(opened.ensemble.read("/a").await.unwrap().owner, session);
+    opened.ensemble.delete("/a", None).await.unwrap();
+    assert_eq!((watcher.await, server.stats().sessions), (Fired::Gone, 1));
+}

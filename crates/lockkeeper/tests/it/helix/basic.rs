@@ -15,6 +15,7 @@ on_every_record_server!(
     a_lock_is_one_node_that_stays,
     a_lease_is_lazy_until_somebody_asks,
     the_owner_renews_its_lease,
+    the_guard_before_is_superseded_when_acquire_returns,
     of_two_at_once_one_has_it,
     an_id_is_the_owner_wherever_it_comes_from,
     whoever_finds_an_ended_lease_may_free_it,
@@ -137,6 +138,20 @@ async fn the_owner_renews_its_lease(world: &World) {
     drop(guard);
     assert!(again.is_held() && a.is_current_owner().await.unwrap());
     again.release().await.unwrap();
+    assert!(stored(world).await.is_free());
+}
+
+/// By the same object and by another of the same handle: no two guards of one owner are held at once.
+async fn the_guard_before_is_superseded_when_acquire_returns(world: &World) {
+    let keeper = world.keeper().await;
+    let mut before = lock(world, &keeper, "a").acquire().await.unwrap();
+    for round in 0..20 {
+        let guard = lock(world, &keeper, "a").acquire().await.unwrap();
+        assert_eq!(before.state(), HoldState::Lost(Loss::Superseded), "round {round}");
+        assert!(guard.is_held() && guard.token() > before.token());
+        before = guard;
+    }
+    before.release().await.unwrap();
     assert!(stored(world).await.is_free());
 }
 

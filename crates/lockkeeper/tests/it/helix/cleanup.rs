@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Error, Loss};
+use lockkeeper::{Error, Loss, ReleaseError};
+use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
 use crate::support::{STEADY, World, eventually};
@@ -12,6 +13,7 @@ use crate::support::{STEADY, World, eventually};
 on_every_record_server!(
     a_blocking_cleanup_stalls_nobody,
     an_owner_without_a_cleanup_gives_way_at_once,
+    a_release_that_meets_a_preemption_says_so,
     an_owner_that_unlocks_lets_the_requestor_in,
     the_end_of_the_owners_lease_lets_the_requestor_in,
     a_dead_owners_cleanup_ends_with_its_time,
@@ -63,6 +65,24 @@ async fn an_owner_without_a_cleanup_gives_way_at_once(world: &World) {
     let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!(guard.preempted_by().unwrap().by, "b");
+    next.release().await.unwrap();
+}
+
+/// The record says who has the lock, whether or not the owner has heard of it before its release.
+async fn a_release_that_meets_a_preemption_says_so(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup_by_guard().acquire().await.unwrap();
+    // From here on it watches the record.
+    guard.verify().await.unwrap();
+    let events = proxy.hold_watch_events();
+    let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
+    let reads = proxy.counts().requested.of(OpCode::GetData);
+    let releasing = tokio::spawn(guard.release());
+    proxy.wait_until(|counts| counts.requested.of(OpCode::GetData) > reads).await;
+    events.release();
+    let released = releasing.await.unwrap();
+    assert!(matches!(released, Err(ReleaseError::NotHeld { loss: Loss::Preempted })), "{released:?}");
     next.release().await.unwrap();
 }
 
