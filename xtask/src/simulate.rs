@@ -43,10 +43,15 @@ pub(crate) fn simulate(sh: &Shell, options: &Options) -> Result<()> {
     }
 }
 
-/// Seeds go through the families in turn.
+/// Seeds go through the families in turn; every fiftieth is one queue of ten contenders, every thousandth one of 300.
 fn scenario(seed: u64) -> Scenario {
     let families = Family::ALL.len() as u64;
-    Scenario::of(seed, Family::ALL[usize::try_from(seed % families).unwrap_or(0)])
+    let family = Family::ALL[usize::try_from(seed % families).unwrap_or(0)];
+    match (seed % 50, seed % 1000) {
+        (_, 999) => Scenario::queue(seed, family, 300),
+        (49, _) => Scenario::queue(seed, family, 10),
+        _ => Scenario::of(seed, family),
+    }
 }
 
 fn one(seed: u64) -> Result<()> {

@@ -246,5 +246,5 @@ async fn left(servers: &str, path: &str) -> Result<Vec<String>, Error> {
 
 fn promises() -> Promises {
     // Waits are bounded by what the servers go through: they are down for up to ten seconds and take some more to elect.
-    Promises { permits: 0, lateness: Duration::from_secs(1), abandoned: RECOVERY, idle: RECOVERY }
+    Promises { permits: 0, lateness: Duration::from_secs(1), abandoned: RECOVERY, idle: RECOVERY, healthy: None }
 }

@@ -50,6 +50,15 @@ pub enum What {
         /// What it said.
         held: bool,
     },
+    /// The guard was asked how far it may be trusted. The first such look after a grant or a change is at its very beginning.
+    Trusted {
+        /// Which.
+        hold: HoldId,
+        /// Whether a server was connected that had confirmed something since.
+        sure: bool,
+        /// For how long without hearing from a server again.
+        left: Duration,
+    },
     /// What is held was changed for something else.
     Changed {
         /// Which.

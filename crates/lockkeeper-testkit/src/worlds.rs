@@ -82,8 +82,11 @@ pub struct Scenario {
     pub family: Family,
     /// Whether the lock's node stays while nobody uses it, so that its numbers go on.
     pub lasting: bool,
-    /// What each contender does. The n-th uses the n-th of three handles, and so on in turn.
+    /// What each contender does. The n-th uses the n-th handle, and so on in turn.
     pub lives: Vec<Vec<Turn>>,
+    /// How many handles there are, each with a session of its own.
+    #[serde(default = "shared")]
+    pub handles: usize,
     /// What befalls them, one after the other.
     pub strikes: Vec<Strike>,
     /// How long somebody waits before he asks holders, and everyone in line, to let go; again and again.
@@ -196,13 +199,19 @@ pub struct Plea {
     pub waiter: bool,
 }
 
+/// Several contenders share a handle, so that they share its session's troubles.
+fn shared() -> usize {
+    3
+}
+
 impl Scenario {
-    /// The world of a seed. Every eighth is calm: there waits are judged by the millisecond.
+    /// The world of a seed. Every eighth is calm: there waits are judged by the millisecond, no hold may fall ill, and everybody
+    /// has a session of his own, which no other's writes prove.
     pub fn of(seed: u64, family: Family) -> Scenario {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let calm = rng.u8(..8) == 0;
         let lives = (0..rng.usize(4..7)).map(|_| (0..rng.usize(8..24)).map(|_| Turn::draw(rng, family)).collect());
-        let lives = lives.collect();
+        let lives: Vec<_> = lives.collect();
         let mut strikes = Vec::new();
         let mut pleas = Vec::new();
         if !calm {
@@ -212,14 +221,32 @@ impl Scenario {
             pleas =
                 (0..rng.usize(..25)).map(|_| Plea { after: rng.u64(100..4000), waiter: rng.u8(..3) == 0 }).collect();
         }
-        Scenario { noise: seed, family, lasting: rng.bool(), lives, strikes, pleas }
+        let handles = if calm { lives.len() } else { shared() };
+        Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, strikes, pleas }
+    }
+
+    /// A calm world of one queue: so many contenders come within moments, each in a session of its own, and hold the lock for up
+    /// to two session timeouts; where they are more than ten, most of them for a moment only.
+    pub fn queue(seed: u64, family: Family, contenders: usize) -> Scenario {
+        let rng = &mut fastrand::Rng::with_seed(seed);
+        let mut life = |_| {
+            let longest = if contenders <= 10 || rng.u8(..20) == 0 { 80 } else { 2 };
+            let steps = rng.u8(..=longest);
+            let call = Call::Wait;
+            vec![Turn { pause: rng.u64(1..1000), call, steps, end: End::Release, ..Turn::draw(rng, family) }]
+        };
+        let lives: Vec<_> = (0..contenders).map(&mut life).collect();
+        let (strikes, pleas) = (Vec::new(), Vec::new());
+        Scenario { noise: seed, family, lasting: rng.bool(), handles: lives.len(), lives, strikes, pleas }
     }
 
     /// What it promises, given what it goes through.
     pub fn promises(&self) -> Promises {
         let lateness = Duration::from_millis(1);
-        let free = if self.strikes.is_empty() { Duration::from_secs(1) } else { SESSION_TIMEOUT * 8 };
-        Promises { permits: PERMITS, lateness, abandoned: free, idle: free }
+        let calm = self.strikes.is_empty();
+        let free = if calm { Duration::from_secs(1) } else { SESSION_TIMEOUT * 8 };
+        let healthy = calm.then_some(SESSION_TIMEOUT);
+        Promises { permits: PERMITS, lateness, abandoned: free, idle: free, healthy }
     }
 }
 

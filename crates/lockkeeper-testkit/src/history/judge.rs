@@ -20,6 +20,8 @@ pub struct Promises {
     pub abandoned: Duration,
     /// How long a lock may stand free while somebody waits for it.
     pub idle: Duration,
+    /// The session timeout, where servers answer and clocks run all the time: no hold is lost there, or nearly so.
+    pub healthy: Option<Duration>,
 }
 
 /// What was promised.
@@ -31,6 +33,8 @@ pub enum Claim {
     OldAfterNew,
     /// A loss is final.
     LossIsFinal,
+    /// A healthy hold stays healthy: it starts with half of the session timeout, and is neither lost, suspected nor nearly lost.
+    Healthy,
     /// A resource that looks at tokens takes nothing under an older one than it has seen.
     Fencing,
     /// Tokens grow from grant to grant.
@@ -73,6 +77,8 @@ pub struct Tally {
     pub refusals: usize,
     /// Looks that found a lock held.
     pub looks: usize,
+    /// Looks that asked for how long.
+    pub trusts: usize,
     /// Holds that were lost.
     pub losses: usize,
     /// Changes of what was held.
@@ -91,6 +97,7 @@ impl Tally {
         self.grants += other.grants;
         self.refusals += other.refusals;
         self.looks += other.looks;
+        self.trusts += other.trusts;
         self.losses += other.losses;
         self.changes += other.changes;
         self.accepted += other.accepted;
@@ -126,6 +133,7 @@ pub fn judge(events: &[Event], promises: &Promises) -> Verdict {
         case.calls(&events);
         case.exclusion();
         case.old_after_new();
+        case.healthy(&events);
         case.writes(&events);
         case.tokens();
         case.order();
@@ -327,6 +335,34 @@ impl Case<'_> {
                 if *share == Share::Alone {
                     alone = earlier(alone);
                 }
+            }
+        }
+    }
+
+    /// While servers answer and clocks run, nobody's work is stopped.
+    fn healthy(&mut self, events: &[&Event]) {
+        let Some(timeout) = self.promises.healthy else { return };
+        let lost: Vec<_> = self.holds.iter().filter_map(|(id, hold)| Some((*id, hold.lost?))).collect();
+        for (id, lost) in lost {
+            self.accuse(Claim::Healthy, format!("{id:?} was lost at {lost:?}"));
+        }
+        let mut events = events.to_vec();
+        events.sort_by_key(|event| event.from);
+        let mut begun = BTreeSet::new();
+        for event in events {
+            let (id, sure, left) = match event.what {
+                What::Changed { hold, .. } => {
+                    begun.remove(&hold);
+                    continue;
+                }
+                What::Trusted { hold, sure, left } => (hold, sure, left),
+                _ => continue,
+            };
+            self.verdict.tally.trusts += 1;
+            let least = if begun.insert(id) { timeout / 2 } else { timeout / 3 };
+            if !sure || left < least {
+                let how = if sure { "trusted" } else { "suspected" };
+                self.accuse(Claim::Healthy, format!("{id:?} is {how} for {left:?} at {:?}, not {least:?}", event.from));
             }
         }
     }

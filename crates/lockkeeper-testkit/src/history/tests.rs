@@ -11,7 +11,13 @@ const PROMISES: Promises = Promises {
     lateness: Duration::from_millis(5),
     abandoned: Duration::from_millis(200),
     idle: Duration::from_millis(50),
+    healthy: None,
 };
+
+/// Where servers answer all the time.
+const CALM: Promises = Promises { healthy: Some(TIMEOUT), ..PROMISES };
+
+const TIMEOUT: Duration = Duration::from_secs(6);
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -46,9 +52,11 @@ fn history(turns: &[Turn]) -> Vec<Event> {
         let grant = Grant { hold, share: Share::Alone, token: Some(100 + number * 10), place };
         let limit = Some(granted - asked);
         add(asked, granted, What::Asked { limit, outcome: Outcome::Granted(grant) });
+        add(granted, granted, What::Trusted { hold, sure: true, left: TIMEOUT / 2 });
         clock = granted;
         for look in 0..turn.looks {
             clock += ms(2);
+            add(clock, clock, What::Trusted { hold, sure: true, left: TIMEOUT * 2 / 5 });
             add(clock, clock + ms(1), What::Looked { hold, held: true });
             let (token, order) = (100 + number * 10, u64::from(contender) * 10 + look);
             add(clock, clock + ms(1), What::Wrote { hold, token, order, accepted: true });
@@ -64,13 +72,20 @@ fn history(turns: &[Turn]) -> Vec<Event> {
 }
 
 fn claims(events: &[Event]) -> Vec<Claim> {
-    judge(events, &PROMISES).violations.into_iter().map(|violation| violation.claim).collect()
+    claims_under(events, &PROMISES)
+}
+
+fn claims_under(events: &[Event], promises: &Promises) -> Vec<Claim> {
+    judge(events, promises).violations.into_iter().map(|violation| violation.claim).collect()
 }
 
 /// The event that says so of a hold.
 fn of(events: &mut [Event], hold: HoldId, which: impl Fn(&What) -> bool) -> &mut Event {
     let its = |what: &What| match what {
-        What::Looked { hold, .. } | What::Wrote { hold, .. } | What::Released { hold, .. } => Some(*hold),
+        What::Looked { hold, .. }
+        | What::Trusted { hold, .. }
+        | What::Wrote { hold, .. }
+        | What::Released { hold, .. } => Some(*hold),
         What::Asked { outcome: Outcome::Granted(grant), .. } => Some(grant.hold),
         _ => None,
     };
@@ -86,10 +101,11 @@ fn grant(events: &mut [Event], hold: u64, change: impl Fn(&mut Grant)) {
 
 proptest! {
     #[test]
-    fn a_lock_that_works_is_not_accused(turns in turns(), shuffle in any::<u64>()) {
+    fn a_lock_that_works_is_not_accused(mut turns in turns(), calm in any::<bool>(), shuffle in any::<u64>()) {
+        turns.iter_mut().for_each(|turn| turn.lost &= !calm);
         let mut events = history(&turns);
         fastrand::Rng::with_seed(shuffle).shuffle(&mut events);
-        let verdict = judge(&events, &PROMISES);
+        let verdict = judge(&events, if calm { &CALM } else { &PROMISES });
         prop_assert_eq!(verdict.violations, vec![]);
         prop_assert_eq!(verdict.tally.grants, turns.len());
         prop_assert_eq!(verdict.tally.accepted as u64, turns.iter().map(|turn| turn.looks).sum::<u64>());
@@ -120,6 +136,38 @@ proptest! {
         let what = What::Looked { hold, held: true };
         events.push(Event { contender: 0, lock: 0, from: until + ms(1), until: until + ms(2), what });
         prop_assert!(claims(&events).contains(&Claim::LossIsFinal));
+    }
+
+    #[test]
+    fn a_hold_that_falls_ill_is_found_where_servers_answer(
+        mut turns in turns(),
+        victim in any::<prop::sample::Index>(),
+        illness in 0..5_u8,
+    ) {
+        turns.iter_mut().for_each(|turn| turn.lost = false);
+        let victim = victim.index(turns.len());
+        turns[victim].lost = illness == 0;
+        let mut events = history(&turns);
+        let hold = HoldId(victim as u64);
+        prop_assert_eq!(claims_under(&history(&turns), &PROMISES), vec![], "elsewhere that may happen");
+        let trust = |what: &What| matches!(what, What::Trusted { .. });
+        let at = of(&mut events, hold, trust).from;
+        match (illness, &mut of(&mut events, hold, trust).what) {
+            (1, What::Trusted { sure, .. }) => *sure = false,
+            (2, What::Trusted { left, .. }) => *left = TIMEOUT / 2 - ms(1),
+            _ => {}
+        }
+        let mut add = |after, what| events.push(Event { contender: 0, lock: 0, from: at + after, until: at + after, what });
+        match illness {
+            3 => add(ms(1), What::Trusted { hold, sure: true, left: TIMEOUT / 3 - ms(1) }),
+            4 => {
+                // A reader that has become a writer begins anew.
+                add(Duration::from_nanos(1), What::Changed { hold, share: Share::Alone, token: None });
+                add(Duration::from_nanos(2), What::Trusted { hold, sure: true, left: TIMEOUT * 2 / 5 });
+            }
+            _ => {}
+        }
+        prop_assert_eq!(claims_under(&events, &CALM), vec![Claim::Healthy]);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper::{
-    Class, Error, FencingToken, FromHolding, Guard, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard,
+    Class, Error, FencingToken, FromHolding, Guard, HoldState, Holding, Lockkeeper, Permit, UpgradeableGuard,
+    WriteGuard,
 };
 use tokio::time::sleep;
 
@@ -14,9 +15,6 @@ use crate::history::{Event, Grant, HoldId, Outcome, Place, Share, What, judge};
 use crate::sim::{Settings, Sim, Trouble};
 
 const LOCK: &str = "/locks/simulated";
-
-/// Handles, each with a session of its own.
-const KEEPERS: usize = 3;
 
 /// When a world has gone on for so long after the last strike, whoever waits waits for ever.
 const PATIENCE: Duration = Duration::from_secs(1_800);
@@ -53,11 +51,11 @@ async fn live(scenario: &Scenario) -> (Vec<Event>, Vec<String>) {
     let container_check = if scenario.lasting { Duration::from_secs(86_400) } else { usual.container_check };
     let sim = Sim::new(scenario.noise, Settings { container_check, ..usual });
     let keepers: Vec<Lockkeeper> =
-        (0..KEEPERS).map(|_| Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT))).collect();
+        (0..scenario.handles.max(1)).map(|_| Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT))).collect();
     let world = World { sim: sim.clone(), family: scenario.family, lasting: scenario.lasting, record: Arc::default() };
     let mut tasks = Vec::new();
     for (at, turns) in scenario.lives.iter().enumerate() {
-        let (world, keeper, turns) = (world.clone(), keepers[at % KEEPERS].clone(), turns.clone());
+        let (world, keeper, turns) = (world.clone(), keepers[at % keepers.len()].clone(), turns.clone());
         let contender = u32::try_from(at).unwrap_or(u32::MAX);
         tasks.push(tokio::spawn(async move {
             for turn in turns {
@@ -210,6 +208,7 @@ impl World {
                 let place = if self.lasting { place(turn.want, &held.holding().node()) } else { None };
                 let grant = Grant { hold, share: held.share(), token: held.token().map(FencingToken::get), place };
                 self.add(contender, from, What::Asked { limit, outcome: Outcome::Granted(grant) });
+                self.trust(contender, hold, held.holding());
                 self.work(contender, hold, held, turn).await;
                 return Ok(());
             }
@@ -291,19 +290,32 @@ impl World {
             };
             let (share, token) = (held.share(), held.token().map(FencingToken::get));
             self.add(contender, from, What::Changed { hold, share, token });
+            self.trust(contender, hold, held.holding());
         }
+    }
+
+    /// How far it may be trusted.
+    fn trust(&self, contender: u32, hold: HoldId, holding: &Holding) {
+        let from = self.now();
+        let (sure, left) = (holding.state() == HoldState::Held, holding.valid_for());
+        self.add(contender, from, What::Trusted { hold, sure, left });
     }
 
     /// A step of work. Everyone inside is asked, for a look certifies all before it. Whether this one still holds.
     fn look(&self, own: HoldId) -> bool {
         let from = self.now();
-        let mut seen = Vec::new();
+        let (mut seen, mut trusted) = (Vec::new(), Vec::new());
         for (hold, inside) in &mut self.record().inside {
             let held = inside.held.holding().is_held();
             if held || !inside.lost {
                 seen.push((inside.contender, *hold, held));
             }
             inside.lost |= !held;
+            let (sure, left) = (inside.held.holding().state() == HoldState::Held, inside.held.holding().valid_for());
+            trusted.push((inside.contender, What::Trusted { hold: *hold, sure, left }));
+        }
+        for (contender, what) in trusted {
+            self.add(contender, from, what);
         }
         let mut own_held = false;
         for (contender, hold, held) in seen {

@@ -50,14 +50,14 @@ fn worlds_are_not_empty() {
     for family in Family::ALL {
         let mut sum = crate::history::Tally::default();
         let mut placed = 0;
-        for seed in 0..8 {
+        for seed in 0..24 {
             let scenario = Scenario::of(seed, family);
             let history = super::life::history(&scenario);
             placed += history.iter().filter(|event| format!("{:?}", event.what).contains("Some(Place")).count();
             sum.add(judge(&history, &scenario.promises()).tally);
         }
         assert!(
-            sum.grants > 200 && sum.refusals > 100 && sum.losses > 0 && sum.looks > sum.grants,
+            sum.grants > 600 && sum.refusals > 300 && sum.losses > 0 && sum.looks > sum.grants && sum.trusts > 0,
             "{family:?}: {sum:?}"
         );
         assert_eq!(placed > 0, !matches!(family, Family::Permits), "{family:?}");

@@ -59,6 +59,23 @@ fn seeded_worlds_of_classes_keep_the_contract() {
     explore(60, Family::Classes);
 }
 
+/// Whoever waited for how long, in whichever place: a hold starts with half of the session timeout, and no work is stopped.
+#[test]
+fn a_healthy_hold_stays_healthy_in_queues_of_3_10_and_300() {
+    let mut sum = Tally::default();
+    for family in Family::ALL {
+        for (contenders, worlds) in [(3, 12), (10, 4), (300, 1)] {
+            for seed in 0..worlds {
+                match run(&Scenario::queue(seed, family, contenders)) {
+                    Ok(tally) => sum.add(tally),
+                    Err(failure) => panic!("seed {seed} ({family:?}, {contenders}): {}", failure.first()),
+                }
+            }
+        }
+    }
+    assert!(sum.trusts > sum.grants && sum.grants > 2_000, "{sum:?}");
+}
+
 /// A slow disk's ghost: the connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to
 /// a server that has not applied the create yet. Without `sync` before the look-up the attempt would queue behind itself.
 #[test]
