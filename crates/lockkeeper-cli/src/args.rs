@@ -100,6 +100,15 @@ impl Verb {
             Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
         }
     }
+
+    /// Whether it runs for long, so that what it says is read later, in a log.
+    pub(crate) fn takes_a_while(&self) -> bool {
+        match self {
+            Verb::Run(_) | Verb::Serve(_) => true,
+            Verb::Dlq(args) => matches!(args.verb, DlqVerb::Replay { .. }),
+            _ => false,
+        }
+    }
 }
 
 /// Where the locks are.
@@ -199,6 +208,9 @@ pub(crate) struct RunArgs {
     /// Says why, to those who wait and look
     #[arg(long, short, value_name = "TEXT")]
     pub message: Option<String>,
+    /// Shows the whole command line to everyone who may read the lock, not only the program's name
+    #[arg(long)]
+    pub publish_command: bool,
     /// How it is held.
     #[command(flatten)]
     pub kind: KindArgs,
@@ -685,6 +697,7 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
     let before_command = words.iter().take_while(|word| *word != "--");
     let json = before_command.clone().any(|word| word == "--json");
     Printer::new(json).failure(&mistake(&error, &words));
+    crate::streams::flush();
     Err(ExitCode::from(Code::Usage as u8))
 }
 

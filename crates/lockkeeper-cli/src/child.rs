@@ -15,7 +15,7 @@ use lockkeeper::{HoldState, Holding, LockInfo, Lockkeeper, Loss, MultiGuard, Rev
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
-    test_kill_process_group, waitpid,
+    waitpid,
 };
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
@@ -23,9 +23,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::{OnRevoke, OnSuspect};
 use crate::exit::Failure;
+use crate::group::Group;
 use crate::launcher;
 use crate::output::Printer;
 use crate::signals::{self, Signals};
+use crate::streams;
 use crate::terminal::Terminal;
 use crate::watchdog::{Dismissed, Watchdog};
 
@@ -35,6 +37,9 @@ const SURVIVORS: Duration = Duration::from_millis(10);
 
 /// How long to wait after a question that could not be answered.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a signal waits for the line about it, so that a reader sees that line before what the command says to the signal.
+const IN_ORDER: Duration = Duration::from_millis(20);
 
 /// What is answered to whoever asks for a lock that the command is not told of.
 const REFUSAL: &str = "its command is not to be disturbed (--on-revoke ignore)";
@@ -165,6 +170,7 @@ impl Job {
                     match signal {
                         Some((signal, _)) => {
                             told.push(holding.path());
+                            streams::STDERR.flush(IN_ORDER);
                             self.signal(signal);
                             if let Some(cleanup) = terms.cleanup() {
                                 preempted = true;
@@ -204,6 +210,7 @@ impl Job {
 
     /// Asks the whole group to end.
     fn stop(&self) {
+        streams::STDERR.flush(IN_ORDER);
         self.signal(Signal::TERM);
         // A stopped process hears of it only when it goes on.
         self.signal(Signal::CONT);
@@ -211,7 +218,8 @@ impl Job {
 
     /// Waits for the rest of the group, and kills what is left at the deadline.
     async fn outlast(&self, deadline: Instant) {
-        while test_kill_process_group(self.pid).is_ok() {
+        let mut group = Group::of(self.pid);
+        while group.is_alive() {
             if Instant::now() >= deadline {
                 self.signal(Signal::KILL);
                 return;

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep};
 use crate::exit::{Code, Failure};
 use crate::settings;
 use crate::signals::Signals;
+use crate::streams;
 
 /// The word that starts it.
 pub(crate) const WORD: &str = "__serve";
@@ -64,6 +65,7 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
             .map_err(|error| Failure::system("cannot start an event loop", error))?;
         runtime.block_on(serve(&Home::new(dir)))
     });
+    streams::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -171,12 +173,7 @@ fn log(dir: &Path) -> Result<(), Failure> {
         log.map_err(|error| Failure::new(Code::CannotServe, format!("cannot write {}: {error}", file.display())))?;
     rustix::stdio::dup2_stderr(log).map_err(|error| Failure::system("cannot redirect standard error", error))?;
     let filter = settings::variable("LOCKKEEPER_LOG").unwrap_or_else(|| "info".to_owned());
-    // Fails only if there is a subscriber already.
-    _ = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .try_init();
+    streams::log(&filter);
     Ok(())
 }
 

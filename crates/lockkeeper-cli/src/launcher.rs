@@ -5,7 +5,7 @@
 //! it left in `ps`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -14,6 +14,7 @@ use rustix::process::{Pid, getpid, getppid};
 
 use crate::exit::Code;
 use crate::output::plain;
+use crate::streams;
 use crate::terminal::Terminal;
 
 /// The word that starts it.
@@ -78,6 +79,8 @@ fn complain(program: &OsStr, error: &std::io::Error) -> ExitCode {
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
     };
-    _ = writeln!(std::io::stderr(), "lockkeeper: {name}: {reason}");
+    // Lockkeeper waits for this process and holds the lock meanwhile.
+    streams::STDERR.push(format!("lockkeeper: {name}: {reason}\n"));
+    streams::flush();
     ExitCode::from(code as u8)
 }

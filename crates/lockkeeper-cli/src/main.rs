@@ -10,19 +10,23 @@ mod commands;
 mod daemon;
 mod exit;
 mod grace;
+mod group;
 mod kind;
 mod launcher;
 mod letters;
 mod limits;
+mod liveline;
 mod local;
 mod output;
 mod retrying;
 mod settings;
 mod signals;
+mod streams;
 mod terminal;
 mod waiting;
 mod watchdog;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use crate::args::{Args, Verb};
@@ -42,12 +46,19 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let printer = Printer::new(args.verb.json());
-    log_if_asked();
+    let mut printer = Printer::new(args.verb.json());
+    if args.verb.takes_a_while() && !std::io::stderr().is_terminal() {
+        printer = printer.with_time();
+    }
+    streams::STDERR.say_losses_by(move |lines| printer.losses(lines));
+    if let Some(filter) = settings::variable("LOCKKEEPER_LOG") {
+        streams::log(&filter);
+    }
     let status = obey(args, &printer).unwrap_or_else(|failure| {
         printer.failure(&failure);
         failure.code as u8
     });
+    streams::flush();
     ExitCode::from(status)
 }
 
@@ -81,15 +92,4 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
     // A thread may still wait for a server that somebody else starts; nothing depends on it any more.
     runtime.shutdown_background();
     outcome
-}
-
-/// Log lines for whoever debugs: `LOCKKEEPER_LOG=debug`.
-fn log_if_asked() {
-    if let Some(filter) = settings::variable("LOCKKEEPER_LOG") {
-        // Fails only if there is a subscriber already.
-        _ = tracing_subscriber::fmt()
-            .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
-            .with_writer(std::io::stderr)
-            .try_init();
-    }
 }

@@ -13,11 +13,22 @@ use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInf
 use serde::Serialize;
 
 use crate::exit::{Code, Failure};
+use crate::streams::STDERR;
 
 /// Prints for people or for machines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
+    timed: bool,
+}
+
+/// An event, and when it was, where the line says so.
+#[derive(Serialize)]
+struct Timed<'a> {
+    #[serde(flatten)]
+    event: &'a Event<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -32,7 +43,12 @@ enum Event<'a> {
 impl Printer {
     /// One or the other.
     pub(crate) const fn new(json: bool) -> Self {
-        Printer { json }
+        Printer { json, timed: false }
+    }
+
+    /// Says with each line on stderr when it was: for a log that is read later.
+    pub(crate) const fn with_time(self) -> Self {
+        Printer { timed: true, ..self }
     }
 
     /// Whether it prints for machines.
@@ -43,18 +59,18 @@ impl Printer {
     /// Says something on stderr.
     pub(crate) fn note(self, message: &str) {
         if self.json {
-            event(&Event::Note { message });
+            self.event(&Event::Note { message });
         } else {
-            say(message);
+            self.say(message);
         }
     }
 
     /// Says whom this command waits for.
     pub(crate) fn waiting(self, message: &str, lock: &LockInfo, ahead: usize) {
         if self.json {
-            event(&Event::Waiting { message, lock: LockView::of(lock), ahead });
+            self.event(&Event::Waiting { message, lock: LockView::of(lock), ahead });
         } else {
-            say(message);
+            self.say(message);
         }
     }
 
@@ -64,9 +80,9 @@ impl Printer {
         let told = signal.map_or_else(|| "refused".to_owned(), |signal| format!("{signal} sent to the command"));
         let message = format!("{} asks for {path}{why}: {told}", asker(request));
         if self.json {
-            event(&Event::Asked { message: &message, path, request: RequestView::of(request), signal });
+            self.event(&Event::Asked { message: &message, path, request: RequestView::of(request), signal });
         } else {
-            say(&message);
+            self.say(&message);
         }
     }
 
@@ -74,24 +90,43 @@ impl Printer {
     pub(crate) fn failure(self, failure: &Failure) {
         let Failure { code, message, hint, .. } = failure;
         if self.json {
-            event(&Event::Error { exit_code: *code as u8, message, hint: hint.as_deref() });
+            self.event(&Event::Error { exit_code: *code as u8, message, hint: hint.as_deref() });
         } else {
-            say(message);
-            if let Some(hint) = hint {
-                // Not through `say`: it is a second line of the same.
-                _ = writeln!(io::stderr(), "  hint: {}", plain(hint));
-            }
+            // One piece, which no other line gets into.
+            let hint = hint.as_ref().map_or_else(String::new, |hint| format!("  hint: {}\n", plain(hint)));
+            STDERR.push(format!("{}{hint}", self.line(message)));
         }
     }
-}
 
-fn say(message: &str) {
-    // With stderr closed there is nobody to tell.
-    _ = writeln!(io::stderr(), "lockkeeper: {}", plain(message));
-}
+    /// The line about lines that a slow or full stderr did not take.
+    pub(crate) fn losses(self, lines: u64) -> String {
+        let were = if lines == 1 { "1 line was".to_owned() } else { format!("{lines} lines were") };
+        let message = format!("{were} not written: standard error was too slow or full");
+        if self.json { self.event_line(&Event::Note { message: &message }) } else { self.line(&message) }
+    }
 
-fn event(event: &Event<'_>) {
-    _ = writeln!(io::stderr(), "{}", json(event));
+    fn say(self, message: &str) {
+        STDERR.push(self.line(message));
+    }
+
+    fn event(self, event: &Event<'_>) {
+        STDERR.push(self.event_line(event));
+    }
+
+    /// `lockkeeper: …`, after the time where that is wanted.
+    fn line(self, message: &str) -> String {
+        let at = self.at().map_or_else(String::new, |at| format!("{at} "));
+        format!("{at}lockkeeper: {}\n", plain(message))
+    }
+
+    fn event_line(self, event: &Event<'_>) -> String {
+        json(&Timed { event, at: self.at() }) + "\n"
+    }
+
+    /// Now, as log lines say it.
+    fn at(self) -> Option<String> {
+        self.timed.then(|| format!("{:.3}", Timestamp::now()))
+    }
 }
 
 /// One JSON document in one line, without any character that a terminal would act upon.

@@ -1,5 +1,6 @@
 //! What the command line means, with the environment and the files behind it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,15 @@ pub(crate) enum Place {
     Ensemble(String),
     /// This user's on this machine.
     Machine(Home),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Ensemble(servers) => f.write_str(servers),
+            Place::Machine(_) => f.write_str("this user's own server"),
+        }
+    }
 }
 
 /// Where to connect and how.

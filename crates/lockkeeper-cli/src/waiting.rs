@@ -4,14 +4,13 @@
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, select_all};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockkeeper::{ContenderInfo, LockInfo, LockPath, Lockkeeper};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
+use crate::liveline::{LiveLine, progress, spell};
 use crate::output::{Printer, permits, plain, who};
 
 /// A shorter wait is not worth a word.
@@ -20,12 +19,28 @@ const SHORT: Duration = Duration::from_millis(250);
 /// How long until a question that failed is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// When a wait began, and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub started: Instant,
+    pub limit: Option<Duration>,
+}
+
+impl Wait {
+    /// `4 s of 8 s`
+    fn progress(self) -> String {
+        progress(self.started.elapsed(), self.limit)
+    }
+}
+
 /// Tells whom this process waits for until it is dropped.
-pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], started: Instant, printer: Printer) -> Infallible {
+pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, printer: Printer) -> Infallible {
     sleep(SHORT).await;
     let mut looks = select_all(paths.iter().map(|path| looks(keeper, path.as_str()).boxed()));
-    if !printer.is_json() && std::io::stderr().is_terminal() {
-        return live(keeper, paths, &mut looks, started).await;
+    if !printer.is_json()
+        && let Some(line) = LiveLine::on_terminal()
+    {
+        return live(keeper, paths, &mut looks, wait, line).await;
     }
     // Of several locks one is waited for at a time: a line for each of them.
     let mut told = HashSet::new();
@@ -33,13 +48,43 @@ pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], started: Insta
         if let Some(ahead) = ahead(keeper, &lock).filter(|ahead| *ahead > 0)
             && told.insert(lock.path.clone())
         {
-            printer.waiting(&line(keeper, &lock, ahead), &lock, ahead);
+            let (who, many) = describe(keeper, &lock, ahead);
+            let limit = wait.limit.map_or_else(String::new, |limit| format!(", for at most {}", spell(limit, true)));
+            printer.waiting(&format!("{who}{many}{limit}"), &lock, ahead);
             if told.len() == paths.len() {
                 break;
             }
         }
     }
     std::future::pending().await
+}
+
+/// Keeps one line of a terminal up to date while a connection is made, where that takes a while.
+///
+/// Dropping the future drops `connecting` and wipes the line.
+pub(crate) async fn connecting<T>(to: &str, limit: Option<Duration>, connecting: impl Future<Output = T>) -> T {
+    let wait = Wait { started: Instant::now(), limit };
+    let tell = async {
+        sleep(SHORT).await;
+        let Some(mut line) = LiveLine::on_terminal() else { return };
+        let mut clock = seconds();
+        loop {
+            line.show(&format!("connecting to {}", plain(to)), &format!("; {}", wait.progress()));
+            clock.tick().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        connected = connecting => connected,
+        never = async { tell.await; std::future::pending().await } => never,
+    }
+}
+
+/// Ticks now and each second.
+fn seconds() -> Interval {
+    let mut clock = interval(Duration::from_secs(1));
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    clock
 }
 
 /// What a lock looks like now and after each change.
@@ -59,37 +104,24 @@ async fn live(
     keeper: &Lockkeeper,
     paths: &[LockPath],
     looks: &mut (impl Stream<Item = LockInfo> + Unpin),
-    started: Instant,
+    wait: Wait,
+    mut line: LiveLine,
 ) -> Infallible {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    // Cut to the terminal's width, so that it stays one line.
-    bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("a template known when this was written"));
-    let _wiped = Wiped(&bar);
     let names: Vec<_> = paths.iter().map(|path| plain(path.as_str())).collect();
-    let mut text = format!("waiting for {}", names.join(", "));
-    let mut clock = interval(Duration::from_secs(1));
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut text = (format!("waiting for {}", names.join(", ")), String::new());
+    let mut clock = seconds();
     loop {
         tokio::select! {
             Some(lock) = looks.next() => {
                 // Where it is not in line it holds the lock, or has not come to it yet.
                 if let Some(ahead) = ahead(keeper, &lock) {
-                    text = line(keeper, &lock, ahead);
+                    text = describe(keeper, &lock, ahead);
                 }
             }
             _ = clock.tick() => {}
         }
-        bar.set_message(format!("{text}; {}s", started.elapsed().as_secs()));
-        bar.tick();
-    }
-}
-
-/// Wipes the line when the wait ends in whatever way.
-struct Wiped<'a>(&'a ProgressBar);
-
-impl Drop for Wiped<'_> {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
+        let (who, many) = &text;
+        line.show(who, &format!("{many}; {}", wait.progress()));
     }
 }
 
@@ -99,8 +131,9 @@ fn ahead(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
     lock.waiters.iter().position(is_me).map(|at| lock.holders.len() + at)
 }
 
-/// `waiting for /locks/nightly: held by build@ci-7 (pid 4711) since 10:42:03 (nightly index), 3 ahead`
-fn line(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize) -> String {
+/// Who is waited for, and how many: `waiting for /locks/nightly: held by build@ci-7 (pid 4711) since 10:42:03 (nightly index)`
+/// and `, 3 ahead`.
+fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize) -> (String, String) {
     let mut text = format!("waiting for {}", plain(&lock.path));
     let mut others = lock.holders.iter().filter(|holder| holder.owner.as_ref() != Some(keeper.owner()));
     if let Some(holder) = others.next() {
@@ -111,11 +144,9 @@ fn line(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize) -> String {
             text.push_str(&format!(" and {more} more"));
         }
     }
-    if let Some(permits) = permits(lock) {
-        text.push_str(&format!(", {permits}"));
-    }
+    let mut many = permits(lock).map_or_else(String::new, |permits| format!(", {permits}"));
     if ahead > 1 {
-        text.push_str(&format!(", {ahead} ahead"));
+        many.push_str(&format!(", {ahead} ahead"));
     }
-    text
+    (text, many)
 }

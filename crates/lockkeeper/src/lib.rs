@@ -48,6 +48,10 @@
 //! Each [`Lockkeeper`] has one thread for its input and output. No code of yours runs there, and no future of this crate
 //! needs a particular runtime: awaiting one only listens for what that thread will say. [`blocking`] is therefore the same
 //! library on a thread that waits.
+//!
+//! Log events ([`tracing`]) are the exception: some are emitted on that thread, so your subscriber runs there. It must not
+//! block. A subscriber that writes to a pipe or a terminal can block for as long as nobody reads, and then the heartbeats stop
+//! and the locks are lost. Give it a writer that never blocks, such as `tracing_appender::non_blocking`.
 
 #![warn(missing_docs)]
 

@@ -2,7 +2,7 @@
 //!
 //! What is shown is what is broken: the node that the person saw and agreed to, not whatever stands there by then.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use lockkeeper::{ContenderInfo, Error, LockInfo};
 
@@ -11,6 +11,7 @@ use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
 use crate::output::{self, BrokenView, Printer, plain, who};
 use crate::settings::{Settings, lock_path, node_name};
+use crate::streams::{self, STDERR};
 
 /// Breaks a lock; returns the exit status.
 pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -65,15 +66,12 @@ fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool
 /// Asks on the terminal. Anything but a yes is a no, the end of the input too.
 fn agreed(path: &str, target: &ContenderInfo, holds: bool) -> bool {
     let role = if holds { "is held by" } else { "is waited for by" };
-    let mut terminal = std::io::stderr();
-    // A terminal that is gone gives no answer either.
-    _ = write!(
-        terminal,
+    STDERR.push(format!(
         "{} {role} {}\nIt is told, but what it does at this moment is not undone. Break it? [y/N] ",
         plain(path),
         who(target)
-    );
-    _ = terminal.flush();
+    ));
+    streams::flush();
     let mut answer = String::new();
     _ = std::io::stdin().read_line(&mut answer);
     matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")

@@ -5,6 +5,7 @@
 //! when it will be.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
@@ -24,7 +25,7 @@ use crate::output::Printer;
 use crate::retrying::Stubborn;
 use crate::settings::{Place, Settings, lock_path};
 use crate::signals::{self, ENDING, RUNNING, Signals};
-use crate::waiting;
+use crate::waiting::{self, Wait};
 
 /// How long a command that was told to stop waiting tries to leave the queue.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -32,8 +33,8 @@ const LEAVING: Duration = Duration::from_secs(2);
 /// How long a release may take to be confirmed.
 const RELEASING: Duration = Duration::from_secs(5);
 
-/// How much of a command line others get to see.
-const PROGRAM_CHARS: usize = 200;
+/// How much of a command line is published.
+const PUBLISHED_CHARS: usize = 200;
 
 /// Runs a command under a lock; returns the exit status.
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -68,7 +69,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         rules: settings.all.transfers.iter().map(|rule| rule.value.clone()).collect(),
         lock: None,
         preemption: None,
-        builder: settings.builder().program(program(&args.command)),
+        builder: settings.builder().program(published(&args.command, args.publish_command)),
         connect_timeout: settings.connect_timeout(),
         tries_on: settings.all.reconnect().is_none(),
         place: settings.place,
@@ -206,10 +207,17 @@ async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss>
     }
 }
 
-/// The command line as others get to see it.
-fn program(command: &[OsString]) -> String {
+/// What everyone who may read the lock's node gets to see of the command: the program's name. Arguments may be secrets.
+fn published(command: &[OsString], whole: bool) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    words.join(" ").chars().take(PROGRAM_CHARS).collect()
+    let text = match words.first() {
+        Some(program) if !whole => {
+            let name = Path::new(program.as_ref()).file_name();
+            name.map_or_else(|| program.to_string(), |name| name.to_string_lossy().into_owned())
+        }
+        _ => words.join(" "),
+    };
+    text.chars().take(PUBLISHED_CHARS).collect()
 }
 
 /// Whoever has the lock after this command.
@@ -339,10 +347,13 @@ impl Line {
             if let Some(message) = &self.message {
                 acquire = acquire.message(message);
             }
+            // Each attempt has its own time; without a limit it is the whole wait that is told.
+            let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
+            let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
             let outcome = tokio::select! {
                 biased;
                 outcome = IntoFuture::into_future(acquire) => outcome,
-                never = waiting::tell(&keeper, &self.paths, self.started, self.printer) => match never {},
+                never = waiting::tell(&keeper, &self.paths, wait, self.printer) => match never {},
             };
             match outcome {
                 Err(error @ Error::SessionLost { .. }) if self.tries_on && self.has_time() => {
@@ -409,7 +420,17 @@ impl Line {
         acquired.await
     }
 
+    /// Opens a session. Dropping the future gives that up.
     async fn connect(&self) -> Result<Lockkeeper, Failure> {
+        let connecting = self.connect_quietly();
+        if self.printer.is_json() {
+            return connecting.await;
+        }
+        let limit = self.remaining().map_or(self.connect_timeout, |remaining| remaining.min(self.connect_timeout));
+        waiting::connecting(&self.place.to_string(), Some(limit), connecting).await
+    }
+
+    async fn connect_quietly(&self) -> Result<Lockkeeper, Failure> {
         let patience = self.remaining().map_or(self.connect_timeout, |remaining| remaining.min(self.connect_timeout));
         let builder = self.builder.clone().connect_timeout(patience);
         match &self.place {

@@ -7,9 +7,10 @@ use lockkeeper_server::{Accounts, Server, Storage, Tls};
 
 use crate::args::{ConnectArgs, ServeArgs};
 use crate::exit::{Code, Failure};
-use crate::output::{self, Printer};
+use crate::output::Printer;
 use crate::settings::{Settings, state_dir};
 use crate::signals::{ENDING, Signals};
+use crate::streams;
 
 /// Serves until told to stop; returns the exit status.
 pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -46,7 +47,7 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     }
     let server = Server::start(config).await?;
     // The one line of data: what to give to a client.
-    output::data(&format!("{}\n", server.connect_string()))?;
+    streams::STDOUT.push(format!("{}\n", server.connect_string()));
     printer.note(&format!("serving on {}; {data}", server.connect_string()));
     if let Some(admin) = server.admin_addr() {
         printer.note(&format!("operators' HTTP is on http://{admin}/commands"));

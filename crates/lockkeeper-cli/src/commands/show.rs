@@ -10,6 +10,7 @@ use crate::exit::Failure;
 use crate::local;
 use crate::output::{self, LockView, Printer, moment, part, permits, plain, standing, term, wanted};
 use crate::settings::{Place, Settings, lock_path};
+use crate::waiting;
 
 /// Shows a lock; returns the exit status.
 pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -54,10 +55,13 @@ pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Optio
 
 /// Opens a session; `None` if the place is this user's server and none runs.
 pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Option<Lockkeeper>, Failure> {
-    match &settings.place {
-        Place::Ensemble(servers) => Ok(Some(builder.clone().connect(servers).await?)),
-        Place::Machine(home) => local::connect_running(home, builder).await,
-    }
+    waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
+        match &settings.place {
+            Place::Ensemble(servers) => Ok(Some(builder.clone().connect(servers).await?)),
+            Place::Machine(home) => local::connect_running(home, builder).await,
+        }
+    })
+    .await
 }
 
 fn text(lock: &LockInfo) -> String {

@@ -116,7 +116,7 @@ fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
         "/locks/nightly is held by ",
         &format!("(pid {pid}) since "),
         " ago (nightly index)",
-        "which runs sh -c echo up; cat",
+        "which runs sh\n",
         "11 in line; who comes now stands behind them",
         "\n  10. ",
         "(number 10.)",

@@ -261,11 +261,22 @@ pub(crate) fn failure(output: &Output) -> (Option<i32>, String) {
     assert!(!text.contains("panicked"), "{text}");
     let mut lines = text.lines();
     let line = lines.next().unwrap_or_default();
-    let line = line.strip_prefix("lockkeeper: ").unwrap_or_else(|| panic!("{text:?} is no line of ours")).to_owned();
+    let line = without_time(line)
+        .strip_prefix("lockkeeper: ")
+        .unwrap_or_else(|| panic!("{text:?} is no line of ours"))
+        .to_owned();
     for more in lines {
         assert!(more.starts_with("  hint: "), "{text}");
     }
     (output.status.code(), line)
+}
+
+/// A line of a log without the time that it begins with, if it does.
+pub(crate) fn without_time(line: &str) -> &str {
+    match line.split_once(' ') {
+        Some((time, rest)) if time.parse::<jiff::Timestamp>().is_ok() => rest,
+        _ => line,
+    }
 }
 
 pub(crate) fn text(path: &Path) -> String {

@@ -1,6 +1,8 @@
 //! `run --lease`: a lock for a time, taken from lower priorities and lost to higher ones.
 
-use crate::harness::{Home, Served, failure, is_alive, until};
+use rustix::process::test_kill_process;
+
+use crate::harness::{Home, Running, Served, failure, is_alive, until, until_it_is};
 
 /// What waits until it is told to end, says so, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
@@ -72,6 +74,41 @@ fn a_command_that_will_not_end_is_killed_when_its_cleanup_time_is_over() {
     let (code, text) = low.end();
     assert_eq!(code, Some(79), "{text}");
     assert!(!is_alive(command) && !is_alive(grandchild));
+}
+
+/// As in a container whose process 1 reaps nothing: the orphans of a dead group stay zombies, and are dead all the same.
+///
+/// This test starts itself as the process that adopts orphans and does not reap them.
+#[test]
+fn a_group_of_zombies_does_not_keep_the_lock() {
+    const ROLE: &str = "LOCKKEEPER_TEST_ADOPTS_ORPHANS";
+    const READY: &str = "LOCKKEEPER_TEST_READY";
+    if let (Ok(servers), Some(ready)) = (std::env::var(ROLE), std::env::var_os(READY)) {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+        let home = Home::with_servers(&servers);
+        let args = ["--lease", "10m", "--cleanup", "10m"];
+        let mut low = home.spawn("a", &args, "sh -c 'sleep 1000 & echo $!'; echo up; exec sleep 1000");
+        let orphan = low.pid_line();
+        assert_eq!(low.line(), "up");
+        // It is our child now.
+        until_it_is(orphan, "sleep");
+        std::fs::write(ready, "").unwrap();
+        assert_eq!(low.wait().code(), Some(79));
+        assert!(!is_alive(orphan) && test_kill_process(orphan).is_ok(), "it is no zombie");
+        return;
+    }
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut adopter = std::process::Command::new(std::env::current_exe().unwrap());
+    adopter.args(["--exact", "leasing::a_group_of_zombies_does_not_keep_the_lock"]).env(ROLE, &served.address);
+    let mut adopter = Running::start(adopter.env(READY, home.file("ready")));
+    until("it is held", || home.file("ready").exists());
+    let asked = std::time::Instant::now();
+    let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5"], "echo in");
+    assert_eq!(high.line(), "in");
+    assert!(asked.elapsed() < std::time::Duration::from_secs(60), "{:?} of a cleanup time of 10 min", asked.elapsed());
+    assert_eq!(adopter.end().0, Some(0));
 }
 
 /// H-53, H-54: the owner's command goes on.

@@ -26,5 +26,6 @@ mod serving;
 mod several;
 mod showing;
 mod signals;
+mod streams;
 mod terminal;
 mod waiting;

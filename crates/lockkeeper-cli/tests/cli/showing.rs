@@ -19,7 +19,7 @@ fn case_55_case_56_show_names_who_holds_and_who_waits() {
     assert_eq!(first["pid"], holder.pid().as_raw_nonzero().get());
     assert_eq!(first["message"], "nightly index");
     assert_eq!(first["token"].to_string(), token);
-    assert!(first["program"].as_str().unwrap().starts_with("sh -c echo"), "{first}");
+    assert_eq!(first["program"], "sh");
     assert!(first["session"].as_str().unwrap().starts_with("0x"), "{first}");
     for field in ["user", "host", "since", "node"] {
         assert!(first[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {first}");
@@ -38,6 +38,67 @@ fn case_55_case_56_show_names_who_holds_and_who_waits() {
     assert!(text.starts_with("/locks/nightly  held by ") && text.ends_with(", 1 waiting\n"), "{text}");
     holder.close_stdin();
     assert!(holder.wait().success() && waiter.wait().success());
+}
+
+/// Everything that the ensemble stores, paths and data.
+async fn everything(client: &zookeeper_client::Client) -> String {
+    let (mut text, mut left) = (String::new(), vec!["/".to_owned()]);
+    while let Some(path) = left.pop() {
+        // One that has gone meanwhile says nothing.
+        let Ok((children, _)) = client.list_children(&path).await.map(|children| (children, ())) else { continue };
+        let Ok((data, _)) = client.get_data(&path).await else { continue };
+        text.push_str(&format!("{path} {}\n", String::from_utf8_lossy(&data)));
+        left.extend(children.iter().map(|child| format!("{}/{child}", path.trim_end_matches('/'))));
+    }
+    text
+}
+
+/// Everybody who reaches the servers can read the nodes, and a password may be among the arguments.
+#[test]
+fn arguments_are_not_published_unasked() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let start = |args: &[&str]| {
+        let command = ["--", "sh", "-c", "trap '' TERM; echo up; cat", "--password=hunter2"];
+        let mut holder = Running::start(&mut home.command(&[&["run"], args, &command].concat()));
+        assert_eq!(holder.line(), "up");
+        holder
+    };
+    let mut holders: Vec<_> = [
+        &["plain"][..],
+        &["shared", "--shared"],
+        &["permits", "--permits", "2"],
+        &["class", "--background"],
+        &["lease", "--lease", "10m", "--stats", "--cleanup", "10m"],
+        &["several", "of-them"],
+    ]
+    .iter()
+    .map(|args| start(args))
+    .collect();
+    // One that waits, and one that asks operators, below whom all that is known of the holder is kept.
+    let waiter = home.spawn("plain", &[], "true # hunter2");
+    let asking = ["--lease", "10m", "--priority", "5", "--waiting", "100ms", "--ask", "10m"];
+    let asker = home.spawn("lease", &asking, "true # hunter2");
+    until("it waits", || home.count("plain") == (1, 1));
+    until("operators are asked", || !home.output(&["requests"]).stdout.is_empty());
+    assert!(home.output(&["break", "shared", "-r", "in the way", "-y"]).status.success());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stored = || {
+        runtime.block_on(async {
+            let client = zookeeper_client::Client::connect(&served.address).await.unwrap();
+            everything(&client).await
+        })
+    };
+    let text = stored();
+    assert!(text.contains("/locks/plain/") && text.contains("in the way"), "{text}");
+    assert!(text.contains("\"sh\"") && !text.contains("hunter2"), "{text}");
+    holders.push(start(&["asked", "--publish-command"]));
+    let text = stored();
+    assert_eq!(text.matches("hunter2").count(), 1, "{text}");
+    assert_eq!(home.show("asked")["holders"][0]["program"], "sh -c trap '' TERM; echo up; cat --password=hunter2");
+    drop((waiter, asker));
+    holders.iter_mut().for_each(Running::close_stdin);
 }
 
 #[test]

@@ -23,8 +23,12 @@ struct Screen {
 
 impl Screen {
     fn start(home: &Home, program: &str, args: &[&str]) -> Self {
+        Screen::with_columns(200, home, program, args)
+    }
+
+    fn with_columns(columns: u16, home: &Home, program: &str, args: &[&str]) -> Self {
         let (pty, pts) = pty_process::blocking::open().unwrap();
-        pty.resize(pty_process::Size::new(24, 200)).unwrap();
+        pty.resize(pty_process::Size::new(24, columns)).unwrap();
         let mut command = Command::new(program).args(args).current_dir(home.file(""));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
             command = command.env_remove(name);
@@ -93,7 +97,7 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
     // It lives: the seconds pass, and one more in line shows.
     let seconds = |screen: &mut Screen| {
         screen.expect("(nightly index); ");
-        screen.expect("s ").trim_end_matches("s ").parse::<u32>().unwrap()
+        screen.expect(" s\x1b[K").trim_end_matches(" s\x1b[K").parse::<u32>().unwrap()
     };
     let mut last = seconds(&mut screen);
     for _ in 0..2 {
@@ -104,9 +108,48 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
     }
     holder.close_stdin();
     let between = screen.expect("granted");
-    assert!(between.contains("\x1b[2K") || between.contains("\x1b[K") || between.contains("\r"), "{between:?}");
+    assert!(between.ends_with("\r\x1b[Kgranted"), "{between:?}");
     assert_eq!(screen.end().code(), Some(0));
     assert!(holder.wait().success());
+}
+
+/// How many are ahead and how much time is left is what somebody who waits wants to know most.
+#[test]
+fn the_live_line_keeps_its_end_and_its_deadline_at_every_width() {
+    let home = Home::new();
+    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let _next = home.spawn("nightly", &[], "cat");
+    until("it waits", || home.count("nightly") == (1, 1));
+    for columns in [40, 60, 80] {
+        let args = ["run", "nightly", "--wait", "8s", "--", "true"];
+        let mut screen = Screen::with_columns(columns, &home, BINARY, &args);
+        screen.expect(", 2 ahead; ");
+        assert_eq!(screen.expect("of 8 s\x1b[K").len(), "4 of 8 s\x1b[K".len() + 2);
+        screen.press(INTERRUPT);
+        assert_eq!(screen.end().code(), Some(128 + 2));
+        screen.expect("\r\x1b[K");
+    }
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+#[test]
+fn connecting_shows_a_live_line_after_a_moment() {
+    // It accepts connections and never answers.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let home = Home::new();
+    for args in [&["run", "a", "--wait", "5s"][..], &["list"]] {
+        let command: Vec<_> = args.iter().copied().chain(["--servers", &address]).collect();
+        let limit = if args[0] == "run" { "5 s" } else { "10 s" };
+        let end: &[&str] = if args[0] == "run" { &["--", "true"] } else { &[] };
+        let mut screen = Screen::start(&home, BINARY, &[&command, end].concat());
+        screen.expect(&format!("connecting to {address}; 0 s of {limit}\x1b[K"));
+        screen.expect(&format!("connecting to {address}; 1 s of {limit}\x1b[K"));
+        screen.press(INTERRUPT);
+        screen.end();
+    }
 }
 
 /// Of several locks it tells of the one that is waited for, and it goes on to the next.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Home, failure, until};
+use crate::harness::{Home, failure, until, without_time};
 
 /// D-01: a job that finds the lock taken says who has it, waits, and runs after it.
 #[test]
@@ -17,7 +17,7 @@ fn two_terminals_the_second_waits_and_says_for_whom() {
     let mut line = String::new();
     second.stderr.read_line(&mut line).unwrap();
     let holder = format!("(pid {})", first.pid().as_raw_nonzero());
-    assert!(line.starts_with("lockkeeper: waiting for /locks/nightly: held by "), "{line}");
+    assert!(without_time(&line).starts_with("lockkeeper: waiting for /locks/nightly: held by "), "{line}");
     assert!(line.contains(&holder) && line.contains(" since ") && line.contains("(nightly index)"), "{line}");
     first.close_stdin();
     assert!(first.wait().success());

@@ -1,0 +1,118 @@
+//! One line of a terminal that changes while something is waited for, and is gone afterwards.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use rustix::termios::tcgetwinsize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::streams::STDERR;
+
+/// A terminal that does not tell its width has this many columns.
+const USUAL_WIDTH: usize = 80;
+
+/// How long the command that comes next waits for the line to be wiped.
+const WIPING: Duration = Duration::from_millis(200);
+
+/// The line. Dropping it wipes it.
+#[derive(Debug)]
+pub(crate) struct LiveLine {
+    shown: bool,
+}
+
+impl LiveLine {
+    /// A line on standard error, if that is a terminal that can do it. Shows nothing yet.
+    pub(crate) fn on_terminal() -> Option<Self> {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        (std::io::stderr().is_terminal() && !dumb).then_some(LiveLine { shown: false })
+    }
+
+    /// Shows `start` and `end`. What does not fit into the terminal's width is cut from the end of `start`.
+    pub(crate) fn show(&mut self, start: &str, end: &str) {
+        let width = tcgetwinsize(rustix::stdio::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        let width = if width == 0 { USUAL_WIDTH } else { width };
+        self.shown = true;
+        // The last column stays free: some terminals begin a new line there.
+        STDERR.push(format!("\r{}\x1b[K", fit(start, end, width - 1)));
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        if self.shown {
+            STDERR.push("\r\x1b[K");
+            STDERR.flush(WIPING);
+        }
+    }
+}
+
+/// `start` and `end` in at most `width` columns; `end` is kept for as long as there is room for it.
+fn fit(start: &str, end: &str, width: usize) -> String {
+    let room = width.saturating_sub(end.width());
+    format!("{}{}", cut(start, room), cut(end, width))
+}
+
+/// The beginning of a text that fits into so many columns, with an ellipsis where something is missing.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut left = width.saturating_sub(1);
+    let fits = |c: &char| {
+        let columns = c.width().unwrap_or(0);
+        let fits = columns <= left;
+        left = left.saturating_sub(columns);
+        fits
+    };
+    let kept: String = text.chars().take_while(fits).collect();
+    if width == 0 { kept } else { format!("{}…", kept.trim_end()) }
+}
+
+/// How long something has taken, and how long it may take: `4 s of 8 s`.
+pub(crate) fn progress(elapsed: Duration, limit: Option<Duration>) -> String {
+    match limit {
+        Some(limit) => format!("{} of {}", spell(elapsed.min(limit), false), spell(limit, true)),
+        None => spell(elapsed, false),
+    }
+}
+
+/// `4 s`, `2 min 5 s`, `3 h`; `500 ms` where it is shorter than a second and that matters.
+pub(crate) fn spell(time: Duration, exact: bool) -> String {
+    if exact && time < Duration::from_secs(1) {
+        return format!("{} ms", time.as_millis());
+    }
+    let seconds = time.as_secs() + u64::from(exact && time.subsec_millis() > 0);
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "min"), (seconds % 60, "s")];
+    let parts: Vec<_> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count} {unit}")).collect();
+    if parts.is_empty() { "0 s".to_owned() } else { parts.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_line_stays_when_the_terminal_is_narrow() {
+        let (start, end) = ("waiting for /locks/nightly: held by build@ci-7 (pid 4711)", ", 3 ahead; 4 s of 8 s");
+        assert_eq!(fit(start, end, 80), format!("{start}{end}"));
+        assert_eq!(fit(start, end, 60), "waiting for /locks/nightly: held by bu…, 3 ahead; 4 s of 8 s");
+        assert_eq!(fit(start, end, 40), "waiting for /locks…, 3 ahead; 4 s of 8 s");
+        assert_eq!(fit(start, end, 21), ", 3 ahead; 4 s of 8 s");
+        assert_eq!(fit(start, end, 5), ", 3 …".replace(" …", "…"));
+        assert_eq!(fit(start, end, 0), "");
+        for width in 0..90 {
+            assert!(fit("夜間の索引を待っています: 夜間の索引", end, width).width() <= width, "{width}");
+        }
+    }
+
+    #[test]
+    fn times_are_spelt_in_whole_units() {
+        let ms = Duration::from_millis;
+        assert_eq!(progress(ms(4_900), Some(ms(8_000))), "4 s of 8 s");
+        assert_eq!(progress(ms(300), Some(ms(500))), "0 s of 500 ms");
+        assert_eq!(progress(ms(125_000), None), "2 min 5 s");
+        assert_eq!(progress(ms(9_000), Some(ms(2_500))), "2 s of 3 s");
+        assert_eq!(spell(ms(3 * 3_600_000), true), "3 h");
+    }
+}

@@ -1,0 +1,240 @@
+//! Standard output and standard error, each behind a queue, so that no reader can hold this program up.
+//!
+//! A pipe that nobody reads, a terminal that Ctrl-S has stopped and a disk that hangs block the thread that writes to them.
+//! That must not be a thread that a lock, a command or a signal depends on. So these threads only put lines into a bounded
+//! queue, and a thread per stream writes them. A full queue loses its oldest lines, and the stream says how many.
+//!
+//! Invariant: nothing here waits for a reader, except [`Stream::flush`], which is given a limit.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+/// How many bytes a queue holds.
+const LIMIT: usize = 1 << 20;
+
+/// How long a stream may take to be written where something waits for that.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Standard output.
+pub(crate) static STDOUT: Stream = Stream::new(rustix::stdio::stdout);
+
+/// Standard error.
+pub(crate) static STDERR: Stream = Stream::new(rustix::stdio::stderr);
+
+/// One stream, and the lines that it has not taken yet.
+pub(crate) struct Stream {
+    descriptor: fn() -> BorrowedFd<'static>,
+    state: Mutex<State>,
+    /// Told of a line in the queue, and of one that has left it.
+    changed: Condvar,
+    /// How a loss of so many lines is said.
+    loss_notice: OnceLock<Box<dyn Fn(u64) -> String + Send + Sync>>,
+}
+
+struct State {
+    lines: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// How many lines were not written since the stream last said so.
+    lost: u64,
+    started: bool,
+    /// The thread has taken a line out and not written it yet.
+    writing: bool,
+    /// Nobody reads any more.
+    closed: bool,
+}
+
+impl Stream {
+    const fn new(descriptor: fn() -> BorrowedFd<'static>) -> Self {
+        let state = State { lines: VecDeque::new(), bytes: 0, lost: 0, started: false, writing: false, closed: false };
+        Stream { descriptor, state: Mutex::new(state), changed: Condvar::new(), loss_notice: OnceLock::new() }
+    }
+
+    /// Says losses like this. The first call counts.
+    pub(crate) fn say_losses_by(&self, notice: impl Fn(u64) -> String + Send + Sync + 'static) {
+        _ = self.loss_notice.set(Box::new(notice));
+    }
+
+    /// Queues one or more whole lines. Never waits for the reader.
+    pub(crate) fn push(&'static self, text: impl Into<Vec<u8>>) {
+        let text = text.into();
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        while state.bytes + text.len() > LIMIT
+            && let Some(oldest) = state.lines.pop_front()
+        {
+            state.bytes -= oldest.len();
+            state.lost += 1;
+        }
+        state.bytes += text.len();
+        state.lines.push_back(text);
+        if !state.started {
+            let writer = std::thread::Builder::new().name("lockkeeper-write".to_owned()).spawn(|| self.write_all());
+            state.started = writer.is_ok();
+            if !state.started {
+                // The process may have no more threads, and that is what the line says. The stream itself may block, but a
+                // lost line helps nobody.
+                drop(state);
+                self.write_next();
+                return;
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until everything is written, for at most `limit`.
+    pub(crate) fn flush(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut state = self.state();
+        while !state.closed && (state.writing || !state.lines.is_empty()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).expect("held for a change only").0;
+        }
+    }
+
+    fn write_all(&self) {
+        let mut stops = SigSet::empty();
+        // A terminal may stop background processes that write to it (`stty tostop`). Lockkeeper is in the background while
+        // its command runs, and must not be stopped for a note.
+        stops.add(Signal::SIGTTOU);
+        _ = stops.thread_block();
+        loop {
+            let mut state = self.state();
+            while state.lines.is_empty() {
+                state = self.changed.wait(state).expect("held for a change only");
+            }
+            drop(state);
+            self.write_next();
+        }
+    }
+
+    /// Writes the first line of the queue, after a notice of the lines that were lost before it.
+    fn write_next(&self) {
+        let mut state = self.state();
+        let Some(line) = state.lines.pop_front() else { return };
+        state.bytes -= line.len();
+        state.writing = true;
+        let lost = std::mem::take(&mut state.lost);
+        drop(state);
+        let notice = self.loss_notice.get().filter(|_| lost > 0).map(|notice| notice(lost).into_bytes());
+        let result = write(self.descriptor, &[notice.unwrap_or_default(), line].concat());
+        let mut state = self.state();
+        state.writing = false;
+        match result {
+            Ok(()) => {}
+            // The reader has gone, or there never was one.
+            Err(Errno::PIPE | Errno::BADF) => {
+                state.closed = true;
+                state.lines.clear();
+            }
+            // A full disk may have room again for a later line.
+            Err(_) => state.lost += lost + 1,
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("held for a change only")
+    }
+}
+
+/// Writes all of it, for as long as that takes.
+fn write(descriptor: fn() -> BorrowedFd<'static>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(descriptor(), bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            // Another program has made the stream non-blocking, for all who share it.
+            Err(Errno::AGAIN) => _ = poll(&mut [PollFd::from_borrowed_fd(descriptor(), PollFlags::OUT)], None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits a moment for what is queued to be written, before the program ends or something else writes to the same streams.
+pub(crate) fn flush() {
+    STDOUT.flush(PATIENCE);
+    STDERR.flush(PATIENCE);
+}
+
+/// Sends log events to standard error, those that `filter` lets through.
+pub(crate) fn log(filter: &str) {
+    // Colours are for people: not for files, and not where somebody said so (https://no-color.org).
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    // Fails only if there is a subscriber already.
+    _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+        .with_ansi(colours)
+        // It would say them on standard error, and panic where that is closed.
+        .log_internal_errors(false)
+        .with_writer(|| LogLine)
+        .try_init();
+}
+
+/// A line of the log, for standard error.
+struct LogLine;
+
+impl Write for LogLine {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        STDERR.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeWriter, Read};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_full_stream_loses_its_oldest_lines_and_says_how_many() {
+        static PIPE: OnceLock<PipeWriter> = OnceLock::new();
+        static STREAM: Stream = Stream::new(|| PIPE.get().expect("set below").as_fd());
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        PIPE.set(writer).unwrap();
+        STREAM.say_losses_by(|lines| format!("{lines} lost\n"));
+        // More than the pipe takes in one go: the thread has it, and waits.
+        let first = format!("{}\n", "x".repeat(LIMIT));
+        STREAM.push(first.clone());
+        while !STREAM.state().writing {
+            std::thread::yield_now();
+        }
+        let line = |at: usize| format!("{at:09}\n");
+        let (fit, lost) = (LIMIT / 10, 7);
+        (0..fit + lost).for_each(|at| STREAM.push(line(at)));
+        STREAM.flush(Duration::ZERO);
+        let expected: String =
+            [first, format!("{lost} lost\n")].into_iter().chain((lost..fit + lost).map(line)).collect();
+        let mut told = vec![0; expected.len()];
+        reader.read_exact(&mut told).unwrap();
+        assert!(told == expected.as_bytes());
+        STREAM.flush(Duration::from_secs(60));
+        assert!(STREAM.state().lines.is_empty());
+        // Nobody reads any more: nothing is kept.
+        drop(reader);
+        STREAM.push("unread\n");
+        STREAM.flush(Duration::from_secs(60));
+        STREAM.push("unread\n");
+        assert!(STREAM.state().closed && STREAM.state().lines.is_empty());
+    }
+}
