@@ -1,7 +1,8 @@
 //! This user's server as a background process: `lockkeeper __serve DIR`, started by the first command that needs it.
 //!
 //! It belongs to no terminal and to no command: it leaves the session it was started in, keeps nothing open that it
-//! inherited, and ends by itself when nobody has used it for a while.
+//! inherited, and ends by itself when nobody has used it for a while. Only then it removes the file with its address: a server
+//! that is stopped while sessions are open is started again by a command that has one, at the same address.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -112,6 +113,10 @@ async fn serve(home: &Home) -> Result<(), Failure> {
         return Ok(());
     };
     log(home.dir())?;
+    if let Some(former) = hosted.moved_from() {
+        let now = hosted.endpoint().address;
+        tracing::warn!(%former, %now, "another program listens at the former address; serving at another one");
+    }
     tell(&Readiness::Ready);
     // Its starter has heard all it will. A file that is always there stands in for the pipe.
     if let Ok(null) = File::options().write(true).open("/dev/null") {
@@ -131,17 +136,8 @@ async fn serve(home: &Home) -> Result<(), Failure> {
 /// Hosts the server; `None` if somebody else does already.
 async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
     let deadline = Instant::now() + PREDECESSOR;
-    let former = former_address(home.dir());
     loop {
-        let hosted = match former {
-            // Where sessions of a server that was killed look for it.
-            Some(address) => match home.host_at(address).await {
-                Err(Error::Server(ServerError::AddressInUse { .. } | ServerError::Listen { .. })) => home.host().await,
-                other => other,
-            },
-            None => home.host().await,
-        };
-        match hosted {
+        match home.host().await {
             Ok(hosted) => return Ok(Some(hosted)),
             // A server on its way out holds the store a little longer than it can be found.
             Err(Error::Server(ServerError::InUse { .. })) if Instant::now() < deadline => {
@@ -153,16 +149,6 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// Where a server that could not clean up after itself has listened.
-fn former_address(dir: &Path) -> Option<std::net::SocketAddr> {
-    #[derive(Deserialize)]
-    struct Left {
-        address: std::net::SocketAddr,
-    }
-    let left: Left = serde_json::from_slice(&std::fs::read(dir.join("endpoint")).ok()?).ok()?;
-    left.address.ip().is_loopback().then_some(left.address)
 }
 
 /// Sends what is logged from now on to a file, of this run alone: it cannot grow over the years.

@@ -1,70 +1,82 @@
 //! This user's own server: found where it runs, started where it does not.
 //!
-//! Starters line up at a file lock, so of any number of first commands exactly one starts the server, and the others find it
-//! ready when their turn comes. The lock goes with its process, whatever becomes of that.
+//! Starters wait for their turn at a file lock, so of any number of first commands exactly one starts the server, and the others
+//! find it ready. The same happens when a server ends while commands use it: each command that loses its connection looks for the
+//! server, and the first one starts it again.
 
-use std::fs::{DirBuilder, File};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::embedded::{Endpoint, Home};
+use lockkeeper::embedded::{Endpoint, Home, Hosting, Starter};
 use lockkeeper::{Builder, Error, Lockkeeper};
-use tokio::time::sleep;
+use tokio::time::Instant;
 
 use crate::daemon::{self, Readiness};
 use crate::exit::{Code, Failure};
 use crate::launcher::this_program;
 
-/// How often to look whether the server that does not answer has been replaced.
-const RECONSIDER: Duration = Duration::from_millis(200);
-
-/// Connects to the server of a home, starting it if none runs.
+/// Connects to the server of a home, starting it if none runs. It is started again if it ends before the session does.
+///
+/// Dropping the future leaves no session; a server that was being started stays.
 pub(crate) async fn connect(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
-    loop {
-        let endpoint = ensure(home).await?;
-        if let Some(keeper) = join(home, &endpoint, builder).await? {
-            return Ok(keeper);
-        }
-    }
+    // Here for its words on what went wrong; the connection looks by itself.
+    ensure(home).await?;
+    join(home, builder, Hosting::Starting(starter(home.clone()))).await
 }
 
 /// Connects to the server of a home if one runs.
-pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Option<Lockkeeper>, Failure> {
-    while let Some(endpoint) = home.find()? {
-        if let Some(keeper) = join(home, &endpoint, builder).await? {
-            return Ok(Some(keeper));
-        }
+///
+/// # Errors
+/// [`not_running`], if none does.
+pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
+    if home.find()?.is_none() {
+        return Err(not_running(home));
     }
-    Ok(None)
+    join(home, builder, Hosting::Never).await
 }
 
-/// Connects to a server that was found; `None` if it is not the home's any more.
-async fn join(home: &Home, endpoint: &Endpoint, builder: &Builder) -> Result<Option<Lockkeeper>, Failure> {
-    let address = endpoint.address.to_string();
-    let connecting = builder.clone().secret(&endpoint.secret).connect(&address);
-    tokio::pin!(connecting);
-    loop {
-        tokio::select! {
-            connected = &mut connecting => return match connected {
-                Ok(keeper) => Ok(Some(keeper)),
-                Err(Error::Unreachable { waited, .. }) => {
-                    let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
-                    let Endpoint { address, pid, .. } = endpoint;
-                    Err(Failure::new(
-                        Code::Unreachable,
-                        format!("this user's server at {address} (pid {pid}) opened no session within {waited}"),
-                    )
-                    .hint(format!("look into {}; end it with: kill {pid}", home.dir().join(daemon::LOG).display())))
-                }
-                Err(error) => Err(error.into()),
-            },
-            // It may be on its way out: then its successor answers elsewhere.
-            () = sleep(RECONSIDER) => if home.find()?.is_none_or(|now| now != *endpoint) {
-                return Ok(None);
-            },
+/// There is nobody to ask.
+pub(crate) fn not_running(home: &Home) -> Failure {
+    let message = format!("this user's own server is not running (its directory is {})", home.dir().display());
+    Failure::new(Code::Unreachable, message)
+        .hint("lockkeeper run starts it; commands that hold a lock or wait start it again within a second")
+}
+
+/// Starts the server again for a session that has lost it.
+fn starter(home: Home) -> Starter {
+    Arc::new(move || {
+        let home = home.clone();
+        Box::pin(async move {
+            let (servers, started) = (home.dir().display().to_string(), Instant::now());
+            let start = tokio::task::spawn_blocking(move || start(&home));
+            let failure = match start.await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) => failure.message,
+                Err(error) => error.to_string(),
+            };
+            Err(Error::Unreachable { servers, waited: started.elapsed(), detail: failure })
+        })
+    })
+}
+
+async fn join(home: &Home, builder: &Builder, hosting: Hosting) -> Result<Lockkeeper, Failure> {
+    match builder.clone().embedded_with(home.clone(), hosting).await {
+        Err(Error::Unreachable { waited, detail, .. }) => {
+            let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
+            let failure = |who: &str| {
+                let message = format!("this user's own server{who} opened no session within {waited}: {detail}");
+                Failure::new(Code::Unreachable, message)
+            };
+            Err(match home.find()? {
+                Some(Endpoint { address, pid, .. }) => failure(&format!(" at {address} (pid {pid})"))
+                    .hint(format!("look into {}; end it with: kill {pid}", home.dir().join(daemon::LOG).display())),
+                None => failure(""),
+            })
         }
+        Err(Error::NotRunning { .. }) => Err(not_running(home)),
+        other => Ok(other?),
     }
 }
 
@@ -81,19 +93,10 @@ async fn ensure(home: &Home) -> Result<Endpoint, Failure> {
 
 fn ensure_blocking(home: &Home) -> Result<Endpoint, Failure> {
     let dir = home.dir();
-    let cannot = |what: &str, error: std::io::Error| {
-        Failure::new(Code::CannotServe, format!("cannot {what} {}: {}", dir.display(), error))
+    let _turn = home.turn().map_err(|error| {
+        Failure::new(Code::CannotServe, error.to_string())
             .hint("choose another directory: --state-dir, LOCKKEEPER_STATE_DIR; or an ensemble: --servers")
-    };
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| cannot("make", error))?;
-    let turn = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(dir.join("starting"))
-        .map_err(|error| cannot("write in", error))?;
-    turn.lock().map_err(|error| cannot("lock a file in", error))?;
+    })?;
     if let Some(endpoint) = home.find()? {
         return Ok(endpoint);
     }

@@ -148,20 +148,14 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 
 /// The directory of this user's server.
 pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<PathBuf, Failure> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let dir = settings
-        .state_dir
-        .value
-        .clone()
-        // The XDG specification: a relative one is to be ignored.
-        .or_else(|| set("XDG_STATE_HOME").filter(|dir| dir.is_absolute()).map(|dir| dir.join("lockkeeper")))
-        .or_else(|| set("HOME").map(|home| home.join(".local/state/lockkeeper")))
-        .ok_or_else(|| {
-            Failure::new(Code::CannotServe, "there is no place for this user's server: HOME is not set")
+    let Some(dir) = &settings.state_dir.value else {
+        return Home::of_this_user().map(|home| home.dir().to_owned()).map_err(|error| {
+            Failure::new(Code::CannotServe, format!("there is no place for this user's own server: {error}"))
                 .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")
-        })?;
+        });
+    };
     // The server works elsewhere, and two spellings of one directory should be told apart as little as possible.
-    std::path::absolute(&dir).map_err(|error| Failure::system("cannot tell the current directory", error))
+    std::path::absolute(dir).map_err(|error| Failure::system("cannot tell the current directory", error))
 }
 
 /// The path that a lock's name stands for.

@@ -1,8 +1,11 @@
 //! A home for an embedded server: one directory, one server at a time, for one user.
 //!
-//! The directory holds `data` (the server's store), `secret` (what a client must present, readable by the owner only) and,
-//! while a server runs, `endpoint` (where it listens). Whoever comes first hosts the server in its own process; others on the
-//! machine find it there and join. The store's lock decides who hosts, never the endpoint file: that one may be left over.
+//! The directory holds `data` (the server's store), `secret` (what a client must present, readable by the owner only), `starting`
+//! (a lock for the process that starts the server) and `endpoint` (the address where the server listens, or listened last). The
+//! store's lock says whether a server runs, never the endpoint file.
+//!
+//! The address outlives the server. Sessions are on disk and have their full timeout after a restart, so a server that ends while
+//! sessions are open is started again by one of its clients, at the same address where that is free, and the sessions go on.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -16,13 +19,13 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_server::{Config, Secret, Server, ServerError};
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{Network, Opened};
-use crate::zookeeper::ZooKeeper;
+use crate::zookeeper::{Locate, Located, ZooKeeper};
 
 /// The tick of an embedded server. Shorter than ZooKeeper's 2 s, for there is no network between: sessions expire sooner after
 /// the crash of their process.
@@ -36,6 +39,9 @@ pub fn server_config() -> Config {
 /// How long a joiner waits between looks for a server that is just starting or stopping. There is no event to wait for:
 /// another process holds the store but has not said yet where it listens.
 const STARTING: Duration = Duration::from_millis(10);
+
+/// How long the address of the server before may still be in use by a process that is just ending. There is no event to wait for.
+const FREED: Duration = Duration::from_millis(200);
 
 /// The directory of an embedded server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,15 +70,62 @@ impl std::fmt::Debug for Endpoint {
 /// An embedded server hosted by this process. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Hosted {
-    server: Option<Server>,
+    server: Server,
     endpoint: Endpoint,
-    file: PathBuf,
+    moved_from: Option<SocketAddr>,
+}
+
+/// Starts the server of a home in a process of its own; returns when it can be found.
+pub type Starter = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
+
+/// What a client of a home does when no server runs there.
+#[derive(Clone)]
+pub enum Hosting {
+    /// Hosts the server in this process.
+    InProcess,
+    /// Starts the server elsewhere. Called by one client of the home at a time.
+    Starting(Starter),
+    /// Nothing: it fails with [`Error::NotRunning`].
+    Never,
+}
+
+impl std::fmt::Debug for Hosting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Hosting::InProcess => "InProcess",
+            Hosting::Starting(_) => "Starting",
+            Hosting::Never => "Never",
+        })
+    }
+}
+
+/// The right to start the server of a home, had by one process at a time. It ends with the process, whatever becomes of that.
+#[derive(Debug)]
+pub struct Turn {
+    _file: File,
 }
 
 impl Home {
     /// The home in this directory, which is made when a server is first hosted there.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Home { dir: dir.into() }
+    }
+
+    /// The home of this user's own server, which the command `lockkeeper` uses where no servers are set: the directory that
+    /// `LOCKKEEPER_STATE_DIR` names, or `lockkeeper` in `$XDG_STATE_HOME` or in `~/.local/state`.
+    ///
+    /// # Errors
+    /// [`Error::File`] where none of the three variables is set.
+    pub fn of_this_user() -> Result<Self, Error> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let dir = set("LOCKKEEPER_STATE_DIR")
+            // The XDG specification: a relative one is to be ignored.
+            .or_else(|| set("XDG_STATE_HOME").filter(|dir| dir.is_absolute()).map(|dir| dir.join("lockkeeper")))
+            .or_else(|| set("HOME").map(|home| home.join(".local/state/lockkeeper")));
+        let failed = |source| Error::File { what: "cannot find", file: "~/.local/state/lockkeeper".into(), source };
+        let dir = dir.ok_or_else(|| failed(std::io::Error::new(ErrorKind::NotFound, "HOME is not set")))?;
+        // Clients may work in different directories.
+        Ok(Home::new(std::path::absolute(dir).map_err(failed)?))
     }
 
     /// Its directory.
@@ -113,15 +166,50 @@ impl Home {
         }
     }
 
-    /// Starts the server in this process.
+    /// Waits for the right to start the server here. Blocks this thread.
+    ///
+    /// # Errors
+    /// [`Error::File`] for a directory that cannot be made or written.
+    pub fn turn(&self) -> Result<Turn, Error> {
+        self.make_dir()?;
+        let file = self.dir.join("starting");
+        let failed = |source| Error::File { what: "cannot lock", file: file.clone(), source };
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let lock = options.open(&file).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        Ok(Turn { _file: lock })
+    }
+
+    /// Starts the server in this process: at the address of the server before, where sessions look for it, or at a free one if
+    /// another program has taken that.
+    ///
+    /// Dropping the future leaves no server.
     ///
     /// # Errors
     /// [`Error::Server`] with [`ServerError::InUse`] if another process hosts it already.
     pub async fn host(&self) -> Result<Hosted, Error> {
-        self.host_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let Some(former) = self.former_address() else { return self.host_at(anywhere).await };
+        let started = Instant::now();
+        loop {
+            match self.host_at(former).await {
+                Err(Error::Server(ServerError::AddressInUse { .. } | ServerError::Listen { .. })) => {}
+                other => return other,
+            }
+            if started.elapsed() >= FREED {
+                break;
+            }
+            sleep(STARTING).await;
+        }
+        let hosted = Hosted { moved_from: Some(former), ..self.host_at(anywhere).await? };
+        tracing::warn!(%former, now = %hosted.endpoint.address, "another program listens at the former address");
+        Ok(hosted)
     }
 
-    /// The same, listening there instead of on a free port.
+    /// The same, listening there.
     ///
     /// # Errors
     /// As [`Home::host`].
@@ -134,10 +222,15 @@ impl Home {
             .with_secret(Secret::new(secret.as_bytes()));
         let server = Server::start(config).await?;
         let endpoint = Endpoint { address: server.addr(), pid: std::process::id(), secret };
-        let file = self.dir.join("endpoint");
         let text = serde_json::to_vec(&endpoint).expect("an address and a number always serialise");
-        replace(&file, &text)?;
-        Ok(Hosted { server: Some(server), endpoint, file })
+        replace(&self.dir.join("endpoint"), &text)?;
+        Ok(Hosted { server, endpoint, moved_from: None })
+    }
+
+    /// Where the server before listened.
+    fn former_address(&self) -> Option<SocketAddr> {
+        let endpoint: Endpoint = serde_json::from_slice(&std::fs::read(self.dir.join("endpoint")).ok()?).ok()?;
+        endpoint.address.ip().is_loopback().then_some(endpoint.address)
     }
 
     /// Makes the directory, for this user only.
@@ -192,90 +285,129 @@ impl Hosted {
         &self.endpoint
     }
 
-    /// The server itself.
-    pub fn server(&self) -> &Server {
-        self.server.as_ref().expect("taken by shutdown only, which consumes self")
+    /// The address of the server before, if another program has taken that.
+    pub fn moved_from(&self) -> Option<SocketAddr> {
+        self.moved_from
     }
 
-    /// Stops it; returns when everything is on disk. Sessions survive.
+    /// The server itself.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Stops it; returns when everything is on disk. Sessions survive, and so does the address: a client that still needs the
+    /// server starts it again there.
     ///
     /// # Errors
     /// [`Error::Server`] if the last writes failed.
-    pub async fn shutdown(mut self) -> Result<(), Error> {
-        self.hide();
-        match self.server.take() {
-            Some(server) => Ok(server.shutdown().await?),
-            None => Ok(()),
-        }
+    pub async fn shutdown(self) -> Result<(), Error> {
+        Ok(self.server.shutdown().await?)
+    }
+}
+
+/// A home as one client sees it: finds its server, or starts it.
+pub(crate) struct Site {
+    home: Home,
+    hosting: Hosting,
+    /// The server, where this process hosts it.
+    hosted: Mutex<Option<Arc<Hosted>>>,
+}
+
+impl Site {
+    pub(crate) fn new(home: Home, hosting: Hosting) -> Site {
+        Site { home, hosting, hosted: Mutex::new(None) }
     }
 
-    /// Lets nobody find it any more. Before the store is let go, so that no successor's file is removed.
-    fn hide(&self) {
-        if self.server.is_some() {
-            _ = std::fs::remove_file(&self.file);
+    /// The server that this process hosts, as long as that serves.
+    fn hosted(&self) -> Option<Endpoint> {
+        let mut hosted = self.hosted.lock().expect("held for a change only");
+        if hosted.as_ref().is_some_and(|hosted| hosted.server.stopped().now_or_never().is_some()) {
+            *hosted = None;
+        }
+        hosted.as_ref().map(|hosted| hosted.endpoint.clone())
+    }
+
+    /// Finds the server, or starts it where none runs. Dropping the future leaves a server that was being started elsewhere.
+    async fn find_or_start(&self) -> Result<Endpoint, Error> {
+        loop {
+            if let Some(endpoint) = self.hosted() {
+                return Ok(endpoint);
+            }
+            if let Some(endpoint) = self.home.find()? {
+                return Ok(endpoint);
+            }
+            if matches!(self.hosting, Hosting::Never) {
+                return Err(Error::NotRunning { dir: self.home.dir.clone() });
+            }
+            let home = self.home.clone();
+            // On a thread that may wait: the lock has no other event.
+            let turn = tokio::task::spawn_blocking(move || home.turn()).await;
+            let _turn = turn.map_err(|error| Error::Thread(std::io::Error::other(error)))??;
+            if let Some(endpoint) = self.home.find()? {
+                return Ok(endpoint);
+            }
+            match &self.hosting {
+                Hosting::InProcess => match self.home.host().await {
+                    Ok(hosted) => {
+                        let endpoint = hosted.endpoint.clone();
+                        *self.hosted.lock().expect("held for a change only") = Some(Arc::new(hosted));
+                        return Ok(endpoint);
+                    }
+                    // A server on its way out holds the store a little longer than it can be found.
+                    Err(Error::Server(ServerError::InUse { .. })) => {}
+                    Err(error) => return Err(error),
+                },
+                Hosting::Starting(start) => start().await?,
+                Hosting::Never => {}
+            }
+            sleep(STARTING).await;
         }
     }
 }
 
-impl Drop for Hosted {
-    fn drop(&mut self) {
-        self.hide();
+impl Locate for Site {
+    fn locate(&self) -> BoxFuture<'_, Result<Located, Error>> {
+        async move {
+            let endpoint = self.find_or_start().await?;
+            let credentials = vec![("lockkeeper".to_owned(), endpoint.secret.into_bytes())];
+            Ok(Located { servers: endpoint.address.to_string().parse()?, credentials })
+        }
+        .boxed()
     }
 }
 
-/// Opens sessions with the server of a home, hosting it where nobody does.
+/// Opens sessions with the server of a home.
 pub(crate) struct Embedded {
-    pub(crate) home: Home,
+    pub(crate) site: Arc<Site>,
     pub(crate) session_timeout: Duration,
     /// As [`ZooKeeper`]'s.
     pub(crate) tasks: TaskTracker,
-    pub(crate) hosted: Mutex<Option<Arc<Hosted>>>,
 }
 
 impl Network for Embedded {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
         async move {
             let started = Instant::now();
-            let (endpoint, hosted) = self.join_or_host(patience).await?;
+            let located = timeout(patience, self.site.locate()).await.unwrap_or_else(|_| {
+                let dir = self.site.home.dir.display();
+                let (servers, detail) = (dir.to_string(), format!("another process is starting the server of {dir}"));
+                Err(Error::Unreachable { servers, waited: patience, detail })
+            })?;
             let network = ZooKeeper {
-                servers: endpoint.address.to_string().parse()?,
+                servers: located.servers,
                 session_timeout: self.session_timeout,
                 reconnect: None,
-                credentials: vec![("lockkeeper".to_owned(), endpoint.secret.into_bytes())],
+                credentials: Vec::new(),
                 acl: LockAcl::Open,
                 tasks: self.tasks.clone(),
+                locate: Some(self.site.clone()),
             };
             let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;
-            // The server outlives the sessions with it: they close through it.
-            opened.anchor = hosted.map(|hosted| hosted as _);
+            // A server that this process hosts outlives the sessions with it: they close through it.
+            opened.anchor = Some(self.site.clone());
             Ok(opened)
         }
         .boxed()
-    }
-}
-
-impl Embedded {
-    async fn join_or_host(&self, patience: Duration) -> Result<(Endpoint, Option<Arc<Hosted>>), Error> {
-        if let Some(hosted) = self.hosted.lock().expect("held for a clone only").clone() {
-            return Ok((hosted.endpoint().clone(), Some(hosted)));
-        }
-        let started = Instant::now();
-        loop {
-            if let Some(endpoint) = self.home.find()? {
-                return Ok((endpoint, None));
-            }
-            match self.home.host().await {
-                Ok(hosted) => {
-                    let hosted = Arc::new(hosted);
-                    *self.hosted.lock().expect("held for a clone only") = Some(hosted.clone());
-                    return Ok((hosted.endpoint().clone(), Some(hosted)));
-                }
-                Err(Error::Server(ServerError::InUse { .. })) if started.elapsed() < patience => {
-                    tokio::time::sleep(STARTING).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
     }
 }
 

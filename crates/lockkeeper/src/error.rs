@@ -380,6 +380,12 @@ pub enum Error {
         /// How it failed.
         source: std::io::Error,
     },
+    /// No server runs in the directory, and this client starts none.
+    #[error("no server is running in {}", dir.display())]
+    NotRunning {
+        /// The server's directory.
+        dir: std::path::PathBuf,
+    },
     /// The operating system gave no thread.
     #[error("no thread for the session's input and output: {0}")]
     Thread(#[source] std::io::Error),

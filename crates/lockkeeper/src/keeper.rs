@@ -241,10 +241,34 @@ impl Builder {
     /// As [`Lockkeeper::embedded`].
     #[cfg(feature = "embedded")]
     pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
-        use crate::embedded::{Embedded, Home};
-        let (home, session_timeout, io) = (Home::new(dir), self.session_timeout, Io::thread()?);
-        let network = Embedded { home, session_timeout, tasks: io.tasks().clone(), hosted: Mutex::new(None) };
+        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
+    }
+
+    /// The same, with a choice of what to do where no server runs: before the first session, and each time when the connection is
+    /// lost. Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::embedded`], and [`Error::NotRunning`].
+    #[cfg(feature = "embedded")]
+    pub async fn embedded_with(
+        self,
+        home: crate::embedded::Home,
+        hosting: crate::embedded::Hosting,
+    ) -> Result<Lockkeeper, Error> {
+        use crate::embedded::{Embedded, Site};
+        let (session_timeout, io) = (self.session_timeout, Io::thread()?);
+        let network = Embedded { site: Arc::new(Site::new(home, hosting)), session_timeout, tasks: io.tasks().clone() };
         self.start(Box::new(network), io, Clock::System).opened().await
+    }
+
+    /// Uses this user's own server. See [`Lockkeeper::own_server`].
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::own_server`].
+    #[cfg(feature = "embedded")]
+    pub async fn own_server(self) -> Result<Lockkeeper, Error> {
+        let home = crate::embedded::Home::of_this_user()?;
+        self.embedded_with(home, crate::embedded::Hosting::InProcess).await
     }
 
     /// Connects through a network of the caller's own on the current runtime: for simulations.
@@ -288,7 +312,7 @@ impl Builder {
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
         let (session_timeout, credentials) = (self.session_timeout, self.credentials.clone());
         let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
-        ZooKeeper { servers, session_timeout, reconnect, credentials, acl: self.acl, tasks }
+        ZooKeeper { servers, session_timeout, reconnect, credentials, acl: self.acl, tasks, locate: None }
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
@@ -345,15 +369,32 @@ impl Lockkeeper {
 
     /// Locks on this machine alone, with no server to install: the embedded server of the directory `dir`.
     ///
-    /// The first to come hosts the server in its own process; others on the machine, given the same directory, join it. When
-    /// the host ends, the sessions of the others are lost, and the next call of one of them hosts it anew; everything
-    /// acknowledged is on disk. One machine, one disk: not an ensemble.
+    /// The first process hosts the server; others on the machine, given the same directory, join it. When the host ends, properly
+    /// or not, another process that uses the directory hosts the server within a second, at the same address. Everything
+    /// acknowledged is on disk and sessions have their full timeout after a restart: holders and waiters go on. One machine, one
+    /// disk: not an ensemble.
+    ///
+    /// Call [`Lockkeeper::close`] before the process ends. A process that ends without it may end before its sessions are closed;
+    /// then its locks stay taken until the sessions expire.
     ///
     /// # Errors
     /// [`Error::Server`] and [`Error::File`] for a directory that cannot be used.
     #[cfg(feature = "embedded")]
     pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
         Self::builder().embedded(dir).await
+    }
+
+    /// The locks of the command `lockkeeper` where no servers are set: those of this user's own server, in the directory of
+    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user).
+    ///
+    /// The first process hosts the server, as [`Lockkeeper::embedded`] tells; the command joins it, and takes it over when this
+    /// process ends.
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::embedded`]; [`Error::File`] also where there is no home directory.
+    #[cfg(feature = "embedded")]
+    pub async fn own_server() -> Result<Lockkeeper, Error> {
+        Self::builder().own_server().await
     }
 
     /// The exclusive lock at `path`, an absolute path like `/locks/nightly`. Costs nothing; a bad path is reported by the

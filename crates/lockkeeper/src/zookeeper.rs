@@ -21,6 +21,7 @@ use zookeeper_client as zk;
 
 use self::carrier::{Carried, Carrier};
 use self::dial::{Dial, pauses};
+pub(crate) use self::dial::{Locate, Located};
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{
@@ -50,7 +51,6 @@ const VISIBLE: [zk::Acl; 2] =
     [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::READ, "world", "anyone")];
 
 /// Opens sessions with a list of servers.
-#[derive(Debug)]
 pub(crate) struct ZooKeeper {
     pub(crate) servers: Servers,
     pub(crate) session_timeout: Duration,
@@ -62,6 +62,16 @@ pub(crate) struct ZooKeeper {
     pub(crate) acl: LockAcl,
     /// What must come to its end, also when nobody waits for it any more.
     pub(crate) tasks: TaskTracker,
+    /// Says where the server is before each connection, in place of `servers`.
+    pub(crate) locate: Option<Arc<dyn Locate>>,
+}
+
+/// Why one try to open a session failed.
+enum Refusal {
+    /// By the servers, or on the way to them.
+    Connecting(zk::Error),
+    /// There is no server to try.
+    Locating(Error),
 }
 
 impl Network for ZooKeeper {
@@ -69,15 +79,23 @@ impl Network for ZooKeeper {
         async move {
             let started = tokio::time::Instant::now();
             let dial = self.dial();
-            let attempt = || dial.connect(None);
-            let retried = attempt.retry(self.rounds()).when(|error| !matches!(error, zk::Error::AuthFailed));
+            let attempt = || async {
+                let located = dial.located().await.map_err(Refusal::Locating)?;
+                located.connect(None).await.map_err(Refusal::Connecting)
+            };
+            let retried = attempt
+                .retry(self.rounds())
+                .when(|refusal| !matches!(refusal, Refusal::Connecting(zk::Error::AuthFailed) | Refusal::Locating(_)));
             // A part of the patience is kept for finding out why.
             let questions = (patience / 4).min(Duration::from_millis(500));
             match tokio::time::timeout(patience - questions, retried).await {
                 Ok(Ok((client, task))) => Ok(opened(dial, client, task, self.acl)),
-                Ok(Err(zk::Error::AuthFailed)) => Err(Error::AuthFailed { servers: self.servers.to_string() }),
+                Ok(Err(Refusal::Connecting(zk::Error::AuthFailed))) => {
+                    Err(Error::AuthFailed { servers: self.servers.to_string() })
+                }
+                Ok(Err(Refusal::Locating(error))) => Err(error),
                 // All tries used up, or all the time.
-                Ok(Err(_)) => Err(self.unreachable(started.elapsed(), questions).await),
+                Ok(Err(Refusal::Connecting(_))) => Err(self.unreachable(started.elapsed(), questions).await),
                 Err(_) => Err(self.unreachable(patience, questions).await),
             }
         }
@@ -101,9 +119,9 @@ impl ZooKeeper {
     }
 
     fn dial(&self) -> Dial {
-        let ZooKeeper { servers, session_timeout, credentials, tasks, .. } = self;
+        let ZooKeeper { servers, session_timeout, credentials, tasks, locate, .. } = self;
         let (servers, credentials, tasks) = (servers.clone(), credentials.clone(), tasks.clone());
-        Dial { servers, session_timeout: *session_timeout, credentials, tasks }
+        Dial { servers, session_timeout: *session_timeout, credentials, tasks, locate: locate.clone() }
     }
 }
 

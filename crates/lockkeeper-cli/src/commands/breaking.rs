@@ -28,15 +28,12 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(&at).await).await?;
-    // Where no server runs nobody can hold anything.
-    let lock = lock.ok_or_else(|| Error::NoSuchLock { path: path.clone() })?;
     let (target, holds) = choose(lock, args.node.as_deref())?;
     if !args.yes && !agreed(&path, &target, holds) {
         return Err(Failure::new(Code::NoSuchLock, "nothing was broken"));
     }
     let reason = args.reason;
     let broken = inquire(&settings, async move |admin| admin.evict(&path, &target, &reason).await).await?;
-    let broken = broken.ok_or_else(|| Failure::new(Code::Unreachable, "this user's server ended meanwhile"))?;
     if printer.is_json() {
         output::document(&BrokenView::of(&broken))?;
     } else {

@@ -8,7 +8,7 @@ use lockkeeper::settings::{Entry, Key, Origin, RealmSetting, Setting};
 use serde::Serialize;
 
 use crate::args::ConfigArgs;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::output::{self, Printer, plain};
 use crate::settings::{Place, Settings};
 
@@ -17,10 +17,17 @@ use super::show::inquire_session_timeout;
 /// Prints the settings; returns the exit status.
 pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Failure> {
     let settings = Settings::read(args.settings, printer)?;
-    let negotiated = if args.connect { inquire_session_timeout(&settings).await? } else { None };
-    if args.connect && negotiated.is_none() {
-        printer.note("this user's server does not run, so there is no session to ask about");
-    }
+    let negotiated = match args.connect {
+        true => match inquire_session_timeout(&settings).await {
+            // The settings are the answer; the session is what else there is to say.
+            Err(failure) if failure.code == Code::Unreachable && matches!(settings.place, Place::Machine(_)) => {
+                printer.note(&format!("{failure}, so there is no session to ask about"));
+                None
+            }
+            other => other?,
+        },
+        false => None,
+    };
     let negotiated = negotiated.map(|timeout| humantime::format_duration(timeout).to_string());
     let entries = settings.all.entries();
     if printer.is_json() {

@@ -40,10 +40,7 @@ pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failur
     }
     let mut options = CopyOptions::default();
     (options.paths, options.overwrite, options.dry_run) = (args.paths, args.overwrite, args.dry_run);
-    let source = connect_running(&settings, &builder).await?.ok_or_else(|| {
-        Failure::new(Code::Unreachable, "this user's server does not run, and there is nothing to copy from")
-            .hint("say where from with --servers, or start the server: lockkeeper run")
-    })?;
+    let source = connect_running(&settings, &builder).await?;
     let target = match builder.connect(&args.to).await {
         Ok(target) => target,
         Err(error) => {

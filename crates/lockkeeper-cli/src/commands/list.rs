@@ -24,7 +24,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
         return list_broken(&settings, root, printer).await;
     }
     let at = root.clone();
-    let locks = inquire(&settings, async move |admin| admin.list(&at).await).await?.unwrap_or_default();
+    let locks = inquire(&settings, async move |admin| admin.list(&at).await).await?;
     if printer.is_json() {
         output::document(&Listing { locks: locks.iter().map(LockView::of).collect() })?;
         return Ok(0);
@@ -49,7 +49,7 @@ struct BrokenListing<'a> {
 /// Lists who was removed from locks.
 async fn list_broken(settings: &Settings, root: String, printer: &Printer) -> Result<u8, Failure> {
     let at = root.clone();
-    let broken = inquire(settings, async move |admin| admin.broken(&at).await).await?.unwrap_or_default();
+    let broken = inquire(settings, async move |admin| admin.broken(&at).await).await?;
     if printer.is_json() {
         output::document(&BrokenListing { broken: broken.iter().map(BrokenView::of).collect() })?;
     } else if broken.is_empty() {

@@ -30,7 +30,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     let settings = Settings::read(args.connect, printer)?.at([root.as_str()])?;
     let at = root.clone();
     if args.decided {
-        let decided = inquire(&settings, async move |admin| admin.decisions(&at).await).await?.unwrap_or_default();
+        let decided = inquire(&settings, async move |admin| admin.decisions(&at).await).await?;
         if printer.is_json() {
             output::document(&DecidedListing { decisions: decided.iter().map(DecisionView::of).collect() })?;
         } else if decided.is_empty() {
@@ -40,7 +40,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
         }
         return Ok(0);
     }
-    let waiting = inquire(&settings, async move |admin| admin.requests(&at).await).await?.unwrap_or_default();
+    let waiting = inquire(&settings, async move |admin| admin.requests(&at).await).await?;
     if printer.is_json() {
         output::document(&Listing { requests: waiting.iter().map(WaitingView::of).collect() })?;
     } else if waiting.is_empty() {
@@ -68,9 +68,7 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
         let [request] = &waiting[..] else { return Ok(Err((waiting, id))) };
         admin.decide(request, approve, &args.reason).await.map(Ok)
     });
-    // Where no server runs nobody waits.
-    let decided = asking.await?.unwrap_or_else(|| Err((Vec::new(), args.id)));
-    let decided = match decided {
+    let decided = match asking.await? {
         Ok(decided) => decided,
         Err((waiting, id)) if waiting.is_empty() => return Err(Error::NoSuchRequest { path, id }.into()),
         Err((waiting, _)) => {

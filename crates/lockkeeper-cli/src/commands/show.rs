@@ -18,8 +18,6 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(at.as_str()).await).await?;
-    // Where no server runs nobody can hold anything.
-    let lock = lock.ok_or_else(|| Error::NoSuchLock { path: path.to_string() })?;
     if printer.is_json() {
         output::document(&LockView::of(&lock))?;
     } else {
@@ -28,36 +26,35 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     Ok(0)
 }
 
-/// Asks a question in a session of its own; `None` if the place is this user's server and none runs.
+/// Asks a question in a session of its own.
 ///
-/// Looking is no reason to start one.
+/// Looking is no reason to start a server.
+///
+/// # Errors
+/// [`local::not_running`], if the place is this user's own server and it does not run.
 pub(crate) async fn inquire<T>(
     settings: &Settings,
     question: impl AsyncFnOnce(Admin) -> Result<T, Error>,
-) -> Result<Option<T>, Failure> {
-    let Some(keeper) = connect_running(settings, &settings.builder()).await? else {
-        return Ok(None);
-    };
+) -> Result<T, Failure> {
+    let keeper = connect_running(settings, &settings.builder()).await?;
     let answer = question(keeper.admin()).await;
     keeper.close().await;
-    Ok(Some(answer?))
+    Ok(answer?)
 }
 
-/// What session timeout the server agrees to; `None` if the place is this user's server and none runs.
+/// What session timeout the server agrees to.
 pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Option<Duration>, Failure> {
-    let Some(keeper) = connect_running(settings, &settings.builder()).await? else {
-        return Ok(None);
-    };
+    let keeper = connect_running(settings, &settings.builder()).await?;
     let timeout = keeper.session_timeout();
     keeper.close().await;
     Ok(timeout)
 }
 
-/// Opens a session; `None` if the place is this user's server and none runs.
-pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Option<Lockkeeper>, Failure> {
+/// Opens a session; as [`inquire`], it starts no server.
+pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Lockkeeper, Failure> {
     waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
         match &settings.place {
-            Place::Ensemble(servers) => Ok(Some(builder.clone().connect(servers).await?)),
+            Place::Ensemble(servers) => Ok(builder.clone().connect(servers).await?),
             Place::Machine(home) => local::connect_running(home, builder).await,
         }
     })

@@ -23,13 +23,13 @@ pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Fail
     };
     if args.reset {
         let forgotten = inquire(&settings, async move |admin| admin.forget_statistics(&at).await).await?;
-        if forgotten != Some(true) {
+        if !forgotten {
             return Err(nothing());
         }
         printer.note(&format!("what was counted of {path} is forgotten"));
         return Ok(0);
     }
-    let counted = inquire(&settings, async move |admin| admin.statistics(&at).await).await?.flatten();
+    let counted = inquire(&settings, async move |admin| admin.statistics(&at).await).await?;
     let counted = counted.ok_or_else(nothing)?;
     if printer.is_json() {
         output::document(&StatsView::of(&path, &counted))?;

@@ -30,9 +30,7 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
     let at = path.clone();
     let answer =
         inquire(&settings, async move |admin| Ok((admin.show(at.as_str()).await?, admin.broken(at.as_str()).await?)));
-    // Where no server runs nobody can hold anything.
-    let answer = answer.await?.ok_or_else(|| lockkeeper::Error::NoSuchLock { path: path.to_string() })?;
-    let (lock, mut broken) = answer;
+    let (lock, mut broken) = answer.await?;
     broken.retain(|broken| broken.path == lock.path);
     if printer.is_json() {
         let broken = broken.iter().map(BrokenView::of).collect();

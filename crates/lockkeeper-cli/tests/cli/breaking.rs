@@ -73,6 +73,9 @@ fn break_removes_the_one_that_was_named() {
 fn break_refuses_what_was_not_meant() {
     let home = Home::new();
     let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
+    assert_eq!(code, Some(69), "{line}");
+    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
     assert_eq!((code, line.as_str()), (Some(1), "there is no lock at /locks/a"));
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
@@ -81,7 +84,7 @@ fn break_refuses_what_was_not_meant() {
         (&["break", "a", "-r", " ", "-y"], 64, "what is done to /locks/a needs a reason"),
         (&["break", "a", "-r", "x"], 64, "there is no terminal to ask on"),
         (&["break", "a//b", "-r", "x", "-y"], 64, "empty component"),
-        (&["break", "b", "-r", "x", "-y"], 1, "there is no lock at /locks/b"),
+        (&["break", "c", "-r", "x", "-y"], 1, "there is no lock at /locks/c"),
         (&["break", "a", "--node", "config", "-r", "x", "-y"], 1, "config does not contend for /locks/a"),
     ];
     for (args, expected, say) in cases {

@@ -136,13 +136,19 @@ fn an_expired_session_is_a_loss_and_the_next_gets_in() {
 
 #[test]
 fn a_lost_place_in_line_is_taken_again() {
-    let home = Home::new();
+    let machine = Home::new();
+    let mut served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
     let mut holder = home.spawn("a", &["--session-timeout", "2s"], "echo up; exec sleep 1000");
     assert_eq!(holder.line(), "up");
     let mut waiter = home.spawn("a", &["--session-timeout", "2s"], "echo in");
     until("it waits", || home.count("a") == (1, 1));
-    // Both sessions are lost with it, and the waiter starts it anew.
-    rustix::process::kill_process(home.server().unwrap(), Signal::KILL).unwrap();
+    // Both sessions are lost with its memory.
+    served.running.signal(Signal::KILL);
+    served.running.wait();
+    let again = ["serve", "--memory", "--listen", &served.address];
+    let mut served = Running::start(&mut machine.command(&again));
+    served.line();
     assert_eq!(holder.wait().code(), Some(76));
     assert_eq!(waiter.line(), "in");
     let (code, text) = waiter.end();

@@ -105,13 +105,131 @@ fn a_killed_server_is_replaced() {
     assert_eq!(address(&home), former);
 }
 
+/// Nobody can be asked, which is not the same as that nobody holds a lock.
 #[test]
-fn looking_starts_no_server() {
+fn looking_starts_no_server_and_says_that_none_runs() {
     let home = Home::new();
-    let output = home.output(&["list"]);
-    assert!(output.status.success() && output.stdout.is_empty());
-    assert_eq!(failure(&home.output(&["show", "a"])).0, Some(1));
+    for question in [&["list"][..], &["list", "--broken"], &["show", "a"], &["why", "a"], &["revoke", "a"]] {
+        let (code, line) = failure(&home.output(question));
+        assert_eq!(code, Some(69), "{question:?}: {line}");
+        assert!(line.contains("own server is not running"), "{question:?}: {line}");
+        assert!(line.contains(home.state().to_str().unwrap()), "{question:?}: {line}");
+    }
+    let output = home.output(&["list", "--json"]);
+    let event: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!((output.status.code(), &event["exit_code"]), (Some(69), &69.into()));
+    assert!(output.stdout.is_empty());
     assert!(!home.state().exists());
+    // With a server that has no locks it is another answer.
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let output = home.output(&["list"]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nobody holds"), "{output:?}");
+}
+
+/// A holder and a waiter whose server is about to end.
+struct Busy {
+    home: Home,
+    holder: Running,
+    waiter: Running,
+    server: rustix::process::Pid,
+    address: serde_json::Value,
+    token: serde_json::Value,
+}
+
+impl Busy {
+    fn new() -> Self {
+        let home = Home::new();
+        let mut holder = home.spawn("a", &[], "echo holds; cat");
+        assert_eq!(holder.line(), "holds");
+        let waiter = home.spawn("a", &[], "echo granted");
+        until("one waits", || home.count("a") == (1, 1));
+        let (server, address) = (home.server().unwrap(), home.endpoint().unwrap()["address"].clone());
+        let token = home.show("a")["holders"][0]["token"].clone();
+        Busy { home, holder, waiter, server, address, token }
+    }
+
+    /// Another server runs, the holder holds by the same grant, and the waiter is next.
+    fn goes_on(mut self) {
+        until("another server answers", || self.home.count("a") == (1, 1));
+        assert_ne!(self.home.server(), Some(self.server));
+        assert_eq!(self.home.show("a")["holders"][0]["token"], self.token);
+        self.holder.close_stdin();
+        let (code, text) = self.holder.end();
+        assert_eq!(code, Some(0), "{text}");
+        let (code, text) = self.waiter.end();
+        assert_eq!((code, self.waiter.line().as_str()), (Some(0), "granted"), "{text}");
+    }
+}
+
+/// As at a logout, where commands in use start it again, and as by a crash.
+#[test]
+fn a_server_that_ends_in_use_comes_back_at_its_address_and_holds_and_waits_go_on() {
+    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+        let busy = Busy::new();
+        rustix::process::kill_process(busy.server, signal).unwrap();
+        until("it is gone", || !is_alive(busy.server));
+        until("another one runs", || busy.home.server().is_some_and(|now| now != busy.server));
+        assert_eq!(busy.home.endpoint().unwrap()["address"], busy.address, "{signal:?}");
+        busy.goes_on();
+    }
+}
+
+#[test]
+fn a_server_whose_address_was_taken_says_so_and_sessions_follow_it_to_another() {
+    let busy = Busy::new();
+    // Nobody starts it again before the address is taken.
+    for command in [&busy.holder, &busy.waiter] {
+        command.signal(Signal::STOP);
+    }
+    rustix::process::kill_process(busy.server, Signal::TERM).unwrap();
+    until("it is gone", || !is_alive(busy.server));
+    let taken = std::net::TcpListener::bind(busy.address.as_str().unwrap()).unwrap();
+    for command in [&busy.holder, &busy.waiter] {
+        command.signal(Signal::CONT);
+    }
+    until("another one runs", || busy.home.server().is_some_and(|now| now != busy.server));
+    assert_ne!(busy.home.endpoint().unwrap()["address"], busy.address);
+    let log = crate::harness::text(&busy.home.state().join("server.log"));
+    assert!(log.contains("another program listens at the former address"), "{log}");
+    busy.goes_on();
+    drop(taken);
+}
+
+/// A program that uses the directory hosts the server; when it ends, a command that waits starts it again.
+#[test]
+fn a_program_and_a_command_share_this_users_own_server() {
+    let home = Home::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (keeper, guard) = runtime.block_on(async {
+        let keeper = lockkeeper::Lockkeeper::embedded(home.state()).await.unwrap();
+        let guard = keeper.mutex("/locks/a").acquire().await.unwrap();
+        (keeper, guard)
+    });
+    let mut waiter = home.spawn("a", &[], "echo granted");
+    until("it waits", || home.count("a") == (1, 1));
+    let address = home.endpoint().unwrap()["address"].clone();
+    runtime.block_on(async {
+        guard.release().await.unwrap();
+        keeper.close().await;
+        drop(keeper);
+    });
+    let (code, text) = waiter.end();
+    assert_eq!((code, waiter.line().as_str()), (Some(0), "granted"), "{text}");
+    assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
+    assert_eq!(home.endpoint().unwrap()["address"], address);
+}
+
+/// Who is gone needs no server: it stays ended until the next command.
+#[test]
+fn a_server_that_nobody_uses_stays_ended() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let server = home.server().unwrap();
+    rustix::process::kill_process(server, Signal::TERM).unwrap();
+    until("it is gone", || !is_alive(server));
+    assert_eq!(failure(&home.output(&["list"])).0, Some(69));
+    assert_eq!(home.server(), None);
 }
 
 /// A name, what is done to the state directory, and what is said of it.

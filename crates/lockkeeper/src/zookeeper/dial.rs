@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use futures_util::future::BoxFuture;
 use lockkeeper_core::Loss;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -16,11 +17,24 @@ use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
 use super::carrier::{Carrier, Progress};
+use crate::Error;
 use crate::ensemble::Connection;
 use crate::servers::Servers;
 
 /// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
 const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
+
+/// Finds a server that may have moved or ended since the last connection, and starts it where it has to.
+pub(crate) trait Locate: Send + Sync {
+    /// Where the server is now. Called before each connection. Dropping the future leaves a server that was being started.
+    fn locate(&self) -> BoxFuture<'_, Result<Located, Error>>;
+}
+
+/// Where a server is, and what to present to it.
+pub(crate) struct Located {
+    pub(crate) servers: Servers,
+    pub(crate) credentials: Vec<(String, Vec<u8>)>,
+}
 
 /// What a connection takes.
 #[derive(Clone)]
@@ -28,6 +42,8 @@ pub(super) struct Dial {
     pub(super) servers: Servers,
     pub(super) session_timeout: Duration,
     pub(super) credentials: Vec<(String, Vec<u8>)>,
+    /// Says where the server is before each connection; `None` for servers that stay where they are.
+    pub(super) locate: Option<Arc<dyn Locate>>,
     /// What must come to its end, also when nobody waits for it any more.
     pub(super) tasks: TaskTracker,
 }
@@ -53,6 +69,16 @@ impl spawns_core::Spawn for Spawner {
 }
 
 impl Dial {
+    /// The same for where the server is now.
+    ///
+    /// # Errors
+    /// The server cannot be found, or cannot be started.
+    pub(super) async fn located(&self) -> Result<Dial, Error> {
+        let Some(locate) = &self.locate else { return Ok(self.clone()) };
+        let Located { servers, credentials } = locate.locate().await?;
+        Ok(Dial { servers, credentials, ..self.clone() })
+    }
+
     /// Tries every server once, for a new session or for one that a client had. Dropping the future leaves no session behind.
     ///
     /// In a task of its own: given up between the server's opening of the session and its answer, the session would stay
@@ -105,7 +131,15 @@ impl Dial {
     async fn take_over(&self, session: &zk::SessionInfo, timeout: Duration) -> Result<(zk::Client, AbortHandle), Loss> {
         let trying = async {
             for pause in pauses().build() {
-                match self.connect(Some(session.clone())).await {
+                let connected = match self.located().await {
+                    Ok(dial) => dial.connect(Some(session.clone())).await,
+                    Err(error) => {
+                        tracing::warn!(%error, session = %session.id(), "the server cannot be started again; trying on");
+                        tokio::time::sleep(pause).await;
+                        continue;
+                    }
+                };
+                match connected {
                     // The server may be behind the one before, and what was seen there is not known to the new client.
                     Ok((client, task)) => match tokio::time::timeout(timeout / 3, client.sync("/")).await {
                         Ok(Ok(())) => return Ok((client, task)),
@@ -151,7 +185,8 @@ impl Dial {
             let parted = carrier
                 .upgrade()
                 .filter(|_| change == Connection::Lost)
-                .and_then(|carrier: Arc<Carrier>| carrier.part(seen.is_none()));
+                // A server that may move or must be started is not where the client would look for it.
+                .and_then(|carrier: Arc<Carrier>| carrier.part(seen.is_none() || self.locate.is_some()));
             // A connection is lost once.
             let told = was_connected || change != Connection::Lost;
             if told && sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
@@ -164,6 +199,9 @@ impl Dial {
                 }
                 None => {
                     tracing::debug!(session = %session.id(), "no server for so long that the client would give the session up: another takes over");
+                }
+                Some(_) if self.locate.is_some() => {
+                    tracing::debug!(session = %session.id(), "the server is looked for, and started if it does not run");
                 }
                 Some(_) => {
                     tracing::debug!(session = %session.id(), "more is watched than a client can set again: another takes over");

@@ -53,6 +53,7 @@ async fn open_for(servers: &str, session_timeout: Duration) -> Opened {
         credentials: Vec::new(),
         acl: LockAcl::Open,
         tasks: TaskTracker::new(),
+        locate: None,
     };
     network.open(Duration::from_secs(30)).await.unwrap()
 }

@@ -30,35 +30,41 @@ async fn acquire_anew(mutex: &Mutex) -> Guard {
     }
 }
 
-/// The first hosts, the second joins; they exclude each other. When the host ends, the other hosts, goes on where the data
-/// are, and tokens go on growing.
+/// The first hosts, the second and the third join; they exclude each other. When the host ends, one of the others hosts at the same
+/// address: the holder keeps its lock, the waiter its place, and tokens go on growing.
 #[test]
-fn the_second_joins_and_hosts_when_the_first_ends() {
+fn holders_and_waiters_go_on_when_the_hosting_handle_is_closed() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let first = embedded(dir.path(), STEADY).await;
-        let second = embedded(dir.path(), SHORT).await;
+        let second = embedded(dir.path(), STEADY).await;
+        let third = embedded(dir.path(), STEADY).await;
         let home = Home::new(dir.path());
         let endpoint = home.find().unwrap().expect("the first hosts");
         assert_eq!(endpoint.pid, std::process::id());
-        let guard = first.mutex("/locks/nightly").acquire().await.unwrap();
-        assert!(matches!(second.mutex("/locks/nightly").try_acquire().await, Err(Error::Held { .. })));
-        let token = guard.token();
-        guard.release().await.unwrap();
-        let held = second.mutex("/locks/held").acquire().await.unwrap();
+        let guard = second.mutex("/locks/nightly").acquire().await.unwrap();
+        assert!(matches!(first.mutex("/locks/nightly").try_acquire().await, Err(Error::Held { .. })));
+        let waiting = tokio::spawn(third.mutex("/locks/nightly").acquire().into_future());
+        eventually("the third waits", async || waiters(&second, "/locks/nightly").await == 1).await;
         first.close().await;
         drop(first);
-        eventually("the first hosts no more", async || home.find().unwrap().is_none()).await;
-        held.lost().await;
-
-        let guard = acquire_anew(&second.mutex("/locks/nightly")).await;
-        assert!(token < guard.token(), "{token} is not before {}", guard.token());
-        assert_ne!(home.find().unwrap().expect("the second hosts"), endpoint);
-        // What the lost session held is free once the server has given that session up.
-        acquire_anew(&second.mutex("/locks/held")).await.release().await.unwrap();
+        // An answer, from whichever server it comes.
+        eventually("a server answers", async || waiters(&second, "/locks/nightly").await == 1).await;
+        assert_eq!(home.find().unwrap().expect("one of the others hosts").address, endpoint.address);
+        eventually("the hold goes on", async || guard.is_held()).await;
+        let token = guard.token();
         guard.release().await.unwrap();
+        let next = waiting.await.unwrap().expect("the waiter has its place");
+        assert!(token < next.token(), "{token} is not before {}", next.token());
+        next.release().await.unwrap();
         second.close().await;
+        third.close().await;
     });
+}
+
+/// How many wait for a lock, as far as a server tells.
+async fn waiters(keeper: &Lockkeeper, path: &str) -> usize {
+    keeper.admin().show(path).await.map_or(0, |lock| lock.waiters.len())
 }
 
 /// Nothing acknowledged is lost by a stop: a third comes much later and finds it.
@@ -181,6 +187,51 @@ fn all_who_race_to_host_share_one_server() {
         // The host last: the others go through it.
         let closing = keepers.iter().map(Lockkeeper::close);
         futures_util::future::join_all(closing).await;
+    });
+}
+
+/// Set for the child process of [`a_hold_outlives_the_killed_process_that_hosts_its_server`] only.
+const HOST: &str = "LOCKKEEPER_TEST_EMBEDDED_HOST";
+
+/// Not a test of its own: a child process that hosts its user's own server until it is killed.
+#[test]
+fn host() {
+    if std::env::var_os(HOST).is_none() {
+        return;
+    }
+    block_on(async {
+        let _keeper = Lockkeeper::own_server().await.unwrap();
+        std::future::pending::<()>().await;
+    });
+}
+
+/// The process that hosts is killed: the holder's process takes over, at the same address, and the hold and the wait go on.
+#[test]
+fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Command::new(std::env::current_exe().unwrap());
+    host.args(["embedded::host", "--exact"]).env(HOST, "1").env("LOCKKEEPER_STATE_DIR", dir.path());
+    host.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut host = host.spawn().unwrap();
+    let home = Home::new(dir.path());
+    block_on(async {
+        eventually("the child hosts", async || home.find().is_ok_and(|found| found.is_some())).await;
+        let endpoint = home.find().unwrap().expect("the child hosts");
+        assert_eq!(endpoint.pid, host.id());
+        let (holder, waiter) = (embedded(dir.path(), STEADY).await, embedded(dir.path(), STEADY).await);
+        let guard = holder.mutex("/locks/nightly").acquire().await.unwrap();
+        let waiting = tokio::spawn(waiter.mutex("/locks/nightly").acquire().into_future());
+        eventually("one waits", async || waiters(&holder, "/locks/nightly").await == 1).await;
+        host.kill().unwrap();
+        host.wait().unwrap();
+        eventually("a server answers", async || waiters(&holder, "/locks/nightly").await == 1).await;
+        let now = home.find().unwrap().expect("this process hosts");
+        assert_eq!((now.pid, now.address), (std::process::id(), endpoint.address));
+        eventually("the hold goes on", async || guard.is_held()).await;
+        guard.release().await.unwrap();
+        waiting.await.unwrap().expect("the waiter has its place").release().await.unwrap();
+        holder.close().await;
+        waiter.close().await;
     });
 }
 
