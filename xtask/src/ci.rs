@@ -50,6 +50,7 @@ fn builds() -> Vec<Step> {
         Step::cargo("formatting", 1, "fmt --all --check"),
         Step::chore("test programs", 25, "part programs"),
         Step::cargo("lints", 15, "clippy --quiet --workspace --all-targets --all-features -- -D warnings"),
+        Step::chore("every set of features", 20, "features"),
         Step::cargo("documentation", 10, "doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
         Step::cargo("optimised chores", 15, "build --quiet --profile worlds -p xtask"),
         Step::chore("acceptance", 2, "part acceptance"),

@@ -7,6 +7,7 @@ mod beside;
 mod chaos;
 mod ci;
 mod crash;
+mod features;
 mod figures;
 mod fuzz;
 mod interop;
@@ -45,6 +46,8 @@ enum Chore {
     Part(ci::Part),
     /// Prints which tests show which line of docs/acceptance; fails where a required line has none.
     Acceptance(acceptance::Options),
+    /// Checks that every published crate compiles with every set of its features.
+    Features(features::Options),
     /// Runs Apache ZooKeeper on free loopback ports.
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Chore::Ci(options) => ci::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Part(part) => part.run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
+        Chore::Features(options) => shell().and_then(|sh| features::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
         Chore::Kafka(command) => command.run(),
         Chore::Search(command) => command.run(),

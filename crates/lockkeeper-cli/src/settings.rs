@@ -158,14 +158,19 @@ pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<Pat
     std::path::absolute(dir).map_err(|error| Failure::system("cannot tell the current directory", error))
 }
 
-/// The path that a lock's name stands for.
+/// The path that a lock's name stands for, to look at what is there.
 pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     let path = match name {
-        "" => LockPath::parse("")?,
-        path if path.starts_with('/') => LockPath::parse(path)?,
-        name => LockPath::parse(&format!("{ROOT}/{name}"))?,
+        "" => LockPath::parse_node("")?,
+        path if path.starts_with('/') => LockPath::parse_node(path)?,
+        name => LockPath::parse_node(&format!("{ROOT}/{name}"))?,
     };
     Ok(path)
+}
+
+/// The same to lock what is there.
+pub(crate) fn path_to_lock(name: &str) -> Result<LockPath, Failure> {
+    Ok(LockPath::parse(lock_path(name)?.as_str())?)
 }
 
 /// The name of a contender's node, given as that or as its path.

@@ -1,17 +1,38 @@
 //! Checks a lock's path before anything of it reaches the network.
 //!
 //! The rules are ZooKeeper's own (`PathUtils.validatePath`), applied here so that a mistake is named with the value and
-//! the remedy instead of coming back as "bad arguments" from a server.
+//! the remedy instead of coming back as "bad arguments" from a server. Two rules are Lockkeeper's: no component reads as a
+//! contender's node, and nothing below `/lockkeeper` is a lock's.
 
 use std::fmt;
+use std::fmt::Write as _;
 
 use thiserror::Error;
+
+use crate::Dialect;
 
 /// Longest path accepted, in bytes. A listing and a create carry the path in one frame of 1 MiB by default; a path of
 /// this length leaves all but a thousandth of it to the rest.
 const MAX_PATH_BYTES: usize = 1024;
 
+/// The node below which Lockkeeper keeps records of its own.
+const OWN_TREE: &str = "/lockkeeper";
+
 /// An absolute path that ZooKeeper accepts, other than the root.
+///
+/// A lock's path often ends in a name that comes from outside: an article's number, a customer's key. Pass such a name to
+/// [`LockPath::join`], which escapes it:
+///
+/// ```
+/// use lockkeeper_core::LockPath;
+///
+/// let articles = LockPath::parse("/articles")?;
+/// assert_eq!(articles.join("4711")?.as_str(), "/articles/4711");
+/// assert_eq!(articles.join("a/b")?.as_str(), "/articles/a%2Fb");
+/// // This name would read as a waiter of the lock "/articles".
+/// assert_eq!(articles.join("lock-0000000000")?.as_str(), "/articles/%6Cock-0000000000");
+/// # Ok::<(), lockkeeper_core::PathError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockPath(String);
 
@@ -75,14 +96,64 @@ pub enum PathError {
         /// What was given.
         path: String,
     },
+    /// Below `/lockkeeper`, where Lockkeeper keeps its own records.
+    #[error("lock path {path:?} is inside /lockkeeper, where Lockkeeper keeps its own records; choose another")]
+    OwnTree {
+        /// What was given.
+        path: String,
+    },
+    /// A component reads as the node of a contender, of a holder or of a tombstone: a lock on the path above would wait for it.
+    #[error(
+        "lock path {path:?} has the component {component:?}, which reads as a contender's node in the {} format: \
+         a lock on {above:?} would wait for it; rename it, or write {escaped:?}, as LockPath::join does",
+        format!("{format:?}").to_lowercase()
+    )]
+    Contender {
+        /// What was given.
+        path: String,
+        /// The component.
+        component: String,
+        /// The node format that it is a name of.
+        format: Dialect,
+        /// The path above the component.
+        above: String,
+        /// The component as [`LockPath::join`] writes it.
+        escaped: String,
+    },
 }
 
 impl LockPath {
-    /// Checks `path`.
+    /// Checks that a lock may be at `path`.
     ///
     /// # Errors
     /// [`PathError`] names the value, the place and the remedy.
     pub fn parse(path: &str) -> Result<Self, PathError> {
+        let checked = Self::parse_node(path)?;
+        if path == OWN_TREE || path.strip_prefix(OWN_TREE).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(PathError::OwnTree { path: path.to_owned() });
+        }
+        let mut start = 1;
+        for component in path[1..].split('/') {
+            if let Some(format) = Dialect::of_line(&[component]) {
+                let above = if start == 1 { "/" } else { &path[..start - 1] };
+                return Err(PathError::Contender {
+                    path: path.to_owned(),
+                    component: component.to_owned(),
+                    format,
+                    above: above.to_owned(),
+                    escaped: escape(component, false),
+                });
+            }
+            start += component.len() + 1;
+        }
+        Ok(checked)
+    }
+
+    /// Checks that a node may be at `path`, also one where no lock may be: to look at what is there.
+    ///
+    /// # Errors
+    /// As [`LockPath::parse`], except [`PathError::Contender`] and [`PathError::OwnTree`].
+    pub fn parse_node(path: &str) -> Result<Self, PathError> {
         let owned = || path.to_owned();
         if path.is_empty() {
             return Err(PathError::Empty);
@@ -117,6 +188,38 @@ impl LockPath {
         Ok(LockPath(owned()))
     }
 
+    /// The path of `name` below this one. Any name but the empty one is possible, and no two names give the same path.
+    ///
+    /// A name that is a component as it stands stays as it is. Elsewhere `%`, `/` and the characters that ZooKeeper does not
+    /// store become `%` and the two hexadecimal digits of each byte; so does the first character of a name that reads as a
+    /// contender's node, and each `.` of the names `.` and `..`.
+    ///
+    /// # Errors
+    /// [`PathError::EmptyComponent`] for an empty name; [`PathError::TooLong`] if the path is longer than 1024 bytes.
+    pub fn join(&self, name: &str) -> Result<Self, PathError> {
+        Self::joined(&self.0, name)
+    }
+
+    /// The path of `name` below the root, as [`LockPath::join`] writes it. The names `zookeeper` and `lockkeeper` are escaped too.
+    ///
+    /// # Errors
+    /// As [`LockPath::join`].
+    pub fn at_root(name: &str) -> Result<Self, PathError> {
+        Self::joined("", name)
+    }
+
+    fn joined(above: &str, name: &str) -> Result<Self, PathError> {
+        if name.is_empty() {
+            return Err(PathError::EmptyComponent { path: format!("{above}/"), at: above.len() });
+        }
+        let path = format!("{above}/{}", escape(name, above.is_empty()));
+        if path.len() > MAX_PATH_BYTES {
+            let start = path.chars().take(40).collect();
+            return Err(PathError::TooLong { bytes: path.len(), max: MAX_PATH_BYTES, start });
+        }
+        Ok(LockPath(path))
+    }
+
     /// The path as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -131,6 +234,25 @@ impl LockPath {
     pub fn parent(&self) -> Option<&str> {
         self.0.rfind('/').filter(|&at| at > 0).map(|at| &self.0[..at])
     }
+}
+
+/// A name as a component of a path; see [`LockPath::join`]. A contender's name has no `%` in any node format, so what was
+/// escaped is none.
+fn escape(name: &str, at_root: bool) -> String {
+    let dots = matches!(name, "." | "..");
+    let reserved = at_root && matches!(name, "zookeeper" | "lockkeeper");
+    let taken = reserved || Dialect::of_line(&[name]).is_some();
+    let mut escaped = String::with_capacity(name.len());
+    for (at, c) in name.char_indices() {
+        if matches!(c, '%' | '/') || !storable(c) || dots || taken && at == 0 {
+            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                write!(escaped, "%{byte:02X}").expect("a string takes any text");
+            }
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
 }
 
 /// What ZooKeeper's `PathUtils` lets through: no NUL, no C0 or C1 controls, no private use; and, as it looks at UTF-16 units and
@@ -190,6 +312,136 @@ mod tests {
             let error = LockPath::parse(path).expect_err(path).to_string();
             assert!(error.contains(say), "{path:?} gave {error:?}");
         }
+    }
+
+    const UUID: &str = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
+
+    /// One name of each kind of node that a reader counts, in every node format, also with the numbers of a counter that wrapped.
+    fn contenders() -> Vec<String> {
+        let number = ["0000000000", "0000004711", "2147483647", "-2147483648", "-000000005"];
+        let prefixes = [
+            format!("_c_{UUID}-lock-"),
+            format!("_c_{UUID}-d30000-lock-"),
+            format!("_c_{UUID}-__READ__"),
+            format!("_c_{UUID}-permits-3-"),
+            "__WRIT__".to_owned(),
+            "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__".to_owned(),
+            "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__rlock__".to_owned(),
+            "lock-".to_owned(),
+            "read-".to_owned(),
+            "write-".to_owned(),
+            "A-".to_owned(),
+            "backup-".to_owned(),
+        ];
+        let numbered = prefixes.iter().flat_map(|prefix| number.map(|number| format!("{prefix}{number}")));
+        numbered.chain(["privateLock".to_owned(), format!("_s_{UUID}-x-d30000")]).collect()
+    }
+
+    #[test]
+    fn a_component_that_reads_as_a_contender_is_refused_wherever_it_stands() {
+        for name in contenders() {
+            for (path, above) in
+                [(format!("/{name}"), "/"), (format!("/a/b/{name}"), "/a/b"), (format!("/a/{name}/b"), "/a")]
+            {
+                let error = LockPath::parse(&path).expect_err(&path);
+                assert!(
+                    matches!(&error, PathError::Contender { component, above: told, .. }
+                        if *component == name && told == above),
+                    "{error:?}"
+                );
+                let told = error.to_string();
+                let component = format!("has the component {name:?}");
+                assert!(told.contains(&component) && told.contains("LockPath::join"), "{told}");
+                assert_eq!(LockPath::parse_node(&path).map(|path| path.to_string()), Ok(path));
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_no_format_reads_stay_allowed() {
+        for name in [
+            "nightly-2024",
+            "lock-1",
+            "a-b",
+            "lock-000000001",
+            "lock-00000000000",
+            "lock-9999999999",
+            "2024010112",
+            "nightlies-2024010112",
+            "a_b-0000000001",
+            "_c_x-lock-0000000000",
+            "privatelock",
+            "lock-0000000000.json",
+            "read--0000000001",
+        ] {
+            let path = format!("/a/{name}");
+            assert_eq!(LockPath::parse(&path).map(|path| path.to_string()), Ok(path.clone()));
+            let joined = LockPath::parse("/a").and_then(|above| above.join(name));
+            assert_eq!(joined.map(|path| path.to_string()), Ok(path));
+        }
+    }
+
+    #[test]
+    fn the_own_tree_is_not_to_be_locked_and_can_be_looked_at() {
+        for path in ["/lockkeeper", "/lockkeeper/replays/x"] {
+            assert_eq!(LockPath::parse(path), Err(PathError::OwnTree { path: path.to_owned() }));
+            assert!(LockPath::parse_node(path).is_ok(), "{path}");
+        }
+        for path in ["/lockkeepers", "/a/lockkeeper", "/locks/lockkeeper"] {
+            assert!(LockPath::parse(path).is_ok(), "{path}");
+        }
+    }
+
+    /// Undoes [`escape`].
+    fn unescape(component: &str) -> String {
+        let (mut bytes, mut rest) = (Vec::new(), component.as_bytes());
+        while let [first, after @ ..] = rest {
+            (rest, _) = match (*first, after) {
+                (b'%', [high, low, after @ ..]) => {
+                    let digits = [*high, *low];
+                    let digits = std::str::from_utf8(&digits).expect("ASCII");
+                    (after, bytes.push(u8::from_str_radix(digits, 16).expect("two digits")))
+                }
+                (byte, after) => (after, bytes.push(byte)),
+            };
+        }
+        String::from_utf8(bytes).expect("whole characters were escaped")
+    }
+
+    #[test]
+    fn a_joined_name_is_one_component_and_reads_back() {
+        let above = LockPath::parse("/a").expect("valid");
+        let mut names = contenders();
+        names.extend(
+            [
+                ".",
+                "..",
+                "...",
+                "a/b",
+                "/",
+                "%",
+                "50%",
+                "%2F",
+                "a\0b",
+                "\u{85}",
+                "\u{e000}",
+                "😀",
+                "ä b",
+                "zookeeper",
+                "lockkeeper",
+            ]
+            .map(str::to_owned),
+        );
+        for name in names {
+            for joined in [above.join(&name), LockPath::at_root(&name)] {
+                let joined = joined.expect(&name);
+                assert_eq!(LockPath::parse(joined.as_str()).as_ref(), Ok(&joined), "{name:?}");
+                let (_, component) = joined.as_str().rsplit_once('/').expect("absolute");
+                assert_eq!(unescape(component), name);
+            }
+        }
+        assert!(matches!(above.join(""), Err(PathError::EmptyComponent { .. })));
+        assert!(matches!(above.join(&"x".repeat(MAX_PATH_BYTES)), Err(PathError::TooLong { .. })));
     }
 
     #[test]

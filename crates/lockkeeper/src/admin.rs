@@ -226,7 +226,7 @@ impl Admin {
     /// [`Error::NoSuchLock`] if the path has no node; a lock whose node exists with nobody at it is an answer.
     /// [`Error::ConnectionLost`] where there is no majority; otherwise a refusal by the server, or no server.
     pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
-        let path = LockPath::parse(path)?;
+        let path = LockPath::parse_node(path)?;
         let shown = self.on_session(move |ensemble| async move {
             let listed = synced(&*ensemble, path.as_str(), ensemble.list(path.as_str())).await;
             let names = listed.map_err(|fault| refused(path.as_str(), fault))?.names;
@@ -254,7 +254,7 @@ impl Admin {
     /// # Errors
     /// A refusal by the server, or no server.
     pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
-        let root = if root == "/" { root.to_owned() } else { LockPath::parse(root)?.to_string() };
+        let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
         let listed = self.on_session(move |ensemble| async move {
             let (mut found, mut quiet) = (Vec::new(), Vec::new());
             // What a session reads later is no older.
@@ -304,7 +304,7 @@ impl Admin {
 
     /// Follows the lock at `path`: each call of [`Follow::next`] tells what it looks like after the next change.
     pub fn follow(&self, path: &str) -> Follow {
-        Follow { admin: self.clone(), path: LockPath::parse(path), watcher: None, known: HashMap::new() }
+        Follow { admin: self.clone(), path: LockPath::parse_node(path), watcher: None, known: HashMap::new() }
     }
 
     /// Through which it is asked.

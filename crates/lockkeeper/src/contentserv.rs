@@ -115,7 +115,8 @@ enum Chosen {
 
 /// The lock of one monitor object. For the foreground unless told otherwise.
 ///
-/// Not reentrant: a second `lock` by the same object is an error, not a wait for itself. Any task or thread may unlock.
+/// Not reentrant: a second `lock` by the same object is an error, not a wait for itself, also while the first still waits. Any
+/// task or thread may unlock.
 /// Dropping the object unlocks it in the background.
 #[derive(Debug)]
 pub struct MonitorLock {
@@ -132,12 +133,11 @@ impl MonitorLock {
     /// The lock of `monitor_object`, asked for in the words of `lock_info`, which others can read while the request stands.
     /// Costs nothing.
     ///
-    /// The monitor object is any text; as a node's name its `/` becomes `%2F` and its `%` `%25`, so that equal objects are
-    /// equal nodes and no others are.
+    /// The monitor object is any text but the empty one. Its node has the name that [`LockPath::at_root`] gives it, where a `/`
+    /// becomes `%2F` and a `%` `%25`, so that equal objects are equal nodes and no others are.
     pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
-        let name = monitor_object.replace('%', "%25").replace('/', "%2F");
         MonitorLock {
-            lock: PriorityLock::new(keeper.clone(), LockPath::parse(&format!("/{name}"))),
+            lock: PriorityLock::new(keeper.clone(), LockPath::at_root(monitor_object)),
             monitor_object: monitor_object.to_owned(),
             lock_info: lock_info.to_owned(),
             classes: TaskClasses::default(),

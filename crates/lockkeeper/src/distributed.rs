@@ -14,30 +14,50 @@ use crate::{Error, Mutex as ExclusiveLock};
 #[derive(Debug)]
 pub(crate) struct Slot {
     keeper: Lockkeeper,
-    guard: Mutex<Option<Guard>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    guard: Option<Guard>,
+    /// A call to lock is under way.
+    reserved: bool,
+}
+
+/// The right of one call to fill the slot, given back when that call ends in any way.
+struct Reservation<'a>(&'a Slot);
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.0.look_at_all(|kept| kept.reserved = false);
+    }
 }
 
 impl Slot {
     pub(crate) fn empty(keeper: Lockkeeper) -> Self {
-        Slot { keeper, guard: Mutex::default() }
+        Slot { keeper, kept: Mutex::default() }
     }
 
-    /// Fills the slot, if nothing is held in it: the object is not reentrant, and would wait for itself.
+    /// Fills the slot, if nothing is held in it and no other call is about to fill it: the object is not reentrant, and would
+    /// wait for itself.
     ///
-    /// Two tasks that ask at once both stand in the queue; the second to be granted is released again.
+    /// Dropping the future leaves the queue, and the slot as it was.
     pub(crate) async fn fill(&self, mut request: Acquire) -> Result<(), Error> {
         let path = request.path()?;
-        if self.is_held() {
-            return Err(Error::AlreadyHeld { path });
-        }
+        let _reservation = self.reserve().ok_or(Error::AlreadyHeld { path })?;
         let guard = request.await?;
-        self.look(|slot| {
-            if slot.as_ref().is_some_and(|guard| guard.is_held()) {
-                return Err(Error::AlreadyHeld { path });
+        // A lost one is no obstacle: it is dropped here.
+        self.look(|slot| *slot = Some(guard));
+        Ok(())
+    }
+
+    fn reserve(&self) -> Option<Reservation<'_>> {
+        self.look_at_all(|kept| {
+            if kept.reserved || kept.guard.as_ref().is_some_and(|guard| guard.is_held()) {
+                return None;
             }
-            // A lost one is no obstacle: it is dropped here.
-            *slot = Some(guard);
-            Ok(())
+            kept.reserved = true;
+            Some(Reservation(self))
         })
     }
 
@@ -51,8 +71,12 @@ impl Slot {
 
     /// Looks at what is held; never across an await.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Option<Guard>) -> T) -> T {
+        self.look_at_all(|kept| look(&mut kept.guard))
+    }
+
+    fn look_at_all<T>(&self, look: impl FnOnce(&mut Kept) -> T) -> T {
         // A panic in a look leaves the slot as it was before or after: both are whole.
-        look(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether something is held right now, by this process's own clock.
@@ -78,9 +102,11 @@ impl Slot {
 
 /// An exclusive lock by base path and name, locked and unlocked by calls. Made by [`Lockkeeper::distributed_lock`].
 ///
-/// The same base path and name is the same lock in every process; another name under the same base path is another lock.
-/// One object holds it at most once at a time: to hold two locks takes two objects. Any task or thread may unlock. Dropping
-/// the object unlocks it in the background.
+/// The same base path and name is the same lock in every process; another name under the same base path is another lock. The
+/// name may be any text but the empty one: the lock's path is [`LockPath::join`] of the two.
+/// One object holds it at most once at a time: to hold two locks takes two objects. A second call to lock is
+/// [`Error::AlreadyHeld`], also while the first still waits. Any task or thread may unlock. Dropping the object unlocks it in the
+/// background.
 ///
 /// Prefer [`Lockkeeper::mutex`], whose guard cannot be forgotten, where the code is yours to shape.
 #[derive(Debug)]
@@ -92,14 +118,17 @@ pub struct DistributedLock {
 
 impl DistributedLock {
     pub(crate) fn new(keeper: Lockkeeper, base: &str, name: &str) -> Self {
-        let path = LockPath::parse(&format!("{}/{name}", base.trim_end_matches('/')));
+        let path = match base.trim_end_matches('/') {
+            "" => LockPath::at_root(name),
+            base => LockPath::parse(base).and_then(|base| base.join(name)),
+        };
         DistributedLock { lock: ExclusiveLock::new(keeper.clone(), path.clone()), path, slot: Slot::empty(keeper) }
     }
 
     /// Locks it, waiting as long as it takes. Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// [`Error::AlreadyHeld`] if this object holds it; else as an [`Acquire`].
+    /// [`Error::AlreadyHeld`] if this object holds it, or another call of it is under way; else as an [`Acquire`].
     pub async fn lock(&self) -> Result<(), Error> {
         self.slot.fill(self.lock.acquire()).await
     }
@@ -107,7 +136,7 @@ impl DistributedLock {
     /// Locks it if nobody has it and nobody waits.
     ///
     /// # Errors
-    /// [`Error::Held`] if somebody has it, [`Error::AlreadyHeld`] if this object does; else as an [`Acquire`].
+    /// [`Error::Held`] if somebody has it, [`Error::AlreadyHeld`] as [`DistributedLock::lock`]; else as an [`Acquire`].
     pub async fn try_lock(&self) -> Result<(), Error> {
         self.slot.fill(self.lock.try_acquire()).await
     }

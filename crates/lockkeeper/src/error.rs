@@ -56,8 +56,8 @@ pub enum Error {
         /// Who, and why.
         by: Box<Revocation>,
     },
-    /// The object that was to lock it holds it: it would wait for itself.
-    #[error("{path} is held by this very object")]
+    /// The object that was to lock it holds it, or another call of it is about to: it would wait for itself.
+    #[error("{path} is held by this very object, or another call to lock it is under way")]
     AlreadyHeld {
         /// The lock.
         path: String,
@@ -93,7 +93,7 @@ pub enum Error {
     Unreachable {
         /// Who was asked.
         servers: String,
-        /// For how long.
+        /// The limit of the wait: servers were tried for so long at most.
         waited: Duration,
         /// What came back from each.
         detail: String,

@@ -403,6 +403,12 @@ impl Lockkeeper {
         crate::Mutex::new(self.clone(), LockPath::parse(path))
     }
 
+    /// The exclusive lock at a path where callers may lock nothing, for Lockkeeper's own use: the command's.
+    #[doc(hidden)]
+    pub fn own_mutex(&self, path: LockPath) -> crate::Mutex {
+        crate::Mutex::new(self.clone(), Ok(path))
+    }
+
     /// The shared lock at `path`. Costs nothing; a bad path is reported by the acquire.
     pub fn rwlock(&self, path: &str) -> crate::RwLock {
         crate::RwLock::new(self.clone(), LockPath::parse(path))
@@ -424,8 +430,8 @@ impl Lockkeeper {
         crate::PriorityLock::new(self.clone(), LockPath::parse(path))
     }
 
-    /// The exclusive lock called `name` under `base`, as an object with `lock` and `unlock`. Costs nothing; a bad path is
-    /// reported by the call to lock.
+    /// The exclusive lock called `name` under `base`, as an object with `lock` and `unlock`; its path is
+    /// [`LockPath::join`] of the two. Costs nothing; a bad base path is reported by the call to lock.
     pub fn distributed_lock(&self, base: &str, name: &str) -> crate::DistributedLock {
         crate::DistributedLock::new(self.clone(), base, name)
     }

@@ -46,12 +46,29 @@
 //! # What runs where
 //!
 //! Each [`Lockkeeper`] has one thread for its input and output. No code of yours runs there, and no future of this crate
-//! needs a particular runtime: awaiting one only listens for what that thread will say. [`blocking`] is therefore the same
-//! library on a thread that waits.
+//! needs a particular runtime: awaiting one only listens for what that thread will say. [`blocking`] therefore only adds calls
+//! that wait on the caller's thread.
 //!
 //! Log events ([`tracing`]) are the exception: some are emitted on that thread, so your subscriber runs there. It must not
 //! block. A subscriber that writes to a pipe or a terminal can block for as long as nobody reads, and then the heartbeats stop
 //! and the locks are lost. Give it a writer that never blocks, such as `tracing_appender::non_blocking`.
+//!
+//! # Features
+//!
+//! `embedded` and `settings` are on unless `default-features = false`. Every set of these compiles.
+//!
+//! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process, for one
+//!   machine.
+//! - `settings`: the module `settings`: settings from files, the environment and a program's own flags.
+//! - `tls`: TLS to the servers, `Builder::tls`. Builds a library of cryptography in C.
+//! - `metrics`: hands what leased locks count to the facade of the crate `metrics`.
+//! - `kafka`: dead letters in a Kafka topic, `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler and make.
+//!
+//! # Names from outside
+//!
+//! A lock's path is checked before anything is sent. A name that comes from outside, such as the id of a request, belongs to
+//! [`LockPath::join`], never to `format!("/articles/{id}")`: a `/` in it would name another lock, and a name such as
+//! `lock-0000000000` is refused because a lock on `/articles` would wait for it.
 
 #![warn(missing_docs)]
 
@@ -91,9 +108,9 @@ pub mod deadletter;
 pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
-#[cfg(feature = "settings")]
 pub mod realms;
 pub mod retry;
+#[cfg(feature = "settings")]
 pub mod settings;
 
 pub use acl::LockAcl;
@@ -129,6 +146,8 @@ struct Readme;
 /// The guide's examples compile.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../../../docs/guide/README.md")]
+    struct Guide;
     #[doc = include_str!("../../../docs/guide/exclusive.md")]
     struct Exclusive;
     #[doc = include_str!("../../../docs/guide/shared.md")]

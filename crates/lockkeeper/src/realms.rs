@@ -128,7 +128,7 @@ impl Realms {
     }
 
     fn route(&self, path: &str) -> Result<&Route, Error> {
-        let path = LockPath::parse(path)?;
+        let path = LockPath::parse_node(path)?;
         self.routes.iter().find(|route| route.has(path.as_str())).ok_or_else(|| Error::Unroutable {
             path: path.to_string(),
             realms: self.routes.iter().map(|route| route.prefix.clone()).collect(),
@@ -140,7 +140,7 @@ impl Realms {
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
     match prefix {
         "/" => Ok(()),
-        prefix => match LockPath::parse(prefix) {
+        prefix => match LockPath::parse_node(prefix) {
             Ok(_) => Ok(()),
             Err(error) => Err(Error::InvalidRealm { prefix: prefix.to_owned(), problem: error.to_string() }),
         },

@@ -127,7 +127,7 @@ impl Admin {
     }
 
     async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, Error> {
-        let path = LockPath::parse(path)?.to_string();
+        let path = LockPath::parse_node(path)?.to_string();
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let request = Revocation::new(id, self.owner().clone(), reason, wall_clock_ms());
         if contender.is_leased() {

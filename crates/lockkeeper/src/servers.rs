@@ -38,7 +38,7 @@ impl FromStr for Servers {
         };
         let chroot = match chroot {
             "" | "/" => String::new(),
-            path => LockPath::parse(path).map_err(|error| bad(format!("its chroot: {error}")))?.to_string(),
+            path => LockPath::parse_node(path).map_err(|error| bad(format!("its chroot: {error}")))?.to_string(),
         };
         let endpoints = list
             .split(',')

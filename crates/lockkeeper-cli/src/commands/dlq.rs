@@ -171,9 +171,9 @@ impl Desk {
         let paths = lock_paths(&args.names)?;
         let settings = Settings::read(args.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str))?;
         let keeper = connect(&settings).await?;
-        let path = format!("{REPLAYS}/{}", operation.replace('%', "%25").replace('/', "%2F"));
+        let path = LockPath::parse_node(REPLAYS)?.join(operation)?;
         let taken =
-            keeper.multi_lock([keeper.mutex(&path).try_acquire()]).message(format!("replay of {operation}")).await;
+            keeper.multi_lock([keeper.own_mutex(path).try_acquire()]).message(format!("replay of {operation}")).await;
         let guard = match taken {
             Ok(guard) => guard,
             Err(error) => {

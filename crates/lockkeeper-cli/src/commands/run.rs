@@ -23,7 +23,7 @@ use crate::kind::Kind;
 use crate::local;
 use crate::output::Printer;
 use crate::retrying::Stubborn;
-use crate::settings::{Place, Settings, lock_path};
+use crate::settings::{Place, Settings, path_to_lock};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::{self, Wait};
 
@@ -157,7 +157,7 @@ fn task_timeout(args: &KindArgs, settings: &lockkeeper::settings::Settings) -> O
 
 /// The paths that names stand for, in the order in which they are taken.
 pub(crate) fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
-    let mut paths = names.iter().map(|name| lock_path(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut paths = names.iter().map(|name| path_to_lock(name)).collect::<Result<Vec<_>, _>>()?;
     paths.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     match paths.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(twice) => Err(Error::Duplicate { path: twice[0].to_string() }.into()),

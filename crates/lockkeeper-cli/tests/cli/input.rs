@@ -9,7 +9,7 @@ use crate::harness::{Home, Served, failure};
 fn every_mistake_on_the_command_line_is_one_line_and_64() {
     let home = Home::new();
     let long = "x".repeat(2000);
-    let cases: [(&[&str], &str); 40] = [
+    let cases: [(&[&str], &str); 43] = [
         (&[], "what to do is missing"),
         (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
         (&["run"], "required arguments were not provided: <NAME>"),
@@ -33,6 +33,9 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
         (&["run", "../a", "--", "touch", "ran"], "relative component"),
         (&["run", "a\x1b[2Jb", "--", "touch", "ran"], "\\u{1b}"),
         (&["run", "/zookeeper/a", "--", "touch", "ran"], "belongs to the server"),
+        (&["run", "/lockkeeper/replays/a", "--", "touch", "ran"], "where Lockkeeper keeps its own records"),
+        (&["run", "a/lock-0000000000", "--", "touch", "ran"], "reads as a contender's node"),
+        (&["run", "/products/A-0000004711", "--lease", "1m", "--", "touch", "ran"], "write \"%41-0000004711\""),
         (&["run", &long, "--", "touch", "ran"], "longer than"),
         (&["run", "a", "b//c", "--", "touch", "ran"], "empty component"),
         (&["run", "a", "b", "/locks/a", "--", "touch", "ran"], "/locks/a is asked for twice"),

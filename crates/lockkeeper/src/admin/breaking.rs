@@ -68,7 +68,7 @@ impl Admin {
     /// # Errors
     /// A refusal by the server, or no server.
     pub async fn broken(&self, root: &str) -> Result<Vec<Broken>, Error> {
-        let root = if root == "/" { String::new() } else { LockPath::parse(root)?.to_string() };
+        let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
             let broken = entries.into_iter().filter_map(|entry| match entry {
@@ -81,7 +81,7 @@ impl Admin {
     }
 
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, Error> {
-        let path = LockPath::parse(path)?;
+        let path = LockPath::parse_node(path)?;
         let reason = reason_for(path.as_str(), reason)?;
         let keeper = self.keeper.clone();
         self.keeper.run(async move { remove(&keeper, path.as_str(), &whom, &reason).await }).await

@@ -159,13 +159,12 @@ impl Admin {
     pub async fn copy_to(&self, target: &Admin, options: &CopyOptions) -> Result<Copied, Error> {
         let paths = match options.paths.as_slice() {
             [] => vec!["/".to_owned()],
-            some => {
-                some.iter()
-                    .map(|path| {
-                        if path == "/" { Ok(path.clone()) } else { LockPath::parse(path).map(|path| path.to_string()) }
-                    })
-                    .collect::<Result<_, _>>()?
-            }
+            some => some
+                .iter()
+                .map(|path| {
+                    if path == "/" { Ok(path.clone()) } else { LockPath::parse_node(path).map(|path| path.to_string()) }
+                })
+                .collect::<Result<_, _>>()?,
         };
         let (source_epoch, target_epoch) = (self.token_epoch().await?, target.token_epoch().await?);
         let (target, options) = (target.clone(), options.clone());

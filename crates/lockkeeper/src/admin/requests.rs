@@ -100,7 +100,7 @@ impl Admin {
     /// # Errors
     /// A refusal by the server, or no server.
     pub async fn requests(&self, root: &str) -> Result<Vec<TransferRequest>, Error> {
-        let root = if root == "/" { String::new() } else { LockPath::parse(root)?.to_string() };
+        let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let names = records::names(&*ensemble, ROOT).await.map_err(|fault| refused(ROOT, fault))?;
             let seen = records::read(&*ensemble, ROOT, names).await;
@@ -143,7 +143,7 @@ impl Admin {
     /// # Errors
     /// A refusal by the server, or no server.
     pub async fn decisions(&self, root: &str) -> Result<Vec<DecisionRecord>, Error> {
-        let root = if root == "/" { String::new() } else { LockPath::parse(root)?.to_string() };
+        let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
             let decisions = entries.into_iter().filter_map(|entry| match entry {

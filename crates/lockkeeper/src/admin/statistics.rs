@@ -70,7 +70,7 @@ impl Admin {
     /// # Errors
     /// A refusal by the server, or no server.
     pub async fn statistics(&self, path: &str) -> Result<Option<Statistics>, Error> {
-        let path = LockPath::parse(path)?;
+        let path = LockPath::parse_node(path)?;
         self.on_session(move |ensemble| async move {
             let at = node(path.as_str());
             match synced(&*ensemble, &at, ensemble.read(&at)).await {
@@ -89,7 +89,7 @@ impl Admin {
     /// # Errors
     /// As [`Admin::statistics`].
     pub async fn forget_statistics(&self, path: &str) -> Result<bool, Error> {
-        let path = LockPath::parse(path)?;
+        let path = LockPath::parse_node(path)?;
         self.on_session(move |ensemble| async move {
             match ensemble.delete(&node(path.as_str()), None).await {
                 Ok(()) => Ok(true),

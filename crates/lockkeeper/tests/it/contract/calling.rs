@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, Loss};
+use lockkeeper::{Error, LockPath, Lockkeeper, Loss, PathError};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds};
@@ -13,6 +13,7 @@ for_every_kind!(
     programs_without_async_lock_too,
     case_51_a_guard_is_tied_to_no_task_and_no_thread,
     bad_paths_never_reach_the_network,
+    a_path_with_a_contenders_name_is_refused_and_blocks_nobody,
     a_missing_chroot_is_made_and_hidden,
     case_47_a_wait_may_be_as_long_as_a_duration_can_say,
 );
@@ -123,6 +124,57 @@ async fn bad_paths_never_reach_the_network(world: &World) {
     }
     let sent = proxy.counts().since(&before).requested;
     assert_eq!(sent.total(), 0, "{sent:?}");
+}
+
+/// A component that a reader takes for a contender, a holder's mark or a tombstone, in any node format: it would block the lock
+/// above it. What is there all the same can be looked at. Nor is anything of Lockkeeper's own tree a lock.
+async fn a_path_with_a_contenders_name_is_refused_and_blocks_nobody(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let before = proxy.counts();
+    for name in [
+        "_c_00000000-0000-0000-0000-000000000000-lock-0000000000",
+        "_c_00000000-0000-0000-0000-000000000000-permits-3-0000000000",
+        "_s_00000000-0000-0000-0000-000000000000-x-d1000",
+        "__READ__0000000000",
+        "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000000",
+        "lock-0000000000",
+        "read-2147483647",
+        "write--2147483648",
+        "A-0000004711",
+        "privateLock",
+    ] {
+        for path in [format!("{}/{name}", world.lock()), format!("{}/{name}/below", world.lock())] {
+            let lock = world.kind.lock(&keeper, &path);
+            let Err(error) = lock.try_acquire().await else { panic!("{path} was granted") };
+            assert!(matches!(error, Error::InvalidPath(PathError::Contender { .. })), "{path}: {error}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{name:?}")) && text.contains(&format!("{:?}", world.lock())), "{text}");
+            assert!(matches!(lock.acquire().await, Err(Error::InvalidPath(_))), "{path}");
+            let leased = keeper.helix_lock(path.as_str(), STEADY).acquire().await;
+            assert!(matches!(leased, Err(Error::InvalidPath(_))), "{path}");
+        }
+    }
+    for path in ["/lockkeeper", "/lockkeeper/replays/x"] {
+        let error = world.kind.lock(&keeper, path).try_acquire().await.err();
+        assert!(matches!(error, Some(Error::InvalidPath(PathError::OwnTree { .. }))), "{path}: {error:?}");
+    }
+    assert_eq!(proxy.counts().since(&before).requested.total(), 0);
+    let below = format!("{}/lock-0000000000", world.lock());
+    assert!(matches!(keeper.admin().show(&below).await, Err(Error::NoSuchLock { .. })));
+
+    // A name that only looks alike is a lock's, below another and beside it; so is any name that is joined.
+    let above = LockPath::parse(&world.lock()).unwrap();
+    for path in ["lock-1", "nightly-2024", "a-b"]
+        .map(|name| format!("{above}/{name}"))
+        .into_iter()
+        .chain(["lock-0000000000", "A-0000004711", "x/y", ".."].map(|name| above.join(name).unwrap().to_string()))
+    {
+        let guard = world.kind.lock(&keeper, &path).try_acquire().await.unwrap();
+        world.subject(&keeper).try_acquire().await.unwrap().release().await.unwrap();
+        guard.release().await.unwrap();
+        world.remove(&path).await;
+    }
 }
 
 /// The connect string's chroot is made with all above it, and no path the user sees carries it.

@@ -4,8 +4,8 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::Loss;
 use lockkeeper::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT};
+use lockkeeper::{Error, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 
@@ -18,6 +18,7 @@ on_every_server!(
     the_errors_are_told_apart_and_name_object_and_asker,
     work_is_not_begun_after_an_error,
     objects_with_slashes_are_objects_like_others,
+    a_second_call_to_lock_a_monitor_is_refused_at_once,
 );
 
 on_the_embedded_server!(
@@ -134,7 +135,9 @@ async fn work_is_not_begun_after_an_error(world: &World) {
 async fn objects_with_slashes_are_objects_like_others(world: &World) {
     let keeper = world.keeper().await;
     let base = object(world, "P");
-    let names = [format!("{base}/1"), format!("{base}%2F1"), format!("{base}-1"), base.clone()];
+    let numbered =
+        format!("A-{:010}", base.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31) + u32::from(byte)) >> 2);
+    let names = [format!("{base}/1"), format!("{base}%2F1"), format!("{base}-1"), base.clone(), numbered.clone()];
     let locks: Vec<_> = names.iter().map(|name| Arc::new(MonitorLock::new("x", &keeper, name))).collect();
     for lock in &locks {
         lock.lock_with_timeout().await.unwrap();
@@ -149,8 +152,38 @@ async fn objects_with_slashes_are_objects_like_others(world: &World) {
     for name in ["%2F1", "%252F1", "-1", ""] {
         world.remove(&format!("/{base}{name}")).await;
     }
+    // An object whose name reads as a request's node.
+    world.remove(&format!("/{}", numbered.replacen('A', "%41", 1))).await;
     let empty = MonitorLock::new("x", &keeper, "").lock().await;
     assert!(matches!(empty, Err(MonitorError::Other { .. })), "{empty:?}");
+}
+
+/// An object that waits for its lock is taken, and is free again when the call ends.
+async fn a_second_call_to_lock_a_monitor_is_refused_at_once(world: &World) {
+    let keeper = world.keeper().await;
+    let object = object(world, "P1");
+    let holder = MonitorLock::new("holds", &keeper, &object);
+    let lock = MonitorLock::new("waits", &keeper, &object);
+    let refused = |outcome: Result<(), MonitorError>| match outcome {
+        Err(MonitorError::Other { source, .. }) => {
+            assert!(matches!(source.downcast_ref(), Some(Error::AlreadyHeld { .. })), "{source}");
+        }
+        other => panic!("{other:?}"),
+    };
+    let (first, second) = tokio::join!(holder.lock(), holder.lock_with_timeout());
+    first.unwrap();
+    refused(second);
+    let mut waiting = Box::pin(lock.lock());
+    tokio::select! {
+        outcome = &mut waiting => panic!("the lock is held: {outcome:?}"),
+        () = eventually("it waits", async || children(world, &object).await.len() == 3) => {}
+    }
+    refused(lock.lock_with_timeout().await);
+    drop(waiting);
+    holder.unlock().await.unwrap();
+    lock.lock().await.unwrap();
+    lock.unlock().await.unwrap();
+    world.remove(&format!("/{object}")).await;
 }
 
 /// C-30: while waiting, and on unlock after the hold was lost with the session.

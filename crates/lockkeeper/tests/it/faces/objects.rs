@@ -7,6 +7,8 @@ use crate::support::{World, eventually};
 
 on_every_server!(
     base_path_and_name_are_the_lock,
+    no_two_names_are_one_object_lock,
+    a_second_call_to_lock_an_object_is_refused_at_once,
     an_object_locks_and_unlocks_and_locks_again,
     the_object_works_without_async,
     case_48_a_lost_hold_does_not_poison_the_object,
@@ -31,9 +33,58 @@ async fn base_path_and_name_are_the_lock(world: &World) {
     a.unlock().await.unwrap();
     yours.distributed_lock(&format!("{base}/"), "A").try_lock().await.unwrap();
     b.unlock().await.unwrap();
-    for bad in ["", "a//b", ".."] {
-        assert!(matches!(mine.distributed_lock(&base, bad).lock().await, Err(Error::InvalidPath(_))), "{bad:?}");
+    for (base, name) in [(base.as_str(), ""), ("relative", "a"), (&format!("{base}/a//b"), "a")] {
+        let refused = mine.distributed_lock(base, name).lock().await;
+        assert!(matches!(refused, Err(Error::InvalidPath(_))), "{base:?} {name:?}");
     }
+}
+
+/// N-06, N-07: any text is a name, and no two pairs of base path and name are one lock.
+async fn no_two_names_are_one_object_lock(world: &World) {
+    let keeper = world.keeper().await;
+    let base = world.path("base");
+    let inner = format!("{base}/x");
+    let pairs = [
+        (base.as_str(), "x/y"),
+        (&inner, "y"),
+        (&base, "x%2Fy"),
+        (&base, "."),
+        (&base, ".."),
+        (&base, "lock-0000000000"),
+        (&base, "privateLock"),
+    ];
+    let locks = pairs.map(|(base, name)| keeper.distributed_lock(base, name));
+    for (lock, pair) in locks.iter().zip(pairs) {
+        lock.try_lock().await.unwrap_or_else(|error| panic!("{pair:?}: {error}"));
+    }
+    // None of them stands in the queue of the lock above.
+    for above in [&base, &inner] {
+        keeper.mutex(above).try_acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// An object is taken by the call that asks for its lock, and is free again when that call ends in any way.
+async fn a_second_call_to_lock_an_object_is_refused_at_once(world: &World) {
+    let base = world.path("base");
+    let holder = world.keeper().await.distributed_lock(&base, "A");
+    let lock = world.keeper().await.distributed_lock(&base, "A");
+    let (first, second) = tokio::join!(holder.lock(), holder.lock());
+    assert!(first.is_ok() && matches!(second, Err(Error::AlreadyHeld { .. })), "{second:?}");
+
+    let mut waiting = Box::pin(lock.lock());
+    let queued = async || world.children(&format!("{base}/A")).await.len() == 2;
+    tokio::select! {
+        outcome = &mut waiting => panic!("the lock is held: {outcome:?}"),
+        () = eventually("it stands in line", queued) => {}
+    }
+    assert!(matches!(lock.lock().await, Err(Error::AlreadyHeld { .. })));
+    assert!(matches!(lock.try_lock().await, Err(Error::AlreadyHeld { .. })));
+    assert!(matches!(lock.unlock().await, Err(ReleaseError::NotLocked { .. })));
+    drop(waiting);
+    assert!(matches!(lock.try_lock().await, Err(Error::Held { .. })), "the dropped call gave the object back");
+    assert!(matches!(lock.try_lock().await, Err(Error::Held { .. })), "so did the refused one");
+    holder.unlock().await.unwrap();
+    eventually("it is free", async || lock.try_lock().await.is_ok()).await;
 }
 
 /// N-09, N-10, N-16, N-17, D-06, D-16, D-22, D-23: `lock` waits; the node is base and name with a number appended; a second

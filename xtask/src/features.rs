@@ -1,0 +1,121 @@
+//! `cargo xtask features`: every published crate compiles, without a warning, with every set of its features.
+//!
+//! `cargo test` builds one set, and a workspace unites the sets of all its members: a module that needs a feature and is not
+//! gated by it shows only where the crate is built alone.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use xshell::{Shell, cmd};
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct Options {
+    /// Only this crate; may be given several times.
+    #[arg(long, value_name = "CRATE")]
+    package: Vec<String>,
+    /// Prints the sets and checks none.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Turns tests on, and changes nothing of a library or a command.
+const TESTS_ONLY: &str = "real-servers";
+
+/// A crate with more features than this is not checked with all their sets.
+const POWERSET: usize = 4;
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+/// What cargo says of a member of the workspace.
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    /// Where it may be published: anywhere, unless said.
+    publish: Option<Vec<String>>,
+    features: BTreeMap<String, Vec<String>>,
+}
+
+impl Package {
+    fn is_published(&self) -> bool {
+        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+    }
+
+    fn features(&self) -> Vec<&str> {
+        let names = self.features.keys().map(String::as_str);
+        names.filter(|name| !matches!(*name, "default" | TESTS_ONLY)).collect()
+    }
+}
+
+pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
+    let metadata = cmd!(sh, "cargo metadata --no-deps --format-version 1").quiet().read()?;
+    let Metadata { mut packages } =
+        serde_json::from_str(&metadata).context("reading what cargo says of the workspace")?;
+    if let Some(unknown) = options.package.iter().find(|name| packages.iter().all(|package| package.name != **name)) {
+        bail!("there is no crate {unknown} in this workspace");
+    }
+    packages.retain(|package| match options.package.as_slice() {
+        [] => package.is_published(),
+        wanted => wanted.contains(&package.name),
+    });
+    let (start, mut count, mut failed) = (Instant::now(), 0, Vec::new());
+    for package in &packages {
+        let name = &package.name;
+        for set in sets(&package.features()) {
+            let set = set.join(",");
+            if options.list {
+                println!("{name} [{set}]");
+                continue;
+            }
+            count += 1;
+            let check =
+                cmd!(sh, "cargo clippy --quiet --package {name} --no-default-features --features {set} -- -D warnings");
+            if check.quiet().run().is_err() {
+                failed.push(format!("{name} [{set}]"));
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} of {count} sets of features do not compile cleanly: {}", failed.len(), failed.join(", "));
+    }
+    if !options.list {
+        eprintln!("{count} sets of features of {} crates in {:.0?}", packages.len(), start.elapsed());
+    }
+    Ok(())
+}
+
+/// Which sets of these features are checked: all of them where they are few; else none, each, each pair and all, for what
+/// one feature forgets is seldom given by exactly two others.
+fn sets<'a>(features: &[&'a str]) -> Vec<Vec<&'a str>> {
+    let all = 1_u32 << features.len();
+    let wanted = |bits: &u32| features.len() <= POWERSET || bits.count_ones() <= 2 || *bits == all - 1;
+    let named = |bits: u32| {
+        let names = features.iter().enumerate();
+        names.filter(|(at, _)| bits >> at & 1 == 1).map(|(_, name)| *name).collect()
+    };
+    (0..all).filter(wanted).map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_features_are_checked_in_every_set() {
+        assert_eq!(sets(&[]), [Vec::<&str>::new()]);
+        assert_eq!(sets(&["a", "b"]), [vec![], vec!["a"], vec!["b"], vec!["a", "b"]]);
+        assert_eq!(sets(&["a", "b", "c", "d"]).len(), 16);
+    }
+
+    #[test]
+    fn many_features_are_checked_alone_in_pairs_and_together() {
+        let many = ["a", "b", "c", "d", "e"];
+        let sets = sets(&many);
+        assert_eq!(sets.len(), 1 + 5 + 10 + 1);
+        assert!(sets.contains(&vec![]) && sets.contains(&vec!["b", "e"]) && sets.contains(&many.to_vec()), "{sets:?}");
+    }
+}
