@@ -94,6 +94,8 @@ fn groups() -> Vec<Vec<Lane>> {
         // And these want the machine for themselves.
         vec![Lane::of(vec![
             Step::chore("figures of docs/guarantees.md, few of each", 20, "figures --few"),
+            Step::chore("a storm of jobs", 8, "storm --brief"),
+            Step::chore("mistakes planted in a storm", 10, "storm --self-check"),
             Step::chore("kill -9 in the middle of writes", 8, "crash --rounds 120"),
             Step::chore("ten thousand seeded worlds", 10, "simulate"),
             Step::chore("what features add", 5, "part features"),

@@ -16,6 +16,7 @@ mod peers;
 mod postgres;
 mod programs;
 mod simulate;
+mod storm;
 mod tls;
 mod untested;
 mod zookeeper;
@@ -81,6 +82,11 @@ enum Chore {
     Tick(figures::Tick),
     /// Runs seeded worlds of the simulator; a failing one is cut down and printed as a test.
     Simulate(simulate::Options),
+    /// Runs random jobs through the command under faults by seed, and judges them by their own logs.
+    Storm(storm::Options),
+    /// One job of that.
+    #[command(hide = true)]
+    StormJob(storm::Working),
     /// Runs the tests that need a PostgreSQL.
     #[command(subcommand)]
     Postgres(postgres::Command),
@@ -135,6 +141,8 @@ fn main() -> ExitCode {
         Chore::Simulate(options) => {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }
+        Chore::Storm(options) => storm::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::StormJob(job) => job.run(),
         Chore::Postgres(command) => postgres::run(&command).map(|()| ExitCode::SUCCESS),
         Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
     };

@@ -1,0 +1,615 @@
+//! `cargo xtask storm`: random jobs through the command, faults by seed, judged from outside by logs of the jobs themselves.
+//!
+//! A round draws its jobs and faults from one seed, runs them on one kind of server, and is judged when all is over. The judge knows
+//! nothing of what the command believes: only what jobs wrote down while they worked, how commands ended, and what was done to them.
+
+mod field;
+mod job;
+mod judge;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+use field::Field;
+pub(crate) use field::Which;
+pub(crate) use job::Working;
+use job::now;
+use judge::{Attempt, Broken, Done, Promise, Share, Status, Storm, Word, judge, lines};
+use plan::{Job, LOCKS, Moment, OnTerm, Plan, Stderr, Trouble, Wait, Whom};
+
+/// How long all jobs may take to end after the last one was started.
+const DRAIN: Duration = Duration::from_secs(60);
+
+/// How long what crashed commands leave may stay: a session's or a lease's end, and what servers add to it.
+const EXPIRY: Duration = Duration::from_secs(20);
+
+/// How long a server that was away is not counted as healthy: sessions come back, and trust with them.
+const RECOVERY: Duration = Duration::from_secs(6);
+
+/// How often something is looked at that cannot be waited for.
+const POLL: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// For how many minutes; the round that has begun is finished.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    minutes: u64,
+    /// The seed of the first round, and each later one is one more; by chance unless given.
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// One round only.
+    #[arg(long, conflicts_with_all = ["minutes", "brief"])]
+    once: bool,
+    /// On this server; on each in turn unless given.
+    #[arg(long)]
+    server: Option<Which>,
+    /// With a planted mistake, which must be found.
+    #[arg(long, value_name = "MISTAKE")]
+    plant: Option<Plant>,
+    /// Plants every mistake, one after the other, and fails if one is not found.
+    #[arg(long, conflicts_with_all = ["plant", "brief"])]
+    self_check: bool,
+    /// As long as CI makes it.
+    #[arg(long, conflicts_with = "minutes")]
+    brief: bool,
+}
+
+/// For how long CI makes it: a round or two.
+const BRIEF: Duration = Duration::from_secs(75);
+
+/// A mistake in what is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Plant {
+    /// A wrapper that skips the lock now and then.
+    Skip,
+    /// A command that nobody can stop when its lock is lost.
+    Flee,
+    /// A wrapper that says that it waits before it does.
+    Overtake,
+    /// Somebody who ends a healthy job.
+    Kill,
+    /// A wrapper that waits twice as long as `--wait` says.
+    Late,
+    /// Every hold has the same token.
+    Token,
+    /// A command that is forgotten, and its lock with it.
+    Stray,
+}
+
+impl Plant {
+    const ALL: [Plant; 7] =
+        [Plant::Skip, Plant::Flee, Plant::Overtake, Plant::Kill, Plant::Late, Plant::Token, Plant::Stray];
+
+    /// The promise that it breaks.
+    fn breaks(self) -> Promise {
+        match self {
+            Plant::Skip => Promise::Exclusion,
+            Plant::Flee => Promise::EndsInTime,
+            Plant::Overtake => Promise::Order,
+            Plant::Kill => Promise::HealthyStaysHealthy,
+            Plant::Late => Promise::Deadline,
+            Plant::Token => Promise::Tokens,
+            Plant::Stray => Promise::NothingLeft,
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let sh = crate::shell()?;
+    let program = crate::programs::command(&sh)?;
+    if options.self_check {
+        return self_check(&program);
+    }
+    let servers = options.server.map_or(Which::ALL.to_vec(), |server| vec![server]);
+    if servers.iter().any(|which| matches!(which, Which::Apache | Which::Ensemble)) {
+        lockkeeper_testkit::apache::Distribution::install()?;
+    }
+    let first = options.seed.unwrap_or_else(|| now().as_nanos() as u64 % 1_000_000);
+    let length = if options.brief { BRIEF } else { Duration::from_secs(options.minutes * 60) };
+    let (start, mut totals, mut found) = (Instant::now(), Totals::default(), 0);
+    println!("storm from seed {first}");
+    for (seed, which) in (first..).zip(servers.iter().cycle()) {
+        let round = Round::run(seed, *which, options.plant, &program)?;
+        found += round.report();
+        totals.add(&round);
+        if options.once || start.elapsed() >= length {
+            break;
+        }
+    }
+    println!("{totals} in {:.1} min", start.elapsed().as_secs_f64() / 60.0);
+    println!("from seed {first}: {}", if found == 0 { "every promise kept" } else { "PROMISES BROKEN" });
+    if found > 0 {
+        bail!("{found} promises were broken");
+    }
+    Ok(())
+}
+
+/// Plants each mistake in a few rounds until it is found.
+fn self_check(program: &Path) -> Result<()> {
+    for plant in Plant::ALL {
+        let mut found = false;
+        // Calm rounds: a mistake that shows there is found anywhere.
+        for seed in [3, 6, 9] {
+            let round = Round::run(seed, Which::Embedded, Some(plant), program)?;
+            let shown = round.broken.iter().find(|broken| broken.promise == plant.breaks());
+            println!("{plant:?}, seed {seed}: {}", shown.map_or("not found".into(), ToString::to_string));
+            found = shown.is_some();
+            if found {
+                break;
+            }
+        }
+        if !found {
+            bail!("the planted mistake {plant:?} was not found");
+        }
+    }
+    Ok(())
+}
+
+/// What there was to judge.
+#[derive(Default)]
+struct Totals {
+    rounds: usize,
+    jobs: usize,
+    begun: usize,
+    faults: usize,
+    broken: BTreeMap<Promise, usize>,
+}
+
+impl Totals {
+    fn add(&mut self, round: &Round) {
+        self.rounds += 1;
+        self.jobs += round.storm.attempts.len();
+        self.begun += round.storm.attempts.iter().filter(|attempt| !attempt.lines.is_empty()).count();
+        self.faults += round.storm.attempts.iter().map(|attempt| attempt.done.len()).sum::<usize>();
+        self.faults += round.storm.disturbed.len();
+        round.broken.iter().for_each(|broken| *self.broken.entry(broken.promise).or_default() += 1);
+    }
+}
+
+impl std::fmt::Display for Totals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Totals { rounds, jobs, begun, faults, broken } = self;
+        write!(f, "{rounds} rounds, {jobs} jobs, {begun} of them granted, {faults} faults; broken: {broken:?}")
+    }
+}
+
+/// A round that is over.
+struct Round {
+    seed: u64,
+    which: Which,
+    storm: Storm,
+    broken: Vec<Broken>,
+    start: Duration,
+}
+
+impl Round {
+    fn run(seed: u64, which: Which, plant: Option<Plant>, program: &Path) -> Result<Round> {
+        let plan = Plan::of(seed);
+        let field = Field::prepare(which, program)?;
+        for (lock, _) in LOCKS {
+            fs::write(field.file(lock), "0\n")?;
+        }
+        let start = now();
+        let over = AtomicBool::new(false);
+        let runner = Runner { field: &field, plant, start, asked: Mutex::default() };
+        let mut storm = Storm::default();
+        let stray = (plant == Some(Plant::Stray)).then(|| {
+            let mut stray = field.command();
+            stray.args(["run", "stray", "--", "sleep", "120"]).stderr(Stdio::null()).spawn()
+        });
+        scope(|threads| {
+            let control = threads.spawn(|| control(&field.file("control"), &over));
+            let faults = threads.spawn(|| {
+                plan.faults
+                    .iter()
+                    .map(|fault| {
+                        sleep((start + fault.at).saturating_sub(now()));
+                        let from = now();
+                        field.disturb(fault)?;
+                        Ok((from, now() + RECOVERY))
+                    })
+                    .collect::<Result<Vec<_>>>()
+            });
+            let jobs: Vec<_> = plan.jobs.iter().map(|job| threads.spawn(|| runner.attempt(job))).collect();
+            let attempts: Result<Vec<_>> = jobs.into_iter().map(joined).collect();
+            let disturbed = joined(faults);
+            let left = left(&field);
+            over.store(true, Ordering::Relaxed);
+            storm.control = joined(control)?;
+            (storm.attempts, storm.disturbed, storm.left) = (attempts?, disturbed?, left?);
+            anyhow::Ok(())
+        })?;
+        if let Some(stray) = stray {
+            let mut stray = stray?;
+            // Its command goes with it.
+            stray.kill()?;
+            stray.wait()?;
+        }
+        runner.hand_out(&mut storm.attempts);
+        let broken = judge(&storm);
+        Ok(Round { seed, which, storm, broken, start })
+    }
+
+    /// Prints how it went; the number of broken promises.
+    fn report(&self) -> usize {
+        let Round { seed, which, storm, broken, start } = self;
+        let granted = storm.attempts.iter().filter(|attempt| !attempt.lines.is_empty()).count();
+        let late = storm.control.iter().map(|(_, late)| *late).max().unwrap_or_default();
+        println!(
+            "seed {seed} on {which:?}: {} jobs, {granted} granted, {} faults, machine late by {late:.0?} at most: {} broken",
+            storm.attempts.len(),
+            storm.attempts.iter().map(|attempt| attempt.done.len()).sum::<usize>() + storm.disturbed.len(),
+            broken.len(),
+        );
+        let which =
+            clap::ValueEnum::to_possible_value(which).map_or(String::new(), |value| value.get_name().to_owned());
+        for broken in broken {
+            println!("BROKEN: {broken}");
+            for number in &broken.jobs {
+                println!("{}", history(&storm.attempts[*number], *start));
+            }
+            println!("  again: cargo xtask storm --once --seed {seed} --server {which}");
+        }
+        if !broken.is_empty() {
+            for (from, until) in &storm.disturbed {
+                println!(
+                    "  server away or recovering from {:.3?} until {:.3?}",
+                    from.saturating_sub(*start),
+                    until.saturating_sub(*start)
+                );
+            }
+        }
+        broken.len()
+    }
+}
+
+/// What happened to one job, by the time since the round's beginning.
+fn history(attempt: &Attempt, start: Duration) -> String {
+    let at = |time: Duration| format!("{:.3}", time.saturating_sub(start).as_secs_f64());
+    let Job { number, work, on_term, status, second, .. } = &attempt.job;
+    let mut text = format!(
+        "  job {number}: lockkeeper run {} (works {work:?}, ends with {status}, {on_term:?}{}), pid {}\n    {} started",
+        attempt.job.words().join(" "),
+        if *second { ", two processes" } else { "" },
+        attempt.pid,
+        at(attempt.started),
+    );
+    if let Some((time, lock)) = attempt.waiting {
+        text += &format!("\n    {} seen waiting for {}", at(time), LOCKS[lock].0);
+    }
+    for (time, word) in attempt.lines.iter().filter(|(_, word)| *word != Word::Tick) {
+        text += &format!("\n    {} {word:?}", at(*time));
+    }
+    for (who, lines) in [("first", &attempt.lines), ("second", &attempt.second)] {
+        text += &lines
+            .last()
+            .map_or(String::new(), |(time, _)| format!("\n    {} last line of its {who} process", at(*time)));
+    }
+    for done in &attempt.done {
+        text += &format!("\n    {} to {} done to it: {:?}", at(done.from), at(done.until), done.what);
+    }
+    text += &match attempt.ended {
+        Some((time, status)) => format!("\n    {} lockkeeper ended: {status:?}", at(time)),
+        None => "\n    lockkeeper did not end".to_owned(),
+    };
+    for line in attempt.said.lines().filter(|line| line.contains("lockkeeper: ") || line.starts_with('{')).take(8) {
+        text += &format!("\n    said: {line}");
+    }
+    text
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Sleeps and writes to the disk, without Lockkeeper, and notes each time at which that was late.
+fn control(file: &Path, over: &AtomicBool) -> Result<Vec<(Duration, Duration)>> {
+    const NOTED: Duration = Duration::from_millis(20);
+    const SLEEP: Duration = Duration::from_millis(10);
+    let mut file = File::create(file).context("writing beside the round")?;
+    let mut seen = Vec::new();
+    let mut turns = 0_u32;
+    while !over.load(Ordering::Relaxed) {
+        let from = now();
+        sleep(SLEEP);
+        turns += 1;
+        if turns.is_multiple_of(10) {
+            file.write_all(b".")?;
+            file.sync_data()?;
+        }
+        let late = now().saturating_sub(from + SLEEP);
+        if late >= NOTED {
+            seen.push((now(), late));
+        }
+    }
+    Ok(seen)
+}
+
+/// What is left of a round once everything has ended: contenders after their sessions, and processes.
+fn left(field: &Field) -> Result<Vec<String>> {
+    let deadline = Instant::now() + EXPIRY;
+    loop {
+        let (locks, processes) = (field.locks(), field.processes());
+        let clean = locks.as_ref().is_ok_and(Vec::is_empty) && processes.is_empty();
+        if clean || Instant::now() >= deadline {
+            let locks = locks.unwrap_or_else(|error| vec![format!("{error:#}").into()]);
+            let locks = locks.into_iter().map(|lock| format!("left at a lock {EXPIRY:?} after the end: {lock}"));
+            let processes =
+                processes.into_iter().map(|(pid, line)| format!("process {} is left: {line}", pid.as_raw_nonzero()));
+            return Ok(locks.chain(processes).collect());
+        }
+        sleep(Duration::from_millis(200));
+    }
+}
+
+/// A `revoke` or a `break`.
+struct Asked {
+    lock: usize,
+    done: Done,
+    /// The process ids that the command printed; `None` if it printed none and all jobs of that time may be concerned.
+    pids: Option<Vec<u32>>,
+}
+
+/// Runs a round's jobs.
+struct Runner<'a> {
+    field: &'a Field,
+    plant: Option<Plant>,
+    start: Duration,
+    asked: Mutex<Vec<Asked>>,
+}
+
+impl Runner<'_> {
+    /// Runs a job from its start to its end, and does to it what was drawn.
+    fn attempt(&self, job: &Job) -> Result<Attempt> {
+        sleep((self.start + job.at).saturating_sub(now()));
+        let name = |what: &str| self.field.file(&format!("job-{}.{what}", job.number));
+        let (log, said) = (name("log"), name("stderr"));
+        let mut command = self.command(job, &log)?;
+        // This end keeps a full pipe open, and full.
+        let _reader = redirect(&mut command, job.stderr, &said)?;
+        let started = now();
+        let mut child = command.stdout(Stdio::null()).spawn().context("starting lockkeeper")?;
+        let mut attempt = Attempt {
+            job: job.clone(),
+            pid: child.id(),
+            started,
+            waiting: None,
+            lines: vec![],
+            second: vec![],
+            ended: None,
+            done: vec![],
+            said: String::new(),
+        };
+        let mut trouble = match self.planted(Plant::Flee, job) {
+            true => Some((Moment::AfterBegin(Duration::ZERO), Trouble::Break)),
+            false => job.trouble,
+        };
+        let mut to_kill = self.planted(Plant::Kill, job);
+        let deadline = now() + DRAIN;
+        let mut turns = 0_u32;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                let status = status.code().map_or_else(|| Status::Signal(status.signal().unwrap_or(0)), Status::Code);
+                attempt.ended = Some((now(), status));
+                break;
+            }
+            if now() > deadline {
+                self.send(&child, attempt.pid_of_command(), Whom::All, Signal::KILL);
+                child.kill()?;
+                child.wait()?;
+                break;
+            }
+            turns += 1;
+            if attempt.waiting.is_none() && turns.is_multiple_of(4) {
+                let text = fs::read_to_string(&said).unwrap_or_default();
+                let named = |lock: &usize| text.contains(&format!("waiting for /locks/{}", LOCKS[*lock].0));
+                attempt.waiting = job.locks.iter().copied().find(named).map(|lock| (now(), lock));
+            }
+            if attempt.lines.is_empty() && (trouble.is_some() || to_kill) {
+                attempt.lines = lines(&fs::read_to_string(&log).unwrap_or_default());
+            }
+            if to_kill && !attempt.lines.is_empty() {
+                self.send(&child, attempt.pid_of_command(), Whom::Command, Signal::KILL);
+                to_kill = false;
+            }
+            if let Some((moment, what)) = trouble
+                && attempt.is_due(moment)
+            {
+                self.make(&child, &mut attempt, what)?;
+                trouble = None;
+            }
+            sleep(POLL);
+        }
+        let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        attempt.lines = lines(&read(log.clone()));
+        // It may outlive the first one, and is looked at when all is over.
+        attempt.second = vec![];
+        attempt.said = read(said);
+        Ok(attempt)
+    }
+
+    /// Whether this job is one of those with which a mistake is planted.
+    fn planted(&self, plant: Plant, job: &Job) -> bool {
+        self.plant == Some(plant) && job.number.is_multiple_of(4) && job.kind.share() == Share::Alone
+    }
+
+    /// The call of a job.
+    fn command(&self, job: &Job, log: &Path) -> Result<Command> {
+        let own = std::env::current_exe().context("finding this program")?;
+        let (skips, overtakes) = (self.planted(Plant::Skip, job), self.planted(Plant::Overtake, job));
+        let mut command = match (skips, overtakes) {
+            (true, _) => {
+                let mut command = Command::new(&own);
+                self.field.prepare_environment(&mut command);
+                let token = now().as_nanos().to_string();
+                command.env("LOCKKEEPER_TOKEN", vec![token; job.locks.len()].join("\n"));
+                command
+            }
+            (_, true) => {
+                let mut command = Command::new("sh");
+                self.field.prepare_environment(&mut command);
+                let name = LOCKS[job.locks[0]].0;
+                let words = format!("echo 'lockkeeper: waiting for /locks/{name}: ' >&2; sleep 2; exec \"$@\"");
+                command.args(["-c", &words, "sh"]).arg(self.field.command().get_program());
+                command
+            }
+            _ => self.field.command(),
+        };
+        if !skips {
+            let mut job = job.clone();
+            if let (Some(Plant::Late), Wait::Within(wait)) = (self.plant, &mut job.wait) {
+                *wait *= 2;
+            }
+            command.arg("run").args(job.words()).arg("--").arg(own);
+        }
+        if job.debug {
+            command.env("LOCKKEEPER_LOG", "debug");
+        }
+        let work = if self.planted(Plant::Flee, job) { Duration::from_secs(8) } else { job.work };
+        command.arg("storm-job").arg("--log").arg(log).args(["--work", &work.as_millis().to_string()]);
+        command.args(["--status", &job.status.to_string()]);
+        match job.on_term {
+            OnTerm::Dies => {}
+            OnTerm::Finishes(after) => _ = command.args(["--finishes", &after.as_millis().to_string()]),
+            OnTerm::Ignores => _ = command.arg("--ignores"),
+        }
+        command.args(job.second.then_some("--second"));
+        command.args(self.planted(Plant::Flee, job).then_some("--flees"));
+        command.args((self.plant == Some(Plant::Token)).then_some("--one-token"));
+        if job.kind.share() == Share::Alone {
+            for lock in &job.locks {
+                command.arg("--counter").arg(self.field.file(LOCKS[*lock].0));
+            }
+        }
+        Ok(command)
+    }
+
+    /// Does something to a job.
+    fn make(&self, child: &Child, attempt: &mut Attempt, what: Trouble) -> Result<()> {
+        let command = attempt.pid_of_command();
+        let from = now();
+        match what {
+            Trouble::Signal(signal, whom) => self.send(child, command, whom, signal),
+            Trouble::Stop(whom, length) => {
+                self.send(child, command, whom, Signal::STOP);
+                sleep(length);
+                self.send(child, command, whom, Signal::CONT);
+            }
+            Trouble::Revoke | Trouble::Break => {
+                let lock = attempt.job.locks[0];
+                let verb: &[&str] = match what {
+                    Trouble::Revoke => &["revoke", "--reason", "storm", "--json"],
+                    _ => &["break", "--reason", "storm", "--json", "--yes"],
+                };
+                let output = self.field.command().args(verb).arg(LOCKS[lock].0).output()?;
+                let pids = match (serde_json::from_slice::<Value>(&output.stdout), output.status.code()) {
+                    (Ok(told), Some(0)) => {
+                        let all = told["asked"].as_array().cloned().unwrap_or_else(|| vec![told.clone()]);
+                        all.iter().map(|who| u32::try_from(who["pid"].as_u64()?).ok()).collect::<Option<Vec<_>>>()
+                    }
+                    // There is nobody, or there are several.
+                    (_, Some(1 | 64 | 75)) => Some(vec![]),
+                    _ => None,
+                };
+                let done = Done { what, from, until: now() };
+                self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(Asked { lock, done, pids });
+                return Ok(());
+            }
+        }
+        attempt.done.push(Done { what, from, until: now() });
+        Ok(())
+    }
+
+    /// Sends a signal to processes of a job.
+    fn send(&self, child: &Child, command: Option<Pid>, whom: Whom, signal: Signal) {
+        let keeper = Pid::from_child(child);
+        let command = command.filter(|command| self.field.is_ours(*command));
+        let others = if whom == Whom::All { children(keeper) } else { vec![] };
+        // A signal to a process that has ended fails, which is fine.
+        if whom.has_keeper() {
+            _ = kill_process(keeper, signal);
+        }
+        match (whom, command) {
+            (Whom::Command, Some(command)) => _ = kill_process(command, signal),
+            (Whom::Group | Whom::Both | Whom::All, Some(command)) => _ = kill_process_group(command, signal),
+            _ => {}
+        }
+        for other in others.into_iter().filter(|other| Some(*other) != command && self.field.is_ours(*other)) {
+            _ = kill_process(other, signal);
+        }
+    }
+
+    /// Tells each job what others were asked to do to it, and reads what second processes wrote.
+    fn hand_out(&self, attempts: &mut [Attempt]) {
+        for attempt in attempts.iter_mut() {
+            let log = self.field.file(&format!("job-{}.second", attempt.job.number));
+            attempt.second = lines(&fs::read_to_string(log).unwrap_or_default());
+        }
+        for Asked { lock, done, pids } in self.asked.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for attempt in attempts.iter_mut().filter(|attempt| attempt.job.locks.contains(lock)) {
+                let there = attempt.started <= done.until && attempt.ended.is_none_or(|(ended, _)| ended >= done.from);
+                if there && pids.as_ref().is_none_or(|pids| pids.contains(&attempt.pid)) {
+                    attempt.done.push(*done);
+                }
+            }
+        }
+    }
+}
+
+impl Attempt {
+    fn pid_of_command(&self) -> Option<Pid> {
+        match self.lines.first()? {
+            (_, Word::Begin { pid, .. }) => Pid::from_raw(*pid),
+            _ => None,
+        }
+    }
+
+    fn is_due(&self, moment: Moment) -> bool {
+        match moment {
+            Moment::AfterStart(after) => now() >= self.started + after,
+            Moment::AfterBegin(after) => self.lines.first().is_some_and(|(begun, _)| now() >= *begun + after),
+        }
+    }
+}
+
+/// Where a job's standard error goes; what keeps a pipe as it is.
+fn redirect(command: &mut Command, to: Stderr, file: &Path) -> Result<Option<std::io::PipeReader>> {
+    match to {
+        Stderr::File => _ = command.stderr(File::create(file)?),
+        Stderr::NoSpace => _ = command.stderr(File::options().write(true).open("/dev/full")?),
+        Stderr::Closed => _ = command.stderr(std::io::pipe()?.1),
+        Stderr::Full => {
+            let (reader, mut writer) = std::io::pipe()?;
+            fcntl_setfl(&writer, OFlags::NONBLOCK)?;
+            while writer.write(&[b'.'; 4096]).is_ok() {}
+            fcntl_setfl(&writer, OFlags::empty())?;
+            command.stderr(writer);
+            return Ok(Some(reader));
+        }
+    }
+    Ok(None)
+}
+
+/// The children of a process.
+fn children(of: Pid) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", of.as_raw_nonzero())).into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    texts
+        .flat_map(|text| text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect::<Vec<_>>())
+        .collect()
+}

@@ -1,0 +1,229 @@
+//! Where a round takes place: a scratch directory, a server in it, and what is done to that server.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use lockkeeper_testkit::apache::{Apache, Options};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::plan::{ServerFault, ServerTrouble};
+
+/// How long a server may take to serve again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whose server the jobs use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Which {
+    /// This user's own, in a state directory of the round.
+    Own,
+    /// `lockkeeper serve`.
+    Embedded,
+    /// One of Apache's.
+    Apache,
+    /// Three of Apache's.
+    Ensemble,
+}
+
+impl Which {
+    pub(super) const ALL: [Which; 4] = [Which::Own, Which::Embedded, Which::Apache, Which::Ensemble];
+}
+
+enum Servers {
+    Own,
+    Embedded { address: String, child: Mutex<Child> },
+    Apache(Box<Apache>),
+}
+
+/// A round's place. What was started in it ends with it.
+pub(super) struct Field {
+    servers: Servers,
+    program: PathBuf,
+    scratch: TempDir,
+}
+
+impl Field {
+    pub(super) fn prepare(which: Which, program: &Path) -> Result<Field> {
+        let scratch = tempfile::Builder::new().prefix("lockkeeper-storm-").tempdir().context("making a directory")?;
+        let mut field = Field { servers: Servers::Own, program: program.to_owned(), scratch };
+        field.servers = match which {
+            Which::Own => Servers::Own,
+            Which::Embedded => {
+                let (child, address) = field.serve("127.0.0.1:0")?;
+                Servers::Embedded { address, child: Mutex::new(child) }
+            }
+            Which::Apache => Servers::Apache(Box::new(Apache::single(Options::default())?)),
+            Which::Ensemble => Servers::Apache(Box::new(Apache::ensemble(3, Options::default())?)),
+        };
+        Ok(field)
+    }
+
+    /// A file of the round.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// A call of `lockkeeper` that uses the round's server, and no settings of whoever runs this.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        self.prepare_environment(&mut command);
+        command
+    }
+
+    pub(super) fn prepare_environment(&self, command: &mut Command) {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
+            command.env_remove(name);
+        }
+        command.env("LOCKKEEPER_CONFIG", "/dev/null").env("LOCKKEEPER_STATE_DIR", self.file("state"));
+        command.env("LOCKKEEPER_IDLE_EXIT", "1m").current_dir(self.scratch.path()).stdin(Stdio::null());
+        match &self.servers {
+            Servers::Own => {}
+            Servers::Embedded { address, .. } => _ = command.env("LOCKKEEPER_SERVERS", address),
+            Servers::Apache(apache) => _ = command.env("LOCKKEEPER_SERVERS", apache.connect_string()),
+        }
+    }
+
+    fn serve(&self, address: &str) -> Result<(Child, String)> {
+        let mut command = self.command();
+        command.args(["serve", "--listen", address, "--data"]).arg(self.file("served"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("starting a server")?;
+        let mut line = String::new();
+        let read = BufReader::new(child.stdout.take().context("its output is a pipe")?).read_line(&mut line);
+        if read.is_err() || line.is_empty() {
+            drop(child.kill());
+            drop(child.wait());
+            bail!("a server at {address} did not start");
+        }
+        Ok((child, line.trim().to_owned()))
+    }
+
+    /// The process of this user's own server.
+    fn own_server(&self) -> Option<Pid> {
+        let endpoint: Value = serde_json::from_slice(&fs::read(self.file("state/endpoint")).ok()?).ok()?;
+        let pid = Pid::from_raw(i32::try_from(endpoint["pid"].as_i64()?).ok()?)?;
+        self.is_ours(pid).then_some(pid)
+    }
+
+    /// Whether a process was started for this round.
+    pub(super) fn is_ours(&self, pid: Pid) -> bool {
+        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+        let (scratch, text) =
+            (self.scratch.path().to_string_lossy(), String::from_utf8_lossy(&environment).into_owned());
+        text.contains(scratch.as_ref())
+    }
+
+    /// All processes of the round but its servers, each as `pid: command line`.
+    pub(super) fn processes(&self) -> Vec<(Pid, String)> {
+        let server = match &self.servers {
+            Servers::Own => self.own_server(),
+            Servers::Embedded { child, .. } => {
+                Some(Pid::from_child(&child.lock().unwrap_or_else(PoisonError::into_inner)))
+            }
+            Servers::Apache(_) => None,
+        };
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        let own = all.filter(|pid| Some(*pid) != server && self.is_ours(*pid));
+        own.map(|pid| {
+            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            (pid, String::from_utf8_lossy(&line).replace('\0', " "))
+        })
+        .collect()
+    }
+
+    /// Does this to a server and returns when all serve again.
+    pub(super) fn disturb(&self, fault: &ServerFault) -> Result<()> {
+        match &self.servers {
+            Servers::Own => {
+                let Some(server) = self.own_server() else { return Ok(()) };
+                self.signal_and_wait(server, fault);
+                // The next command starts it, as any would.
+                let mut next = self.command();
+                next.args(["run", "storm-probe", "--", "true"]).stderr(Stdio::null());
+                let deadline = Instant::now() + PATIENCE;
+                while !next.status()?.success() {
+                    if Instant::now() > deadline {
+                        bail!("this user's server did not come back");
+                    }
+                    sleep(Duration::from_millis(100));
+                }
+            }
+            Servers::Embedded { address, child } => {
+                let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+                self.signal_and_wait(Pid::from_child(&child), fault);
+                if fault.what != ServerTrouble::Stop {
+                    child.wait()?;
+                    *child = self.serve(address)?.0;
+                }
+            }
+            Servers::Apache(apache) => {
+                let leader = apache.leader()?;
+                let server = if fault.leader { leader } else { (leader + 1) % apache.size() };
+                match fault.what {
+                    ServerTrouble::Kill => apache.kill(server),
+                    ServerTrouble::End => apache.stop(server),
+                    ServerTrouble::Stop => apache.pause(server),
+                }
+                sleep(fault.down);
+                match fault.what {
+                    ServerTrouble::Stop => apache.resume(server),
+                    _ => apache.launch(server)?,
+                }
+                apache.leader()?;
+                (0..apache.size()).try_for_each(|server| apache.wait_serving(server))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn signal_and_wait(&self, server: Pid, fault: &ServerFault) {
+        let signal = match fault.what {
+            ServerTrouble::Kill => Signal::KILL,
+            ServerTrouble::End => Signal::TERM,
+            ServerTrouble::Stop => Signal::STOP,
+        };
+        // It fails on one that has just ended.
+        _ = kill_process(server, signal);
+        sleep(fault.down);
+        if fault.what == ServerTrouble::Stop {
+            _ = kill_process(server, Signal::CONT);
+        }
+    }
+
+    /// Locks that somebody holds or waits for, as `list --json` has them.
+    pub(super) fn locks(&self) -> Result<Vec<Value>> {
+        let output = self.command().args(["list", "--json"]).output()?;
+        if !output.status.success() {
+            bail!("list ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        let mut told: Value = serde_json::from_slice(&output.stdout)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        // The record of a lease that is over stays until the next request.
+        let is_over = |lock: &Value| lock["lease"]["until_ms"].as_u64().is_some_and(|until| until < now);
+        let some = |lock: &Value, who: &str| lock[who].as_array().is_some_and(|all| !all.is_empty());
+        let used = |lock: &Value| some(lock, "waiters") || some(lock, "holders") && !is_over(lock);
+        let locks = told["locks"].take();
+        Ok(locks.as_array().into_iter().flatten().filter(|lock| used(lock)).cloned().collect())
+    }
+}
+
+impl Drop for Field {
+    fn drop(&mut self) {
+        if let Servers::Embedded { child, .. } = &self.servers {
+            let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(child.kill());
+            drop(child.wait());
+        }
+        for pid in self.processes().into_iter().map(|(pid, _)| pid).chain(self.own_server()) {
+            // None of them is left after a round that went well, but for the server.
+            _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
