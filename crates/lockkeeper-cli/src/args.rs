@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,11 +14,13 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use lockkeeper::{Class, Dialect, FencingToken};
 use rustix::process::Signal;
 
+use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 use crate::limits::LimitArgs;
 use crate::output::Printer;
 
 mod leased;
+mod mistakes;
 
 pub(crate) use leased::{DecideArgs, LeaseArgs, RequestsArgs, StatsArgs};
 
@@ -27,7 +29,7 @@ pub(crate) use leased::{DecideArgs, LeaseArgs, RequestsArgs, StatsArgs};
 /// With no servers configured, the locks are this user's on this machine: a small server is started when none runs.
 /// With --servers or LOCKKEEPER_SERVERS they are those of an Apache ZooKeeper ensemble, shared by all who use it.
 #[derive(Debug, Parser)]
-#[command(name = "lockkeeper", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "lockkeeper", version, arg_required_else_help = true, max_term_width = 100)]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -40,6 +42,7 @@ pub(crate) enum Verb {
     /// Runs a command while holding a lock, or several
     Run(Box<RunArgs>),
     /// Lists the locks that somebody holds or waits for
+    #[command(aliases = ["ls", "ps"])]
     List(ListArgs),
     /// Shows who holds a lock and who waits for it
     Show(ShowArgs),
@@ -47,37 +50,42 @@ pub(crate) enum Verb {
     Why(ShowArgs),
     /// Asks whoever holds a lock to let go
     Revoke(RevokeArgs),
-    /// Takes a lock from whoever holds it, with a reason that stays
+    /// Takes a lock from whoever holds it, with a reason
     Break(BreakArgs),
-    /// Tells how long a leased lock was held and cleaned up, and which timeouts follow
+    /// Tells how long a leased lock was held, and which timeouts follow
     Stats(StatsArgs),
-    /// Lists what is to be decided: whether leased locks are taken from owners that have not cleaned up in time
+    /// Lists the decisions about leased locks that operators are asked for
     Requests(RequestsArgs),
     /// Decides that a leased lock is taken from its owner, by force
     Approve(DecideArgs),
     /// Decides that a leased lock is left to its owner
     Reject(DecideArgs),
-    /// Lists, shows, replays and drops commands that never got their lock
+    /// Lists, replays and drops commands that never got their lock
     Dlq(DlqArgs),
-    /// Replaces a file by standard input, or runs a command, unless a newer holder has been there
+    /// Replaces a file, or runs a command, unless a newer holder did
     Fence(FenceArgs),
-    /// Tells the epoch of fencing tokens, and raises it after an ensemble was rebuilt or restored
+    /// Tells the epoch of fencing tokens, and raises it
+    ///
+    /// It is raised after an ensemble was rebuilt or restored.
     Epoch(EpochArgs),
-    /// Copies what lasts to other servers: from this machine to an ensemble, and back
+    /// Copies what lasts to other servers
+    ///
+    /// From this machine to an ensemble, and back.
     Copy(CopyArgs),
     /// Prints every setting and where it comes from
     Config(ConfigArgs),
-    /// Runs the embedded server in the foreground, as a ZooKeeper for this machine
+    /// Runs the embedded server, as a ZooKeeper for this machine
     Serve(ServeArgs),
     /// Prints a completion script for a shell
-    #[command(hide = true)]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Prints the manual page
+    /// Prints a manual page, or writes them all to a directory
+    Man(ManArgs),
+    /// Prints the version
     #[command(hide = true)]
-    Man,
+    Version,
 }
 
 impl Verb {
@@ -97,7 +105,7 @@ impl Verb {
             Verb::Epoch(args) => args.json,
             Verb::Copy(args) => args.json,
             Verb::Config(args) => args.json,
-            Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man => false,
+            Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man(_) | Verb::Version => false,
         }
     }
 
@@ -111,64 +119,87 @@ impl Verb {
     }
 }
 
+impl Verb {
+    /// The options that say where this command's locks are, for the commands that it prints.
+    pub(crate) fn place(&self) -> Vec<PlaceOption> {
+        let connect = match self {
+            Verb::Run(args) => &args.connect,
+            Verb::List(args) => &args.connect,
+            Verb::Show(args) | Verb::Why(args) => &args.connect,
+            Verb::Revoke(args) => &args.connect,
+            Verb::Break(args) => &args.connect,
+            Verb::Stats(args) => &args.connect,
+            Verb::Requests(args) => &args.connect,
+            Verb::Approve(args) | Verb::Reject(args) => &args.connect,
+            Verb::Dlq(args) => &args.verb.place().connect,
+            Verb::Epoch(args) => &args.connect,
+            Verb::Copy(args) => &args.connect,
+            Verb::Config(args) => &args.settings,
+            Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man(_) | Verb::Version => {
+                return Vec::new();
+            }
+        };
+        advice::place(connect, |name| std::env::var_os(name))
+    }
+}
+
 /// Where the locks are.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Where the locks are")]
 pub(crate) struct ConnectArgs {
-    /// ZooKeeper servers, as zk1:2181,zk2:2181,zk3:2181/chroot [env: LOCKKEEPER_SERVERS]
+    /// ZooKeeper servers, as zk1:2181,zk2:2181/chroot [env: LOCKKEEPER_SERVERS]
     #[arg(long, value_name = "SERVERS")]
     pub servers: Option<String>,
-    /// Where this user's own server keeps its state, when no servers are given [env: LOCKKEEPER_STATE_DIR] [default:
-    /// $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper]
+    /// Where this user's own server keeps its state [env: LOCKKEEPER_STATE_DIR]
+    ///
+    /// It is used when no servers are given. The default is $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// How long after a crash of this process its locks stay taken [env: LOCKKEEPER_SESSION_TIMEOUT] [default: 10s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub session_timeout: Option<Duration>,
     /// Reads settings from this TOML file, in place of /etc/lockkeeper/config.toml and ~/.config/lockkeeper/config.toml
     /// [env: LOCKKEEPER_CONFIG]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub config: Option<PathBuf>,
     /// Reads settings from this Contentserv properties file; may be given several times [env: LOCKKEEPER_PROPERTIES]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub properties: Vec<PathBuf>,
     /// Speaks TLS with the servers, and trusts those whose certificates lead to one of these (PEM) [env: LOCKKEEPER_TLS_CA]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub tls_ca: Option<PathBuf>,
     /// Shows the servers this certificate, with its chain (PEM) [env: LOCKKEEPER_TLS_CERT]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub tls_cert: Option<PathBuf>,
     /// The key that belongs to the certificate (PEM) [env: LOCKKEEPER_TLS_KEY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub tls_key: Option<PathBuf>,
-    /// Takes unknown zookeeper.* keys and misspelt variables for mistakes, not for warnings [env: LOCKKEEPER_STRICT]
-    #[arg(long)]
+    /// Takes unknown zookeeper.* keys and unknown variables for mistakes, not for warnings [env: LOCKKEEPER_STRICT]
+    #[arg(long, hide_short_help = true)]
     pub strict: bool,
 }
 
-/// In lines of at most 98 characters, which is where the parser would break them.
+/// A paragraph is one line: the parser breaks it where the terminal ends. Indented lines fit into 80 columns.
 const RUN_HELP: &str = "\
-NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an
-absolute path. Of several, all are held or none: they are taken in the order of their paths, so
-that no two commands wait for each other.
+NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path. Of several, \
+all are held or none: they are taken in the order of their paths, so that no two commands wait for each other.
 
-All who use one lock say the same of it: --shared goes with plain and --exclusive, --permits with
---permits, --class with --class, --lease with --lease. Others at the same path, or another
-dialect, are refused: they would not see each other.
+All who use one lock say the same of it: --shared goes with plain and --exclusive, --permits with --permits, --class with \
+--class, --lease with --lease. Others at the same path, or another dialect, are refused: they would not see each other.
 
-The command runs in a process group of its own, with its standard streams untouched, and is told
-of the hold in LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE, of several holds a line each.
-Signals sent to lockkeeper go to the whole group. So does --on-revoke's when somebody asks for the
-lock: the command ends in its own time, or not at all.
+The command runs in a process group of its own, with its standard streams untouched, and is told of the hold in \
+LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE, of several holds a line each. Signals sent to lockkeeper go to the whole \
+group. So does --on-revoke's when somebody asks for the lock: the command ends in its own time, or not at all.
 
 What a lock cannot do:
-  No lock can stop a process that is paused between looking and acting. If two at once would do
-  damage, let the resource refuse: LOCKKEEPER_TOKEN grows with every grant of the lock, so it can
-  turn away whoever comes with a smaller one. Permits have no token: they are held beside others.
-  The hold ends with the command. What it leaves running in the background, or as a daemon, runs
-  without the lock.
 
-Exit status:
-  that of the command; 128+n if signal n killed it. Of lockkeeper itself:
+No lock can stop a process that is paused between looking and acting. If two at once would do damage, let the resource refuse: \
+LOCKKEEPER_TOKEN grows with every grant of the lock, so it can turn away whoever comes with a smaller one. Permits have no token: \
+they are held beside others.
+
+The hold ends with the command. What it leaves running in the background, or as a daemon, runs without the lock.
+
+Exit status: that of the command; 128+n if signal n killed it. Of lockkeeper itself:
    64  the command line is wrong
    69  no server could be reached
    70  internal failure
@@ -186,7 +217,7 @@ Exit status:
 Examples:
   lockkeeper run nightly -- ./job.sh
   lockkeeper run nightly --try --message 'nightly index' -- ./job.sh
-  lockkeeper run deploy --wait 30s --servers zk1:2181,zk2:2181,zk3:2181 -- make deploy
+  lockkeeper run deploy --wait 30s --servers zk1:2181,zk2:2181 -- make deploy
   lockkeeper run catalog --shared -- ./report.sh
   lockkeeper run downloads --permits 3 -- ./fetch.sh
   lockkeeper run index --background --on-revoke USR1 -- ./reindex.sh
@@ -194,7 +225,11 @@ Examples:
 
 /// `lockkeeper run`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = RUN_HELP, override_usage = "lockkeeper run <NAME>... [OPTIONS] -- <COMMAND>...")]
+#[command(
+    after_help = "All options, exit statuses and more examples: lockkeeper run --help",
+    after_long_help = RUN_HELP,
+    override_usage = "lockkeeper run <NAME>... [OPTIONS] -- <COMMAND>..."
+)]
 pub(crate) struct RunArgs {
     /// The lock, or several: all of them or none
     #[arg(required = true, value_name = "NAME")]
@@ -202,88 +237,107 @@ pub(crate) struct RunArgs {
     /// Gives up at once if the lock is taken
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
-    /// Gives up after this long, starting and reaching a server included; 0s is --try [default: waits]
+    /// Gives up after this long [default: waits]
+    ///
+    /// The time begins with the command: it includes starting a server and reaching it. 0s is --try.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
     /// Says why, to those who wait and look
     #[arg(long, short, value_name = "TEXT")]
     pub message: Option<String>,
     /// Shows the whole command line to everyone who may read the lock, not only the program's name
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub publish_command: bool,
-    /// How it is held.
-    #[command(flatten)]
-    pub kind: KindArgs,
-    /// What the command gets when somebody asks for the lock; ignore answers that it is not to be had
-    #[arg(long, value_name = "SIGNAL", value_enum, ignore_case = true, default_value = "TERM")]
+    /// What the command gets when somebody asks for the lock
+    ///
+    /// With ignore it gets nothing, and whoever asks is told that the lock is not to be had.
+    #[arg(
+        long,
+        value_name = "SIGNAL",
+        value_enum,
+        ignore_case = true,
+        default_value = "TERM",
+        hide_possible_values = true
+    )]
     pub on_revoke: OnRevoke,
-    /// When the lock can no longer be relied on, how long the command may take to end before it is killed; at most a third of
-    /// the session timeout, or half of the lease [default: a quarter]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// When the lock can no longer be relied on, how long the command may take to end before it is killed
+    ///
+    /// At most a third of the session timeout, or half of the lease. The default is a quarter.
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub grace: Option<Duration>,
     /// When the hold ends against its will, how long nobody is to get the lock
-    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease", hide_short_help = true)]
     pub lock_delay: Option<Duration>,
     /// When the connection is lost while the lock may still be held: wait for the servers until the grace period begins, or
     /// stop the command at once
-    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait")]
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
     pub on_suspect: OnSuspect,
     /// The exit status for "not acquired"
-    #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8)]
+    #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8, hide_short_help = true)]
     pub conflict_exit_code: u8,
-    /// Tries so often again, with pauses, if the lock is not granted within --wait [env: LOCKKEEPER_BACKGROUND_RETRIES, for
-    /// --background] [default: 0]
-    #[arg(long, value_name = "COUNT", conflicts_with = "lease")]
+    /// Tries so often again, with pauses, if the lock is not granted within --wait
+    ///
+    /// The default is 0; of --background, LOCKKEEPER_BACKGROUND_RETRIES or the setting.
+    #[arg(long, value_name = "COUNT", conflicts_with = "lease", hide_short_help = true)]
     pub retries: Option<u32>,
     /// The first of these pauses; each is about twice as long as the one before, up to 30s
     /// [env: LOCKKEEPER_BACKGROUND_RETRY_DELAY] [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub retry_delay: Option<Duration>,
-    /// Where the command line is kept if it never gets the lock, for lockkeeper dlq: file:PATH, or file, in the state directory,
-    /// or kafka:HOST:PORT/TOPIC
-    /// [env: LOCKKEEPER_BACKGROUND_DEAD_LETTER, for --background]
-    #[arg(long, value_name = "WHERE", conflicts_with = "lease")]
+    /// Where the command line is kept if it never gets the lock, for lockkeeper dlq
+    ///
+    /// Write file:PATH, or file, which is in the state directory, or kafka:HOST:PORT/TOPIC. With --background the default is
+    /// LOCKKEEPER_BACKGROUND_DEAD_LETTER or the setting.
+    #[arg(long, value_name = "WHERE", conflicts_with = "lease", hide_short_help = true)]
     pub dead_letter: Option<String>,
-    /// Holds a leased lock instead of standing in line
-    #[command(flatten)]
-    pub leased: LeaseArgs,
     /// Prints what lockkeeper has to say as JSON, a line each, on standard error
     #[arg(long)]
     pub json: bool,
+    /// How it is held.
+    #[command(flatten)]
+    pub kind: KindArgs,
     /// Where the lock is.
     #[command(flatten)]
     pub connect: ConnectArgs,
+    /// Holds a leased lock instead of standing in line
+    #[command(flatten)]
+    pub leased: LeaseArgs,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&'static str>)]
     pub command: Vec<OsString>,
 }
 
 /// How a lock is held. At most one of these, and what goes with it.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "How the lock is held")]
 pub(crate) struct KindArgs {
     /// Holds the lock beside others who share it, and beside nobody else
     #[arg(long, group = "kind")]
     pub shared: bool,
     /// Holds the lock alone. So it is without this; with it, as the writer of a lock that other makers' readers share
-    #[arg(long, group = "kind")]
+    #[arg(long, group = "kind", hide_short_help = true)]
     pub exclusive: bool,
     /// The lock has this many permits; takes one of them, or --take
     #[arg(long, value_name = "COUNT", group = "kind", value_parser = clap::value_parser!(u32).range(1..))]
     pub permits: Option<u32>,
     /// Takes so many of the --permits, all or none
-    #[arg(long, value_name = "COUNT", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]
     pub take: Option<u32>,
-    /// Holds the lock alone; while waiting, before all of the background. The same as --class A
+    /// Holds the lock alone; while waiting, before all of the background
+    ///
+    /// The same as --class A.
     #[arg(long, group = "kind")]
     pub foreground: bool,
-    /// Holds the lock alone; while waiting, behind all of the foreground. The same as --class B
+    /// Holds the lock alone; while waiting, behind all of the foreground
+    ///
+    /// The same as --class B.
     #[arg(long, group = "kind")]
     pub background: bool,
     /// Holds the lock alone; while waiting, behind all of the classes before it in the alphabet
-    #[arg(long, value_name = "CLASS", group = "kind")]
+    #[arg(long, value_name = "CLASS", group = "kind", hide_short_help = true)]
     pub class: Option<Class>,
     /// Names the lock's nodes as these other clients do, to stand in one line with them [default: curator]
-    #[arg(long, value_enum, conflicts_with_all = ["permits", "foreground", "background", "class"])]
+    #[arg(long, value_enum, conflicts_with_all = ["permits", "foreground", "background", "class"], hide_short_help = true)]
     pub dialect: Option<DialectArg>,
 }
 
@@ -382,8 +436,8 @@ pub(crate) struct ShowArgs {
 /// `lockkeeper revoke`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Nothing is taken by force. A command under lockkeeper run gets the signal of its --on-revoke, and
-the lock is free when it has ended. To take a lock away: lockkeeper break.
+Nothing is taken by force. A command under lockkeeper run gets the signal of its --on-revoke, and the lock is free when it has \
+ended. To take a lock away: lockkeeper break.
 
 Exit status:
    0  asked; with --wait, all who were asked have let go
@@ -413,8 +467,8 @@ pub(crate) struct RevokeArgs {
 /// `lockkeeper break`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Whoever is removed is told, but what it does at this moment is not undone: the next holder may be at work beside it until it
-has stopped. Only a resource that looks at LOCKKEEPER_TOKEN is safe from that. Who broke what, when and why stays to be read:
+Whoever is removed is told, but what it does at this moment is not undone: the next holder may be at work beside it until it has \
+stopped. Only a resource that looks at LOCKKEEPER_TOKEN is safe from that. Who broke what, when and why stays to be read: \
 lockkeeper list --broken.")]
 pub(crate) struct BreakArgs {
     /// The lock
@@ -446,7 +500,7 @@ Exit status:
    1  there is no such letter, or nothing is to be done about it any more
   64  the command line or a setting is wrong
   70  the letters cannot be read or written
-  75  of replay: at least one letter was not done and stays, or is being replayed by somebody else"
+  75  of replay: at least one letter was not done and stays"
 )]
 pub(crate) struct DlqArgs {
     /// What to do with them.
@@ -532,12 +586,13 @@ pub(crate) struct DlqPlace {
 /// `lockkeeper fence`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Beside FILE, FILE.fence keeps the greatest token that has been seen, and is locked while FILE is replaced or the command
-runs. Whoever comes with a smaller token is refused with exit status 76, and nothing was changed. Use it in a job:
-  lockkeeper run nightly -- sh -c 'make-report > report.$$ && lockkeeper fence report.json < report.$$'
-  lockkeeper run nightly -- lockkeeper fence /var/lib/mirror -- rsync -a source/ /var/lib/mirror/
-Standard input is taken to its end: generate first where that may fail. A command has the gate until it has ended, and all
-that it leaves running.")]
+Beside FILE, FILE.fence keeps the greatest token that has been seen, and is locked while FILE is replaced or the command runs. \
+Whoever comes with a smaller token is refused with exit status 76, and nothing was changed. Use it in a job:
+  lockkeeper run nightly -- sh -c 'report > new && lockkeeper fence all < new'
+  lockkeeper run nightly -- lockkeeper fence /mirror -- rsync -a src/ /mirror/
+
+Standard input is taken to its end: generate first where that may fail. A command has the gate until it has ended, and all that \
+it leaves running.")]
 pub(crate) struct FenceArgs {
     /// The file, or what else the gate is for
     #[arg(value_name = "FILE")]
@@ -553,13 +608,22 @@ pub(crate) struct FenceArgs {
 /// `lockkeeper epoch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Tokens grow for the life of one ensemble. One that was rebuilt empty, restored from an older backup or put in another's place
-begins below: then raise the epoch above the greatest token that any resource has seen, before those who hold locks come back.
-The epoch is never lowered.")]
+Tokens grow for the life of one ensemble. One that was rebuilt empty, restored from an older backup or put in another's place \
+begins below: then raise the epoch above the greatest token that any resource has seen, before those who hold locks come back. \
+The epoch is never lowered, so raising it asks first; without a terminal it is refused unless --yes is given.
+
+Exit status:
+   0  told, or raised
+   1  nothing was changed: the answer to the question was not yes
+  64  the command line is wrong, or there is no terminal to ask on
+  78  the node of the epoch holds no number")]
 pub(crate) struct EpochArgs {
     /// Raises the epoch, so that all tokens to come are greater than this one
     #[arg(long, value_name = "TOKEN")]
     pub above: Option<FencingToken>,
+    /// Does not ask before it raises the epoch
+    #[arg(long, short, requires = "above")]
+    pub yes: bool,
     /// Prints one JSON document
     #[arg(long)]
     pub json: bool,
@@ -571,18 +635,18 @@ pub(crate) struct EpochArgs {
 /// `lockkeeper copy`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Copies nodes with their data and access lists, parents first. Nodes that end with a session are left out: stop what takes
-locks, then copy. So are /zookeeper, with its quotas, and the epoch of tokens. Nothing is copied while a node is at the target
-with other content, or while the target's tokens are not above the source's. Copying again is harmless.
+Copies nodes with their data and access lists, parents first. Nodes that end with a session are left out: stop what takes locks, \
+then copy. So are /zookeeper, with its quotas, and the epoch of tokens. Nothing is copied while a node is at the target with other \
+content, or while the target's tokens are not above the source's. Copying again is harmless.
 
 Exit status:
    0  copied; with --dry-run: would be
-  78  nothing was copied: other content is there, or tokens would fall; what to do is printed
+  78  nothing was copied: other content is there, or tokens would fall
 
 Examples:
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --dry-run
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --raise-epoch
-  lockkeeper copy --servers zk1:2181,zk2:2181,zk3:2181/app --to 127.0.0.1:2181/app /config")]
+  lockkeeper copy --servers zk1:2181/app --to 127.0.0.1:2181/app /config")]
 pub(crate) struct CopyArgs {
     /// Where to copy to, as --servers says where from
     #[arg(long, value_name = "SERVERS")]
@@ -613,7 +677,7 @@ pub(crate) struct CopyArgs {
 /// `lockkeeper config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The later layer counts: defaults, /etc/lockkeeper/config.toml, ~/.config/lockkeeper/config.toml, --properties files, a --config
+The later layer counts: defaults, /etc/lockkeeper/config.toml, ~/.config/lockkeeper/config.toml, --properties files, a --config \
 file, the environment, flags. With a properties file, what it leaves out is as Contentserv's document has it.")]
 pub(crate) struct ConfigArgs {
     /// Opens a session, and tells what session timeout the server agrees to
@@ -627,10 +691,25 @@ pub(crate) struct ConfigArgs {
     pub settings: ConnectArgs,
 }
 
+/// `lockkeeper man`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper man run | man -l -
+  lockkeeper man --directory ~/.local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// Whose page: a verb, or a verb and what it is followed by, as in dlq replay [default: the main page]
+    #[arg(value_name = "VERB")]
+    pub verb: Vec<String>,
+    /// Writes every page into this directory, which is made if it is missing
+    #[arg(long, value_name = "DIR", conflicts_with = "verb")]
+    pub directory: Option<PathBuf>,
+}
+
 /// `lockkeeper serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Any ZooKeeper client on this machine can use it. One machine, one disk: not an ensemble. Stop it with Ctrl-C or SIGTERM;
+Any ZooKeeper client on this machine can use it. One machine, one disk: not an ensemble. Stop it with Ctrl-C or SIGTERM; \
 everything that was acknowledged is on the disk.")]
 pub(crate) struct ServeArgs {
     /// Where to listen; port 0 takes a free one
@@ -652,20 +731,20 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Turns away clients without a certificate that leads to one of these (PEM); access lists name them x509:SUBJECT
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, hide_short_help = true, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
     /// Where to serve operators' HTTP: /health, /metrics and /commands [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub admin: Option<SocketAddr>,
     /// Whom to let do more than everyone: a file of lines `super USER:HASH` (digest) and `sasl USER:PASSWORD`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub accounts: Option<PathBuf>,
     /// In a new data directory, counts transactions from after this one, so that fencing tokens stay above those of a server
     /// that this one replaces
-    #[arg(long, value_name = "ZXID", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(long, hide_short_help = true, value_name = "ZXID", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     pub first_zxid: i64,
     /// Where the default data directory is [env: LOCKKEEPER_STATE_DIR]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, hide_short_help = true, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// How far clients can make it grow.
     #[command(flatten)]
@@ -694,46 +773,26 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
         return Err(ExitCode::SUCCESS);
     }
     let words: Vec<_> = std::env::args_os().skip(1).collect();
-    let before_command = words.iter().take_while(|word| *word != "--");
-    let json = before_command.clone().any(|word| word == "--json");
-    Printer::new(json).failure(&mistake(&error, &words));
+    let json = before_command(&words).iter().any(|word| word == "--json");
+    Printer::new(json).failure(&mistakes::failure(&error, &words));
     crate::streams::flush();
     Err(ExitCode::from(Code::Usage as u8))
 }
 
-/// A parser's many lines as one, and what to do about it.
-fn mistake(error: &clap::Error, words: &[OsString]) -> Failure {
-    let verb = words.first().and_then(|word| word.to_str()).filter(|word| !word.starts_with('-'));
-    let known = verb.filter(|verb| Args::command().find_subcommand(verb).is_some());
-    let help = match known {
-        Some(verb) => format!("see lockkeeper {verb} --help"),
-        None => "see lockkeeper --help".to_owned(),
-    };
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let command = Args::command();
-        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
-        let verbs: Vec<_> = verbs.collect();
-        return Failure::new(Code::Usage, format!("what to do is missing: {}", verbs.join(", "))).hint(help);
-    }
-    let text = error.to_string();
-    let mut paragraphs = text.split("\n\n");
-    let first = paragraphs.next().unwrap_or(&text);
-    let message = first.split_whitespace().collect::<Vec<_>>().join(" ");
-    let message = message.strip_prefix("error: ").unwrap_or(&message);
-    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ").map(str::to_owned));
-    let separated = words.iter().any(|word| word == "--");
-    let hint = match (error.kind(), tip) {
-        (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, _) if known == Some("run") && !separated => {
-            "write -- before the command: lockkeeper run NAME -- COMMAND".to_owned()
-        }
-        (_, Some(tip)) => format!("{}; {help}", tip.split_whitespace().collect::<Vec<_>>().join(" ")),
-        (_, None) => help,
-    };
-    Failure::new(Code::Usage, message).hint(hint)
+/// The words of lockkeeper's own.
+fn before_command(words: &[OsString]) -> &[OsString] {
+    words.split(|word| word == "--").next().unwrap_or_default()
 }
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 500ms, 30s, 5m or 3h"))
+}
+
+/// The option of `run` that has this name, without its dashes.
+pub(crate) fn run_option(name: &str) -> Option<String> {
+    let command = Args::command();
+    let mut options = command.find_subcommand("run")?.get_arguments().filter_map(clap::Arg::get_long);
+    options.find(|option| *option == name).map(str::to_owned)
 }
 
 /// Prints a completion script.
@@ -743,13 +802,56 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
     print(&script)
 }
 
-/// Prints the manual page.
-pub(crate) fn man() -> Result<u8, Failure> {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(Args::command())
-        .render(&mut page)
-        .map_err(|error| Failure::system("cannot make the page", error))?;
-    print(&page)
+/// Prints a manual page, or writes them all.
+pub(crate) fn man(args: ManArgs) -> Result<u8, Failure> {
+    let all = pages();
+    if let Some(directory) = args.directory {
+        let failed = |what: &Path, error| Failure::system(&format!("cannot write {}", what.display()), error);
+        std::fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
+        for page in all {
+            let file = directory.join(format!("{}.1", page_name(&page)));
+            std::fs::write(&file, rendered(page)?).map_err(|error| failed(&file, error))?;
+        }
+        return Ok(0);
+    }
+    let words: Vec<_> = std::iter::once("lockkeeper").chain(args.verb.iter().map(String::as_str)).collect();
+    let name = words.join("-");
+    match all.into_iter().find(|page| page_name(page) == name) {
+        Some(page) => print(&rendered(page)?),
+        None => Err(Failure::new(Code::Usage, format!("there is no page for {:?}", args.verb.join(" ")))
+            .advise("see all verbs", Suggested::new(["--help"]).elsewhere())),
+    }
+}
+
+/// The commands that have a manual page.
+fn pages() -> Vec<clap::Command> {
+    fn collect(command: &clap::Command, pages: &mut Vec<clap::Command>) {
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).for_each(|verb| collect(verb, pages));
+        pages.push(command.clone());
+    }
+    let mut command = Args::command().disable_help_subcommand(true);
+    command.build();
+    let mut pages = Vec::new();
+    collect(&command, &mut pages);
+    pages
+}
+
+/// The name of a command's page: `lockkeeper`, `lockkeeper-run`, `lockkeeper-dlq-replay`.
+fn page_name(page: &clap::Command) -> &str {
+    page.get_display_name().unwrap_or_else(|| page.get_name())
+}
+
+fn rendered(page: clap::Command) -> Result<Vec<u8>, Failure> {
+    let source = format!("lockkeeper {}", env!("CARGO_PKG_VERSION"));
+    let mut text = Vec::new();
+    let page = clap_mangen::Man::new(page).source(source);
+    page.render(&mut text).map_err(|error| Failure::system("cannot make the page", error))?;
+    Ok(text)
+}
+
+/// Prints the version.
+pub(crate) fn version() -> Result<u8, Failure> {
+    print(Args::command().render_version().as_bytes())
 }
 
 fn print(text: &[u8]) -> Result<u8, Failure> {
@@ -764,6 +866,49 @@ mod tests {
     #[test]
     fn definitions_are_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// Every command with all that it prints in its help.
+    fn commands() -> Vec<clap::Command> {
+        fn collect(command: &clap::Command, all: &mut Vec<clap::Command>) {
+            command.get_subcommands().for_each(|verb| collect(verb, all));
+            all.push(command.clone());
+        }
+        let mut command = Args::command();
+        command.build();
+        let mut all = Vec::new();
+        collect(&command, &mut all);
+        all
+    }
+
+    /// A paragraph with breaks of its own is broken a second time where the terminal is narrower.
+    #[test]
+    fn help_is_broken_into_lines_once() {
+        for command in commands() {
+            let texts = [command.get_after_help(), command.get_after_long_help(), command.get_long_about()];
+            for text in texts.into_iter().flatten().map(ToString::to_string) {
+                let lines: Vec<_> = text.lines().collect();
+                for pair in lines.windows(2) {
+                    let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                    assert!(!(is_text(pair[0]) && is_text(pair[1])), "{}: {pair:?}", command.get_name());
+                }
+                let wide = lines.iter().find(|line| line.starts_with(' ') && line.chars().count() > 80);
+                assert_eq!(wide, None, "{}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn every_verb_has_a_page() {
+        let names: Vec<_> = pages().iter().map(|page| page_name(page).to_owned()).collect();
+        for name in ["lockkeeper", "lockkeeper-run", "lockkeeper-dlq-replay", "lockkeeper-serve"] {
+            assert!(names.iter().any(|page| page == name), "{name} is missing in {names:?}");
+        }
+        for page in pages() {
+            let name = page_name(&page).to_owned();
+            let text = String::from_utf8(rendered(page).unwrap()).unwrap();
+            assert!(text.contains(&format!(".TH {name} 1")) && text.contains("SYNOPSIS"), "{name}: {text}");
+        }
     }
 
     #[test]

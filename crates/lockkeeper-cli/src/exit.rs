@@ -9,6 +9,8 @@ use lockkeeper::retry::{Cause, Refusal};
 use lockkeeper::{Error, Loss, PathError};
 use lockkeeper_server::ServerError;
 
+use crate::advice::Suggested;
+
 /// Why the command itself ended, as an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -54,6 +56,8 @@ pub(crate) struct Failure {
     pub message: String,
     /// What to do about it, in one line.
     pub hint: Option<String>,
+    /// What to run about it: what that does, and the command.
+    pub advice: Vec<(&'static str, Suggested)>,
     /// What follows from it for another attempt at the lock.
     pub cause: Cause,
     /// Who held the lock, as far as that is known.
@@ -85,13 +89,20 @@ impl Failure {
             Code::Usage => Cause::Mistake,
             _ => Cause::Other,
         };
-        Failure { code, message: message.into(), hint: None, cause, behind: None }
+        Failure { code, message: message.into(), hint: None, advice: Vec::new(), cause, behind: None }
     }
 
     /// Says what to do about it.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Says what to run about it, in a few words and as a command.
+    #[must_use]
+    pub(crate) fn advise(mut self, what: &'static str, command: Suggested) -> Self {
+        self.advice.push((what, command));
         self
     }
 
@@ -146,22 +157,57 @@ impl From<Error> for Failure {
             Error::InvalidTls { .. } if !cfg!(feature = "tls") => {
                 Some("install a lockkeeper that has it: cargo install lockkeeper-cli --features tls".to_owned())
             }
-            Error::InvalidTls { .. } => Some("see which files are set, and where: lockkeeper config".to_owned()),
             Error::AuthFailed { .. } => Some("this server answers only to the user who started it".to_owned()),
-            Error::NoSuchLock { .. } => Some("see which locks there are: lockkeeper list".to_owned()),
-            Error::Timeout { path, .. } | Error::Held { path, .. } => {
-                Some(format!("see who is in the way: lockkeeper why {path}; ask for it: lockkeeper revoke {path}"))
-            }
-            Error::SeveralHold { path, .. } => {
-                Some(format!("choose one with --node; lockkeeper show {path} tells their nodes"))
-            }
             Error::File { .. } => {
                 Some("mend that, or choose another directory: --state-dir, LOCKKEEPER_STATE_DIR".to_owned())
             }
+            // What to run about these is said below.
+            Error::Timeout { .. } | Error::Held { .. } | Error::NotContending { .. } | Error::NoSuchRequest { .. } => {
+                None
+            }
+            Error::SeveralHold { .. } => Some("choose one with --node".to_owned()),
             error => error.hint(),
         };
-        Failure { code, message: error.to_string(), hint, cause: error.cause(), behind: error.behind() }
+        let failure = Failure {
+            code,
+            message: error.to_string(),
+            hint,
+            advice: Vec::new(),
+            cause: error.cause(),
+            behind: error.behind(),
+        };
+        match &error {
+            Error::InvalidTls { .. } if cfg!(feature = "tls") => {
+                failure.advise("see which files are set, and where", Suggested::new(["config"]))
+            }
+            Error::NoSuchLock { path } => {
+                failure.advise("see which locks there are", Suggested::new(["list", top(path)]))
+            }
+            Error::Timeout { path, .. } | Error::Held { path, .. } => failure
+                .advise("see who is in the way", Suggested::new(["why", path]))
+                .advise("ask for it", Suggested::new(["revoke", path])),
+            Error::Outranked { path, .. } | Error::Preempted { path, .. } | Error::CleanupUnfinished { path, .. } => {
+                failure.advise("see who is in the way", Suggested::new(["why", path]))
+            }
+            Error::SeveralHold { path, .. } => failure.advise("see their nodes", Suggested::new(["show", path])),
+            Error::NotContending { path, .. } | Error::TooManyWaiters { path, .. } | Error::OtherLine { path, .. } => {
+                failure.advise("see who holds it and who waits", Suggested::new(["show", path]))
+            }
+            Error::Evicted { path, .. } => {
+                failure.advise("see who removed it and why", Suggested::new(["list", path, "--broken"]))
+            }
+            Error::NoSuchRequest { path, .. } => {
+                failure.advise("see what is to be decided", Suggested::new(["requests", top(path)]))
+            }
+            _ => failure,
+        }
     }
+}
+
+/// What to list to find a lock that is not at `path`: what is beside it at the top.
+fn top(path: &str) -> &str {
+    let end = path.get(1..).and_then(|rest| rest.find('/')).map_or(path.len(), |at| at + 1);
+    &path[..end]
 }
 
 impl From<PathError> for Failure {

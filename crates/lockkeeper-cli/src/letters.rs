@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lockkeeper::deadletter::{FileSink, Sink};
+use lockkeeper::settings::Key;
 use serde::{Deserialize, Serialize};
 
+use crate::advice::absolute;
 use crate::args::ConnectArgs;
 use crate::exit::{Code, Failure};
-use crate::settings::{Place, Settings, state_dir};
+use crate::settings::{Place, Settings, state_dir, variable};
 
 /// The file in the state directory.
 const FILE: &str = "dead-letters.jsonl";
@@ -20,6 +22,23 @@ const FILE: &str = "dead-letters.jsonl";
 /// The directory in the state directory for what could not be forwarded to a topic yet, one below it for each address.
 #[cfg(feature = "kafka")]
 const SPOOL: &str = "spool";
+
+/// The options by which a command that is printed finds these dead letters, if they were named by a flag or a variable: a file of
+/// settings is named by the options of the place.
+pub(crate) fn options(typed: Option<&str>) -> Vec<OsString> {
+    let Some(place) = typed.map(str::to_owned).or_else(|| variable(&Key::DeadLetter.variable())) else {
+        return Vec::new();
+    };
+    let place = match place.strip_prefix("file:") {
+        Some(file) => {
+            let mut place = OsString::from("file:");
+            place.push(absolute(file.into()));
+            place
+        }
+        None => place.into(),
+    };
+    vec!["--dead-letter".into(), place]
+}
 
 /// Opens a place for dead letters: `file`, `file:PATH`, `kafka:HOST:PORT/TOPIC`.
 pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {

@@ -15,43 +15,43 @@ use crate::args::duration;
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
     /// Refuses longer frames, and so longer data: in bytes, or as 512K, 4M [default: 1048575, ZooKeeper's]
-    #[arg(long, value_name = "SIZE", value_parser = frame)]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = frame)]
     pub max_frame: Option<usize>,
     /// Refuses to hold more nodes; each takes about 400 bytes of memory besides its data [default: 10000000]
-    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(4..))]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(4..))]
     pub max_nodes: Option<u64>,
     /// Refuses to hold more data, in bytes, or as 512M, 4G [default: 1G]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = size)]
     pub max_data: Option<u64>,
     /// Refuses to hold more watches [default: 10000000]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, hide_short_help = true, value_name = "COUNT")]
     pub max_watches: Option<usize>,
     /// Turns away clients that would open more sessions [default: 1000000]
-    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_sessions: Option<u64>,
     /// Closes more connections at once [default: 65536]
-    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_connections: Option<u64>,
     /// Closes more connections from one address at once [default: as many as in all]
-    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_connections_per_address: Option<u64>,
     /// Keeps the hard limits of ZooKeeper's quotas, which are only logged otherwise
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub enforce_quotas: bool,
     /// Lets sessions expire at multiples of this [default: 500ms]
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub tick: Option<Duration>,
     /// Grants no shorter session timeout [default: 1s, or two ticks]
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub min_session_timeout: Option<Duration>,
     /// Grants no longer session timeout [default: 1m, or 120 ticks]
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub max_session_timeout: Option<Duration>,
     /// How often childless containers and outlived TTL nodes are removed [default: 1m]
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub container_check: Option<Duration>,
     /// How long a container is kept that never had a child [default: 5m]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = duration)]
     pub container_unused: Option<Duration>,
 }
 

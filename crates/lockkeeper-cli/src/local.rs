@@ -41,7 +41,7 @@ pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lo
 pub(crate) fn not_running(home: &Home) -> Failure {
     let message = format!("this user's own server is not running (its directory is {})", home.dir().display());
     Failure::new(Code::Unreachable, message)
-        .hint("lockkeeper run starts it; commands that hold a lock or wait start it again within a second")
+        .hint("a command that takes a lock starts it; commands that hold a lock or wait start it again within a second")
 }
 
 /// Starts the server again for a session that has lost it.

@@ -3,10 +3,12 @@
 //! Everything here is a thin face of the library; what it adds is what a Unix command owes its surroundings: signals, process
 //! groups, terminals, exit codes, and text that cannot be misused.
 
+mod advice;
 mod alert;
 mod args;
 mod child;
 mod commands;
+mod confirm;
 mod daemon;
 mod exit;
 mod grace;
@@ -46,7 +48,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let mut printer = Printer::new(args.verb.json());
+    let mut printer = Printer::new(args.verb.json()).with_place(args.verb.place());
     if args.verb.takes_a_while() && !std::io::stderr().is_terminal() {
         printer = printer.with_time();
     }
@@ -86,7 +88,8 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Config(args) => commands::config::config(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Completions { shell } => args::completions(shell),
-            Verb::Man => args::man(),
+            Verb::Man(args) => args::man(args),
+            Verb::Version => args::version(),
         }
     });
     // A thread may still wait for a server that somebody else starts; nothing depends on it any more.

@@ -12,6 +12,7 @@ use jiff::tz::TimeZone;
 use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo, Revocation};
 use serde::Serialize;
 
+use crate::advice::{PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 use crate::streams::STDERR;
 
@@ -20,6 +21,8 @@ use crate::streams::STDERR;
 pub(crate) struct Printer {
     json: bool,
     timed: bool,
+    /// The options that say where the locks are, for the commands that are printed.
+    place: &'static [PlaceOption],
 }
 
 /// An event, and when it was, where the line says so.
@@ -37,18 +40,29 @@ enum Event<'a> {
     Note { message: &'a str },
     Waiting { message: &'a str, lock: LockView<'a>, ahead: usize },
     Asked { message: &'a str, path: &'a str, request: RequestView<'a>, signal: Option<&'a str> },
-    Error { exit_code: u8, message: &'a str, hint: Option<&'a str> },
+    Error { exit_code: u8, message: &'a str, hint: Option<String>, commands: Vec<String> },
 }
 
 impl Printer {
     /// One or the other.
     pub(crate) const fn new(json: bool) -> Self {
-        Printer { json, timed: false }
+        Printer { json, timed: false, place: &[] }
     }
 
     /// Says with each line on stderr when it was: for a log that is read later.
     pub(crate) const fn with_time(self) -> Self {
         Printer { timed: true, ..self }
+    }
+
+    /// For locks at this place.
+    pub(crate) fn with_place(self, place: Vec<PlaceOption>) -> Self {
+        // A process has one command line.
+        Printer { place: Box::leak(place.into_boxed_slice()), ..self }
+    }
+
+    /// A command for a person to run, as it is printed.
+    pub(crate) fn command(self, command: &Suggested) -> String {
+        command.text(self.place)
     }
 
     /// Whether it prints for machines.
@@ -88,13 +102,17 @@ impl Printer {
 
     /// Says why the command ends.
     pub(crate) fn failure(self, failure: &Failure) {
-        let Failure { code, message, hint, .. } = failure;
+        let Failure { code, message, hint, advice, .. } = failure;
+        let commands: Vec<_> = advice.iter().map(|(_, command)| self.command(command)).collect();
+        let advice = advice.iter().zip(&commands).map(|((what, _), command)| format!("{what}: {command}"));
+        let hints: Vec<_> = hint.iter().cloned().chain(advice).collect();
         if self.json {
-            self.event(&Event::Error { exit_code: *code as u8, message, hint: hint.as_deref() });
+            let hint = (!hints.is_empty()).then(|| hints.join("; "));
+            self.event(&Event::Error { exit_code: *code as u8, message, hint, commands });
         } else {
-            // One piece, which no other line gets into.
-            let hint = hint.as_ref().map_or_else(String::new, |hint| format!("  hint: {}\n", plain(hint)));
-            STDERR.push(format!("{}{hint}", self.line(message)));
+            // One piece, which no other line gets into. A command ends its line, to be copied.
+            let hints: String = hints.iter().map(|hint| format!("  hint: {}\n", plain(hint))).collect();
+            STDERR.push(format!("{}{hints}", self.line(message)));
         }
     }
 
@@ -179,8 +197,16 @@ pub(crate) fn plain(text: &str) -> String {
     safe
 }
 
+/// `1 node`, `2 nodes`
+pub(crate) fn counted(count: impl Into<u64>, one: &str) -> String {
+    match count.into() {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    }
+}
+
 /// Controls, and the marks that let text run backwards over its surroundings.
-fn is_active(c: char) -> bool {
+pub(crate) fn is_active(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -239,8 +265,7 @@ pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
 /// What part of the lock is held or asked for, where it is not all of it.
 pub(crate) fn part(contender: &ContenderInfo) -> Option<String> {
     match (contender.mode, contender.permits, &contender.class) {
-        (_, Some(1), _) => Some("1 permit".to_owned()),
-        (_, Some(permits), _) => Some(format!("{permits} permits")),
+        (_, Some(permits), _) => Some(counted(permits, "permit")),
         (_, _, Some(class)) => Some(format!("class {class}")),
         ("read", ..) => Some("reading".to_owned()),
         ("write", ..) => Some("writing".to_owned()),
@@ -248,10 +273,15 @@ pub(crate) fn part(contender: &ContenderInfo) -> Option<String> {
     }
 }
 
+/// How many contenders are ahead of the waiter at this place among the waiters: all who hold the lock, and the waiters before it.
+pub(crate) fn ahead(lock: &LockInfo, waiter: usize) -> usize {
+    lock.holders.len() + waiter
+}
+
 /// `2 of 3 permits taken`
 pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
     let taken: u32 = lock.holders.iter().map(|holder| holder.permits.unwrap_or(1)).sum();
-    lock.permits.map(|permits| format!("{taken} of {permits} permits taken"))
+    lock.permits.map(|permits| format!("{taken} of {} taken", counted(permits, "permit")))
 }
 
 /// `asked to let go by ops@desk (pid 9): deploying`
@@ -365,6 +395,9 @@ impl<'a> BrokenView<'a> {
 pub(crate) struct ContenderView<'a> {
     node: String,
     mode: &'a str,
+    /// Of a waiter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ahead: Option<usize>,
     permits: Option<u32>,
     class: Option<String>,
     user: Option<&'a str>,
@@ -434,14 +467,13 @@ impl<'a> LeaseView<'a> {
 impl<'a> LockView<'a> {
     /// The view of a lock.
     pub(crate) fn of(lock: &'a LockInfo) -> Self {
-        let view = |contenders: &'a [ContenderInfo]| {
-            contenders.iter().map(|contender| ContenderView::of(&lock.path, contender)).collect()
-        };
+        let view = |contender: &'a ContenderInfo| ContenderView::of(&lock.path, contender);
+        let waits = |(at, waiter)| ContenderView { ahead: Some(ahead(lock, at)), ..view(waiter) };
         LockView {
             path: &lock.path,
             permits: lock.permits,
-            holders: view(&lock.holders),
-            waiters: view(&lock.waiters),
+            holders: lock.holders.iter().map(view).collect(),
+            waiters: lock.waiters.iter().enumerate().map(waits).collect(),
             unknown: &lock.unknown,
             lease: lock.lease.as_ref().map(LeaseView::of),
         }
@@ -456,6 +488,7 @@ impl<'a> ContenderView<'a> {
         ContenderView {
             node: contender.node_path(path),
             mode: contender.mode,
+            ahead: None,
             permits: contender.permits,
             class: contender.class.map(|class| class.to_string()),
             user: owner.map(|owner| owner.user.as_str()),

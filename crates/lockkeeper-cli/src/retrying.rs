@@ -1,5 +1,6 @@
 //! A command that tries again, and leaves a letter when that was in vain.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use lockkeeper::contentserv::TASK_TIMEOUT;
 use lockkeeper::deadletter::Sink;
 use lockkeeper::retry::{Kept, Operation, Retrying};
 
+use crate::advice::Suggested;
 use crate::args::RunArgs;
 use crate::commands::run::Line;
 use crate::exit::{Code, Failure};
@@ -19,6 +21,8 @@ pub(crate) struct Stubborn {
     retries: u32,
     delay: Duration,
     letters: Option<(Arc<dyn Sink>, CommandLine)>,
+    /// The options by which `dlq` finds them.
+    letters_at: Vec<OsString>,
 }
 
 impl Stubborn {
@@ -29,7 +33,8 @@ impl Stubborn {
         let retries = args.retries.unwrap_or(if background { set.retries.value } else { 0 });
         let delay = args.retry_delay.unwrap_or(set.retry_delay.value);
         let place = args.dead_letter.as_ref().or(set.dead_letter.value.as_ref().filter(|_| background));
-        let mut stubborn = Stubborn { retries, delay, letters: None };
+        let mut stubborn =
+            Stubborn { retries, delay, letters: None, letters_at: letters::options(args.dead_letter.as_deref()) };
         if let Some(place) = place {
             let sink = letters::open(place, settings)?;
             // Now, not at the end of a long wait.
@@ -68,7 +73,8 @@ impl Stubborn {
         match given_up.letter {
             Kept::In(sink) => {
                 failure.message = format!("{}; kept as the dead letter {} in {sink}", failure.message, operation.id);
-                failure.hint = Some(format!("try it again: lockkeeper dlq replay {}", operation.id));
+                let replay = Suggested::new(["dlq", "replay", &operation.id]).with(self.letters_at.clone());
+                (failure.hint, failure.advice) = (None, vec![("try it again", replay)]);
             }
             Kept::Failed(error) => {
                 let message = format!("{}; and no dead letter was kept: {error}: {}", failure.message, error.source);

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkeeper::embedded::Home;
-use lockkeeper::settings::{Key, SettingsError, Sources};
+use lockkeeper::settings::{Key, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
 
-use crate::args::ConnectArgs;
+use crate::advice::Suggested;
+use crate::args::{self, ConnectArgs};
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 
@@ -51,6 +52,15 @@ impl Settings {
         let all = layers(args).read()?;
         for warning in all.warnings() {
             printer.note(&warning.to_string());
+        }
+        let told = |name: &String| all.warnings().iter().any(|warning| warning.key == *name);
+        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+        let names = set.filter_map(|(name, _)| name.into_string().ok());
+        let unknown = unknown_variables(names.filter(|name| !told(name)));
+        match &unknown[..] {
+            [] => {}
+            unknown if all.strict.value => return Err(Failure::new(Code::Usage, unknown.join(" | "))),
+            unknown => unknown.iter().for_each(|unknown| printer.note(unknown)),
         }
         let place = match &all.servers.value {
             Some(servers) => Place::Ensemble(servers.clone()),
@@ -99,6 +109,44 @@ impl Settings {
     }
 }
 
+/// What there is to say about variables that begin like ours and mean nothing to us: somebody believes that they do.
+fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let known = known_variables();
+    let unknown = names.into_iter().filter_map(|name| {
+        let rest = name.strip_prefix("LOCKKEEPER_")?;
+        if known.contains(&name) || is_of_kubernetes(rest) {
+            return None;
+        }
+        let remedy = match args::run_option(&rest.to_lowercase().replace('_', "-")) {
+            Some(option) => format!("write --{option} on the command line"),
+            None => {
+                let likeness = |known: &&String| strsim::jaro_winkler(rest, known.trim_start_matches("LOCKKEEPER_"));
+                // One whose beginning was left out, or else one that looks alike.
+                let end = format!("_{rest}");
+                let whole = known.iter().find(|known| known.ends_with(&end));
+                let nearest = whole.or_else(|| known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))));
+                format!("the nearest one is {}", nearest.map_or("", String::as_str))
+            }
+        };
+        Some(format!("{name}: there is no such variable, it means nothing; {remedy}"))
+    });
+    let mut unknown: Vec<_> = unknown.collect();
+    unknown.sort();
+    unknown
+}
+
+/// What Kubernetes sets in every container beside a service that is called lockkeeper, or lockkeeper-something.
+fn is_of_kubernetes(rest: &str) -> bool {
+    let words: Vec<_> = rest.split('_').collect();
+    let number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+    let pair = |pair: &[&str]| match pair {
+        ["SERVICE", what] => matches!(*what, "HOST" | "PORT"),
+        ["PORT", what] => number(what),
+        _ => false,
+    };
+    words.windows(2).any(pair) || words.last() == Some(&"PORT")
+}
+
 /// Where the settings of a command line are to be read from.
 fn layers(args: ConnectArgs) -> Sources {
     let ConnectArgs { servers, state_dir, session_timeout, config, properties, tls_ca, tls_cert, tls_key, strict } =
@@ -137,7 +185,8 @@ impl From<SettingsError> for Failure {
     fn from(error: SettingsError) -> Self {
         // One line, whatever their number.
         let faults: Vec<_> = error.faults().iter().map(ToString::to_string).collect();
-        Failure::new(Code::Usage, faults.join(" | ")).hint("see what is set, and where: lockkeeper config")
+        Failure::new(Code::Usage, faults.join(" | "))
+            .advise("see which of several places counts", Suggested::new(["config", "--help"]).elsewhere())
     }
 }
 
@@ -205,6 +254,22 @@ mod tests {
         assert_eq!(path("/app/a"), Ok("/app/a".to_owned()));
         for bad in ["", "/", "a//b", "a/", "//a", "../a", "a\0b", "a\x1b[2J", "/zookeeper/x"] {
             assert_eq!(path(bad), Err(Code::Usage), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_variable_is_told_with_what_was_probably_meant() {
+        let told = |name: &str| unknown_variables([name.to_owned()]).pop().unwrap_or_default();
+        for known in ["LOCKKEEPER_SERVERS", "LOCKKEEPER_TOKEN", "LOCKKEEPER_LOG", "LOCKKEEPER_CONFIG", "PATH"] {
+            assert_eq!(told(known), "");
+        }
+        assert!(told("LOCKKEEPER_WAIT").ends_with("; write --wait on the command line"));
+        assert!(told("LOCKKEEPER_ON_REVOKE").ends_with("; write --on-revoke on the command line"));
+        assert!(told("LOCKKEEPER_TIMEOUT").ends_with("; the nearest one is LOCKKEEPER_SESSION_TIMEOUT"));
+        for of_kubernetes in
+            ["SERVICE_HOST", "SERVICE_PORT_CLIENT", "PORT", "PORT_2181_TCP", "PORT_2181_TCP_ADDR", "ADMIN_SERVICE_HOST"]
+        {
+            assert_eq!(told(&format!("LOCKKEEPER_{of_kubernetes}")), "");
         }
     }
 

@@ -11,7 +11,7 @@ use lockkeeper::{ContenderInfo, LockInfo, LockPath, Lockkeeper};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
 use crate::liveline::{LiveLine, progress, spell};
-use crate::output::{Printer, permits, plain, who};
+use crate::output::{self, Printer, permits, plain, who};
 
 /// A shorter wait is not worth a word.
 const SHORT: Duration = Duration::from_millis(250);
@@ -128,7 +128,7 @@ async fn live(
 /// How many hold the lock or stand before this process; `None` if it does not wait for this lock.
 fn ahead(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
     let is_me = |contender: &ContenderInfo| contender.owner.as_ref() == Some(keeper.owner());
-    lock.waiters.iter().position(is_me).map(|at| lock.holders.len() + at)
+    lock.waiters.iter().position(is_me).map(|at| output::ahead(lock, at))
 }
 
 /// Who is waited for, and how many: `waiting for /locks/nightly: held by build@ci-7 (pid 4711) since 10:42:03 (nightly index)`

@@ -129,7 +129,7 @@ pub enum Error {
         waited: Duration,
         /// Who held it when last seen.
         holder: Option<Box<ContenderInfo>>,
-        /// How many stood before this attempt when last seen.
+        /// How many contenders were ahead when last seen, those that hold the lock included.
         ahead: Option<usize>,
     },
     /// Somebody else holds it, and the caller did not want to wait.
@@ -139,15 +139,15 @@ pub enum Error {
         path: String,
         /// Who holds it.
         holder: Option<Box<ContenderInfo>>,
-        /// How many stood before this attempt.
+        /// How many contenders were ahead, those that hold the lock included.
         ahead: Option<usize>,
     },
     /// The line is longer than the caller wants to stand in.
-    #[error("{ahead} stand in line for {path}, more than {most}")]
+    #[error("{ahead} are ahead in the queue of {path}, more than the {most} that max_waiters allows")]
     TooManyWaiters {
         /// The lock.
         path: String,
-        /// How many stood before this attempt.
+        /// How many contenders were ahead, those that hold the lock included.
         ahead: usize,
         /// How many it would have stood behind.
         most: usize,
@@ -422,26 +422,26 @@ impl Error {
             Error::Unreachable { servers, .. } => {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine may reach it"))
             }
-            Error::Timeout { path, .. } | Error::Held { path, .. } => {
-                Some(format!("see who holds it and who waits: lockkeeper show {path}"))
-            }
-            Error::SeveralHold { path, .. } | Error::NotContending { path, .. } => {
-                Some(format!("see who holds it and who waits: lockkeeper show {path}"))
-            }
             Error::CleanupUnfinished { .. } => {
                 Some("wait longer, wait past the cleanup, or take the lock by force".to_owned())
             }
+            // No command here: only the caller knows which servers it is for.
+            Error::Timeout { .. } | Error::Held { .. } | Error::SeveralHold { .. } | Error::NotContending { .. } => {
+                Some("see who holds it and who waits, with Admin::show or with lockkeeper show".to_owned())
+            }
+            Error::NoSuchRequest { .. } => {
+                Some("see what is to be decided, with Admin::requests or with lockkeeper requests".to_owned())
+            }
             Error::Unroutable { .. } => Some("add a realm for it; the prefix / has all others".to_owned()),
-            Error::NoSuchRequest { .. } => Some("see what is to be decided: lockkeeper requests".to_owned()),
-            Error::TooManyWaiters { path, .. } => Some(format!(
-                "see who holds it: lockkeeper show {path}; then come back later, spread the work over several locks, or raise max_waiters"
-            )),
+            Error::TooManyWaiters { .. } => {
+                Some("come back later, spread the work over several locks, or raise max_waiters".to_owned())
+            }
             Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),
             Error::PermitsMismatch { stated: Some(stated), .. } => {
                 Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
             }
-            Error::OtherLine { path, theirs } => Some(format!(
-                "all who use the path must lock it in the same way ({}), or this one needs a path of its own; see who is there: lockkeeper show {path}",
+            Error::OtherLine { theirs, .. } => Some(format!(
+                "all who use the path must lock it in the same way ({}), or this one needs a path of its own",
                 match theirs {
                     OtherLine::Named(Dialect::Curator) => "without --dialect and without a class",
                     OtherLine::Named(Dialect::Recipe) => "--dialect recipe",
@@ -600,6 +600,7 @@ pub enum WriteError {
 
 fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> String {
     match stated {
+        Some(1) => format!("{path} has 1 permit, not {ours}"),
         Some(stated) => format!("{path} has {stated} permits, not {ours}"),
         None => format!("{path} is no semaphore's path: its data is of another make"),
     }
@@ -613,7 +614,7 @@ fn standing(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::D
         text.push_str(&holder.to_string());
     }
     if let Some(ahead) = ahead.filter(|ahead| *ahead > 1) {
-        text.push_str(&format!(", {} more ahead", ahead - 1));
+        text.push_str(&format!(", {ahead} ahead"));
     }
     text
 }

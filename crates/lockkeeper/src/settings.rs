@@ -42,6 +42,7 @@ pub use self::fault::{Fault, Origin, SettingsError};
 pub use self::keys::Key;
 use self::layers::{Given, Layers, Unit};
 pub use self::values::Entry;
+pub use self::variables::known_variables;
 use crate::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
 use crate::helix::TransferRule;
 use crate::keeper::CONNECT_TIMEOUT;

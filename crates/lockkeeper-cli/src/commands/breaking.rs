@@ -2,16 +2,14 @@
 //!
 //! What is shown is what is broken: the node that the person saw and agreed to, not whatever stands there by then.
 
-use std::io::IsTerminal;
-
 use lockkeeper::{ContenderInfo, Error, LockInfo};
 
 use crate::args::BreakArgs;
 use crate::commands::show::inquire;
+use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::output::{self, BrokenView, Printer, plain, who};
 use crate::settings::{Settings, lock_path, node_name};
-use crate::streams::{self, STDERR};
 
 /// Breaks a lock; returns the exit status.
 pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -20,11 +18,7 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
         return Err(Error::NoReason { path }.into());
     }
     // Before anything is asked of a server.
-    let may_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if !args.yes && !may_ask {
-        return Err(Failure::new(Code::Usage, "break asks before it acts, and there is no terminal to ask on")
-            .hint("add --yes to break without a question"));
-    }
+    confirm::possible("break", args.yes)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(&at).await).await?;
@@ -60,16 +54,12 @@ fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool
         .ok_or_else(|| Error::NotContending { path: path.clone(), node: name.to_owned() })
 }
 
-/// Asks on the terminal. Anything but a yes is a no, the end of the input too.
+/// Asks on the terminal.
 fn agreed(path: &str, target: &ContenderInfo, holds: bool) -> bool {
     let role = if holds { "is held by" } else { "is waited for by" };
-    STDERR.push(format!(
-        "{} {role} {}\nIt is told, but what it does at this moment is not undone. Break it? [y/N] ",
+    confirm::agreed(&format!(
+        "{} {role} {}\nIt is told, but what it does at this moment is not undone. Break it?",
         plain(path),
         who(target)
-    ));
-    streams::flush();
-    let mut answer = String::new();
-    _ = std::io::stdin().read_line(&mut answer);
-    matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+    ))
 }

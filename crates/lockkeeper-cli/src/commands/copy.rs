@@ -6,10 +6,11 @@ use std::path::Path;
 use lockkeeper::{Admin, Copied, CopyOptions, Lockkeeper, TokenEpoch};
 use serde::Serialize;
 
+use crate::advice::Suggested;
 use crate::args::CopyArgs;
 use crate::commands::show::connect_running;
 use crate::exit::{Code, Failure};
-use crate::output::{self, Printer, plain};
+use crate::output::{self, Printer, counted, plain};
 use crate::settings::Settings;
 
 /// As `--json` shows it. These fields are documented and stay.
@@ -144,7 +145,7 @@ fn refusal(copied: &Copied, to: &str) -> Option<Failure> {
     if copied.conflicting > 0 {
         let count = copied.conflicting;
         return Some(
-            Failure::new(Code::Mismatch, format!("{count} nodes are at the target with other content"))
+            Failure::new(Code::Mismatch, format!("{} with other content at the target", counted(count, "node")))
                 .hint("look at them, then remove them or copy with --overwrite"),
         );
     }
@@ -154,6 +155,7 @@ fn refusal(copied: &Copied, to: &str) -> Option<Failure> {
             Code::Mismatch,
             format!("the target's tokens would not be above {token}, which the source has given"),
         )
-        .hint(format!("raise them, with --raise-epoch or lockkeeper epoch --above {token} --servers {to}")),
+        .hint("copy with --raise-epoch, which raises them first")
+        .advise("raise them without copying", Suggested::new(["epoch", "--above", &token.to_string()]).at(to)),
     )
 }

@@ -4,7 +4,7 @@
 //! again under it: so two replays at once run a letter once. It marks the letter as begun before the command line is run; where
 //! no other mark follows, nobody knows how that ended, and it is not run again unless asked for.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,13 +14,14 @@ use lockkeeper::{Error, LockPath, Lockkeeper, MultiGuard, Owner};
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::advice::{Suggested, quoted};
 use crate::args::{DlqArgs, DlqPlace, DlqVerb, OnRevoke, OnSuspect, parse_run};
 use crate::child::{Job, Terms};
 use crate::commands::run::lock_paths;
 use crate::exit::{Code, Failure};
 use crate::letters::{self, CommandLine};
 use crate::local;
-use crate::output::{self, Printer, moment, plain};
+use crate::output::{self, Printer, counted, moment, plain};
 use crate::settings::{Place, Settings};
 use crate::signals::{ENDING, RUNNING, Signals};
 
@@ -34,8 +35,9 @@ const LEAVING: Duration = Duration::from_secs(2);
 pub(crate) async fn dlq(args: DlqArgs, printer: &Printer) -> Result<u8, Failure> {
     let DlqPlace { dead_letter, connect, .. } = args.verb.place().clone();
     let settings = Settings::read(connect, printer)?;
+    let at = letters::options(dead_letter.as_deref());
     let place = dead_letter.or_else(|| settings.all.dead_letter.value.clone()).unwrap_or_else(|| "file".to_owned());
-    let desk = Desk { sink: letters::open(&place, &settings)?, printer: *printer };
+    let desk = Desk { sink: letters::open(&place, &settings)?, at, printer: *printer };
     match args.verb {
         DlqVerb::List { all, .. } => desk.list(all).await,
         DlqVerb::Show { operation, .. } => desk.show(&operation).await,
@@ -47,10 +49,17 @@ pub(crate) async fn dlq(args: DlqArgs, printer: &Printer) -> Result<u8, Failure>
 /// Where letters are dealt with.
 struct Desk {
     sink: Arc<dyn Sink>,
+    /// The options by which the commands that are printed find it.
+    at: Vec<OsString>,
     printer: Printer,
 }
 
 impl Desk {
+    /// A command about these letters, to be printed.
+    fn command<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Suggested {
+        Suggested::new(["dlq"]).with(words).with(self.at.iter().cloned())
+    }
+
     /// Every letter, with what became of it, and what could not be read, which is said unless it is printed.
     async fn filed(&self) -> Result<(Vec<Filed>, Vec<String>), Failure> {
         let read = self.sink.records().await?;
@@ -70,11 +79,12 @@ impl Desk {
             (Some(filed), _) | (None, [filed]) => Ok(filed),
             (None, []) => {
                 Err(Failure::new(Code::NoSuchLock, format!("there is no dead letter {id:?} in {}", self.sink.name()))
-                    .hint("see which there are: lockkeeper dlq list --all"))
+                    .advise("see which there are", self.command(["list", "--all"])))
             }
             (None, several) => {
                 Err(Failure::new(Code::Usage, format!("{} dead letters begin with {id:?}", several.len()))
-                    .hint("write more of the id"))
+                    .hint("write more of the id")
+                    .advise("see which there are", self.command(["list", "--all"])))
             }
         }
     }
@@ -162,7 +172,8 @@ impl Desk {
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
         let typed: CommandLine = serde_json::from_value(letter.payload.clone()).map_err(|_| {
             stays("its payload is no command line of lockkeeper run".to_owned())
-                .hint("the program that wrote it knows what to do with it: lockkeeper dlq show")
+                .hint("the program that wrote it knows what to do with it")
+                .advise("see what it says", self.command(["show", operation]))
         })?;
         let args =
             parse_run(typed.words()).map_err(|problem| stays(format!("its command line cannot be read: {problem}")))?;
@@ -212,9 +223,10 @@ impl Desk {
             && !again
         {
             let why = format!("{by} began it at {} and did not say how that ended", when(*at_ms));
-            return Err(
-                stays(why).hint("look whether it was done; run it all the same: --again; or lockkeeper dlq drop")
-            );
+            return Err(stays(why)
+                .hint("look whether it was done")
+                .advise("run it all the same", self.command(["replay", operation, "--again"]))
+                .advise("or forget it", self.command(["drop", operation])));
         }
         self.mark(letter, Event::Begun).await?;
         let program = std::env::current_exe().unwrap_or_else(|_| "lockkeeper".into()).into_os_string();
@@ -268,13 +280,17 @@ fn when(ms: u64) -> String {
 fn line(filed: &Filed) -> String {
     let Filed { letter, fate, failures, .. } = filed;
     let Letter { operation, path, attempts, error, last_ms, .. } = letter;
-    let mut line =
-        format!("{operation}  {}  {path}  {attempts} attempts until {}, {error}", fate.name(), when(*last_ms));
+    let mut line = format!(
+        "{operation}  {}  {path}  {} until {}, {error}",
+        fate.name(),
+        counted(*attempts, "attempt"),
+        when(*last_ms)
+    );
     if let Some(info) = &letter.lock_info {
         _ = write!(line, " ({info})");
     }
     if *failures > 0 {
-        _ = write!(line, ", replayed in vain {failures} times");
+        _ = write!(line, ", {}", counted(*failures, "failed replay"));
     }
     if let Some(command) = command(letter) {
         _ = write!(line, ": {command}");
@@ -285,7 +301,7 @@ fn line(filed: &Filed) -> String {
 /// The command of a letter, if it is one of ours.
 fn command(letter: &Letter) -> Option<String> {
     let typed: CommandLine = serde_json::from_value(letter.payload.clone()).ok()?;
-    Some(typed.command.join(" "))
+    Some(typed.command.iter().map(|word| quoted(OsStr::new(word))).collect::<Vec<_>>().join(" "))
 }
 
 fn text(filed: &Filed) -> String {
@@ -319,7 +335,8 @@ fn text(filed: &Filed) -> String {
     match serde_json::from_value::<CommandLine>(letter.payload.clone()) {
         Ok(typed) => {
             row("directory", &typed.directory.display().to_string());
-            row("command", &format!("lockkeeper run {} -- {}", typed.run.join(" "), typed.command.join(" ")));
+            let typed = Suggested::new(["run"]).with(&typed.run).running(&typed.command).elsewhere();
+            row("command", &typed.text(&[]));
         }
         Err(_) => row("payload", &letter.payload.to_string()),
     }

@@ -1,10 +1,11 @@
 //! `lockkeeper epoch`: which life of the ensemble fencing tokens are of, and the step to the next.
 
-use lockkeeper::{FencingToken, TokenEpoch};
+use lockkeeper::{FencingToken, Lockkeeper, TokenEpoch};
 use serde::Serialize;
 
 use crate::args::EpochArgs;
 use crate::commands::show::inquire;
+use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, Printer};
@@ -21,6 +22,10 @@ struct Report {
 /// Tells the epoch, or raises it; returns the exit status.
 pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Failure> {
     let wanted = args.above.map(above).transpose()?;
+    if wanted.is_some() {
+        // Before anything is asked of a server.
+        confirm::possible("epoch --above", args.yes)?;
+    }
     let settings = Settings::read(args.connect, printer)?;
     let epoch = match wanted {
         None => inquire(&settings, async |admin| admin.token_epoch().await).await?,
@@ -30,18 +35,41 @@ pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Fail
                 Place::Ensemble(servers) => builder.connect(servers).await?,
                 Place::Machine(home) => local::connect(home, &builder).await?,
             };
-            let raised = keeper.admin().raise_token_epoch(wanted).await;
+            let raised = raise(&keeper, wanted, args.yes).await;
             keeper.close().await;
             raised?
         }
     };
-    let above = i64::from(epoch.get()) << 48;
+    let above = floor(epoch);
     if printer.is_json() {
         output::document(&Report { epoch: epoch.get(), above })?;
     } else {
         output::data(&format!("token epoch {epoch}: tokens are above {above}\n"))?;
     }
     Ok(0)
+}
+
+/// Raises the epoch, with a yes on the terminal where that is needed. One that is as high already is only told.
+async fn raise(keeper: &Lockkeeper, wanted: TokenEpoch, yes: bool) -> Result<TokenEpoch, Failure> {
+    let admin = keeper.admin();
+    let now = admin.token_epoch().await?;
+    if now.get() >= wanted.get() {
+        return Ok(now);
+    }
+    let question = format!(
+        "the token epoch is {now}; after this it is {wanted}, and all tokens to come are above {}\n\
+         It is never lowered again. Raise it?",
+        floor(wanted)
+    );
+    if !yes && !confirm::agreed(&question) {
+        return Err(Failure::new(Code::NoSuchLock, "nothing was changed"));
+    }
+    Ok(admin.raise_token_epoch(wanted).await?)
+}
+
+/// What all tokens of an epoch are above.
+fn floor(epoch: TokenEpoch) -> i64 {
+    i64::from(epoch.get()) << 48
 }
 
 fn above(token: FencingToken) -> Result<TokenEpoch, Failure> {

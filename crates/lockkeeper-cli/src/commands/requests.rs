@@ -8,6 +8,7 @@ use jiff::tz::TimeZone;
 use lockkeeper::{DecisionRecord, Error, TransferFacts, TransferRequest};
 use serde::Serialize;
 
+use crate::advice::Suggested;
 use crate::args::{DecideArgs, RequestsArgs};
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
@@ -47,7 +48,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
         printer.note(&format!("nothing is to be decided about locks at or below {root}"));
     } else {
         output::data(&waiting.iter().fold(String::new(), |mut text, request| {
-            tell(&mut text, request);
+            tell(&mut text, request, printer);
             text
         }))?;
     }
@@ -89,7 +90,7 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     Ok(0)
 }
 
-fn tell(text: &mut String, request: &TransferRequest) {
+fn tell(text: &mut String, request: &TransferRequest, printer: &Printer) {
     let facts = &request.facts;
     let left = request.until.duration_since(SystemTime::now()).unwrap_or_default();
     let seconds = |ms| humantime::format_duration(Duration::from_millis(ms)).to_string();
@@ -106,9 +107,10 @@ fn tell(text: &mut String, request: &TransferRequest) {
     ] {
         _ = writeln!(text, "  {name:<9} {}", plain(&value));
     }
-    let path = plain(&facts.path);
-    _ = writeln!(text, "  take it away   lockkeeper approve {path} --reason 'WHY'");
-    _ = writeln!(text, "  leave it       lockkeeper reject {path} --reason 'WHY'");
+    for (what, verb) in [("take it away", "approve"), ("leave it", "reject")] {
+        let command = Suggested::new([verb, &facts.path, "--id", &request.id, "--reason", "WHY"]);
+        _ = writeln!(text, "  {what:<13} {}", printer.command(&command));
+    }
 }
 
 /// `batch-7 with priority 1 (nightly index)`

@@ -14,6 +14,7 @@ use lockkeeper::{Builder, Error, Holding, LockPath, Lockkeeper, Loss, MultiGuard
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::advice::Suggested;
 use crate::alert::Alerts;
 use crate::args::{KindArgs, LeaseArgs, RunArgs};
 use crate::child::{Job, Outcome, Terms};
@@ -71,6 +72,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         preemption: None,
         builder: settings.builder().program(published(&args.command, args.publish_command)),
         connect_timeout: settings.connect_timeout(),
+        asked_timeout: Some(settings.all.session_timeout.value),
         tries_on: settings.all.reconnect().is_none(),
         place: settings.place,
         started: Instant::now(),
@@ -271,6 +273,8 @@ pub(crate) struct Line {
     /// Whether it was not said how often to try to connect, so that whoever was in line tries on, in new sessions too.
     tries_on: bool,
     started: Instant,
+    /// The session timeout that was asked for, until it was told whether it is granted.
+    asked_timeout: Option<Duration>,
     /// How long an attempt may take.
     wait: Option<Duration>,
     deadline: Option<Instant>,
@@ -331,6 +335,7 @@ impl Line {
             };
             self.keeper = Some(keeper.clone());
             stood = true;
+            self.tell_granted_timeout(&keeper);
             if let Some(lease) = self.leased.lease {
                 let guard = self.lease(&keeper, lease).await?;
                 self.preemption = Some(guard.follow_preemption());
@@ -400,9 +405,13 @@ impl Line {
                 printer: self.printer,
             };
             lock = lock.on_unfinished(ask, move |alert| {
+                let [approve, reject] = ["approve", "reject"].map(|verb| {
+                    let id = alert.request.iter().flat_map(|id| ["--id", id]);
+                    alerts.printer.command(&Suggested::new([verb, &alert.path]).with(id).with(["--reason", "WHY"]))
+                });
                 alerts.printer.note(&format!(
-                    "{} has not cleaned up {}; asking: lockkeeper approve {} or reject",
-                    alert.owner, alert.path, alert.path
+                    "{} has not cleaned up {}; asking operators: take it away: {approve}; leave it: {reject}",
+                    alert.owner, alert.path
                 ));
                 alerts.clone().raise(alert)
             });
@@ -418,6 +427,16 @@ impl Line {
             }
         }
         acquired.await
+    }
+
+    /// Says once that the servers grant another session timeout than the one asked for: what a crash costs, and for how long a
+    /// hold can be relied on, follow from the granted one.
+    fn tell_granted_timeout(&mut self, keeper: &Lockkeeper) {
+        let Some(granted) = keeper.session_timeout() else { return };
+        if let Some(asked) = self.asked_timeout.take().filter(|asked| *asked != granted) {
+            let [granted, asked] = [granted, asked].map(humantime::format_duration);
+            self.printer.note(&format!("the servers grant a session timeout of {granted}, not {asked} as asked for"));
+        }
     }
 
     /// Opens a session. Dropping the future gives that up.

@@ -8,7 +8,7 @@ use lockkeeper::{Admin, Builder, ContenderInfo, Error, LockInfo, Lockkeeper};
 use crate::args::ShowArgs;
 use crate::exit::Failure;
 use crate::local;
-use crate::output::{self, LockView, Printer, moment, part, permits, plain, standing, term, wanted};
+use crate::output::{self, LockView, Printer, ahead, moment, part, permits, plain, standing, term, wanted};
 use crate::settings::{Place, Settings, lock_path};
 use crate::waiting;
 
@@ -84,6 +84,7 @@ fn text(lock: &LockInfo) -> String {
     }
     for (at, waiter) in lock.waiters.iter().enumerate() {
         contender(&mut text, &format!("waits {}.", at + 1), &lock.path, waiter);
+        _ = writeln!(text, "    ahead    {}", ahead(lock, at));
     }
     for name in &lock.unknown {
         _ = writeln!(text, "  not a contender: {}/{}", plain(&lock.path), plain(name));

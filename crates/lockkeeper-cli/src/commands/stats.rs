@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkeeper::helix::{Histogram, Statistics, Tally};
 use serde::Serialize;
 
+use crate::advice::Suggested;
 use crate::args::StatsArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
@@ -18,8 +19,10 @@ pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Fail
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let nothing = || {
+        let counting = Suggested::new(["run", path.as_str(), "--lease", "10m", "--stats"]).running(["COMMAND"]);
         Failure::new(Code::NoSuchLock, format!("nothing was counted of {path}"))
-            .hint("count with: lockkeeper run --lease DURATION --stats, or publish_statistics in a program")
+            .hint("a program counts with publish_statistics")
+            .advise("a command counts with --stats", counting)
     };
     if args.reset {
         let forgotten = inquire(&settings, async move |admin| admin.forget_statistics(&at).await).await?;

@@ -3,14 +3,16 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Broken, ContenderInfo, LockInfo};
+use clap::ValueEnum;
+use lockkeeper::{Broken, ContenderInfo, Dialect, LockInfo};
 use serde::Serialize;
 
-use crate::args::ShowArgs;
+use crate::advice::Suggested;
+use crate::args::{DialectArg, ShowArgs};
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{
-    self, BrokenView, LockView, Printer, broken_line, moment, part, permits, plain, standing, term, wanted,
+    self, BrokenView, LockView, Printer, ahead, broken_line, moment, part, permits, plain, standing, term, wanted,
 };
 use crate::settings::{Settings, lock_path};
 
@@ -36,12 +38,14 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
         let broken = broken.iter().map(BrokenView::of).collect();
         output::document(&Why { lock: LockView::of(&lock), broken })?;
     } else {
-        output::data(&text(&lock, &broken, &args.name, SystemTime::now()))?;
+        output::data(&text(&lock, &broken, &args.name, SystemTime::now(), printer))?;
     }
     Ok(0)
 }
 
-fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> String {
+fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer: &Printer) -> String {
+    // As it was typed, unless that would be read as an option.
+    let name = if name.starts_with('-') { &lock.path } else { name };
     let mut text = String::new();
     // Writing to a string never fails.
     let path = plain(&lock.path);
@@ -71,41 +75,88 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime) -> Stri
     }
     if !lock.waiters.is_empty() {
         let waiters = lock.waiters.len();
-        _ = writeln!(text, "{waiters} in line; who comes now stands behind them");
+        _ = writeln!(text, "{waiters} in line; who comes now has {} ahead", ahead(lock, waiters));
         for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
-            _ = writeln!(text, "  {}. {}", at + 1, stands(waiter, now));
+            _ = writeln!(text, "  {}. {}, {} ahead", at + 1, stands(waiter, now), ahead(lock, at));
         }
         if waiters > TOLD {
-            _ = writeln!(text, "  and {} more: lockkeeper show {}", waiters - TOLD, plain(name));
+            let show = printer.command(&Suggested::new(["show", name]));
+            _ = writeln!(text, "  and {} more: {show}", waiters - TOLD);
         }
     }
     if let Some(last) = broken.last() {
         _ = writeln!(text, "broken before, last on {}", broken_line(last));
     }
-    if let Some(lease) = lock.lease.as_ref().filter(|_| !lock.holders.is_empty()) {
-        let (name, higher) = (plain(name), lease.priority.saturating_add(1));
-        _ = write!(
-            text,
-            "what one can do\n\
-             \x20 come after it        lockkeeper run {name} --lease 10m -- COMMAND\n\
-             \x20 before its end       lockkeeper run {name} --lease 10m --priority {higher} -- COMMAND\n\
-             \x20 see it all           lockkeeper show {name}\n\
-             \x20 ask for it           lockkeeper revoke {name} --reason 'WHY' --wait 1m\n\
-             \x20 take it away         lockkeeper break {name} --reason 'WHY'\n"
-        );
-    } else if !lock.holders.is_empty() {
-        let name = plain(name);
-        _ = write!(
-            text,
-            "what one can do\n\
-             \x20 wait in line         lockkeeper run {name} -- COMMAND\n\
-             \x20 not for ever         lockkeeper run {name} --wait 5m -- COMMAND\n\
-             \x20 see it all           lockkeeper show {name}\n\
-             \x20 ask for it           lockkeeper revoke {name} --reason 'WHY' --wait 1m\n\
-             \x20 take it away         lockkeeper break {name} --reason 'WHY'\n"
-        );
+    let recipes = recipes(lock, name);
+    if !recipes.is_empty() {
+        text.push_str("what one can do, with your own COMMAND and WHY\n");
+    }
+    for (what, command) in recipes {
+        _ = writeln!(text, "  {what:<20} {}", printer.command(&command));
     }
     text
+}
+
+/// What can be done about a lock that is held, and the command for each.
+fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
+    let Some(first) = lock.holders.first() else { return Vec::new() };
+    let run = |options: &[&str]| Suggested::new(["run", name]).with(options).running(["COMMAND"]);
+    let mut recipes = Vec::new();
+    if let Some(lease) = &lock.lease {
+        // There is no queue to stand in: who comes is refused until the lease is over.
+        recipes.push(("take it if it is over", run(&["--lease", "10m"])));
+        let next = lease.requestor.as_ref().map_or(lease.priority, |next| next.priority.max(lease.priority));
+        if let Some(higher) = next.checked_add(1) {
+            recipes.push(("take it before", run(&["--lease", "10m", "--priority", &higher.to_string()])));
+        }
+    } else {
+        let kind = kind(lock);
+        let kind: Vec<_> = kind.iter().map(String::as_str).collect();
+        if first.mode == "read" {
+            let shared = [&kind[..], &["--shared"]].concat();
+            recipes.push(("share it", run(&shared)));
+        }
+        recipes.push(("wait in line", run(&kind)));
+        recipes.push(("not for ever", run(&[&kind[..], &["--wait", "5m"]].concat())));
+    }
+    recipes.push(("see it all", Suggested::new(["show", name])));
+    if lock.holders.iter().any(can_be_asked) {
+        let ask = Suggested::new(["revoke", name]).with(["--reason", "WHY", "--wait", "1m"]);
+        recipes.push(("ask for it", ask));
+    }
+    for (at, holder) in lock.holders.iter().take(TOLD).enumerate() {
+        let node = holder.node_path(&lock.path);
+        let which = (lock.holders.len() > 1).then_some(["--node", node.as_str()]).into_iter().flatten();
+        let take = Suggested::new(["break", name]).with(["--reason", "WHY"]).with(which);
+        recipes.push((if at == 0 { "take it away" } else { "and from the next" }, take));
+    }
+    recipes
+}
+
+/// The options with which a command stands in the same queue.
+fn kind(lock: &LockInfo) -> Vec<String> {
+    let all = || lock.holders.iter().chain(&lock.waiters);
+    if let Some(permits) = lock.permits {
+        return vec!["--permits".to_owned(), permits.to_string()];
+    }
+    if let Some(class) = all().find_map(|contender| contender.class) {
+        return vec!["--class".to_owned(), class.to_string()];
+    }
+    let names: Vec<_> = all().map(|contender| contender.node.clone()).collect();
+    let format = DialectArg::value_variants().iter().find(|format| Dialect::from(**format) == Dialect::of(&names));
+    match format {
+        None | Some(DialectArg::Curator) => Vec::new(),
+        Some(format) => {
+            let name = format.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
+            vec!["--dialect".to_owned(), name]
+        }
+    }
+}
+
+/// Whether a request to release would be understood: not every client's nodes have room for one.
+fn can_be_asked(holder: &ContenderInfo) -> bool {
+    let understood = || Dialect::of(std::slice::from_ref(&holder.node)).revocation_word().is_some();
+    !holder.vanished && (holder.mode == "lease" || holder.owner.is_some() || understood())
 }
 
 /// `build@ci-7 (pid 4711) since 10:42:03, 12m ago (nightly index)`

@@ -120,7 +120,7 @@ fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
         &format!("(pid {pid}) since "),
         " ago (nightly index)",
         "which runs sh\n",
-        "11 in line; who comes now stands behind them",
+        "11 in line; who comes now has 12 ahead",
         "\n  10. ",
         "(number 10.)",
         "and 1 more: lockkeeper show nightly",

@@ -66,7 +66,7 @@ fn a_command_that_never_gets_its_lock_is_kept_once() {
     assert_eq!(mode & 0o777, 0o600);
     let shown = home.output(&["dlq", "show", &id(letter)[..8]]);
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("Bulk Propagation") && shown.contains("-- sh -c touch ran"), "{shown}");
+    assert!(shown.contains("Bulk Propagation") && shown.contains("-- sh -c 'touch ran'"), "{shown}");
     let listed = String::from_utf8(home.output(&["dlq", "list"]).stdout).unwrap();
     assert!(listed.contains("waiting  /locks/a  2 attempts"), "{listed}");
     let_go(holder);

@@ -93,17 +93,22 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     let (code, line) = failure(&anew.output(&["epoch"]));
     assert_eq!(code, Some(69), "{line}");
     assert!(run(&anew) <= tokens[2]);
-    let output = anew.output(&["epoch", "--above", &tokens[2].to_string()]);
+    // It is never lowered again, so it asks; here is no terminal to ask on.
+    let (code, line) = failure(&anew.output(&["epoch", "--above", &tokens[2].to_string()]));
+    assert!(code == Some(64) && line.contains("there is no terminal to ask on"), "{line}");
+    let told: serde_json::Value = serde_json::from_slice(&anew.output(&["epoch", "--json"]).stdout).unwrap();
+    assert_eq!(told["epoch"], 0);
+    let output = anew.output(&["epoch", "--yes", "--above", &tokens[2].to_string()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text, format!("token epoch 1: tokens are above {}\n", 1_i64 << 48));
     let first = run(&anew);
     assert!(first > tokens[2] && first > 1 << 48);
     // Once more above what it gave out itself; and never down.
-    assert!(anew.output(&["epoch", "--above", &first.to_string()]).status.success());
-    assert!(anew.output(&["epoch", "--above", "1"]).status.success());
+    assert!(anew.output(&["epoch", "--yes", "--above", &first.to_string()]).status.success());
+    assert!(anew.output(&["epoch", "--yes", "--above", "1"]).status.success());
     let output = anew.output(&["epoch", "--json"]);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&told["epoch"], &told["above"]), (&2.into(), &(2_i64 << 48).into()));
     until("it is granted above", || run(&anew) > 2 << 48);
-    assert_eq!(failure(&anew.output(&["epoch", "--above", "9223372036854775807"])).0, Some(64));
+    assert_eq!(failure(&anew.output(&["epoch", "--yes", "--above", "9223372036854775807"])).0, Some(64));
 }

@@ -20,13 +20,22 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 /// A user with a state directory and nothing else. Its server ends with it.
 pub(crate) struct Home {
     dir: TempDir,
+    /// The name of the state directory.
+    state: &'static str,
     servers: Option<String>,
 }
 
 impl Home {
     pub(crate) fn new() -> Self {
         HEED.call_once(heed_signals);
-        Home { dir: tempfile::tempdir().unwrap(), servers: None }
+        Home { dir: tempfile::tempdir().unwrap(), state: "state", servers: None }
+    }
+
+    /// One whose state directory has this name.
+    pub(crate) fn with_state(name: &'static str) -> Self {
+        let mut home = Home::new();
+        home.state = name;
+        home
     }
 
     /// One that uses these servers.
@@ -37,7 +46,7 @@ impl Home {
     }
 
     pub(crate) fn state(&self) -> PathBuf {
-        self.dir.path().join("state")
+        self.dir.path().join(self.state)
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod advice;
 mod breaking;
 mod config;
 mod deciding;
@@ -10,6 +11,7 @@ mod errors;
 mod fencing;
 mod harness;
 mod healthy;
+mod help;
 mod input;
 #[cfg(all(feature = "kafka", feature = "real-servers"))]
 mod kafka;

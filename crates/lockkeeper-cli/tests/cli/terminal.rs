@@ -316,3 +316,19 @@ fn break_shows_whom_and_asks() {
     assert_eq!(screen.end().code(), Some(0));
     assert_eq!(holder.wait().code(), Some(76));
 }
+
+/// The epoch is never lowered again: the person at the terminal sees what becomes of it first.
+#[test]
+fn epoch_asks_before_it_is_raised() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    for (answer, code, epoch) in [(&b"n\n"[..], 1, "token epoch 0"), (b"yes\n", 0, "token epoch 1")] {
+        let mut screen = Screen::start(&home, BINARY, &["epoch", "--above", "7"]);
+        screen.expect("the token epoch is 0; after this it is 1");
+        screen.expect("Raise it? [y/N] ");
+        screen.press(answer);
+        assert_eq!(screen.end().code(), Some(code));
+        let told = String::from_utf8(home.output(&["epoch"]).stdout).unwrap();
+        assert!(told.starts_with(epoch), "{told}");
+    }
+}

@@ -78,7 +78,7 @@ fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let output = home.output(&["run", "a", "--try", "--", "touch", "ran"]);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("lockkeeper revoke /locks/a\n"), "the way out is told");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("lockkeeper revoke /locks/a --"), "the way out is told");
     let taken = |args: &[&str]| failure(&home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat()));
     let (code, line) = taken(&["--try"]);
     assert_eq!(code, Some(75));
@@ -129,4 +129,37 @@ fn an_uncontended_run_says_nothing() {
     let home = Home::new();
     let output = home.output(&["run", "a", "--", "sleep", "0.5"]);
     assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
+}
+
+/// "Ahead" counts the contenders in front, those that hold the lock included, wherever it is told.
+#[test]
+fn ahead_is_counted_the_same_everywhere() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut next = home.spawn("a", &[], "true");
+    until("it waits", || home.count("a") == (1, 1));
+    let mut told = home.spawn("a", &["--json"], "true");
+    let mut line = String::new();
+    told.stderr.read_line(&mut line).unwrap();
+    let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&event["event"], &event["ahead"]), (&"waiting".into(), &2.into()), "{event}");
+    assert!(event["message"].as_str().unwrap().ends_with(", 2 ahead"), "{event}");
+    let lock = home.show("a");
+    let ahead: Vec<_> = lock["waiters"].as_array().unwrap().iter().map(|waiter| &waiter["ahead"]).collect();
+    assert_eq!(ahead, [&serde_json::json!(1), &serde_json::json!(2)]);
+    assert_eq!((&event["lock"]["waiters"][1]["ahead"], lock["holders"][0].get("ahead")), (&2.into(), None));
+    let text = |verb: &str| String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+    let shown = text("show");
+    assert!(shown.contains("    ahead    1\n") && shown.contains("    ahead    2\n"), "{shown}");
+    let why = text("why");
+    assert!(why.contains("2 in line; who comes now has 3 ahead") && why.contains(", 2 ahead\n"), "{why}");
+    for give_up in [&["--try"][..], &["--wait", "300ms"]] {
+        let output = home.output(&[&["run", "a"], give_up, &["--", "true"]].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        let failure = text.lines().rfind(|line| without_time(line).starts_with("lockkeeper: ")).unwrap();
+        assert!(failure.ends_with(", 3 ahead") && !failure.contains("waiting for"), "{text}");
+    }
+    holder.close_stdin();
+    assert!(holder.wait().success() && next.wait().success() && told.wait().success());
 }

@@ -15,6 +15,13 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_NODE",
 ];
 
+/// The names of all variables that mean something to Lockkeeper: those of the settings, those that it reads besides, and those
+/// that it sets for a command under a lock. Whoever finds another one that begins with `LOCKKEEPER_` has found a mistake, or
+/// somebody else's variable.
+pub fn known_variables() -> Vec<String> {
+    Key::ALL.iter().map(|key| key.variable()).chain(OTHERS.iter().map(|name| (*name).to_owned())).collect()
+}
+
 /// Takes in variables. One that is set to nothing counts as not set; one that is misspelt is told.
 pub(super) fn read(variables: Vec<(String, String)>, layers: &mut Layers) {
     for (name, text) in variables.into_iter().filter(|(name, text)| name.starts_with("LOCKKEEPER_") && !text.is_empty())

@@ -1,0 +1,215 @@
+//! Commands of ours that are printed for a person to run.
+//!
+//! Each can be pasted into a POSIX shell, on any terminal of this user, and reaches the locks that this process reached. So a
+//! printed command repeats the options that say where the locks are, also where a variable said it: another terminal may lack
+//! the variable. Files in the usual places are not repeated: every command of this user reads them.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
+
+use crate::args::ConnectArgs;
+use crate::output::is_active;
+
+const SERVERS: &str = "--servers";
+
+const STATE_DIR: &str = "--state-dir";
+
+/// An option that says where the locks are, and its value.
+pub(crate) type PlaceOption = (&'static str, OsString);
+
+/// The words of one of our commands, without the options of the place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Suggested {
+    words: Vec<OsString>,
+    /// What stands behind `--`.
+    command: Vec<OsString>,
+    at: At,
+}
+
+/// Where the command's locks are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum At {
+    /// Where this process's are.
+    Here,
+    /// On these servers, reached in the same way.
+    Servers(OsString),
+    /// It has none, or its words say where.
+    Nowhere,
+}
+
+impl Suggested {
+    /// A verb and its words. A path is given as such: a name may begin with a dash.
+    pub(crate) fn new<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Self {
+        Suggested { words: words.into_iter().map(Into::into).collect(), command: Vec::new(), at: At::Here }
+    }
+
+    /// With more words.
+    #[must_use]
+    pub(crate) fn with<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+        self.words.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    /// With the command that it runs.
+    #[must_use]
+    pub(crate) fn running<W: Into<OsString>>(mut self, command: impl IntoIterator<Item = W>) -> Self {
+        self.command.extend(command.into_iter().map(Into::into));
+        self
+    }
+
+    /// For locks on other servers.
+    #[must_use]
+    pub(crate) fn at(mut self, servers: impl Into<OsString>) -> Self {
+        self.at = At::Servers(servers.into());
+        self
+    }
+
+    /// For no place, or for one that its words name.
+    #[must_use]
+    pub(crate) fn elsewhere(mut self) -> Self {
+        self.at = At::Nowhere;
+        self
+    }
+
+    /// As it is printed, with these options of the place.
+    pub(crate) fn text(&self, place: &[PlaceOption]) -> String {
+        let mut words = vec!["lockkeeper".to_owned()];
+        words.extend(self.words.iter().map(|word| quoted(word)));
+        for (flag, value) in place {
+            let kept = match &self.at {
+                At::Here => true,
+                At::Servers(_) => !matches!(*flag, SERVERS | STATE_DIR),
+                At::Nowhere => false,
+            };
+            if kept {
+                words.extend([(*flag).to_owned(), quoted(value)]);
+            }
+        }
+        if let At::Servers(servers) = &self.at {
+            words.extend([SERVERS.to_owned(), quoted(servers)]);
+        }
+        if !self.command.is_empty() {
+            words.push("--".to_owned());
+            words.extend(self.command.iter().map(|word| quoted(word)));
+        }
+        words.join(" ")
+    }
+}
+
+/// The options that say where the locks are, as they were typed or as variables say it. Paths are absolute: another terminal is in
+/// another directory.
+pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PlaceOption> {
+    let mut options = Vec::new();
+    let mut add = |flag, value| options.push((flag, value));
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let ConnectArgs { servers, state_dir, config, properties, tls_ca, tls_cert, tls_key, .. } = typed;
+    if let Some(config) = config.clone().map(OsString::from).or_else(|| set(CONFIG_VARIABLE)) {
+        add("--config", absolute(config));
+    }
+    let given = set(PROPERTIES_VARIABLE).unwrap_or_default();
+    let given = std::env::split_paths(&given).filter(|path| !path.as_os_str().is_empty());
+    for file in given.chain(properties.iter().cloned()) {
+        add("--properties", absolute(file.into()));
+    }
+    if let Some(servers) = servers.clone().map(OsString::from).or_else(|| set(&Key::Servers.variable())) {
+        add(SERVERS, servers);
+    }
+    for (flag, key, file) in [
+        (STATE_DIR, Key::StateDir, state_dir),
+        ("--tls-ca", Key::TlsCa, tls_ca),
+        ("--tls-cert", Key::TlsCert, tls_cert),
+        ("--tls-key", Key::TlsKey, tls_key),
+    ] {
+        if let Some(file) = file.clone().map(OsString::from).or_else(|| set(&key.variable())) {
+            add(flag, absolute(file));
+        }
+    }
+    options
+}
+
+pub(crate) fn absolute(path: OsString) -> OsString {
+    // It fails only where the current directory is gone; then the path is told as it was given.
+    std::path::absolute(Path::new(&path)).map_or(path, OsString::from)
+}
+
+/// One word as a POSIX shell reads it, in characters that are safe to print.
+pub(crate) fn quoted(word: &OsStr) -> String {
+    let plain = word.to_str().filter(|text| !text.contains(is_active));
+    if let Some(quoted) = plain.and_then(|text| shlex::try_quote(text).ok()) {
+        return quoted.into_owned();
+    }
+    // Quotes would hand the byte to the terminal: printf makes it again when the command runs.
+    let mut escaped = String::new();
+    for byte in word.as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b' ' => {
+                escaped.push(char::from(*byte))
+            }
+            other => escaped.push_str(&format!("\\{other:03o}")),
+        }
+    }
+    format!("\"$(printf '{escaped}')\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// What a shell makes of a word.
+    fn read(word: &OsStr) -> OsString {
+        let script = format!("printf %s {}", quoted(word));
+        let output = Command::new("sh").arg("-c").arg(script).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        OsStr::from_bytes(&output.stdout).to_owned()
+    }
+
+    #[test]
+    fn a_shell_reads_every_word_as_it_was() {
+        for word in [
+            "nightly",
+            "/locks/a b",
+            "it's",
+            "\"$HOME\" `id` \\ $(id)",
+            "-x",
+            "--",
+            "a;b|c&d>e<f*g?h[i]j{k}l~m#n!o^p=q%r",
+            "",
+            "näch\u{202e}t",
+            "a\nb\tc\u{1b}[2J'\"%s\\",
+        ] {
+            assert_eq!(read(OsStr::new(word)), word, "{word:?}");
+            assert!(!quoted(OsStr::new(word)).contains(is_active), "{word:?}");
+        }
+        let bytes = OsStr::from_bytes(b"/tmp/\xff\x80x'%");
+        assert_eq!(read(bytes), bytes);
+    }
+
+    #[test]
+    fn the_place_is_what_was_typed_or_what_a_variable_says() {
+        let typed = ConnectArgs { servers: Some("zk1:2181/a b".to_owned()), ..ConnectArgs::default() };
+        let variable = |name: &str| match name {
+            "LOCKKEEPER_SERVERS" => Some("zk9:2181".into()),
+            "LOCKKEEPER_STATE_DIR" => Some("/var/a b".into()),
+            "LOCKKEEPER_PROPERTIES" => Some("/a.properties:/b.properties".into()),
+            "LOCKKEEPER_CONFIG" => Some("".into()),
+            _ => None,
+        };
+        let place = place(&typed, variable);
+        let command = Suggested::new(["run", "/locks/a"]).running(["echo", "a b"]);
+        assert_eq!(
+            command.text(&place),
+            "lockkeeper run /locks/a --properties /a.properties --properties /b.properties --servers 'zk1:2181/a b' \
+             --state-dir '/var/a b' -- echo 'a b'"
+        );
+        assert_eq!(command.clone().elsewhere().text(&place), "lockkeeper run /locks/a -- echo 'a b'");
+        assert_eq!(
+            Suggested::new(["epoch", "--above", "7"]).at("zk2:2181").text(&place),
+            "lockkeeper epoch --above 7 --properties /a.properties --properties /b.properties --servers zk2:2181"
+        );
+    }
+}

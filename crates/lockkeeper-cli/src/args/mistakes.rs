@@ -1,0 +1,125 @@
+//! Mistakes of a command line, in one line each, with what to type instead.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::{Args, ConnectArgs, before_command};
+use crate::advice::{self, Suggested};
+use crate::exit::{Code, Failure};
+
+/// From here on two options are probably not the same, misspelt.
+const LETTERS: usize = 2;
+
+/// A parser's many lines as one, and what to do about it.
+pub(super) fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
+    let root = Args::command();
+    let (command, verbs) = command_of(&root, words);
+    let help = |failure: Failure| {
+        let help = verbs.iter().copied().chain(["--help"]);
+        failure.advise("see all options", Suggested::new(help).elsewhere())
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let all = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
+            let all: Vec<_> = all.map(clap::Command::get_name).collect();
+            return help(Failure::new(Code::Usage, format!("what to do is missing: {}", all.join(", "))));
+        }
+        ErrorKind::InvalidSubcommand if verbs.is_empty() => {
+            if let Some(failure) = instead(words) {
+                return failure;
+            }
+        }
+        _ => {}
+    }
+    let text = error.to_string();
+    let mut paragraphs = text.split("\n\n");
+    let first = paragraphs.next().unwrap_or(&text);
+    let message = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ").map(str::to_owned));
+    let failure = Failure::new(Code::Usage, message);
+    let separated = words.iter().any(|word| word == "--");
+    let unknown = || match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(typed)) if error.kind() == ErrorKind::UnknownArgument => nearest(command, typed),
+        _ => None,
+    };
+    help(match (error.kind(), tip, unknown()) {
+        (_, _, Some(meant)) => failure.hint(format!("did you mean --{meant}?")),
+        (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
+            failure.hint("write -- before the command: lockkeeper run NAME -- COMMAND")
+        }
+        (_, Some(tip), None) => failure.hint(tip.split_whitespace().collect::<Vec<_>>().join(" ")),
+        (_, None, None) => failure,
+    })
+}
+
+/// The command that was meant, as far as it is known, and the verbs that lead to it.
+fn command_of<'a>(root: &'a clap::Command, words: &'a [OsString]) -> (&'a clap::Command, Vec<&'a str>) {
+    let (mut command, mut verbs) = (root, Vec::new());
+    for word in words {
+        let Some(verb) = word.to_str().and_then(|word| command.find_subcommand(word)) else { break };
+        verbs.push(verb.get_name());
+        command = verb;
+    }
+    (command, verbs)
+}
+
+/// The option that was probably meant. The parser's own measure sees no likeness in two letters that changed places.
+fn nearest<'a>(command: &'a clap::Command, typed: &str) -> Option<&'a str> {
+    let typed = typed.strip_prefix("--")?.split('=').next()?;
+    let options = command.get_arguments().filter_map(clap::Arg::get_long);
+    let (distance, option) = options.map(|option| (strsim::osa_distance(typed, option), option)).min()?;
+    (distance <= LETTERS && distance < typed.chars().count()).then_some(option)
+}
+
+/// What other programs call what lockkeeper calls otherwise, and a verb that was left out.
+fn instead(words: &[OsString]) -> Option<Failure> {
+    let (typed, rest) = words.split_first()?;
+    let typed = typed.to_str()?;
+    let (options, command) = match rest.iter().position(|word| word == "--") {
+        Some(at) => (&rest[..at], &rest[at + 1..]),
+        None => (rest, &[][..]),
+    };
+    let named = options.first().is_some_and(|word| !word.to_string_lossy().starts_with('-'));
+    let name = (!named).then(|| OsString::from("NAME"));
+    // What variables say of the place, unless it was typed.
+    let place = advice::place(&ConnectArgs::default(), |name| std::env::var_os(name));
+    let place = place.into_iter().filter(|(flag, _)| !before_command(words).iter().any(|word| word == flag));
+    let place: Vec<_> = place.flat_map(|(flag, value)| [flag.into(), value]).collect();
+    let about = |verb: &str, name: Option<&OsString>| {
+        let words = std::iter::once(OsStr::new(verb)).chain(name.map(OsString::as_os_str));
+        Suggested::new(words).with(options).with(&place).elsewhere()
+    };
+    let run = |suggested: Suggested| match command {
+        [] => suggested.running(["COMMAND"]),
+        command => suggested.running(command),
+    };
+    let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
+    Some(match typed {
+        "lock" | "acquire" | "hold" | "take" | "exec" => {
+            failure.advise("run a command under the lock", run(about("run", name.as_ref())))
+        }
+        "unlock" | "release" | "free" => failure
+            .hint("a lock is released when the command under it ends")
+            .advise("ask its holder", about("revoke", name.as_ref()))
+            .advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"])),
+        "kill" | "steal" | "force" => {
+            failure.advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"]))
+        }
+        "status" | "info" if named => failure.advise("see who holds it and who waits", about("show", None)),
+        "status" | "info" | "locks" => failure.advise("see which locks there are", about("list", None)),
+        "history" | "log" => failure
+            .advise("see what was broken, by whom and why", about("list", None).with(["--broken"]))
+            .advise("see what was decided about leased locks", about("requests", None).with(["--decided"])),
+        "start" | "server" => failure.advise("serve ZooKeeper clients of this machine", about("serve", None)),
+        // A name where the verb was left out.
+        _ if !command.is_empty() => {
+            let words = [&[OsString::from("run")], before_command(words)].concat();
+            let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
+            failure.advise("run a command under that lock", run(Suggested::new(words).with(&place).elsewhere()))
+        }
+        _ => return None,
+    })
+}

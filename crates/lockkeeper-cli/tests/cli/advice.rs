@@ -1,0 +1,364 @@
+//! Commands that are printed for a person to run: each is pasted into a shell on another terminal, and does what it says.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{BINARY, Home, Running, Served, until};
+
+/// A name with everything that a shell would act upon.
+const ODD: &str = "it's a \"$HOME\" `id`; # & name";
+
+/// Where a state directory is that a shell would take for something else.
+const ODD_DIR: &str = "a state's $(dir)";
+
+/// A printed command, pasted into a terminal that knows nothing: no variable of ours, another directory.
+fn paste(command: &str) -> Command {
+    let mut shell = Command::new("sh");
+    let path = format!("{}:{}", Path::new(BINARY).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    shell.arg("-c").arg(command).env_clear().env("PATH", path).env("HOME", "/nonexistent").current_dir("/");
+    shell
+}
+
+fn pasted(command: &str) -> Output {
+    paste(command).stdin(Stdio::null()).output().unwrap()
+}
+
+/// What it printed on standard output; it has succeeded.
+fn told(command: &str) -> String {
+    let output = pasted(command);
+    assert!(output.status.success(), "{command}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The printed commands in a text: what each does, and the command, which ends its line.
+fn commands(text: &str) -> Vec<(String, String)> {
+    let commands = text.lines().filter_map(|line| {
+        let at = line.find(" lockkeeper ")?;
+        let what = line[..at].trim().trim_start_matches("hint: ").trim_end_matches(':');
+        Some((what.to_owned(), line[at + 1..].to_owned()))
+    });
+    commands.filter(|(what, _)| !what.is_empty()).collect()
+}
+
+/// The one that does this.
+fn that<'a>(commands: &'a [(String, String)], does: &str) -> &'a str {
+    let found = commands.iter().find(|(what, _)| what == does);
+    found.map(|(_, command)| command.as_str()).unwrap_or_else(|| panic!("no command {does:?} in {commands:?}"))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// How commands of one place are started.
+struct Site<'a> {
+    home: &'a Home,
+    /// Options behind every verb.
+    options: Vec<String>,
+    /// Variables of the terminal.
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Site<'_> {
+    fn command(&self, verb: &str, words: &[&str]) -> Command {
+        let options: Vec<_> = self.options.iter().map(String::as_str).collect();
+        let mut command = self.home.command(&[&[verb], &options[..], words].concat());
+        command.env_remove("LOCKKEEPER_STATE_DIR").envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn output(&self, verb: &str, words: &[&str]) -> Output {
+        self.command(verb, words).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// A command that holds the lock until it is told to end, or its standard input ends.
+    fn hold(&self, name: &str, options: &[&str]) -> Running {
+        let words = [&[name], options, &["--", "sh", "-c", "echo up; cat"]].concat();
+        let mut holder = Running::start(&mut self.command("run", &words));
+        assert_eq!(holder.line(), "up");
+        holder
+    }
+
+    fn wait_behind(&self, name: &str, options: &[&str]) -> Running {
+        let words = [&[name], options, &["--", "sh", "-c", "echo in; cat"]].concat();
+        Running::start(&mut self.command("run", &words))
+    }
+
+    fn why(&self, name: &str) -> Vec<(String, String)> {
+        let output = self.output("why", &["--", name]);
+        assert!(output.status.success(), "{output:?}");
+        commands(&String::from_utf8(output.stdout).unwrap())
+    }
+
+    fn shown(&self, name: &str) -> Value {
+        let output = self.output("show", &["--json", "--", name]);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    }
+
+    fn waiters(&self, name: &str) -> usize {
+        self.shown(name)["waiters"].as_array().unwrap().len()
+    }
+}
+
+/// The two commands of "taken", for this holder: one shows it, the other makes it end.
+fn show_and_ask(hints: &[(String, String)], mut holder: Running) {
+    let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
+    let seen = told(that(hints, "see who is in the way"));
+    assert!(seen.contains(&pid), "{seen}");
+    told(that(hints, "ask for it"));
+    let (code, text) = holder.end();
+    assert!(text.contains("asks for "), "{code:?} {text}");
+}
+
+/// However the place was said, the printed commands are for the same locks.
+#[test]
+fn printed_commands_are_for_the_same_place() {
+    let home = Home::with_state(ODD_DIR);
+    let served = Served::start(&home);
+    let in_chroot = format!("{}/a b", served.address);
+    // The chroot is made by whoever comes first, where it is made at all.
+    let mut made = home.command(&["run", "first", "--servers", &in_chroot, "--", "true"]);
+    made.output().unwrap();
+    std::fs::write(home.file("own.toml"), format!("servers = {:?}\n", served.address)).unwrap();
+    std::fs::write(home.file("app's.properties"), format!("zookeeper.servers={}\n", served.address)).unwrap();
+    let state = home.state().to_str().unwrap().to_owned();
+    let options = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let mut sites = vec![
+        (options(&["--state-dir", &state]), vec![]),
+        // Relative to a directory that another terminal is not in.
+        (options(&["--state-dir", ODD_DIR]), vec![]),
+        (vec![], vec![("LOCKKEEPER_STATE_DIR", state.clone())]),
+        (options(&["--servers", &served.address]), vec![]),
+        (vec![], vec![("LOCKKEEPER_SERVERS", served.address.clone())]),
+        (options(&["--config", "own.toml"]), vec![]),
+        (vec![], vec![("LOCKKEEPER_CONFIG", "own.toml".to_owned())]),
+        (options(&["--properties", "app's.properties"]), vec![]),
+        (vec![], vec![("LOCKKEEPER_PROPERTIES", "app's.properties".to_owned())]),
+    ];
+    // Where a chroot may have such a name.
+    if home.command(&["show", "first", "--servers", &in_chroot]).output().unwrap().status.success() {
+        sites.push((options(&["--servers", &in_chroot]), vec![]));
+    }
+    for (options, variables) in sites {
+        let site = Site { home: &home, options, variables };
+        let holder = site.hold(ODD, &[]);
+        let output = site.output("run", &[ODD, "--try", "--", "true"]);
+        assert_eq!(output.status.code(), Some(75), "{output:?}");
+        show_and_ask(&commands(&stderr(&output)), holder);
+        assert_eq!(site.shown(ODD)["holders"], serde_json::json!([]));
+    }
+}
+
+/// Whatever its name is.
+#[test]
+fn printed_commands_name_the_same_lock() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    for name in ["nightly", "a b", "it's", "$HOME", "/locks/-x", "a;b|c", "näch\u{202e}t", "\"", "\\", "!x!", "~", "*"]
+    {
+        let holder = site.hold(name, &[]);
+        let timed_out = site.output("run", &[name, "--wait", "300ms", "--", "true"]);
+        assert_eq!(timed_out.status.code(), Some(75), "{timed_out:?}");
+        show_and_ask(&commands(&stderr(&timed_out)), holder);
+    }
+    // A name that would be an option is told as a path.
+    let mut holder = site.hold("/locks/-x", &[]);
+    assert!(told(that(&site.why("-x"), "see it all")).contains("held by "));
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// Every recipe of `why`, for a lock of every kind that is held: what takes part in the queue waits and runs, what asks makes the
+/// holder end, what takes away stops it.
+#[test]
+fn every_recipe_of_why_does_what_it_says() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let kinds: [&[&str]; 10] = [
+        &[],
+        &["--exclusive"],
+        &["--shared"],
+        &["--permits", "2"],
+        &["--foreground"],
+        &["--background"],
+        &["--class", "K"],
+        &["--dialect", "recipe"],
+        &["--dialect", "kazoo"],
+        &["--dialect", "kazoo", "--shared"],
+    ];
+    for kind in kinds {
+        let name = format!("{ODD} {}", kind.join(" "));
+        // As many as can hold it at once and say so.
+        let holders = if matches!(kind.first(), Some(&"--permits")) { 2 } else { 1 };
+        let start = || -> Vec<Running> { (0..holders).map(|_| site.hold(&name, kind)).collect() };
+        let mut held = start();
+        let recipes = site.why(&name);
+        let pid = format!("(pid {})", held[0].pid().as_raw_nonzero());
+        assert!(told(that(&recipes, "see it all")).contains(&pid), "{kind:?}");
+        let ran = |what: &str| paste(&that(&recipes, what).replace(" COMMAND", " echo ran"));
+        if kind.contains(&"--shared") {
+            let shared = ran("share it").output().unwrap();
+            assert_eq!(shared.stdout, b"ran\n", "{kind:?}: {shared:?}");
+        }
+        let mut waiting: Vec<Running> = Vec::new();
+        for what in ["wait in line", "not for ever"] {
+            waiting.push(Running::start(&mut ran(what)));
+            until(what, || site.waiters(&name) == waiting.len());
+        }
+        told(that(&recipes, "ask for it"));
+        for waiting in &mut waiting {
+            assert_eq!(waiting.line(), "ran", "{kind:?}");
+            assert!(waiting.wait().success());
+        }
+        for holder in &mut held {
+            assert!(holder.end().1.contains("asks for "), "{kind:?}");
+        }
+        let mut held = start();
+        let recipes = site.why(&name);
+        let takes = recipes.iter().filter(|(_, command)| command.starts_with("lockkeeper break "));
+        let takes: Vec<_> = takes.map(|(_, command)| command).collect();
+        assert_eq!(takes.len(), holders, "{recipes:?}");
+        // It asks on its terminal first, and there is none here.
+        assert_eq!(pasted(takes[0]).status.code(), Some(64));
+        for take in takes {
+            told(&format!("{take} --yes"));
+        }
+        for holder in &mut held {
+            let (code, text) = holder.end();
+            assert_eq!(code, Some(76), "{kind:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn every_recipe_of_why_does_what_it_says_for_a_lease() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let lease = ["--lease", "10m", "--priority", "3", "--cleanup", "5s"];
+    let mut holder = site.hold(ODD, &lease);
+    let recipes = site.why(ODD);
+    let run = |what: &str| that(&recipes, what).replace(" COMMAND", " echo ran");
+    assert!(told(that(&recipes, "see it all")).contains("with priority 3"));
+    // It is not over.
+    let refused = pasted(&run("take it if it is over"));
+    assert_eq!(refused.status.code(), Some(75), "{refused:?}");
+    assert!(told(that(&commands(&stderr(&refused)), "see who is in the way")).contains("is held by"));
+    told(that(&recipes, "ask for it"));
+    assert!(holder.end().1.contains("asks for "));
+    assert_eq!(told(&run("take it if it is over")), "ran\n");
+    let mut holder = site.hold(ODD, &lease);
+    assert_eq!(told(&run("take it before")), "ran\n");
+    assert_eq!(holder.end().0, Some(79));
+    let mut holder = site.hold(ODD, &lease);
+    told(&format!("{} --yes", that(&site.why(ODD), "take it away")));
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(76), "{text}");
+}
+
+/// What a failure advises, in each situation that has advice.
+#[test]
+fn what_a_failure_advises_can_be_run() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let advice = |verb: &str, words: &[&str]| {
+        let output = site.output(verb, words);
+        assert!(!output.status.success(), "{output:?}");
+        commands(&stderr(&output))
+    };
+    let mut holder = site.hold(ODD, &[]);
+    let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
+    let shows = |advice: &[(String, String)]| told(that(advice, "see who holds it and who waits")).contains(&pid);
+    assert!(shows(&advice("run", &[ODD, "--class", "K", "--", "true"])), "of another kind");
+    assert!(shows(&advice("break", &[ODD, "-r", "x", "-y", "--node", "no-node"])), "no contender");
+    assert!(told(that(&advice("show", &["nowhere"]), "see which locks there are")).contains(&pid));
+    assert!(told(that(&advice("show", &["--bogus"]), "see all options")).contains("Usage:"));
+    // One that was broken while it waited.
+    let mut waiter = site.wait_behind(ODD, &[]);
+    until("it waits", || site.waiters(ODD) == 1);
+    let node = site.shown(ODD)["waiters"][0]["node"].as_str().unwrap().to_owned();
+    assert!(site.output("break", &[ODD, "-r", "in the way", "-y", "--node", &node]).status.success());
+    let (code, text) = waiter.end();
+    assert_eq!(code, Some(75), "{text}");
+    assert!(told(that(&commands(&text), "see who removed it and why")).contains("in the way"));
+    holder.close_stdin();
+    assert!(holder.wait().success());
+    // Two hold it.
+    let mut held: Vec<_> = (0..2).map(|_| site.hold("shared", &["--shared"])).collect();
+    let nodes = told(that(&advice("break", &["shared", "-r", "x", "-y"]), "see their nodes"));
+    for holder in site.shown("shared")["holders"].as_array().unwrap() {
+        assert!(nodes.contains(holder["node"].as_str().unwrap()), "{nodes}");
+    }
+    for holder in &mut held {
+        holder.close_stdin();
+        assert!(holder.wait().success());
+    }
+    // Leases: nothing counted, nothing to decide.
+    let count = advice("stats", &["counted"]);
+    assert_eq!(told(&that(&count, "a command counts with --stats").replace(" COMMAND", " echo ran")), "ran\n");
+    assert!(site.output("stats", &["counted"]).status.success());
+    told(that(&advice("approve", &["counted", "-r", "x"]), "see what is to be decided"));
+    // Settings that cannot be read.
+    std::fs::write(home.file("bad.toml"), "severs = 'x'\n").unwrap();
+    assert!(
+        told(that(&advice("list", &["--config", "bad.toml"]), "see which of several places counts"))
+            .contains("defaults")
+    );
+}
+
+/// Dead letters are found where they were put, from any directory.
+#[test]
+fn what_is_advised_about_a_dead_letter_can_be_run() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let mut holder = site.hold(ODD, &[]);
+    for place in ["file", "file:some letters.jsonl"] {
+        let output =
+            site.output("run", &[ODD, "--try", "--dead-letter", place, "--", "sh", "-c", "echo \"$0\"", "a b"]);
+        assert_eq!(output.status.code(), Some(75), "{output:?}");
+        let replay = commands(&stderr(&output));
+        assert_eq!(pasted(that(&replay, "try it again")).status.code(), Some(75), "it is taken still");
+        let words = ["show", "ffffffff", "--dead-letter", place, "--state-dir", ODD_DIR];
+        let unknown = home.output(&[&["dlq"], &words[..]].concat());
+        let listed = told(that(&commands(&stderr(&unknown)), "see which there are"));
+        assert!(listed.contains("1 attempt until ") && listed.contains("1 failed replay"), "{listed}");
+        assert!(listed.trim_end().ends_with(": sh -c 'echo \"$0\"' 'a b'"), "{listed}");
+        holder.close_stdin();
+        assert!(holder.wait().success());
+        assert_eq!(told(that(&replay, "try it again")), "a b\n");
+        holder = site.hold(ODD, &[]);
+    }
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// The commands by which an operator decides, from the listing.
+#[test]
+fn the_commands_of_a_decision_decide_it() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::new();
+    let site = Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
+    for (what, code) in [("leave it", Some(75)), ("take it away", Some(0))] {
+        let mut owner = site.hold(ODD, &["--lease", "10m", "--cleanup", "200ms"]);
+        owner.signal(rustix::process::Signal::STOP);
+        let wanted = ["--lease", "10m", "--priority", "5", "--ask", "10m"];
+        let words = [&[ODD], &wanted[..], &["--", "true"]].concat();
+        let mut wanting = Running::start(&mut site.command("run", &words));
+        let mut listed = String::new();
+        until("a decision is waited for", || {
+            listed = String::from_utf8(site.output("requests", &[]).stdout).unwrap();
+            !listed.is_empty()
+        });
+        let decide = commands(&listed);
+        told(&that(&decide, what).replace(" WHY", " 'its host is gone'"));
+        let (ended, text) = wanting.end();
+        assert_eq!(ended, code, "{text}");
+        assert!(text.contains("take it away: lockkeeper approve ") && text.contains(" --id "), "{text}");
+        owner.signal(rustix::process::Signal::KILL);
+        owner.wait();
+        // Its lease goes on without it.
+        _ = site.output("break", &[ODD, "-r", "it was killed", "-y"]);
+    }
+}

@@ -1,0 +1,195 @@
+//! What the command tells of itself: help, manual pages, and what to type instead.
+
+use std::path::Path;
+
+use crate::harness::{Home, Served, failure, without_time};
+
+const VERBS: &[&[&str]] = &[
+    &[],
+    &["run"],
+    &["list"],
+    &["show"],
+    &["why"],
+    &["revoke"],
+    &["break"],
+    &["stats"],
+    &["requests"],
+    &["approve"],
+    &["reject"],
+    &["dlq"],
+    &["dlq", "list"],
+    &["dlq", "show"],
+    &["dlq", "replay"],
+    &["dlq", "drop"],
+    &["fence"],
+    &["epoch"],
+    &["copy"],
+    &["config"],
+    &["serve"],
+    &["man"],
+];
+
+fn help(home: &Home, verb: &[&str], option: &str, columns: usize) -> String {
+    let output = home.command(&[verb, &[option]].concat()).env("COLUMNS", columns.to_string()).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn short_help_fits_one_screen_and_all_help_fits_the_terminal() {
+    let home = Home::new();
+    for verb in VERBS {
+        let short = help(&home, verb, "-h", 80);
+        assert!(short.lines().count() <= 40, "{verb:?} has {} lines", short.lines().count());
+        for columns in [80, 100] {
+            for option in ["-h", "--help"] {
+                let text = help(&home, verb, option, columns);
+                let wide = text.lines().find(|line| line.chars().count() > columns);
+                assert_eq!(wide, None, "{verb:?} {option}");
+            }
+        }
+    }
+    assert!(help(&home, &["run"], "-h", 80).contains("lockkeeper run --help"), "the way to all of it is told");
+}
+
+/// An option stands under the heading that says what it is about.
+#[test]
+fn options_stand_under_their_own_headings() {
+    let home = Home::new();
+    let text = help(&home, &["run"], "--help", 100);
+    let mut heading = "";
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if !line.starts_with(' ') && line.ends_with(':') {
+            heading = line;
+        } else if let Some(option) = line.trim_start().split([' ', '=', ',']).find(|word| word.starts_with("--")) {
+            found.push((option, heading));
+        }
+    }
+    for (option, heading) in [
+        ("--try", "Options:"),
+        ("--json", "Options:"),
+        ("--help", "Options:"),
+        ("--shared", "How the lock is held:"),
+        ("--servers", "Where the locks are:"),
+        ("--strict", "Where the locks are:"),
+        ("--lease", "Leased locks, shared with Apache Helix:"),
+        ("--stats", "Leased locks, shared with Apache Helix:"),
+    ] {
+        assert!(found.contains(&(option, heading)), "{option} is not under {heading:?}: {found:?}");
+    }
+    let arguments = text.split("\nArguments:").nth(1).and_then(|rest| rest.split("\n\nOptions:").next()).unwrap();
+    assert!(arguments.contains("<NAME>...") && arguments.contains("<COMMAND>..."), "{arguments}");
+}
+
+/// What people type first exists, or what to type instead is told.
+#[test]
+fn verbs_that_people_type_first_exist_or_are_suggested() {
+    let home = Home::new();
+    let text = |args: &[&str]| {
+        let output = home.output(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(text(&["version"]), text(&["--version"]));
+    assert!(text(&["help"]).contains("Usage: lockkeeper"));
+    assert_eq!(text(&["help", "run"]), text(&["run", "--help"]));
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    for list in ["ls", "ps"] {
+        assert_eq!(text(&[list, "--json"]), "{\"locks\":[]}\n");
+    }
+    let cases: [(&[&str], &str); 13] = [
+        (&["status"], "see which locks there are: lockkeeper list --"),
+        (&["status", "a b"], "see who holds it and who waits: lockkeeper show 'a b' --"),
+        (&["lock", "a"], "run a command under the lock: lockkeeper run a --"),
+        (&["lock"], "run a command under the lock: lockkeeper run NAME --"),
+        (&["acquire", "a", "--try", "--", "echo", "$x"], " -- echo '$x'\n"),
+        (&["unlock", "a"], "ask its holder: lockkeeper revoke a --"),
+        (&["unlock"], "take it from its holder: lockkeeper break NAME --"),
+        (&["release", "a"], "a lock is released when the command under it ends"),
+        (&["history"], " --broken\n"),
+        (&["kill", "a"], " --reason WHY\n"),
+        (&["nightly", "--", "make", "all"], "run a command under that lock: lockkeeper run nightly --"),
+        (&["dlq"], "see all options: lockkeeper dlq --help"),
+        (&["sohw"], "a similar subcommand exists: 'show'"),
+    ];
+    for (args, say) in cases {
+        let output = home.output(args);
+        assert_eq!(failure(&output).0, Some(64), "{args:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(say), "{args:?}: {say:?} is missing in {text}");
+        // The place that the terminal's variables say goes with it.
+        let place = format!("--state-dir {}", home.state().display());
+        assert!(!say.contains(" --\n") || text.contains(&place), "{text}");
+    }
+    let (_, line) = failure(&home.output(&["dlq"]));
+    assert_eq!(line, "what to do is missing: list, show, replay, drop");
+}
+
+#[test]
+fn a_misspelt_option_is_recognised() {
+    let home = Home::new();
+    for (typed, meant) in [("--tyr", "--try"), ("--shred", "--shared"), ("--wiat=5s", "--wait"), ("--jsno", "--json")] {
+        for command in [&["run", "a", typed, "--", "true"][..], &["run", "a", typed, "true"]] {
+            let output = home.output(command);
+            assert_eq!(failure(&output).0, Some(64));
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(text.contains(&format!("did you mean {meant}?")), "{command:?}: {text}");
+        }
+    }
+    let text = String::from_utf8(home.output(&["run", "a", "--colour", "--", "true"]).stderr).unwrap();
+    assert!(!text.contains("did you mean"), "{text}");
+}
+
+#[test]
+fn every_manual_page_is_printed_and_written() {
+    let home = Home::new();
+    let page = |args: &[&str]| String::from_utf8(home.output(&[&["man"], args].concat()).stdout).unwrap();
+    assert!(page(&[]).contains(".TH lockkeeper 1"));
+    assert!(page(&["run"]).contains(".TH lockkeeper-run 1") && page(&["run"]).contains("\\-\\-try"));
+    assert!(page(&["dlq", "replay"]).contains(".TH lockkeeper-dlq-replay 1"));
+    let (code, line) = failure(&home.output(&["man", "frobnicate"]));
+    assert_eq!((code, line.as_str()), (Some(64), "there is no page for \"frobnicate\""));
+    let directory = home.file("share/man1");
+    assert!(home.output(&["man", "--directory", directory.to_str().unwrap()]).status.success());
+    for verb in VERBS {
+        let name = [&["lockkeeper"], *verb].concat().join("-");
+        let file = directory.join(Path::new(&format!("{name}.1")));
+        assert_eq!(crate::harness::text(&file), page(verb), "{name}");
+    }
+}
+
+/// A variable that begins like ours and means nothing is told, with what was probably meant.
+#[test]
+fn an_unknown_variable_is_told() {
+    let home = Home::new();
+    let run = |name: &str, more: &[&str]| {
+        let args = [&["run", "a"], more, &["--", "true"]].concat();
+        home.command(&args).env(name, "5s").output().unwrap()
+    };
+    let output = run("LOCKKEEPER_WAIT", &[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("LOCKKEEPER_WAIT: there is no such variable") && text.contains("write --wait"), "{text}");
+    let (code, line) = failure(&run("LOCKKEEPER_WAIT", &["--strict"]));
+    assert!(code == Some(64) && line.contains("LOCKKEEPER_WAIT"), "{line}");
+    // A command under a lock may run lockkeeper: what it was told by us is known.
+    let output = home.output(&["run", "b", "--", crate::harness::BINARY, "run", "c", "--", "true"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// What a crash costs follows from the timeout that the servers grant.
+#[test]
+fn a_granted_session_timeout_that_differs_is_told() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let run = |timeout: &str| {
+        let args = ["run", "a", "--servers", &served.address, "--session-timeout", timeout, "--", "true"];
+        let output = home.output(&args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = run("500ms");
+    assert_eq!(without_time(&told), "lockkeeper: the servers grant a session timeout of 1s, not 500ms as asked for\n");
+    assert_eq!(run("7s"), "");
+}
