@@ -1,0 +1,697 @@
+//! One session of a ZooKeeper client as a state machine: bytes and time go in; bytes, events and deadlines come out.
+//!
+//! Pure on purpose. There is no socket, clock or task here, so a simulator can cut a connection inside a frame and let an hour pass.
+//! Time is a [`Duration`] since an origin of the driver's choice; it must not go backwards.
+//!
+//! A driver does four things: it opens the transport that [`Session::transport`] wants, passes on the bytes in both directions,
+//! calls [`Session::timeout`] at [`Session::deadline`], and hands out [`Session::poll`]'s events in their order.
+//!
+//! Invariants:
+//! - The session is over only when a server says so, when a server refuses its credentials, or when its owner closes it.
+//! - Requests leave in the order in which they were made, and their replies are told in that order.
+//! - An event is told before the reply to any request that the server answered after it.
+//! - A request that was sent and not answered before its connection ended is told as [`RequestError::ConnectionLoss`]: it may have
+//!   been carried out. A request that was not sent yet waits for the next connection.
+//! - No server is used that has seen less than this session has.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use lockkeeper_wire::jute::Reader;
+use lockkeeper_wire::{
+    AUTH_XID, ConnectRequest, ConnectResponse, EVENT_XID, ErrorCode, EventKind, Malformed, OpCode, PING_XID, Request,
+    Response, SetWatches, frame, request, response,
+};
+
+use crate::watches::{Class, Watches};
+
+/// The number of a request, and of the watch that it may leave. Never used twice in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// What a session is opened with.
+#[derive(Clone)]
+pub struct Config {
+    /// How many servers there are; the machine knows them by their index. At least one.
+    pub servers: usize,
+    /// The session timeout to ask for; the server may grant another.
+    pub session_timeout: Duration,
+    /// What every connection presents before its first request: scheme and credential.
+    pub credentials: Vec<(String, Vec<u8>)>,
+    /// The longest frame to accept, in bytes; a longer one ends the connection.
+    pub max_frame: usize,
+    /// The session to resume, instead of a new one.
+    pub resume: Option<Resume>,
+}
+
+impl Config {
+    /// A new session of this timeout with this many servers.
+    pub fn new(servers: usize, session_timeout: Duration) -> Config {
+        Config { servers, session_timeout, credentials: Vec::new(), max_frame: 64 << 20, resume: None }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
+        f.debug_struct("Config")
+            .field("servers", &self.servers)
+            .field("session_timeout", &self.session_timeout)
+            .field("credentials", &schemes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What it takes to resume a session. Whoever has it can take the session over.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Resume {
+    /// The session's id.
+    pub session: i64,
+    /// Its password.
+    pub password: [u8; 16],
+    /// The newest transaction that it has seen.
+    pub last_zxid: i64,
+}
+
+impl fmt::Debug for Resume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resume").field("session", &format_args!("{:#x}", self.session)).finish_non_exhaustive()
+    }
+}
+
+/// Why a session is over. Final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum End {
+    /// A server said that the session has expired.
+    #[error("the session has expired")]
+    Expired,
+    /// A server refused a credential.
+    #[error("the server refused the credentials")]
+    AuthFailed,
+    /// Its owner closed it.
+    #[error("the session is closed")]
+    Closed,
+}
+
+/// Why a request has no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The server refused it. It was not carried out.
+    #[error("the server answered {0:?}")]
+    Refused(ErrorCode),
+    /// The connection ended before the reply. It may have been carried out.
+    #[error("the connection was lost before the reply")]
+    ConnectionLoss,
+    /// The session was over before the reply.
+    #[error(transparent)]
+    SessionOver(End),
+}
+
+/// What the session has to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A server has accepted the session.
+    Connected {
+        /// Its index.
+        server: usize,
+        /// Whether this connection opened the session; otherwise it resumed it.
+        opened: bool,
+    },
+    /// The connection ended. The session may live on.
+    Disconnected,
+    /// The session is over. Every request has been told; no watch will fire. Nothing follows.
+    Over(End),
+    /// A request has its outcome.
+    Reply {
+        /// Which one.
+        id: RequestId,
+        /// The newest transaction that the server had applied; the last known one where no server replied.
+        zxid: i64,
+        /// The outcome.
+        result: Result<Response, RequestError>,
+    },
+    /// A watch fired.
+    Watch {
+        /// The request that left it.
+        id: RequestId,
+        /// What happened.
+        kind: EventKind,
+        /// Where: for a recursive watch the node itself.
+        path: Arc<str>,
+    },
+}
+
+/// The transport that the session wants now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// Grows with each one, so that a driver sees when the one it has is to be dropped.
+    pub attempt: u64,
+    /// The server's index.
+    pub server: usize,
+}
+
+/// A ping is sent when nothing was sent for this share of the session timeout: 3/20, so that several fit into it.
+const PING: (u32, u32) = (3, 20);
+/// A connection on which nothing was received for this share of the session timeout is given up: 2/5. A ping's reply is due well
+/// before that, and another server is found well before the session could expire.
+const SILENCE: (u32, u32) = (2, 5);
+/// The first attempt at a server may take this share of the session timeout; the share doubles with each round over all servers.
+const ATTEMPT: u32 = 6;
+/// The pause after the first round over all servers that failed; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+fn share(of: Duration, (times, parts): (u32, u32)) -> Duration {
+    of * times / parts
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Waits before the next round over all servers.
+    Pause {
+        until: Duration,
+    },
+    /// Wants a transport, or has sent the connect request and waits for the answer.
+    Connecting {
+        until: Duration,
+    },
+    /// A server has accepted the session.
+    Connected,
+    Over(End),
+}
+
+/// A request that was sent.
+#[derive(Debug)]
+struct Sent {
+    xid: i32,
+    at: Duration,
+    opcode: OpCode,
+    what: Asked,
+}
+
+#[derive(Debug)]
+enum Asked {
+    /// The owner's request, and the watch that it leaves when it is answered.
+    Owners(RequestId, Option<(Arc<str>, Class)>),
+    /// Sets watches again.
+    Watches,
+    /// Takes a watch off; nobody waits for the answer.
+    Unwatch,
+    /// Closes the session.
+    Close,
+}
+
+/// One session.
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    state: State,
+    /// 0 before a server has given it.
+    id: i64,
+    password: [u8; 16],
+    /// As granted, or as asked for before that.
+    timeout: Duration,
+    last_zxid: i64,
+    /// The order in which servers are tried, and the place in it.
+    order: Vec<usize>,
+    at: usize,
+    /// How many rounds over all servers failed since the last success.
+    rounds: u32,
+    attempt: u64,
+    random: fastrand::Rng,
+    received: BytesMut,
+    outgoing: BytesMut,
+    sent: VecDeque<Sent>,
+    /// Requests that wait for a connection.
+    waiting: VecDeque<(RequestId, Request)>,
+    watches: Watches,
+    events: VecDeque<Event>,
+    last_sent: Duration,
+    last_received: Duration,
+    next_xid: i32,
+    next_id: u64,
+    /// When its owner gives up closing it properly.
+    closing: Option<Duration>,
+}
+
+/// What the session needs to know of a request.
+trait Watching {
+    /// Asks for no watch any more.
+    fn forget_watch(&mut self);
+    /// The path and class of the watch that it asks for.
+    fn watch(&self) -> Option<(&str, Class)>;
+}
+
+impl Watching for Request {
+    fn forget_watch(&mut self) {
+        match self {
+            Request::GetData(watched)
+            | Request::Exists(watched)
+            | Request::GetChildren(watched)
+            | Request::GetChildren2(watched) => watched.watch = false,
+            // Answered as every other request, and leaves nothing behind.
+            Request::AddWatch { path, .. } => *self = Request::Sync { path: std::mem::take(path) },
+            _ => {}
+        }
+    }
+
+    fn watch(&self) -> Option<(&str, Class)> {
+        match self {
+            Request::GetData(watched) if watched.watch => Some((&watched.path, Class::Data)),
+            Request::Exists(watched) if watched.watch => Some((&watched.path, Class::Exist)),
+            Request::GetChildren(watched) | Request::GetChildren2(watched) if watched.watch => {
+                Some((&watched.path, Class::Child))
+            }
+            Request::AddWatch { path, recursive } => {
+                Some((path, if *recursive { Class::Recursive } else { Class::Persistent }))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Session {
+    /// A session that wants its first connection. `seed` decides the order of the servers and the jitter of pauses.
+    ///
+    /// # Panics
+    /// If there is no server.
+    pub fn new(config: Config, seed: u64, now: Duration) -> Session {
+        assert!(config.servers > 0, "a session needs a server");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut order: Vec<_> = (0..config.servers).collect();
+        random.shuffle(&mut order);
+        let resume = config.resume.clone();
+        let (id, password, last_zxid) =
+            resume.map_or((0, [0; 16], 0), |resume| (resume.session, resume.password, resume.last_zxid));
+        let mut session = Session {
+            state: State::Pause { until: now },
+            id,
+            password,
+            timeout: config.session_timeout,
+            last_zxid,
+            order,
+            at: 0,
+            rounds: 0,
+            attempt: 0,
+            random,
+            received: BytesMut::new(),
+            outgoing: BytesMut::new(),
+            sent: VecDeque::new(),
+            waiting: VecDeque::new(),
+            watches: Watches::default(),
+            events: VecDeque::new(),
+            last_sent: now,
+            last_received: now,
+            next_xid: 0,
+            next_id: 0,
+            closing: None,
+            config,
+        };
+        session.attempt(now);
+        session
+    }
+
+    /// The session's id; 0 before a server has given it.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The session timeout: as granted, or as asked for before that.
+    pub fn session_timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// What it takes to resume this session elsewhere; `None` before there is one.
+    pub fn resume(&self) -> Option<Resume> {
+        let (session, password, last_zxid) = (self.id, self.password, self.last_zxid);
+        (session != 0).then_some(Resume { session, password, last_zxid })
+    }
+
+    /// How many watches it has.
+    pub fn watches(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Why it is over, if it is.
+    pub fn end(&self) -> Option<End> {
+        match self.state {
+            State::Over(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// The transport that it wants; `None` while it pauses and when it is over. A driver drops any other one.
+    pub fn transport(&self) -> Option<Transport> {
+        match self.state {
+            State::Connecting { .. } | State::Connected => {
+                Some(Transport { attempt: self.attempt, server: self.order[self.at] })
+            }
+            State::Pause { .. } | State::Over(_) => None,
+        }
+    }
+
+    /// The wanted transport is open.
+    pub fn opened(&mut self, now: Duration) {
+        if !matches!(self.state, State::Connecting { .. }) {
+            return;
+        }
+        let connect = ConnectRequest {
+            last_zxid_seen: self.last_zxid,
+            timeout_ms: i32::try_from(self.config.session_timeout.as_millis()).unwrap_or(i32::MAX),
+            session: self.id,
+            password: self.password.to_vec(),
+            has_read_only: true,
+        };
+        request::encode_connect(&mut self.outgoing, &connect);
+        (self.last_sent, self.last_received) = (now, now);
+    }
+
+    /// The wanted transport could not be opened, or has ended.
+    pub fn failed(&mut self, now: Duration) {
+        match self.state {
+            State::Over(_) | State::Pause { .. } => {}
+            State::Connecting { .. } => self.next_server(now),
+            State::Connected => {
+                self.disconnect();
+                self.next_server(now);
+            }
+        }
+    }
+
+    /// Bytes came in over the wanted transport.
+    pub fn received(&mut self, bytes: &[u8], now: Duration) {
+        if !matches!(self.state, State::Connecting { .. } | State::Connected) {
+            return;
+        }
+        self.last_received = now;
+        self.received.extend_from_slice(bytes);
+        while let State::Connecting { .. } | State::Connected = self.state {
+            let mut whole = match frame::first(&self.received, self.config.max_frame) {
+                Ok(None) => return,
+                Ok(Some(payload)) => {
+                    let len = payload.len();
+                    self.received.split_to(4 + len)
+                }
+                Err(Malformed) => return self.failed(now),
+            };
+            whole.advance(4);
+            let taken = match self.state {
+                State::Connecting { .. } => self.accepted(&whole, now),
+                _ => self.frame(&whole, now),
+            };
+            if taken.is_err() {
+                self.failed(now);
+            }
+        }
+    }
+
+    /// The bytes to send over the wanted transport. The driver takes off the front what it has sent.
+    pub fn outgoing(&mut self) -> &mut BytesMut {
+        &mut self.outgoing
+    }
+
+    /// When [`Session::timeout`] is to be called, if nothing happens before.
+    pub fn deadline(&self) -> Option<Duration> {
+        let due = match self.state {
+            State::Over(_) => return None,
+            State::Pause { until } | State::Connecting { until } => until,
+            State::Connected => {
+                let ping = self.last_sent + share(self.timeout, PING);
+                let silence = self.last_received + share(self.timeout, SILENCE);
+                let answer = self.sent.front().map(|oldest| oldest.at + self.timeout);
+                answer.into_iter().fold(ping.min(silence), Duration::min)
+            }
+        };
+        Some(self.closing.map_or(due, |closing| due.min(closing)))
+    }
+
+    /// Time has come to `now`. Calling it early does no harm.
+    pub fn timeout(&mut self, now: Duration) {
+        if self.closing.is_some_and(|closing| now >= closing) {
+            return self.over(End::Closed);
+        }
+        match self.state {
+            State::Over(_) => {}
+            State::Pause { until } if now >= until => self.attempt(now),
+            State::Connecting { until } if now >= until => self.next_server(now),
+            State::Pause { .. } | State::Connecting { .. } => {}
+            State::Connected => {
+                let silent = now >= self.last_received + share(self.timeout, SILENCE);
+                // A server may answer pings and nothing else.
+                let stuck = self.sent.front().is_some_and(|oldest| now >= oldest.at + self.timeout);
+                if silent || stuck {
+                    self.failed(now);
+                } else if now >= self.last_sent + share(self.timeout, PING) {
+                    request::encode(&mut self.outgoing, PING_XID, &Request::Ping);
+                    self.last_sent = now;
+                }
+            }
+        }
+    }
+
+    /// What there is to tell next.
+    pub fn poll(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Makes a request. It is sent at once, or with the next connection; its outcome is an [`Event::Reply`].
+    pub fn request(&mut self, request: Request, now: Duration) -> RequestId {
+        self.next_id += 1;
+        let id = RequestId(self.next_id);
+        match self.state {
+            State::Over(end) => self.reply(id, Err(RequestError::SessionOver(end))),
+            _ if self.closing.is_some() => self.reply(id, Err(RequestError::SessionOver(End::Closed))),
+            State::Connected => self.send(id, &request, now),
+            State::Pause { .. } | State::Connecting { .. } => self.waiting.push_back((id, request)),
+        }
+        id
+    }
+
+    /// Forgets the watch that this request left or will leave. No event of it is told from now on.
+    ///
+    /// A server's watch is taken off, by a request of its own, when this was the last of its kind at the path.
+    pub fn unwatch(&mut self, id: RequestId, now: Duration) {
+        let under_way = self.sent.iter_mut().find_map(|sent| match &mut sent.what {
+            Asked::Owners(asked, watch) if *asked == id => watch.take(),
+            _ => None,
+        });
+        if let Some((_, request)) = self.waiting.iter_mut().find(|(waiting, _)| *waiting == id) {
+            request.forget_watch();
+        }
+        // A one-shot watch that is under way is left to the server: its event will concern nobody.
+        let under_way = under_way.filter(|(path, class)| !class.is_one_shot() && !self.watches.has(path, *class));
+        let Some((path, class)) = self.watches.remove(id).or(under_way) else { return };
+        // Another request under way may leave a watch of this kind at the path, which must stay.
+        let renewed = self.sent.iter().any(|sent| match &sent.what {
+            Asked::Owners(_, Some((other, kind))) => *other == path && kind.kind() == class.kind(),
+            _ => false,
+        });
+        if self.state == State::Connected && !renewed {
+            let request = Request::RemoveWatches { path: path.to_string(), kind: class.kind() };
+            self.push(&request, Asked::Unwatch, now);
+        }
+    }
+
+    /// Closes the session: what was asked for before is carried out, then the server is told. Ends with [`Event::Over`], at the
+    /// latest after the session timeout.
+    pub fn close(&mut self, now: Duration) {
+        if self.closing.is_some() || matches!(self.state, State::Over(_)) {
+            return;
+        }
+        self.closing = Some(now + self.timeout);
+        match self.state {
+            State::Connected => self.push(&Request::CloseSession, Asked::Close, now),
+            // Nobody knows of it.
+            _ if self.id == 0 && self.waiting.is_empty() => self.over(End::Closed),
+            _ => {}
+        }
+    }
+
+    /// Goes on with the next server, after a pause when all have been tried.
+    fn next_server(&mut self, now: Duration) {
+        self.received.clear();
+        self.outgoing.clear();
+        self.at += 1;
+        if self.at < self.order.len() {
+            return self.attempt(now);
+        }
+        self.at = 0;
+        let longest = (FIRST_PAUSE * 2_u32.saturating_pow(self.rounds)).min(LONGEST_PAUSE);
+        self.rounds = self.rounds.saturating_add(1);
+        // Jitter: clients that lost the same server do not come back in the same moment.
+        let pause = longest.mul_f64(0.5 + self.random.f64() / 2.0);
+        self.state = State::Pause { until: now + pause };
+    }
+
+    fn attempt(&mut self, now: Duration) {
+        self.attempt += 1;
+        // A server that is slow because it is busy gets more time in each round.
+        let patience = (self.timeout / ATTEMPT * 2_u32.saturating_pow(self.rounds)).min(self.timeout);
+        self.state = State::Connecting { until: now + patience };
+    }
+
+    /// The connection ended: what was sent on it may or may not have been carried out.
+    fn disconnect(&mut self) {
+        self.events.push_back(Event::Disconnected);
+        self.rounds = 0;
+        for sent in std::mem::take(&mut self.sent) {
+            if let Asked::Owners(id, _) = sent.what {
+                self.reply(id, Err(RequestError::ConnectionLoss));
+            }
+        }
+    }
+
+    /// The answer to the connect request.
+    fn accepted(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
+        let ConnectResponse { timeout_ms, session, password } = response::decode_connect(payload)?;
+        if session == 0 {
+            self.over(End::Expired);
+            return Ok(());
+        }
+        let opened = self.id == 0;
+        (self.id, self.password) = (session, password);
+        self.timeout = Duration::from_millis(u64::try_from(timeout_ms).map_err(|_| Malformed)?);
+        (self.state, self.rounds) = (State::Connected, 0);
+        self.events.push_back(Event::Connected { server: self.order[self.at], opened });
+        for (scheme, credential) in &self.config.credentials {
+            request::encode_auth(&mut self.outgoing, scheme, credential);
+        }
+        for packet in self.watches.set_again(self.last_zxid) {
+            self.set_watches(packet, now);
+        }
+        for (id, request) in std::mem::take(&mut self.waiting) {
+            self.send(id, &request, now);
+        }
+        if self.closing.is_some() {
+            self.push(&Request::CloseSession, Asked::Close, now);
+        }
+        Ok(())
+    }
+
+    fn set_watches(&mut self, packet: SetWatches, now: Duration) {
+        self.push(&Request::SetWatches(packet), Asked::Watches, now);
+    }
+
+    /// Any later frame.
+    fn frame(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
+        let mut reader = Reader::new(payload);
+        let header = response::decode_header(&mut reader)?;
+        match header.xid {
+            EVENT_XID => {
+                let event = response::decode_event(&mut reader)?;
+                if let Some(kind) = event.kind {
+                    self.fire(kind, &event.path);
+                }
+                return Ok(());
+            }
+            PING_XID => return Ok(()),
+            AUTH_XID => {
+                if header.error.is_some() {
+                    self.over(End::AuthFailed);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        let sent = self.sent.pop_front().ok_or(Malformed)?;
+        if sent.xid != header.xid {
+            // Told as lost with the others.
+            self.sent.push_front(sent);
+            return Err(Malformed);
+        }
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        match sent.what {
+            Asked::Owners(id, watch) => {
+                let result = match header.error {
+                    // The session is at another server by now: this connection is of no use.
+                    Some(ErrorCode::SessionMoved) => {
+                        self.reply(id, Err(RequestError::ConnectionLoss));
+                        self.failed(now);
+                        return Ok(());
+                    }
+                    Some(error) => Err(RequestError::Refused(error)),
+                    None => match response::decode(sent.opcode, &mut reader) {
+                        Ok(response) => Ok(response),
+                        Err(Malformed) => {
+                            self.reply(id, Err(RequestError::ConnectionLoss));
+                            return Err(Malformed);
+                        }
+                    },
+                };
+                if let Some((path, class)) = watch.and_then(|watch| Self::left(watch, &result)) {
+                    self.watches.add(&path, class, id);
+                }
+                self.reply(id, result);
+            }
+            // Without its watches this connection is of no use. A server older than 3.6 knows no persistent ones.
+            Asked::Watches if header.error.is_some_and(|error| error != ErrorCode::Unimplemented) => {
+                return Err(Malformed);
+            }
+            Asked::Watches | Asked::Unwatch => {}
+            Asked::Close => self.over(End::Closed),
+        }
+        Ok(())
+    }
+
+    /// The watch that a request with this outcome has left.
+    fn left((path, class): (Arc<str>, Class), result: &Result<Response, RequestError>) -> Option<(Arc<str>, Class)> {
+        match (class, result) {
+            (_, Ok(_)) => Some((path, if class == Class::Exist { Class::Data } else { class })),
+            (Class::Exist, Err(RequestError::Refused(ErrorCode::NoNode))) => Some((path, class)),
+            (_, Err(_)) => None,
+        }
+    }
+
+    fn fire(&mut self, kind: EventKind, path: &str) {
+        let fired = self.watches.fire(kind, path);
+        if fired.is_empty() {
+            return;
+        }
+        let path: Arc<str> = Arc::from(path);
+        self.events.extend(fired.into_iter().map(|id| Event::Watch { id, kind, path: path.clone() }));
+    }
+
+    fn send(&mut self, id: RequestId, request: &Request, now: Duration) {
+        let watch = request.watch().map(|(path, class)| (Arc::from(path), class));
+        self.push(request, Asked::Owners(id, watch), now);
+    }
+
+    /// Sends a request.
+    fn push(&mut self, request: &Request, what: Asked, now: Duration) {
+        self.next_xid = if self.next_xid == i32::MAX { 1 } else { self.next_xid + 1 };
+        let xid = self.next_xid;
+        let Some(opcode) = OpCode::from_i32(request.opcode()) else {
+            if let Asked::Owners(id, _) = what {
+                self.reply(id, Err(RequestError::Refused(ErrorCode::Unimplemented)));
+            }
+            return;
+        };
+        request::encode(&mut self.outgoing, xid, request);
+        self.sent.push_back(Sent { xid, at: now, opcode, what });
+        self.last_sent = now;
+    }
+
+    fn reply(&mut self, id: RequestId, result: Result<Response, RequestError>) {
+        self.events.push_back(Event::Reply { id, zxid: self.last_zxid, result });
+    }
+
+    fn over(&mut self, end: End) {
+        self.state = State::Over(end);
+        for sent in std::mem::take(&mut self.sent) {
+            if let Asked::Owners(id, _) = sent.what {
+                self.reply(id, Err(RequestError::SessionOver(end)));
+            }
+        }
+        for (id, _) in std::mem::take(&mut self.waiting) {
+            self.reply(id, Err(RequestError::SessionOver(end)));
+        }
+        self.watches = Watches::default();
+        self.received = BytesMut::new();
+        self.outgoing = BytesMut::new();
+        self.events.push_back(Event::Over(end));
+    }
+}

@@ -1,0 +1,248 @@
+//! Which watches a session has, and which of them an event concerns.
+//!
+//! A server keeps one watch for each path and kind of a connection, however often it is set; this table keeps the many waiters
+//! behind it. Watches belong to a connection on the server's side, so after a reconnect they are set again from here.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use lockkeeper_wire::{EventKind, SetWatches, WatchKind};
+
+use crate::session::RequestId;
+
+/// How many bytes of paths one `setWatches` packet carries at most. Apache's clients use the same number
+/// (`ClientCnxn.SET_WATCHES_MAX_LENGTH`); a server's default limit for a packet is 1 MiB.
+const PACKET: usize = 128 << 10;
+
+/// What a watch waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// Left by `getData`, and by `exists` of a node that is there.
+    Data,
+    /// Left by `exists` of a node that is not there.
+    Exist,
+    /// Left by `getChildren`.
+    Child,
+    /// Left by `addWatch`: a node and its list of children.
+    Persistent,
+    /// Left by `addWatch`: a node and all below it.
+    Recursive,
+}
+
+impl Class {
+    const ALL: [Class; 5] = [Class::Data, Class::Exist, Class::Child, Class::Persistent, Class::Recursive];
+
+    pub(crate) fn is_one_shot(self) -> bool {
+        matches!(self, Class::Data | Class::Exist | Class::Child)
+    }
+
+    /// What `removeWatches` calls it.
+    pub(crate) fn kind(self) -> WatchKind {
+        match self {
+            Class::Data | Class::Exist => WatchKind::Data,
+            Class::Child => WatchKind::Child,
+            Class::Persistent => WatchKind::Persistent,
+            Class::Recursive => WatchKind::PersistentRecursive,
+        }
+    }
+
+    /// Whether an event of this kind at the watched path fires it.
+    fn fires(self, kind: EventKind) -> bool {
+        match self {
+            Class::Data | Class::Exist | Class::Recursive => kind != EventKind::ChildrenChanged,
+            Class::Child => matches!(kind, EventKind::ChildrenChanged | EventKind::Deleted),
+            Class::Persistent => true,
+        }
+    }
+}
+
+/// The watches of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    by_path: HashMap<Arc<str>, Vec<(Class, RequestId)>>,
+    by_id: HashMap<RequestId, Arc<str>>,
+    recursive: usize,
+}
+
+impl Watches {
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn add(&mut self, path: &Arc<str>, class: Class, id: RequestId) {
+        // One path is shared by both tables and by all who watch it.
+        let path = match self.by_path.entry(path.clone()) {
+            Entry::Occupied(mut known) => {
+                known.get_mut().push((class, id));
+                known.key().clone()
+            }
+            Entry::Vacant(new) => {
+                let path = new.key().clone();
+                // Most paths have one watch; a `Vec` that grows by itself would reserve four.
+                new.insert(Vec::with_capacity(1)).push((class, id));
+                path
+            }
+        };
+        self.recursive += usize::from(class == Class::Recursive);
+        self.by_id.insert(id, path);
+    }
+
+    /// Whether there is a watch of this kind at the path.
+    pub(crate) fn has(&self, path: &str, class: Class) -> bool {
+        self.by_path.get(path).is_some_and(|here| here.iter().any(|(other, _)| other.kind() == class.kind()))
+    }
+
+    /// Takes a watch off. Returns its path and class if no other watch of its kind is left at the path.
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<(Arc<str>, Class)> {
+        let path = self.by_id.remove(&id)?;
+        let here = self.by_path.get_mut(&path)?;
+        let at = here.iter().position(|(_, watch)| *watch == id)?;
+        let (class, _) = here.swap_remove(at);
+        self.recursive -= usize::from(class == Class::Recursive);
+        let last = here.iter().all(|(other, _)| other.kind() != class.kind());
+        if here.is_empty() {
+            self.by_path.remove(&path);
+        }
+        last.then_some((path, class))
+    }
+
+    /// Takes in an event. Returns the watches that it fires; one-shot watches are gone then.
+    pub(crate) fn fire(&mut self, kind: EventKind, path: &str) -> Vec<RequestId> {
+        let mut fired = Vec::new();
+        if let Some(here) = self.by_path.get_mut(path) {
+            here.retain(|(class, id)| {
+                let fires = class.fires(kind);
+                if fires {
+                    fired.push(*id);
+                }
+                let stays = !(fires && class.is_one_shot());
+                if !stays {
+                    self.by_id.remove(id);
+                }
+                stays
+            });
+            if here.is_empty() {
+                self.by_path.remove(path);
+            }
+        }
+        if self.recursive > 0 && kind != EventKind::ChildrenChanged {
+            for above in ancestors(path) {
+                let here = self.by_path.get(above).into_iter().flatten();
+                fired.extend(here.filter(|(class, _)| *class == Class::Recursive).map(|(_, id)| *id));
+            }
+        }
+        fired.sort_unstable();
+        fired
+    }
+
+    /// The packets that set all of them again at a new connection; changes after `zxid` are told as events at once.
+    ///
+    /// Persistent watches go in packets of their own, because a server older than 3.6 refuses those.
+    pub(crate) fn set_again(&self, zxid: i64) -> Vec<SetWatches> {
+        let mut packets = Vec::new();
+        for persistent in [false, true] {
+            let (mut packet, mut bytes) = (SetWatches { relative_zxid: zxid, ..SetWatches::default() }, 0);
+            for (path, here) in &self.by_path {
+                for class in Class::ALL.into_iter().filter(|class| class.is_one_shot() != persistent) {
+                    if here.iter().all(|(other, _)| *other != class) {
+                        continue;
+                    }
+                    if bytes > 0 && bytes + path.len() > PACKET {
+                        packets.push(std::mem::replace(
+                            &mut packet,
+                            SetWatches { relative_zxid: zxid, ..SetWatches::default() },
+                        ));
+                        bytes = 0;
+                    }
+                    bytes += path.len();
+                    let list = match class {
+                        Class::Data => &mut packet.data,
+                        Class::Exist => &mut packet.exist,
+                        Class::Child => &mut packet.child,
+                        Class::Persistent => &mut packet.persistent,
+                        Class::Recursive => &mut packet.recursive,
+                    };
+                    list.push(path.to_string());
+                }
+            }
+            if !packet.is_empty() {
+                packets.push(packet);
+            }
+        }
+        packets
+    }
+}
+
+/// The paths above this one, the nearest first.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |below| match below.rfind('/') {
+        Some(0) if below.len() > 1 => Some("/"),
+        Some(0) | None => None,
+        Some(at) => Some(&below[..at]),
+    })
+    .skip(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(watches: &[(&str, Class)]) -> Watches {
+        let mut table = Watches::default();
+        for (at, (path, class)) in watches.iter().enumerate() {
+            table.add(&Arc::from(*path), *class, RequestId(at as u64));
+        }
+        table
+    }
+
+    fn ids(fired: &[RequestId]) -> Vec<u64> {
+        fired.iter().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn a_one_shot_watch_fires_once_and_a_persistent_one_again() {
+        let mut table =
+            table(&[("/a", Class::Data), ("/a", Class::Persistent), ("/a", Class::Child), ("/b", Class::Data)]);
+        assert_eq!(ids(&table.fire(EventKind::DataChanged, "/a")), [0, 1]);
+        assert_eq!(ids(&table.fire(EventKind::DataChanged, "/a")), [1]);
+        assert_eq!(ids(&table.fire(EventKind::Deleted, "/a")), [1, 2]);
+        assert_eq!(ids(&table.fire(EventKind::Created, "/a")), [1]);
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_recursive_watch_hears_of_everything_below_but_not_of_lists_of_children() {
+        let mut table = table(&[("/a", Class::Recursive), ("/", Class::Recursive), ("/ab", Class::Recursive)]);
+        assert_eq!(ids(&table.fire(EventKind::Created, "/a/b/c")), [0, 1]);
+        assert_eq!(ids(&table.fire(EventKind::DataChanged, "/a")), [0, 1]);
+        assert_eq!(ids(&table.fire(EventKind::ChildrenChanged, "/a")), [0; 0]);
+    }
+
+    #[test]
+    fn the_last_watch_of_a_kind_that_is_removed_is_to_be_removed_at_the_server() {
+        let mut table = table(&[("/a", Class::Data), ("/a", Class::Exist), ("/a", Class::Child)]);
+        assert_eq!(table.remove(RequestId(0)), None, "another data watch is left");
+        assert_eq!(table.remove(RequestId(1)), Some((Arc::from("/a"), Class::Exist)));
+        assert_eq!(table.remove(RequestId(2)), Some((Arc::from("/a"), Class::Child)));
+        assert_eq!(table.remove(RequestId(2)), None);
+        assert_eq!((table.len(), table.by_path.len()), (0, 0));
+    }
+
+    #[test]
+    fn watches_are_set_again_in_packets_below_the_limit_each_path_once() {
+        let mut table = Watches::default();
+        for at in 0..10_000_u64 {
+            let path = Arc::from(format!("/locks/some-lock-with-a-long-name/{at:010}").as_str());
+            table.add(&path, Class::Data, RequestId(2 * at));
+            table.add(&path, Class::Data, RequestId(2 * at + 1));
+        }
+        table.add(&Arc::from("/p"), Class::Persistent, RequestId(1 << 40));
+        let packets = table.set_again(7);
+        let bytes = |packet: &SetWatches| packet.data.iter().map(String::len).sum::<usize>();
+        assert!(packets.iter().all(|packet| packet.relative_zxid == 7 && bytes(packet) <= PACKET));
+        assert_eq!(packets.iter().map(|packet| packet.data.len()).sum::<usize>(), 10_000);
+        let persistent: Vec<_> = packets.iter().filter(|packet| packet.has_persistent()).collect();
+        assert_eq!((persistent.len(), persistent[0].len()), (1, 1));
+    }
+}

@@ -1,0 +1,89 @@
+//! The client beside the embedded server.
+
+use std::time::Duration;
+
+use lockkeeper_client::wire::{
+    Create, CreateMode, ErrorCode, EventKind, Request, Response, SetData, VersionedPath, WatchedPath,
+};
+use lockkeeper_client::{Client, End, RequestError, State};
+use lockkeeper_server::Server;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+async fn connected(server: &Server) -> (Client, UnboundedReceiver<State>) {
+    let (client, mut states) = Client::open(vec![server.connect_string()], TIMEOUT);
+    assert_eq!(states.recv().await, Some(State::Connected));
+    (client, states)
+}
+
+fn watched(path: &str, watch: bool) -> WatchedPath {
+    WatchedPath { path: path.to_owned(), watch }
+}
+
+#[tokio::test]
+async fn requests_are_answered_in_the_order_of_the_calls() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, _states) = connected(&server).await;
+    let replies: Vec<_> = (0..1_000)
+        .map(|_| client.request(Request::Create(Create::new("/n-", "x", CreateMode::EphemeralSequential))))
+        .collect();
+    for (at, reply) in replies.into_iter().enumerate() {
+        match reply.await {
+            Ok(Response::Created { path, .. }) => assert_eq!(*path, *format!("/n-{at:010}")),
+            other => panic!("{other:?}"),
+        }
+    }
+    client.close();
+}
+
+#[tokio::test]
+async fn a_watch_fires_once_with_what_happened() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, _states) = connected(&server).await;
+    let (missing, made) = client.request_and_watch(Request::Exists(watched("/a", true))).await;
+    assert_eq!(missing, Err(RequestError::Refused(ErrorCode::NoNode)));
+    client.request(Request::Create(Create::new("/a", "x", CreateMode::Persistent))).await.unwrap();
+    assert_eq!(made.await.map(|event| event.kind), Some(EventKind::Created));
+
+    let (read, changed) = client.request_and_watch(Request::GetData(watched("/a", true))).await;
+    assert!(matches!(read, Ok(Response::Data { .. })));
+    let set = SetData { path: "/a".to_owned(), data: Some("y".into()), version: -1 };
+    client.request(Request::SetData(set)).await.unwrap();
+    assert_eq!(changed.await.map(|event| event.kind), Some(EventKind::DataChanged));
+}
+
+#[tokio::test]
+async fn a_persistent_watch_tells_every_event_below_it() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, _states) = connected(&server).await;
+    let mut watcher = client.add_watch("/", true).await.unwrap();
+    for path in ["/a", "/a/b"] {
+        client.request(Request::Create(Create::new(path, "", CreateMode::Persistent))).await.unwrap();
+        let event = watcher.next().await.unwrap();
+        assert_eq!((event.kind, &*event.path), (EventKind::Created, path));
+    }
+    client.request(Request::Delete(VersionedPath { path: "/a/b".to_owned(), version: -1 })).await.unwrap();
+    assert_eq!(watcher.next().await.unwrap().kind, EventKind::Deleted);
+}
+
+#[tokio::test]
+async fn a_dropped_handle_closes_the_session_and_its_nodes_go() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, mut states) = connected(&server).await;
+    let (observer, _observed) = connected(&server).await;
+    client.request(Request::Create(Create::new("/mine", "", CreateMode::Ephemeral))).await.unwrap();
+    let (_, gone) = observer.request_and_watch(Request::Exists(watched("/mine", true))).await;
+    drop(client);
+    assert_eq!(gone.await.map(|event| event.kind), Some(EventKind::Deleted));
+    assert_eq!(states.recv().await, Some(State::Over(End::Closed)));
+    assert_eq!(states.recv().await, None);
+}
+
+#[tokio::test]
+async fn a_request_after_close_says_so() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, _states) = connected(&server).await;
+    client.close();
+    assert_eq!(client.request(Request::Ping).await, Err(RequestError::SessionOver(End::Closed)));
+}
