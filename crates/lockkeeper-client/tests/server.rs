@@ -1,5 +1,7 @@
 //! The client beside the embedded server.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use lockkeeper_client::wire::{
