@@ -150,6 +150,11 @@ pub(crate) struct ConnectArgs {
     /// ZooKeeper servers, as zk1:2181,zk2:2181/chroot [env: LOCKKEEPER_SERVERS]
     #[arg(long, value_name = "SERVERS")]
     pub servers: Option<String>,
+    /// Create the chroot of the servers if it is missing
+    ///
+    /// Without this, a missing chroot is an error: it may be misspelt.
+    #[arg(long)]
+    pub create_chroot: bool,
     /// Where this user's own server keeps its state [env: LOCKKEEPER_STATE_DIR]
     ///
     /// It is used when no servers are given. The default is $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
@@ -207,7 +212,7 @@ Exit status: that of the command; 128+n if signal n killed it. Of lockkeeper its
    75  not acquired: taken (--try), --wait is over, or somebody called it off
    76  the lock was lost while the command ran; it was stopped
    77  the server refused
-   78  the lock has another number of permits
+   78  the lock has another number of permits, or the chroot does not exist
    79  a higher priority took the lock (--lease); the command was stopped
    80  the session expired while waiting, and the time was over
    81  the lock's node was gone when it was to be unlocked
@@ -646,7 +651,7 @@ Exit status:
 Examples:
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --dry-run
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --raise-epoch
-  lockkeeper copy --servers zk1:2181/app --to 127.0.0.1:2181/app /config")]
+  lockkeeper copy --servers zk1:2181/app --to 127.0.0.1:2181/app --create-chroot /config")]
 pub(crate) struct CopyArgs {
     /// Where to copy to, as --servers says where from
     #[arg(long, value_name = "SERVERS")]

@@ -125,7 +125,10 @@ impl From<Error> for Failure {
             | Error::InvalidTls { .. }
             | Error::Duplicate { .. }
             | Error::NoCredential { .. } => Code::Usage,
-            Error::PermitsMismatch { .. } | Error::OtherLine { .. } | Error::TokenEpoch { .. } => Code::Mismatch,
+            Error::PermitsMismatch { .. }
+            | Error::OtherLine { .. }
+            | Error::TokenEpoch { .. }
+            | Error::NoChroot { .. } => Code::Mismatch,
             Error::Unreachable { .. }
             | Error::ConnectionLost { .. }
             | Error::SessionLost { loss: Loss::Unreachable, .. } => Code::Unreachable,
@@ -153,6 +156,9 @@ impl From<Error> for Failure {
             _ => Code::Internal,
         };
         let hint = match &error {
+            Error::NoChroot { chroot, .. } => {
+                Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"))
+            }
             Error::InvalidServers { .. } => Some("write them as zk1:2181,zk2:2181,zk3:2181/app".to_owned()),
             Error::InvalidTls { .. } if !cfg!(feature = "tls") => {
                 Some("install a lockkeeper that has it: cargo install lockkeeper-cli --features tls".to_owned())

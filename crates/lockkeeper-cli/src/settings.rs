@@ -44,11 +44,14 @@ pub(crate) struct Settings {
     pub place: Place,
     /// Everything that is set, and who says so.
     pub all: lockkeeper::settings::Settings,
+    /// Whether a missing chroot is created.
+    pub create_chroot: bool,
 }
 
 impl Settings {
     /// Reads what was typed, the environment, and the files; what is probably a mistake is said.
     pub(crate) fn read(args: ConnectArgs, printer: &Printer) -> Result<Self, Failure> {
+        let create_chroot = args.create_chroot;
         let all = layers(args).read()?;
         for warning in all.warnings() {
             printer.note(&warning.to_string());
@@ -66,7 +69,7 @@ impl Settings {
             Some(servers) => Place::Ensemble(servers.clone()),
             None => Place::Machine(Home::new(state_dir(&all)?)),
         };
-        Ok(Settings { place, all })
+        Ok(Settings { place, all, create_chroot })
     }
 
     /// The same for locks at these paths: where there are realms, in the one that has them all.
@@ -97,7 +100,7 @@ impl Settings {
 
     /// Options of a connection.
     pub(crate) fn builder(&self) -> Builder {
-        self.all.builder()
+        self.all.builder().create_chroot(self.create_chroot)
     }
 
     /// How long servers are tried.
@@ -149,8 +152,9 @@ fn is_of_kubernetes(rest: &str) -> bool {
 
 /// Where the settings of a command line are to be read from.
 fn layers(args: ConnectArgs) -> Sources {
-    let ConnectArgs { servers, state_dir, session_timeout, config, properties, tls_ca, tls_cert, tls_key, strict } =
-        args;
+    let ConnectArgs {
+        servers, state_dir, session_timeout, config, properties, tls_ca, tls_cert, tls_key, strict, ..
+    } = args;
     let mut sources = Sources::usual();
     if let Some(config) = config {
         sources = sources.config(config);

@@ -401,6 +401,7 @@ impl Network for Embedded {
                 acl: LockAcl::Open,
                 tasks: self.tasks.clone(),
                 locate: Some(self.site.clone()),
+                create_chroot: false,
             };
             let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;
             // A server that this process hosts outlives the sessions with it: they close through it.

@@ -380,6 +380,14 @@ pub enum Error {
         /// How it failed.
         source: std::io::Error,
     },
+    /// The chroot of the connect string does not exist. Nothing was created.
+    #[error("the chroot {chroot} does not exist on {servers}")]
+    NoChroot {
+        /// Who was asked.
+        servers: String,
+        /// The chroot.
+        chroot: String,
+    },
     /// No server runs in the directory, and this client starts none.
     #[error("no server is running in {}", dir.display())]
     NotRunning {
@@ -459,6 +467,9 @@ impl Error {
             }
             Error::TokenEpoch { node, .. } => {
                 Some(format!("let everybody read {node}, and let it hold a number; without the node the epoch is 0"))
+            }
+            Error::NoChroot { chroot, .. } => {
+                Some(format!("check the spelling of {chroot}; Builder::create_chroot(true) creates it"))
             }
             Error::PermitsMismatch { .. } => Some("use a path of its own for each semaphore".to_owned()),
             Error::Refused { .. } => Some("check the ACL of the lock's node and of those above it".to_owned()),

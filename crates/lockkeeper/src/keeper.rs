@@ -77,6 +77,7 @@ pub struct Builder {
     session_timeout: Duration,
     connect_timeout: Duration,
     reconnect: Option<Reconnect>,
+    create_chroot: bool,
     owner: Owner,
     credentials: Vec<(String, Vec<u8>)>,
     acl: LockAcl,
@@ -117,6 +118,7 @@ impl Default for Builder {
             session_timeout: SESSION_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
             reconnect: None,
+            create_chroot: false,
             owner: identity::this_process(),
             credentials: Vec::new(),
             acl: LockAcl::Open,
@@ -151,6 +153,13 @@ impl Builder {
     /// `delay` fails with [`Error::ConnectionLost`]. Holds are not judged by it: see [`Guard`](crate::Guard).
     pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
         self.reconnect = Some(Reconnect { retries, delay });
+        self
+    }
+
+    /// Whether a missing chroot of the connect string is created, with the nodes above it, when the first node below it is;
+    /// `false` unless set: then connecting fails with [`Error::NoChroot`].
+    pub fn create_chroot(mut self, create: bool) -> Self {
+        self.create_chroot = create;
         self
     }
 
@@ -312,7 +321,8 @@ impl Builder {
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
         let (session_timeout, credentials) = (self.session_timeout, self.credentials.clone());
         let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
-        ZooKeeper { servers, session_timeout, reconnect, credentials, acl: self.acl, tasks, locate: None }
+        let (acl, create_chroot) = (self.acl, self.create_chroot);
+        ZooKeeper { servers, session_timeout, reconnect, credentials, acl, create_chroot, tasks, locate: None }
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
@@ -358,10 +368,10 @@ impl Lockkeeper {
 
     /// Connects to the servers of a ZooKeeper connect string: `zk1:2181,zk2:2181,zk3:2181/chroot`.
     ///
-    /// The chroot is made if it is missing. Dropping the future leaves no session behind.
+    /// A missing chroot is an error, unless [`Builder::create_chroot`] is set. Dropping the future leaves no session behind.
     ///
     /// # Errors
-    /// [`Error::InvalidServers`] before anything is sent; [`Error::Unreachable`] after 10 s of trying, with what came back
+    /// [`Error::NoChroot`]; [`Error::InvalidServers`] before anything is sent; [`Error::Unreachable`] after 10 s of trying, with what came back
     /// from each server.
     pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
         Self::builder().connect(servers).await

@@ -2,7 +2,7 @@
 //!
 //! That crate sends a request when its future is made and never reorders; here futures are made on their first poll, so the
 //! order of first polls is the order on the wire. Paths get the connect string's chroot in front here and lose it nowhere
-//! else: the client's own chroot cannot make itself when it is missing.
+//! else: the client's own chroot can neither be checked nor created when it is missing.
 
 mod carrier;
 mod dial;
@@ -60,6 +60,8 @@ pub(crate) struct ZooKeeper {
     pub(crate) credentials: Vec<(String, Vec<u8>)>,
     /// Who may use the nodes that are made.
     pub(crate) acl: LockAcl,
+    /// Whether a missing chroot is created. If not, no session is opened.
+    pub(crate) create_chroot: bool,
     /// What must come to its end, also when nobody waits for it any more.
     pub(crate) tasks: TaskTracker,
     /// Says where the server is before each connection, in place of `servers`.
@@ -70,8 +72,14 @@ pub(crate) struct ZooKeeper {
 enum Refusal {
     /// By the servers, or on the way to them.
     Connecting(zk::Error),
-    /// There is no server to try.
-    Locating(Error),
+    /// Another try would fail too.
+    Final(Error),
+}
+
+impl From<zk::Error> for Refusal {
+    fn from(error: zk::Error) -> Self {
+        Refusal::Connecting(error)
+    }
 }
 
 impl Network for ZooKeeper {
@@ -80,20 +88,26 @@ impl Network for ZooKeeper {
             let started = tokio::time::Instant::now();
             let dial = self.dial();
             let attempt = || async {
-                let located = dial.located().await.map_err(Refusal::Locating)?;
-                located.connect(None).await.map_err(Refusal::Connecting)
+                let (client, task) = dial.located().await.map_err(Refusal::Final)?.connect(None).await?;
+                match self.check_chroot(&client).await {
+                    Ok(()) => Ok((client, task)),
+                    Err(refusal) => {
+                        dial::close(client).await;
+                        Err(refusal)
+                    }
+                }
             };
             let retried = attempt
                 .retry(self.rounds())
-                .when(|refusal| !matches!(refusal, Refusal::Connecting(zk::Error::AuthFailed) | Refusal::Locating(_)));
+                .when(|refusal| !matches!(refusal, Refusal::Connecting(zk::Error::AuthFailed) | Refusal::Final(_)));
             // A part of the patience is kept for finding out why.
             let questions = (patience / 4).min(Duration::from_millis(500));
             match tokio::time::timeout(patience - questions, retried).await {
-                Ok(Ok((client, task))) => Ok(opened(dial, client, task, self.acl)),
+                Ok(Ok((client, task))) => Ok(self.opened(dial, client, task)),
                 Ok(Err(Refusal::Connecting(zk::Error::AuthFailed))) => {
                     Err(Error::AuthFailed { servers: self.servers.to_string() })
                 }
-                Ok(Err(Refusal::Locating(error))) => Err(error),
+                Ok(Err(Refusal::Final(error))) => Err(error),
                 // All tries used up, or all the time.
                 Ok(Err(Refusal::Connecting(_))) => Err(self.unreachable(started.elapsed(), questions).await),
                 Err(_) => Err(self.unreachable(patience, questions).await),
@@ -123,22 +137,44 @@ impl ZooKeeper {
         let (servers, credentials, tasks) = (servers.clone(), credentials.clone(), tasks.clone());
         Dial { servers, session_timeout: *session_timeout, credentials, tasks, locate: locate.clone() }
     }
-}
 
-/// Wraps a connected client and forwards what its connection goes through.
-fn opened(dial: Dial, client: zk::Client, task: AbortHandle, acl: LockAcl) -> Opened {
-    let (session, timeout, states) =
-        (SessionId(client.session_id().0), client.session_timeout(), client.state_watcher());
-    let (sender, connection) = mpsc::unbounded_channel();
-    let chroot = dial.servers.chroot().to_owned();
-    let carrier = Carrier::new(client, task);
-    tokio::spawn(dial.follow(Arc::downgrade(&carrier), states, timeout, sender));
-    Opened { ensemble: Arc::new(Client { carrier, chroot, session, acl }), timeout, connection, anchor: None }
+    /// Refuses a chroot that does not exist. With a typing mistake in it, the locks would be others than those that everybody uses.
+    ///
+    /// Costs one round trip where there is a chroot.
+    async fn check_chroot(&self, client: &zk::Client) -> Result<(), Refusal> {
+        let chroot = self.servers.chroot();
+        if chroot.is_empty() || self.create_chroot {
+            return Ok(());
+        }
+        // sync first: this server may be behind the one where the chroot was just made.
+        let (synced, stat) = tokio::join!(biased; client.sync(chroot), client.check_stat(chroot));
+        synced?;
+        match stat? {
+            Some(_) => Ok(()),
+            None => {
+                let (servers, chroot) = (self.servers.endpoints(), chroot.to_owned());
+                Err(Refusal::Final(Error::NoChroot { servers, chroot }))
+            }
+        }
+    }
+
+    /// Wraps a connected client and forwards what its connection goes through.
+    fn opened(&self, dial: Dial, client: zk::Client, task: AbortHandle) -> Opened {
+        let (session, timeout, states) =
+            (SessionId(client.session_id().0), client.session_timeout(), client.state_watcher());
+        let (sender, connection) = mpsc::unbounded_channel();
+        let (chroot, acl, create_chroot) = (self.servers.chroot().to_owned(), self.acl, self.create_chroot);
+        let carrier = Carrier::new(client, task);
+        tokio::spawn(dial.follow(Arc::downgrade(&carrier), states, timeout, sender));
+        let client = Client { carrier, chroot, create_chroot, session, acl };
+        Opened { ensemble: Arc::new(client), timeout, connection, anchor: None }
+    }
 }
 
 struct Client {
     carrier: Arc<Carrier>,
     chroot: String,
+    create_chroot: bool,
     session: SessionId,
     acl: LockAcl,
 }
@@ -151,6 +187,13 @@ impl Client {
             (chroot, "/") => chroot.to_owned(),
             (chroot, path) => format!("{chroot}{path}"),
         }
+    }
+
+    /// The chroot, where it is what may be missing above a node to create, and may be created.
+    fn missing_chroot(&self, path: &str) -> Option<String> {
+        // Right below the chroot only the chroot itself can be missing.
+        let directly_below = path.rfind('/') == Some(0) && !self.chroot.is_empty();
+        (directly_below && self.create_chroot).then(|| self.chroot.clone())
     }
 
     /// Runs `operation` on the client and the full path, from the reply's first poll on.
@@ -190,10 +233,10 @@ impl Ensemble for Client {
     fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)> {
         let name = path.rsplit('/').next().unwrap_or(path).to_owned();
         let (options, chroots) = (options(kind, self.acl), options(Kind::Persistent, self.acl));
-        let chroot = (path.rfind('/') == Some(0) && !self.chroot.is_empty()).then(|| self.chroot.clone());
+        let chroot = self.missing_chroot(path);
         self.reply(path, move |client, path| async move {
             let mut created = client.create(&path, &data, &options).await;
-            // Right below the chroot only the chroot itself can be missing. It stays: an operator named it.
+            // It stays: an operator named it.
             if let (Err(zk::Error::NoNode), Some(chroot)) = (&created, chroot) {
                 client.mkdir(&chroot, &chroots).await?;
                 created = client.create(&path, &data, &options).await;
@@ -321,14 +364,13 @@ impl Ensemble for Client {
     }
 
     fn create_whole(&self, path: &str, whole: Whole) -> Reply<()> {
-        let chroot = (path.rfind('/') == Some(0) && !self.chroot.is_empty()).then(|| self.chroot.clone());
+        let chroot = self.missing_chroot(path);
         let chroots = options(Kind::Persistent, self.acl);
         self.reply(path, move |client, path| async move {
             let Whole { data, acl, .. } = whole;
             let acl: Vec<_> = acl.iter().map(entry).collect();
             let options = zk::CreateMode::Persistent.with_acls(zk::Acls::new(&acl));
             match (client.create(&path, &data, &options).await, chroot) {
-                // Right below the chroot only the chroot itself can be missing.
                 (Err(zk::Error::NoNode), Some(chroot)) => {
                     client.mkdir(&chroot, &chroots).await?;
                     client.create(&path, &data, &options).await.map(drop)

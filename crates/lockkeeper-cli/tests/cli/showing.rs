@@ -223,13 +223,28 @@ fn another_users_secret_is_needed() {
     assert!(!stranger.file("ran").exists());
 }
 
+/// Of `/ap` and `/app` one is a mistake, and its locks would exclude nobody.
 #[test]
-fn a_chroot_is_part_of_the_connect_string() {
+fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() {
     let machine = Home::new();
     let served = Served::start(&machine);
-    let home = Home::with_servers(&format!("{}/app", served.address));
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let root = Home::with_servers(&served.address);
-    assert_eq!(root.count("/app/locks/a"), (0, 0));
-    assert!(root.output(&["show", "/app/locks/a"]).status.success());
+    let home = Home::with_servers(&format!("{}/team/app", served.address));
+    for question in [&["run", "a", "--", "touch", "ran"][..], &["list"], &["show", "a"], &["why", "a"]] {
+        let output = home.output(question);
+        let (code, line) = failure(&output);
+        assert_eq!(code, Some(78), "{question:?}: {line}");
+        assert!(line.contains(&format!("the chroot /team/app does not exist on {}", served.address)), "{line}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--create-chroot"), "{output:?}");
+    }
+    assert!(!home.file("ran").exists());
+    assert_eq!(root.count("/team/app/locks/a"), (0, 0));
+    // To look creates nothing, whatever is asked for.
+    assert!(home.output(&["list", "--create-chroot"]).status.success());
+    assert_eq!(failure(&home.output(&["list"])).0, Some(78));
+
+    assert!(home.output(&["run", "a", "--create-chroot", "--", "true"]).status.success());
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    assert!(home.output(&["list"]).status.success());
+    assert!(root.output(&["show", "/team/app/locks/a"]).status.success());
 }

@@ -269,7 +269,7 @@ async fn next(
 }
 
 /// Closes a session and waits until the server knows, or it has expired.
-async fn close(client: zk::Client) {
+pub(super) async fn close(client: zk::Client) {
     let mut states = client.state_watcher();
     drop(client);
     while let zk::SessionState::Disconnected | zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly =

@@ -54,6 +54,7 @@ async fn open_for(servers: &str, session_timeout: Duration) -> Opened {
         acl: LockAcl::Open,
         tasks: TaskTracker::new(),
         locate: None,
+        create_chroot: false,
     };
     network.open(Duration::from_secs(30)).await.unwrap()
 }

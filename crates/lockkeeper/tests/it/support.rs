@@ -340,7 +340,8 @@ impl World {
     /// A handle for these servers, in this world's care.
     pub(crate) async fn connect(&self, servers: &str, session_timeout: Duration) -> Lockkeeper {
         let builder = Lockkeeper::builder().session_timeout(session_timeout).connect_timeout(PATIENCE);
-        let keeper = builder.connect(servers).await.unwrap();
+        // Some claims have a chroot of their own.
+        let keeper = builder.create_chroot(true).connect(servers).await.unwrap();
         // What a session asks once is behind it, so that claims count what they are about.
         _ = keeper.admin().token_epoch().await;
         self.care_for(&keeper);

@@ -14,7 +14,7 @@ for_every_kind!(
     case_51_a_guard_is_tied_to_no_task_and_no_thread,
     bad_paths_never_reach_the_network,
     a_path_with_a_contenders_name_is_refused_and_blocks_nobody,
-    a_missing_chroot_is_made_and_hidden,
+    a_missing_chroot_is_refused_or_created_and_hidden,
     case_47_a_wait_may_be_as_long_as_a_duration_can_say,
 );
 
@@ -177,10 +177,22 @@ async fn a_path_with_a_contenders_name_is_refused_and_blocks_nobody(world: &Worl
     }
 }
 
-/// The connect string's chroot is made with all above it, and no path the user sees carries it.
-async fn a_missing_chroot_is_made_and_hidden(world: &World) {
+/// A missing chroot is refused and not created, unless that was asked for: then it is, with all above it, and no path the user sees
+/// carries it.
+async fn a_missing_chroot_is_refused_or_created_and_hidden(world: &World) {
     let chroot = world.path("some/where");
-    let keeper = world.connect(&format!("{}{chroot}", world.servers()), STEADY).await;
+    let servers = format!("{}{chroot}", world.servers());
+    let builder = || Lockkeeper::builder().session_timeout(STEADY);
+    match builder().connect(&servers).await {
+        Err(error @ Error::NoChroot { .. }) => {
+            assert!(error.to_string().contains(&chroot) && !error.is_retryable(), "{error}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("create_chroot")), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!world.exists(&chroot).await);
+    let keeper = builder().create_chroot(true).connect(&servers).await.unwrap();
+    world.care_for(&keeper);
     let guard = world.kind.lock(&keeper, "/locks/nightly").acquire().await.unwrap();
     assert!(guard.node().starts_with("/locks/nightly/"));
     assert!(world.exists(&format!("{chroot}{}", guard.node())).await);
@@ -188,6 +200,7 @@ async fn a_missing_chroot_is_made_and_hidden(world: &World) {
     assert_eq!((seen.len(), seen[0].path.as_str()), (1, "/locks/nightly"));
     guard.release().await.unwrap();
     assert_eq!(world.children(&format!("{chroot}/locks/nightly")).await, [""; 0]);
+    builder().connect(&servers).await.unwrap().close().await;
 }
 
 /// "For ever" is said as the longest duration; it must not overflow a clock.
