@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::driver::{Attempt, cancelled, drive, passed};
+use crate::driver::{Attempt, cancelled, drive};
 use crate::ensemble::Ensemble;
 use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
@@ -61,6 +61,13 @@ impl Kind {
     }
 }
 
+/// How long a call waits for the servers that is to try once and was given no time: several times what an answer takes on a slow
+/// disk or from another continent, and no longer than a caller bears that does not want to wait.
+const TRY: Duration = Duration::from_secs(2);
+
+/// What two timers for one deadline may differ by.
+const NEARLY: Duration = Duration::from_millis(20);
+
 /// Behind how many a call stands in line, unless told otherwise.
 const MAX_WAITERS: usize = 10_000;
 
@@ -79,6 +86,8 @@ pub struct Acquire<G = Guard> {
     kind: Result<Kind, Error>,
     once: bool,
     timeout: Option<Duration>,
+    /// When it ends, where it is a part of a call that began before.
+    until: Option<Instant>,
     message: Option<String>,
     cancel: Option<CancellationToken>,
     create_parents: bool,
@@ -99,6 +108,7 @@ impl<G> Acquire<G> {
             kind,
             once,
             timeout,
+            until: None,
             message,
             cancel,
             create_parents,
@@ -136,15 +146,50 @@ impl<G> Acquire<G> {
     /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
     pub fn any(self) -> Acquire<Holding> {
         let Acquire {
-            keeper, kind, once, timeout, message, cancel, create_parents, max_waiters, care, runtime, ..
+            keeper,
+            kind,
+            once,
+            timeout,
+            until,
+            message,
+            cancel,
+            create_parents,
+            max_waiters,
+            care,
+            runtime,
+            ..
         } = self;
-        let guard = PhantomData;
-        Acquire { keeper, kind, once, timeout, message, cancel, create_parents, max_waiters, care, runtime, guard }
+        Acquire {
+            keeper,
+            kind,
+            once,
+            timeout,
+            until,
+            message,
+            cancel,
+            create_parents,
+            max_waiters,
+            care,
+            runtime,
+            guard: PhantomData,
+        }
     }
 
-    /// Gives up after `timeout`, counted from the moment the request is awaited, with [`Error::Timeout`].
+    /// Gives up after `timeout`, counted from the moment the request is awaited: with [`Error::Timeout`], or with
+    /// [`Error::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
+    ///
+    /// The call returns at its deadline also where the servers are silent. Its node is deleted in the background: at once if a server
+    /// answers, otherwise when the connection is back, or by the servers when the session expires. A wait that comes near its
+    /// deadline costs one `sync` more, which tells whether the servers answer. With a timeout below 250 ms only a lost connection is
+    /// `Unreachable`: so soon a busy server looks like a silent one.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// As a part of a call with this timeout, which ends then.
+    pub(crate) fn until(mut self, whole: Duration, deadline: Instant) -> Self {
+        (self.timeout, self.until) = (Some(whole), Some(deadline));
         self
     }
 
@@ -230,6 +275,8 @@ impl Acquire<Holding> {
     fn start(mut self) -> oneshot::Receiver<Result<Holding, Error>> {
         let (caller, outcome) = oneshot::channel();
         let started = Instant::now();
+        self.once |= self.timeout.is_some_and(|timeout| timeout.is_zero());
+        self.timeout = self.timeout.filter(|timeout| !timeout.is_zero()).or(self.once.then_some(TRY));
         let kind = std::mem::replace(&mut self.kind, Err(Error::Closed));
         match kind.and_then(|kind| self.check(&kind).map(|()| kind)) {
             Err(error) => _ = caller.send(Err(error)),
@@ -268,21 +315,22 @@ impl Acquire<Holding> {
             biased;
             () = caller.closed() => return,
             () = cancelled(self.cancel.as_ref()) => Err(Error::Cancelled { path }),
-            session = self.keeper.session(self.timeout) => session,
-            () = passed(self.deadline(started)) => {
-                let waited = self.timeout.unwrap_or_default();
-                Err(Error::Timeout { path, waited, holder: None, ahead: None })
-            }
+            session = self.keeper.session(self.deadline(started)) => session,
         };
         match session {
             Ok(ready) => self.contend(ready, kind, started, caller),
+            // A moment before the deadline or after it, by its clock; what was waited is the timeout.
+            Err(Error::Unreachable { servers, waited, detail }) => {
+                let over = self.timeout.filter(|timeout| waited + NEARLY >= *timeout);
+                _ = caller.send(Err(Error::Unreachable { servers, waited: over.unwrap_or(waited), detail }));
+            }
             Err(error) => _ = caller.send(Err(error)),
         }
     }
 
     /// When the timeout ends. A timeout beyond the clock's end is none.
     fn deadline(&self, started: Instant) -> Option<Instant> {
-        self.timeout.and_then(|timeout| started.checked_add(timeout))
+        self.until.or_else(|| started.checked_add(self.timeout?))
     }
 
     /// Gives the attempt to a session, whose thread runs it from here on.
@@ -320,6 +368,7 @@ impl Acquire<Holding> {
             once,
             ageing,
             timeout,
+            servers: keeper.servers(),
             reconnect: keeper.reconnect_patience(),
             started,
             deadline,

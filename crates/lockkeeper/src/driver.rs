@@ -17,7 +17,7 @@ use lockkeeper_core::{
     Ask, Class, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, Payload,
     Revocation, Testimony, TokenEpoch,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::trace;
@@ -57,6 +57,8 @@ pub(crate) struct Attempt {
     /// When to enter anew in another class.
     pub(crate) ageing: Option<(Instant, Class)>,
     pub(crate) timeout: Option<Duration>,
+    /// Which servers these are, for messages.
+    pub(crate) servers: Arc<str>,
     /// How long the caller bears a lost connection, if not as long as the session may live.
     pub(crate) reconnect: Option<Duration>,
     pub(crate) started: Instant,
@@ -76,6 +78,8 @@ enum Wake {
     Lingered,
     DelayOver(String),
     Aged,
+    NearDeadline,
+    Probed,
     Deadline,
     CutOff,
     Cancelled,
@@ -164,6 +168,8 @@ impl Driver {
         let mut flight: Option<BoxFuture<'static, Outcome>> = None;
         let mut look: Option<BoxFuture<'static, Option<Box<ContenderInfo>>>> = None;
         let mut proof: Option<BoxFuture<'static, Result<(), Fault>>> = None;
+        let mut probe: Option<BoxFuture<'static, Result<(), Fault>>> = None;
+        let mut probe_at = self.probe_at();
         let mut watches: Vec<(String, Watcher)> = Vec::new();
         let mut link = self.session.link();
         let mut proofs = self.session.proofs();
@@ -215,6 +221,9 @@ impl Driver {
             // A try that has left already still owes its caller the holder's name.
             if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
                 let end = self.look_closer(end).await;
+                if end == End::SessionOver {
+                    self.learn_how_it_ended(&mut link).await;
+                }
                 return self.finish(end);
             }
             let aged = self.attempt.ageing.map(|(when, _)| when);
@@ -229,6 +238,8 @@ impl Driver {
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
                 seen = optional(&mut look) => Wake::Looked(seen),
                 proved = optional(&mut proof) => Wake::Verified(proved),
+                _ = optional(&mut probe) => Wake::Probed,
+                () = passed(probe_at) => Wake::NearDeadline,
                 wake = self.caller.stirs(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
                 () = passed(aged) => Wake::Aged,
@@ -276,8 +287,13 @@ impl Driver {
                         self.contender.handle(Event::Ask(Ask::Reclassify(class)));
                     }
                 }
+                Wake::NearDeadline => {
+                    probe_at = None;
+                    probe = self.contender.place().map(|_| self.attempt.ensemble.sync(&self.attempt.path));
+                }
+                Wake::Probed => probe = None,
                 Wake::Deadline => {
-                    let error = self.timed_out();
+                    let error = self.timed_out(probe.is_some());
                     self.give_up(error);
                 }
                 Wake::CutOff => {
@@ -473,6 +489,12 @@ impl Driver {
         }
     }
 
+    /// When to ask whether the servers answer, so that the deadline's error can tell a lock that is taken from servers that are silent.
+    fn probe_at(&self) -> Option<Instant> {
+        let patience = (self.session.timeout() / 4).min(self.attempt.timeout? / 2);
+        self.attempt.deadline?.checked_sub(patience)
+    }
+
     /// The connection stands, or is lost: for how long does the caller bear that?
     fn bear(&mut self, connected: bool) {
         let now = Instant::now();
@@ -523,6 +545,15 @@ impl Driver {
             biased;
             stands = session_stands => if stands { End::Evicted } else { End::SessionOver },
             () = passed(self.attempt.deadline) => End::Evicted,
+        }
+    }
+
+    /// The session is over: waits until it is known why. An operation may fail a moment before the session's own task has heard.
+    async fn learn_how_it_ended(&self, link: &mut watch::Receiver<Link>) {
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
+            () = passed(self.attempt.deadline) => {}
         }
     }
 

@@ -410,6 +410,10 @@ impl Network for Embedded {
         }
         .boxed()
     }
+
+    fn servers(&self) -> String {
+        format!("the server of {}", self.site.home.dir().display())
+    }
 }
 
 /// Writes a file that only this user can read, whole or not at all.

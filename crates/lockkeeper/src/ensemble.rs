@@ -338,4 +338,9 @@ pub trait Network: Send + Sync + 'static {
     /// # Errors
     /// An error for the user: who was asked, for how long, and what came back.
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, crate::Error>>;
+
+    /// Which servers these are, for messages.
+    fn servers(&self) -> String {
+        "the servers".to_owned()
+    }
 }

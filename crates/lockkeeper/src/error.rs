@@ -88,12 +88,12 @@ pub enum Error {
         /// What was asked for.
         acl: LockAcl,
     },
-    /// No server opened a session.
-    #[error("no server opened a session within {}: {detail}", short(*waited))]
+    /// No server answered: none opened a session, or the session's server was silent at the deadline. Nobody knows who holds the lock.
+    #[error("no server answered within {}: {detail}", short(*waited))]
     Unreachable {
-        /// Who was asked.
+        /// The servers that were asked.
         servers: String,
-        /// The limit of the wait: servers were tried for so long at most.
+        /// How long they were asked; for a call with a deadline, its timeout.
         waited: Duration,
         /// What came back from each.
         detail: String,

@@ -8,11 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkeeper_core::{LockPath, Loss, Owner};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::acl::LockAcl;
 use crate::admin::Admin;
 use crate::clock::Clock;
+use crate::driver::passed;
 use crate::ensemble::{Ensemble, Network};
 use crate::hold::{Hold, OnLost};
 use crate::process::Owned;
@@ -25,6 +27,9 @@ use crate::{Error, identity};
 
 /// How long a session lives without a sign of life of its process. The server may grant less or more.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What lies between two things that are due at once and must happen in order.
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// How long servers are tried before "unreachable".
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +47,8 @@ type Leases = HashMap<(String, String), Weak<Hold>>;
 
 struct Inner {
     network: Owned<Box<dyn Network>>,
+    /// Which servers these are.
+    servers: Arc<str>,
     connect_timeout: Duration,
     reconnect: Option<Reconnect>,
     clock: Clock,
@@ -327,12 +334,26 @@ impl Builder {
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
         let Builder { connect_timeout, reconnect, owner, on_lost, .. } = self;
+        let servers = network.servers().into();
         let (network, io, session) = (Owned::new(network), Owned::new(io), Owned::new(Mutex::new(None)));
         let (opening, leases) = (AsyncMutex::new(()), Owned::new(Mutex::default()));
         let closed = CancellationToken::new();
-        let inner =
-            Inner { network, connect_timeout, reconnect, clock, owner, on_lost, io, session, opening, leases, closed };
-        Lockkeeper { inner: Arc::new(inner) }
+        Lockkeeper {
+            inner: Arc::new(Inner {
+                network,
+                servers,
+                connect_timeout,
+                reconnect,
+                clock,
+                owner,
+                on_lost,
+                io,
+                session,
+                opening,
+                leases,
+                closed,
+            }),
+        }
     }
 }
 
@@ -584,16 +605,17 @@ impl Lockkeeper {
         Some((session, ensemble))
     }
 
-    /// The session of now: the last one, or a new one if that is over. Tries for at most `timeout`, or the connect timeout
-    /// where that is less.
-    pub(crate) async fn session(&self, timeout: Option<Duration>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
-        let inner = &self.inner;
-        let patience = timeout.map_or(inner.connect_timeout, |timeout| timeout.min(inner.connect_timeout));
+    /// The session of now: the last one, or a new one if that is over. Tries until `deadline`, or for the connect timeout where
+    /// that is less.
+    pub(crate) async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
+        let (inner, started) = (&self.inner, Instant::now());
+        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let opening = async {
             let _one_at_a_time = inner.opening.lock().await;
             if let Some(ready) = self.ready_session() {
                 return Ok(ready);
             }
+            let patience = left().map_or(inner.connect_timeout, |left| left.min(inner.connect_timeout));
             let opened = inner.network.open(patience).await?;
             let ensemble = opened.ensemble.clone();
             let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
@@ -606,7 +628,17 @@ impl Lockkeeper {
             biased;
             () = inner.closed.cancelled() => Err(Error::Closed),
             opened = opening => opened,
+            // A moment later than the opening ends by itself, which knows why.
+            () = passed(deadline.and_then(|deadline| deadline.checked_add(MOMENT))) => {
+                let detail = "no session was opened in time".to_owned();
+                Err(Error::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
+            }
         }
+    }
+
+    /// Which servers these are, for messages.
+    pub(crate) fn servers(&self) -> Arc<str> {
+        self.inner.servers.clone()
     }
 
     /// Opens the first session, so that an unreachable ensemble shows at once.

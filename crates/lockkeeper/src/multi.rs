@@ -42,7 +42,8 @@ impl MultiAcquire {
     }
 
     /// Gives up after `timeout`, counted from the moment the request is awaited, with the [`Error::Timeout`] of the lock that
-    /// was waited for then.
+    /// was waited for then, or with [`Error::Unreachable`] if no server answers by then. With a timeout of zero each lock is tried
+    /// once.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -92,7 +93,8 @@ impl MultiAcquire {
     }
 
     async fn take(self) -> Result<MultiGuard, Error> {
-        let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let bounds = self.timeout.filter(|timeout| !timeout.is_zero());
+        let bounds = bounds.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
         let mut parts = Vec::with_capacity(self.parts.len());
         for mut part in self.parts {
             parts.push((part.path()?, part));
@@ -104,22 +106,16 @@ impl MultiAcquire {
         }
         let mut taken = MultiGuard::of(Vec::with_capacity(parts.len()));
         for (_, part) in parts {
-            let part = match deadline {
-                Some(deadline) => part.timeout(deadline.saturating_duration_since(Instant::now())),
-                None => part,
+            let part = match (bounds, self.timeout) {
+                (Some((whole, deadline)), _) => part.until(whole, deadline),
+                // Each is tried once.
+                (None, Some(Duration::ZERO)) => part.timeout(Duration::ZERO),
+                (None, _) => part,
             };
             // An error drops what was taken, the last first.
-            taken.holdings.push(part.await.map_err(|error| waited(error, self.timeout))?);
+            taken.holdings.push(part.await?);
         }
         Ok(taken)
-    }
-}
-
-/// A timeout's error tells of the whole call, not of its last part.
-fn waited(error: Error, whole: Option<Duration>) -> Error {
-    match (error, whole) {
-        (Error::Timeout { path, holder, ahead, .. }, Some(waited)) => Error::Timeout { path, waited, holder, ahead },
-        (other, _) => other,
     }
 }
 

@@ -34,6 +34,9 @@ impl Mutex {
     }
 
     /// Asks for the lock and gives up with [`Error::Held`](crate::Error::Held) if somebody else has it or is before.
+    ///
+    /// Waits for the servers only: at most 2 s unless a [timeout](Acquire::timeout) is set, then
+    /// [`Error::Unreachable`](crate::Error::Unreachable). So does the `try_acquire` of every kind of lock.
     pub fn try_acquire(&self) -> Acquire {
         Acquire::new(self.keeper.clone(), self.kind(), true)
     }

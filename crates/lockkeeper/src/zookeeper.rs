@@ -7,15 +7,17 @@
 mod carrier;
 mod dial;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ConstantBuilder, Retryable};
+use backon::{BackoffBuilder, ConstantBuilder};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{SessionId, Zxid};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
@@ -49,6 +51,9 @@ fn options(kind: Kind, acl: LockAcl) -> zk::CreateOptions<'static> {
 /// Whoever has the creator's credential may do anything, anyone may look.
 const VISIBLE: [zk::Acl; 2] =
     [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::READ, "world", "anyone")];
+
+/// The shortest pause between two rounds of tries.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens sessions with a list of servers.
 pub(crate) struct ZooKeeper {
@@ -85,39 +90,80 @@ impl From<zk::Error> for Refusal {
 impl Network for ZooKeeper {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
         async move {
-            let started = tokio::time::Instant::now();
-            let dial = self.dial();
-            let attempt = || async {
-                let (client, task) = dial.located().await.map_err(Refusal::Final)?.connect(None).await?;
-                match self.check_chroot(&client).await {
-                    Ok(()) => Ok((client, task)),
-                    Err(refusal) => {
-                        dial::close(client).await;
-                        Err(refusal)
-                    }
-                }
+            let started = Instant::now();
+            let mut tries = pin!(self.tries(started, patience));
+            let told = |tried: Result<_, Error>| match tried {
+                Ok((client, task)) => Ok(self.opened(self.dial(), client, task)),
+                Err(error) => Err(error),
             };
-            let retried = attempt
-                .retry(self.rounds())
-                .when(|refusal| !matches!(refusal, Refusal::Connecting(zk::Error::AuthFailed) | Refusal::Final(_)));
-            // A part of the patience is kept for finding out why.
+            // The servers are asked what is wrong beside the last tries: a server that starts meanwhile is used.
             let questions = (patience / 4).min(Duration::from_millis(500));
-            match tokio::time::timeout(patience - questions, retried).await {
-                Ok(Ok((client, task))) => Ok(self.opened(dial, client, task)),
-                Ok(Err(Refusal::Connecting(zk::Error::AuthFailed))) => {
-                    Err(Error::AuthFailed { servers: self.servers.to_string() })
-                }
-                Ok(Err(Refusal::Final(error))) => Err(error),
-                // All tries used up, or all the time.
-                Ok(Err(Refusal::Connecting(_))) => Err(self.unreachable(started.elapsed(), questions).await),
-                Err(_) => Err(self.unreachable(patience, questions).await),
+            let tried_early = tokio::select! {
+                biased;
+                tried = &mut tries => Some(tried),
+                () = tokio::time::sleep(patience - questions) => None,
+            };
+            match tried_early {
+                Some(Some(tried)) => return told(tried),
+                // All of them are used up, before the time is.
+                Some(None) => return Err(self.unreachable(started.elapsed(), self.servers.diagnose(questions).await)),
+                None => {}
+            }
+            let diagnosed = async {
+                tokio::join!(self.servers.diagnose(questions), tokio::time::sleep_until(started + patience)).0
+            };
+            let mut diagnosed = pin!(diagnosed);
+            tokio::select! {
+                biased;
+                tried = &mut tries => match tried {
+                    Some(tried) => told(tried),
+                    None => Err(self.unreachable(patience, diagnosed.await)),
+                },
+                detail = &mut diagnosed => Err(self.unreachable(patience, detail)),
             }
         }
         .boxed()
     }
+
+    fn servers(&self) -> String {
+        self.servers.to_string()
+    }
 }
 
 impl ZooKeeper {
+    /// Tries all servers, round after round, until one opens a session or another try would fail too; `None` if the tries are used up.
+    async fn tries(&self, started: Instant, patience: Duration) -> Option<Result<(zk::Client, AbortHandle), Error>> {
+        let dial = self.dial();
+        let mut pauses = self.rounds();
+        loop {
+            match self.try_once(&dial).await {
+                Ok(connected) => return Some(Ok(connected)),
+                Err(Refusal::Final(error)) => return Some(Err(error)),
+                Err(Refusal::Connecting(zk::Error::AuthFailed)) => {
+                    return Some(Err(Error::AuthFailed { servers: self.servers.to_string() }));
+                }
+                Err(Refusal::Connecting(error)) => tracing::debug!(%error, "no server opened a session"),
+            }
+            let left = patience.saturating_sub(started.elapsed());
+            // The nearer the deadline, the shorter the pauses: a server that starts just before it is found.
+            let pause = pauses.next()?;
+            let pause = if self.reconnect.is_some() { pause } else { pause.min((left / 2).max(SHORTEST_PAUSE)) };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Tries every server once.
+    async fn try_once(&self, dial: &Dial) -> Result<(zk::Client, AbortHandle), Refusal> {
+        let (client, task) = dial.located().await.map_err(Refusal::Final)?.connect(None).await?;
+        match self.check_chroot(&client).await {
+            Ok(()) => Ok((client, task)),
+            Err(refusal) => {
+                dial::close(client).await;
+                Err(refusal)
+            }
+        }
+    }
+
     /// The pauses between tries. Every server was tried once before a retry, so they are between whole rounds.
     fn rounds(&self) -> Box<dyn Iterator<Item = Duration> + Send + Sync> {
         match self.reconnect {
@@ -128,8 +174,8 @@ impl ZooKeeper {
         }
     }
 
-    async fn unreachable(&self, waited: Duration, questions: Duration) -> Error {
-        Error::Unreachable { servers: self.servers.to_string(), waited, detail: self.servers.diagnose(questions).await }
+    fn unreachable(&self, waited: Duration, detail: String) -> Error {
+        Error::Unreachable { servers: self.servers.to_string(), waited, detail }
     }
 
     fn dial(&self) -> Dial {

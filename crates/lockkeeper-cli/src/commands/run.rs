@@ -31,7 +31,10 @@ use crate::waiting::{self, Wait};
 /// How long a command that was told to stop waiting tries to leave the queue.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// How long a release may take to be confirmed.
+/// How long a command whose wait is over tries to leave the queue.
+const LEAVING_LATE: Duration = Duration::from_secs(1);
+
+/// How long a release may take to be confirmed, the end of the session included.
 const RELEASING: Duration = Duration::from_secs(5);
 
 /// How much of a command line is published.
@@ -89,7 +92,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     let guard = match outcome {
         Ok(Ok(guard)) => guard,
         Ok(Err(failure)) => {
-            line.leave(LEAVING).await;
+            line.leave(leaving(&failure)).await;
             if failure.code == Code::NotAcquired {
                 printer.failure(&failure);
                 return Ok(args.conflict_exit_code);
@@ -121,11 +124,12 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         return Ok(if preempted { Code::Preempted } else { Code::Lost } as u8);
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
+    let deadline = Instant::now() + RELEASING;
     let released = match line.heir().filter(|_| succeeded) {
         Some(heir) => heir.hand_over(guard, printer).await,
         None => release(guard, &line.locks()).await,
     };
-    line.leave(LEAVING).await;
+    line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {
         Ok(_) if preempted => Ok(Code::Preempted as u8),
@@ -178,6 +182,15 @@ async fn hold(
     let job = Job::start(command, guard)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await
+}
+
+/// How long to try to leave the queue after this failure, which has come at the deadline where there is one.
+fn leaving(failure: &Failure) -> Duration {
+    match failure.code {
+        // No server confirms anything: the node goes with the session.
+        Code::Unreachable => Duration::ZERO,
+        _ => LEAVING_LATE,
+    }
 }
 
 /// What the end of a hold is counted by.
@@ -288,9 +301,11 @@ impl Line {
     pub(crate) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
         self.deadline = self.wait.map(|wait| Instant::now() + wait);
         let stood = self.stand().await.map_err(|failure| self.named(failure));
-        if stood.as_ref().is_err_and(|failure| failure.cause != Cause::InstanceLock) {
+        if let Err(failure) = &stood
+            && failure.cause != Cause::InstanceLock
+        {
             // Whatever server comes next may be another one, elsewhere.
-            self.leave(LEAVING).await;
+            self.leave(leaving(failure)).await;
         }
         stood
     }
@@ -445,12 +460,21 @@ impl Line {
         if self.printer.is_json() {
             return connecting.await;
         }
-        let limit = self.remaining().map_or(self.connect_timeout, |remaining| remaining.min(self.connect_timeout));
-        waiting::connecting(&self.place.to_string(), Some(limit), connecting).await
+        waiting::connecting(&self.place.to_string(), Some(self.connect_limit()), connecting).await
+    }
+
+    /// How long to try to reach a server.
+    fn connect_limit(&self) -> Duration {
+        match self.remaining() {
+            // The wait is the limit, unless it was said how often to try.
+            Some(remaining) if self.tries_on => remaining,
+            Some(remaining) => remaining.min(self.connect_timeout),
+            None => self.connect_timeout,
+        }
     }
 
     async fn connect_quietly(&self) -> Result<Lockkeeper, Failure> {
-        let patience = self.remaining().map_or(self.connect_timeout, |remaining| remaining.min(self.connect_timeout));
+        let patience = self.connect_limit();
         let builder = self.builder.clone().connect_timeout(patience);
         match &self.place {
             Place::Ensemble(servers) => Ok(builder.connect(servers).await?),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Home, failure, until, without_time};
+use crate::harness::{Home, Served, failure, until, without_time};
 
 /// D-01: a job that finds the lock taken says who has it, waits, and runs after it.
 #[test]
@@ -122,6 +122,61 @@ fn case_27_the_wait_bounds_a_server_that_swallows_everything() {
     let took = started.elapsed();
     assert_eq!(code, Some(69), "{line}");
     assert!(took > Duration::from_millis(700) && took < Duration::from_secs(15), "{took:?}");
+}
+
+/// Not a moment earlier: the server may still come.
+#[test]
+fn the_wait_is_used_up_while_nothing_listens() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let home = Home::with_servers(&free.to_string());
+    let started = Instant::now();
+    let (code, line) = failure(&home.output(&["run", "a", "--wait", "3s", "--", "true"]));
+    let took = started.elapsed();
+    assert_eq!(code, Some(69), "{line}");
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(3 + 5), "{took:?}");
+    assert!(line.contains("within 3s") && line.contains("nothing listens there"), "{line}");
+}
+
+/// The server confirms nothing, so there is nothing to wait for.
+#[test]
+fn the_wait_ends_in_time_in_line_at_a_server_that_hangs() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let wait = Duration::from_secs(8);
+    let started = Instant::now();
+    let mut waiter = home.spawn("a", &["--wait", "8s"], "touch ran");
+    until("it waits", || home.count("a") == (1, 1));
+    served.running.signal(Signal::STOP);
+    let (code, text) = waiter.end();
+    let took = started.elapsed();
+    served.running.signal(Signal::CONT);
+    assert_eq!(code, Some(69), "{text}");
+    assert!(text.contains("no server answered within"), "{text}");
+    assert!(took >= wait && took < wait + Duration::from_millis(1500), "{took:?}");
+    holder.close_stdin();
+    holder.wait();
+}
+
+/// The end of the session included.
+#[test]
+fn a_release_that_nobody_confirms_ends_after_five_seconds() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["--session-timeout", "40s"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    served.running.signal(Signal::STOP);
+    let ended = Instant::now();
+    holder.close_stdin();
+    let (code, text) = holder.end();
+    let took = ended.elapsed();
+    served.running.signal(Signal::CONT);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("was not confirmed"), "{text}");
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_millis(6500), "{took:?}");
 }
 
 #[test]

@@ -191,8 +191,9 @@ impl World {
     async fn turn(&self, contender: u32, keeper: &Lockkeeper, turn: Turn) -> Result<(), String> {
         sleep(Duration::from_millis(turn.pause)).await;
         let limit = match turn.call {
+            Call::Try | Call::Within(0) => Some(TRY),
             Call::Within(limit) | Call::Dropped(limit) => Some(Duration::from_millis(limit)),
-            Call::Try | Call::Wait => None,
+            Call::Wait => None,
         };
         let from = self.now();
         self.record().asking.insert(contender, (from, limit));
@@ -352,6 +353,9 @@ impl World {
         self.add(contender, from, What::Released { hold, confirmed });
     }
 }
+
+/// How long a call may take that tries once.
+const TRY: Duration = Duration::from_secs(2);
 
 /// The number at the end of a node's name.
 fn place(want: Want, node: &str) -> Option<Place> {

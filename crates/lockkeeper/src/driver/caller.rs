@@ -1,6 +1,7 @@
 //! Whoever waits for an attempt's outcome, or has it: the other end of the driver.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -17,6 +18,9 @@ use crate::epoch;
 use crate::error::ReleaseError;
 use crate::guard::Holding;
 use crate::hold::{Hold, Request};
+
+/// A call that had less time than this cannot tell a busy server from a silent one.
+const SILENCE: Duration = Duration::from_millis(250);
 
 /// Where the outcome goes.
 pub(crate) type Answer = oneshot::Sender<Result<Holding, Error>>;
@@ -289,19 +293,29 @@ impl Driver {
         }
     }
 
-    pub(super) fn timed_out(&mut self) -> Error {
-        Error::Timeout {
-            path: self.attempt.path.clone(),
-            waited: self.attempt.timeout.unwrap_or_default(),
-            holder: self.looked_at.take(),
-            ahead: self.contender.place().map(|place| place.ahead),
+    /// The error of a call at its deadline. `asks`: a server was asked whether it answers, and has not.
+    pub(super) fn timed_out(&mut self, asks: bool) -> Error {
+        let path = self.attempt.path.clone();
+        if let Caller::Refusing { ahead, .. } = &self.caller {
+            return Error::Held { path, holder: self.looked_at.take(), ahead: Some(*ahead) };
         }
+        let waited = self.attempt.timeout.unwrap_or_default();
+        let place = self.contender.place().map(|place| place.ahead);
+        let detail = if !self.session.link().borrow().connected {
+            "the connection is lost"
+        } else if waited >= SILENCE && (asks || place.is_none()) {
+            "a request was not answered"
+        } else {
+            return Error::Timeout { path, waited, holder: self.looked_at.take(), ahead: place };
+        };
+        Error::Unreachable { servers: self.attempt.servers.to_string(), waited, detail: detail.to_owned() }
     }
 }
 
+/// How the session ended. Only a server says that it has expired.
 fn session_loss(state: LinkState) -> Loss {
     match state {
         LinkState::Over(loss) => loss,
-        _ => Loss::SessionExpired,
+        _ => Loss::Unreachable,
     }
 }

@@ -46,7 +46,11 @@ async fn open(servers: &str) -> Opened {
 }
 
 async fn open_for(servers: &str, session_timeout: Duration) -> Opened {
-    let network = ZooKeeper {
+    network(servers, session_timeout).open(Duration::from_secs(30)).await.unwrap()
+}
+
+fn network(servers: &str, session_timeout: Duration) -> ZooKeeper {
+    ZooKeeper {
         servers: servers.parse().unwrap(),
         session_timeout,
         reconnect: None,
@@ -55,8 +59,7 @@ async fn open_for(servers: &str, session_timeout: Duration) -> Opened {
         tasks: TaskTracker::new(),
         locate: None,
         create_chroot: false,
-    };
-    network.open(Duration::from_secs(30)).await.unwrap()
+    }
 }
 
 impl Crowd {
@@ -241,4 +244,39 @@ async fn a_session_goes_on_after_an_outage_longer_than_its_timeout() {
     assert_eq!(opened.ensemble.read("/a").await.unwrap().owner, session);
     opened.ensemble.delete("/a", None).await.unwrap();
     assert_eq!((watcher.await, server.stats().sessions), (Fired::Gone, 1));
+}
+
+/// The servers are tried until the deadline, more and more often: one that starts just before it is found.
+#[tokio::test]
+async fn servers_are_tried_until_the_deadline() {
+    use tokio::io::AsyncReadExt;
+
+    let patience = Duration::from_secs(2);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let network = network(&listener.local_addr().unwrap().to_string(), Duration::from_secs(1));
+    let started = Instant::now();
+    let mut last_try = Duration::ZERO;
+    let accepting = async {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut word = [0; 4];
+            // Closed without an answer; a question what is wrong is no try.
+            if stream.read_exact(&mut word).await.is_ok() && word != *b"ruok" {
+                last_try = started.elapsed();
+            }
+        }
+    };
+    let error = tokio::select! {
+        error = network.open(patience) => error.err(),
+        () = accepting => None,
+    };
+    assert!(started.elapsed() >= patience, "given up after {:?}", started.elapsed());
+    assert!(last_try >= patience - Duration::from_millis(300), "last tried after {last_try:?}");
+    match error {
+        Some(Error::Unreachable { waited, detail, .. }) => {
+            assert_eq!(waited, patience);
+            assert!(detail.contains("closes the connection"), "{detail}");
+        }
+        other => panic!("{other:?}"),
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::{Error, Lockkeeper, Loss};
+use lockkeeper_testkit::proxy::Cut;
 use tokio::time::Instant;
 
 use crate::support::{STEADY, World, on_every_server};
@@ -10,11 +11,17 @@ use crate::support::{STEADY, World, on_every_server};
 on_every_server!(
     case_27_a_silent_network_does_not_stretch_a_deadline,
     case_28_progress_in_the_queue_does_not_stretch_a_deadline,
+    an_outage_is_told_as_one_not_as_a_lock_that_is_taken,
+    a_wait_whose_server_falls_silent_is_told_so_at_its_deadline,
+    a_try_is_bounded_without_a_timeout,
 );
 
 /// How much later than its deadline a call may return on a busy machine. Failures of the kind meant here are as late as a client
 /// gives up a silent connection, two fifths of the session timeout, or for ever.
 const SLACK: Duration = Duration::from_secs(5);
+
+/// A session whose end a test can wait for.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Packets vanish and nobody is told: calls return at their deadline all the same, waiting, asking and connecting.
 async fn case_27_a_silent_network_does_not_stretch_a_deadline(world: &World) {
@@ -78,4 +85,63 @@ async fn case_28_progress_in_the_queue_does_not_stretch_a_deadline(world: &World
     for waiter in before {
         waiter.granted().await.release().await.unwrap();
     }
+}
+
+/// From the first call to long after the session is over: nobody knows who has the lock, so nobody is said to have it.
+async fn an_outage_is_told_as_one_not_as_a_lock_that_is_taken(world: &World) {
+    let timeout = Duration::from_millis(250);
+    for silent in [true, false] {
+        let proxy = world.proxy().await;
+        let keeper = world.keeper_through(&proxy, SHORT).await;
+        let lock = world.kind.mutex(&keeper, &world.path("free"));
+        if silent {
+            proxy.black_hole();
+        } else {
+            proxy.refuse();
+            proxy.cut(Cut::Reset);
+        }
+        let started = Instant::now();
+        while started.elapsed() < SHORT * 3 {
+            match lock.acquire().timeout(timeout).await {
+                Err(Error::Unreachable { waited, .. }) => assert_eq!(waited, timeout),
+                Err(Error::SessionLost { loss: Loss::Unreachable, .. }) => {}
+                other => panic!("silent: {silent}, after {:?}: {other:?}", started.elapsed()),
+            }
+        }
+        proxy.heal();
+    }
+}
+
+/// Who held the lock when it was last seen is no answer when nobody knows what is so now.
+async fn a_wait_whose_server_falls_silent_is_told_so_at_its_deadline(world: &World) {
+    let timeout = Duration::from_secs(4);
+    let proxy = world.proxy().await;
+    let (keeper, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let guard = world.mutex(&other).acquire().await.unwrap();
+    let started = Instant::now();
+    let waiter = world.await_in_line(world.mutex(&keeper).acquire().timeout(timeout)).await;
+    proxy.black_hole();
+    let outcome = waiter.outcome().await;
+    let took = started.elapsed();
+    assert!(matches!(outcome, Err(Error::Unreachable { .. })), "{outcome:?}");
+    assert!(took >= timeout && took < timeout + SLACK, "{took:?}");
+    proxy.heal();
+    guard.release().await.unwrap();
+}
+
+/// Two seconds, whatever the session timeout is.
+async fn a_try_is_bounded_without_a_timeout(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let lock = world.mutex(&keeper);
+    proxy.black_hole();
+    let zero = Duration::ZERO;
+    let started = Instant::now();
+    let (tried, zero) = tokio::join!(lock.try_acquire().into_future(), lock.acquire().timeout(zero).into_future());
+    let took = started.elapsed();
+    for outcome in [tried, zero] {
+        assert!(matches!(outcome, Err(Error::Unreachable { .. })), "{outcome:?}");
+    }
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(2) + SLACK, "{took:?}");
+    proxy.heal();
 }

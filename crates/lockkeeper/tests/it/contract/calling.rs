@@ -16,6 +16,7 @@ for_every_kind!(
     a_path_with_a_contenders_name_is_refused_and_blocks_nobody,
     a_missing_chroot_is_refused_or_created_and_hidden,
     case_47_a_wait_may_be_as_long_as_a_duration_can_say,
+    a_timeout_of_zero_tries_once,
 );
 
 for_kinds!([every_kind Native] case_25_a_user_who_blocks_his_runtime_loses_nothing);
@@ -43,6 +44,18 @@ async fn programs_without_async_lock_too(world: &World) {
     });
     tokio::task::spawn_blocking(|| program.join().unwrap()).await.unwrap();
     assert_eq!(world.queue().await, [""; 0]);
+}
+
+/// As `try_acquire` does: a free lock is granted, a taken one is refused by its holder's name.
+async fn a_timeout_of_zero_tries_once(world: &World) {
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let guard = world.subject(&keeper).acquire().timeout(Duration::ZERO).await.unwrap();
+    let refused = world.rival(&other).acquire().timeout(Duration::ZERO).await;
+    assert!(matches!(refused, Err(Error::Held { holder: Some(_), .. })), "{refused:?}");
+    guard.release().await.unwrap();
+    let both = [keeper.mutex(&world.path("a")).acquire(), keeper.mutex(&world.path("b")).acquire()];
+    let both = keeper.multi_lock(both).timeout(Duration::ZERO).await.unwrap();
+    both.release().await.unwrap();
 }
 
 /// Acquired in one task, used in another, released on a thread of no runtime.
