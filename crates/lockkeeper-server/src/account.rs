@@ -8,15 +8,11 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use md5::{Digest as _, Md5};
-use sha1::Sha1;
+use lockkeeper_wire::digest_md5::{self, DIGEST_URI, NONCE_COUNT, REALM, fields};
+use sha1::{Digest as _, Sha1};
 
 use crate::identity::Identity;
 use crate::machine::same_bytes;
-
-/// The service and host that ZooKeeper's clients and servers agree on.
-const DIGEST_URI: &str = "zookeeper/zk-sasl-md5";
-const REALM: &str = "zk-sasl-md5";
 
 /// Who may use a server besides everyone.
 ///
@@ -133,7 +129,7 @@ impl Exchange {
             ("nonce", self.nonce.as_str()),
             ("realm", REALM),
             ("digest-uri", DIGEST_URI),
-            ("nc", "00000001"),
+            ("nc", NONCE_COUNT),
             ("qop", "auth"),
         ];
         // A client may leave out only what has a default.
@@ -142,62 +138,18 @@ impl Exchange {
             return Err(Unproven);
         };
         let password = accounts.users.get(user).filter(|_| expected.into_iter().all(holds)).ok_or(Unproven)?;
-        let secret = Md5::digest([latin(user), latin(REALM), latin(password)].join(&b':'));
-        let authorization = field("authzid").map(|id| format!(":{id}")).unwrap_or_default();
-        let session = [&secret[..], format!(":{}:{cnonce}{authorization}", self.nonce).as_bytes()].concat();
-        let proof = |method: &str| {
-            let (a1, a2) = (hex(&Md5::digest(&session)), hex(&Md5::digest(format!("{method}:{DIGEST_URI}"))));
-            hex(&Md5::digest(format!("{a1}:{}:00000001:{cnonce}:auth:{a2}", self.nonce)))
+        let exchange = digest_md5::Exchange {
+            user,
+            password,
+            realm: REALM,
+            nonce: &self.nonce,
+            cnonce,
+            authzid: field("authzid"),
         };
-        if !same_bytes(proof("AUTHENTICATE").as_bytes(), response.as_bytes()) {
+        if !same_bytes(exchange.response().as_bytes(), response.as_bytes()) {
             return Err(Unproven);
         }
-        Ok((Identity::new(Identity::SASL, user), format!("rspauth={}", proof("")).into_bytes()))
-    }
-}
-
-/// RFC 2831 hashes names in ISO 8859-1 where they can be written in it.
-fn latin(text: &str) -> Vec<u8> {
-    let bytes: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(c).ok()).collect();
-    bytes.unwrap_or_else(|| text.as_bytes().to_vec())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// `name=value,name="quoted \"value\"",…`; `None` if it is not that, or names something twice.
-fn fields(mut text: &str) -> Option<BTreeMap<&str, String>> {
-    let mut fields = BTreeMap::new();
-    loop {
-        text = text.trim_start_matches([' ', '\t', ',']);
-        if text.is_empty() {
-            return Some(fields);
-        }
-        let (name, rest) = text.split_once('=')?;
-        let mut value = String::new();
-        text = if let Some(quoted) = rest.strip_prefix('"') {
-            let mut chars = quoted.char_indices();
-            loop {
-                match chars.next()? {
-                    (end, '"') => break &quoted[end + 1..],
-                    (_, '\\') => value.push(chars.next()?.1),
-                    (_, other) => value.push(other),
-                }
-            }
-        } else {
-            let end = rest.find(',').unwrap_or(rest.len());
-            value.push_str(rest[..end].trim_end());
-            &rest[end..]
-        };
-        let name = name.trim_end();
-        if name.is_empty() || fields.insert(name, value).is_some() {
-            return None;
-        }
+        Ok((Identity::new(Identity::SASL, user), exchange.server_response().into_bytes()))
     }
 }
 
@@ -209,33 +161,8 @@ mod tests {
         Accounts::new().with_sasl_user("client1", "password1").with_sasl_user("jürgen", "geheim\"")
     }
 
-    /// The other side, written from the RFC.
     fn answer(challenge: &[u8], user: &str, password: &str) -> (Vec<u8>, String) {
-        let challenge = std::str::from_utf8(challenge).unwrap();
-        let nonce = &fields(challenge).unwrap()["nonce"];
-        let md5 = |bytes: &[u8]| hex(&Md5::digest(bytes));
-        let secret = Md5::digest([latin(user), latin(REALM), latin(password)].join(&b':'));
-        let a1 = md5(&[&secret[..], format!(":{nonce}:abc").as_bytes()].concat());
-        let proof = |method: &str| {
-            let a2 = md5(format!("{method}:{DIGEST_URI}").as_bytes());
-            md5(format!("{a1}:{nonce}:00000001:abc:auth:{a2}").as_bytes())
-        };
-        let text = format!(
-            r#"charset=utf-8,username="{user}",realm="{REALM}",nonce="{nonce}",nc=00000001,cnonce="abc",digest-uri="{DIGEST_URI}",response={},qop=auth"#,
-            proof("AUTHENTICATE")
-        );
-        (text.into_bytes(), format!("rspauth={}", proof("")))
-    }
-
-    /// The example of RFC 2831, section 4, hashed by our own formula; its realm and URI are another service's.
-    #[test]
-    fn the_hashes_are_those_of_the_rfc() {
-        let md5 = |bytes: &[u8]| hex(&Md5::digest(bytes));
-        let secret = Md5::digest(b"chris:elwood.innosoft.com:secret");
-        let a1 = md5(&[&secret[..], b":OA6MG9tEQGm2hh:OA6MHXh6VqTrRk"].concat());
-        let a2 = md5(b"AUTHENTICATE:imap/elwood.innosoft.com");
-        let response = md5(format!("{a1}:OA6MG9tEQGm2hh:00000001:OA6MHXh6VqTrRk:auth:{a2}").as_bytes());
-        assert_eq!(response, "d388dad90d4bbd760a152321f2143af7");
+        digest_md5::answer(challenge, user, password, "abc").unwrap()
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //!
 //! Source: `zookeeper.jute` and `ZooDefs.java` of Apache ZooKeeper 3.9.
 
+pub mod digest_md5;
 pub mod frame;
 pub mod jute;
 mod opcode;
