@@ -23,7 +23,7 @@ use bytes::{Buf, BytesMut};
 use lockkeeper_wire::jute::Reader;
 use lockkeeper_wire::{
     AUTH_XID, ConnectRequest, ConnectResponse, EVENT_XID, ErrorCode, EventKind, Malformed, OpCode, PING_XID, Request,
-    Response, SetWatches, frame, request, response,
+    Response, SetWatches, digest_md5, frame, request, response,
 };
 
 use crate::watches::{Class, Watches};
@@ -41,6 +41,8 @@ pub struct Config {
     pub session_timeout: Duration,
     /// What every connection presents before its first request: scheme and credential.
     pub credentials: Vec<(String, Vec<u8>)>,
+    /// The user and password of SASL DIGEST-MD5, which every connection proves before anything else.
+    pub sasl: Option<(String, String)>,
     /// The longest frame to accept, in bytes; a longer one ends the connection.
     pub max_frame: usize,
     /// The session to resume, instead of a new one.
@@ -50,7 +52,7 @@ pub struct Config {
 impl Config {
     /// A new session of this timeout with this many servers.
     pub fn new(servers: usize, session_timeout: Duration) -> Config {
-        Config { servers, session_timeout, credentials: Vec::new(), max_frame: 64 << 20, resume: None }
+        Config { servers, session_timeout, credentials: Vec::new(), sasl: None, max_frame: 64 << 20, resume: None }
     }
 }
 
@@ -179,6 +181,10 @@ enum State {
     Connecting {
         until: Duration,
     },
+    /// A server has accepted the session, and the user proves itself by SASL.
+    Login {
+        until: Duration,
+    },
     /// A server has accepted the session.
     Connected,
     Over(End),
@@ -203,6 +209,8 @@ enum Asked {
     Unwatch,
     /// Closes the session.
     Close,
+    /// A step of the SASL exchange; what the server must answer, once that is known.
+    Sasl(Option<String>),
 }
 
 /// One session.
@@ -234,6 +242,8 @@ pub struct Session {
     last_received: Duration,
     next_xid: i32,
     next_id: u64,
+    /// Whether the connection of now has opened the session.
+    opened_here: bool,
     /// When its owner gives up closing it properly.
     closing: Option<Duration>,
 }
@@ -308,6 +318,7 @@ impl Session {
             last_received: now,
             next_xid: 0,
             next_id: 0,
+            opened_here: false,
             closing: None,
             config,
         };
@@ -347,7 +358,7 @@ impl Session {
     /// The transport that it wants; `None` while it pauses and when it is over. A driver drops any other one.
     pub fn transport(&self) -> Option<Transport> {
         match self.state {
-            State::Connecting { .. } | State::Connected => {
+            State::Connecting { .. } | State::Login { .. } | State::Connected => {
                 Some(Transport { attempt: self.attempt, server: self.order[self.at] })
             }
             State::Pause { .. } | State::Over(_) => None,
@@ -374,7 +385,10 @@ impl Session {
     pub fn failed(&mut self, now: Duration) {
         match self.state {
             State::Over(_) | State::Pause { .. } => {}
-            State::Connecting { .. } => self.next_server(now),
+            State::Connecting { .. } | State::Login { .. } => {
+                self.sent.clear();
+                self.next_server(now);
+            }
             State::Connected => {
                 self.disconnect();
                 self.next_server(now);
@@ -384,12 +398,12 @@ impl Session {
 
     /// Bytes came in over the wanted transport.
     pub fn received(&mut self, bytes: &[u8], now: Duration) {
-        if !matches!(self.state, State::Connecting { .. } | State::Connected) {
+        if self.transport().is_none() {
             return;
         }
         self.last_received = now;
         self.received.extend_from_slice(bytes);
-        while let State::Connecting { .. } | State::Connected = self.state {
+        while self.transport().is_some() {
             let mut whole = match frame::first(&self.received, self.config.max_frame) {
                 Ok(None) => return,
                 Ok(Some(payload)) => {
@@ -418,7 +432,7 @@ impl Session {
     pub fn deadline(&self) -> Option<Duration> {
         let due = match self.state {
             State::Over(_) => return None,
-            State::Pause { until } | State::Connecting { until } => until,
+            State::Pause { until } | State::Connecting { until } | State::Login { until } => until,
             State::Connected => {
                 let ping = self.last_sent + share(self.timeout, PING);
                 let silence = self.last_received + share(self.timeout, SILENCE);
@@ -437,8 +451,8 @@ impl Session {
         match self.state {
             State::Over(_) => {}
             State::Pause { until } if now >= until => self.attempt(now),
-            State::Connecting { until } if now >= until => self.next_server(now),
-            State::Pause { .. } | State::Connecting { .. } => {}
+            State::Connecting { until } | State::Login { until } if now >= until => self.failed(now),
+            State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {}
             State::Connected => {
                 let silent = now >= self.last_received + share(self.timeout, SILENCE);
                 // A server may answer pings and nothing else.
@@ -466,7 +480,9 @@ impl Session {
             State::Over(end) => self.reply(id, Err(RequestError::SessionOver(end))),
             _ if self.closing.is_some() => self.reply(id, Err(RequestError::SessionOver(End::Closed))),
             State::Connected => self.send(id, &request, now),
-            State::Pause { .. } | State::Connecting { .. } => self.waiting.push_back((id, request)),
+            State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {
+                self.waiting.push_back((id, request));
+            }
         }
         id
     }
@@ -552,11 +568,23 @@ impl Session {
             self.over(End::Expired);
             return Ok(());
         }
-        let opened = self.id == 0;
+        self.opened_here = self.id == 0;
         (self.id, self.password) = (session, password);
         self.timeout = Duration::from_millis(u64::try_from(timeout_ms).map_err(|_| Malformed)?);
+        if self.config.sasl.is_some() {
+            self.state = State::Login { until: now + self.timeout / 3 };
+            // ZooKeeper's client begins with an empty token; the server's challenge follows.
+            self.login_step(&[], None, now);
+        } else {
+            self.established(now);
+        }
+        Ok(())
+    }
+
+    /// A server has accepted the session, and the user if there is one.
+    fn established(&mut self, now: Duration) {
         (self.state, self.rounds) = (State::Connected, 0);
-        self.events.push_back(Event::Connected { server: self.order[self.at], opened });
+        self.events.push_back(Event::Connected { server: self.order[self.at], opened: self.opened_here });
         for (scheme, credential) in &self.config.credentials {
             request::encode_auth(&mut self.outgoing, scheme, credential);
         }
@@ -569,7 +597,30 @@ impl Session {
         if self.closing.is_some() {
             self.push(&Request::CloseSession, Asked::Close, now);
         }
-        Ok(())
+    }
+
+    /// Sends a step of the SASL exchange.
+    fn login_step(&mut self, token: &[u8], expected: Option<String>, now: Duration) {
+        let xid = self.take_xid();
+        request::encode_sasl(&mut self.outgoing, xid, token);
+        self.sent.push_back(Sent { xid, at: now, opcode: OpCode::Sasl, what: Asked::Sasl(expected) });
+        self.last_sent = now;
+    }
+
+    /// Takes in the server's answer to a step.
+    fn logged_in(&mut self, expected: Option<String>, token: &[u8], now: Duration) {
+        match (expected, &self.config.sasl) {
+            (Some(expected), _) if expected.as_bytes() == token => self.established(now),
+            (None, Some((user, password))) => {
+                let cnonce = format!("{:032x}", self.random.u128(..));
+                match digest_md5::answer(token, user, password, &cnonce) {
+                    Some((answer, expected)) => self.login_step(&answer, Some(expected), now),
+                    None => self.over(End::AuthFailed),
+                }
+            }
+            // A server that does not know the password is not the one that was meant.
+            _ => self.over(End::AuthFailed),
+        }
     }
 
     fn set_watches(&mut self, packet: SetWatches, now: Duration) {
@@ -632,6 +683,11 @@ impl Session {
                 return Err(Malformed);
             }
             Asked::Watches | Asked::Unwatch => {}
+            Asked::Sasl(_) if header.error.is_some() => self.over(End::AuthFailed),
+            Asked::Sasl(expected) => {
+                let token = response::decode_sasl(&mut reader)?;
+                self.logged_in(expected, &token, now);
+            }
             Asked::Close => self.over(End::Closed),
         }
         Ok(())
@@ -660,10 +716,14 @@ impl Session {
         self.push(request, Asked::Owners(id, watch), now);
     }
 
+    fn take_xid(&mut self) -> i32 {
+        self.next_xid = if self.next_xid == i32::MAX { 1 } else { self.next_xid + 1 };
+        self.next_xid
+    }
+
     /// Sends a request.
     fn push(&mut self, request: &Request, what: Asked, now: Duration) {
-        self.next_xid = if self.next_xid == i32::MAX { 1 } else { self.next_xid + 1 };
-        let xid = self.next_xid;
+        let xid = self.take_xid();
         let Some(opcode) = OpCode::from_i32(request.opcode()) else {
             if let Asked::Owners(id, _) = what {
                 self.reply(id, Err(RequestError::Refused(ErrorCode::Unimplemented)));

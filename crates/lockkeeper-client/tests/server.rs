@@ -7,8 +7,8 @@ use std::time::Duration;
 use lockkeeper_client::wire::{
     Create, CreateMode, ErrorCode, EventKind, Request, Response, SetData, VersionedPath, WatchedPath,
 };
-use lockkeeper_client::{Client, End, RequestError, State};
-use lockkeeper_server::Server;
+use lockkeeper_client::{Client, Config, End, RequestError, State};
+use lockkeeper_server::{Accounts, Server, Storage};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -88,4 +88,29 @@ async fn a_request_after_close_says_so() {
     let (client, _states) = connected(&server).await;
     client.close();
     assert_eq!(client.request(Request::Ping).await, Err(RequestError::SessionOver(End::Closed)));
+}
+
+/// Opens a session as this user of SASL, and tells what becomes of it.
+async fn logged_in(user: &str, password: &str) -> Option<State> {
+    let config = lockkeeper_server::Config::default()
+        .with_storage(Storage::Memory)
+        .with_listen("127.0.0.1:0".parse().unwrap())
+        .with_accounts(Accounts::new().with_sasl_user("client1", "password1"));
+    let server = Server::start(config).await.unwrap();
+    let config = Config { sasl: Some((user.to_owned(), password.to_owned())), ..Config::new(1, TIMEOUT) };
+    let (client, mut states) = Client::open_with(vec![server.connect_string()], config);
+    let state = states.recv().await;
+    if state == Some(State::Connected) {
+        let identities = client.request(Request::WhoAmI).await.unwrap();
+        let sasl = ("sasl".to_owned(), Some(user.to_owned()));
+        assert!(matches!(identities, Response::Identities(identities) if identities.contains(&sasl)));
+    }
+    state
+}
+
+#[tokio::test]
+async fn a_user_of_sasl_is_known_to_the_server_and_a_wrong_password_is_refused() {
+    assert_eq!(logged_in("client1", "password1").await, Some(State::Connected));
+    assert_eq!(logged_in("client1", "password2").await, Some(State::Over(End::AuthFailed)));
+    assert_eq!(logged_in("nobody", "password1").await, Some(State::Over(End::AuthFailed)));
 }
