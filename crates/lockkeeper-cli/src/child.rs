@@ -29,7 +29,7 @@ use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::streams;
 use crate::terminal::Terminal;
-use crate::watchdog::{Dismissed, Watchdog};
+use crate::watchdog::{self, Deadline, Dismissed, Watchdog};
 
 /// How long to wait between looks at a group whose first process has ended. The others are not our children, so nobody
 /// tells us of their end.
@@ -94,7 +94,7 @@ pub(crate) struct Outcome {
 
 impl Job {
     /// Starts a command that holds `guard`.
-    pub(crate) fn start(command: &[OsString], guard: &MultiGuard) -> Result<Self, Failure> {
+    pub(crate) fn start(command: &[OsString], guard: &MultiGuard, grace: Duration) -> Result<Self, Failure> {
         let catch = |kind| unix::signal(kind).map_err(|error| Failure::system("cannot catch signals", error));
         let (changed, continued) = (catch(SignalKind::child())?, catch(SignalKind::from_raw(Signal::CONT.as_raw()))?);
         let terminal = Terminal::controlling();
@@ -102,12 +102,19 @@ impl Job {
         // A command that turns out to need it gets it then.
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
-        let mut child = launcher::command(command, foreground);
-        tell_of_the_hold(&mut child, guard);
-        let child = child.spawn().map_err(|error| Failure::system("cannot start a process", error))?;
-        let pid = Pid::from_child(&child);
         // Where no process is to be had for it, the kernel's death signal is what is left.
-        let watchdog = Watchdog::over(pid).ok();
+        let mut watchdog = Watchdog::start().ok();
+        if let Some(watchdog) = &mut watchdog {
+            let now = watchdog::now();
+            watchdog.until(trusted_until(now + valid_for(guard), grace));
+        }
+        let mut child = launcher::command(command, foreground, watchdog.as_ref());
+        tell_of_the_hold(&mut child, guard);
+        let child = match &watchdog {
+            Some(watchdog) => watchdog.lent(|| child.spawn()).flatten(),
+            None => child.spawn(),
+        };
+        let pid = Pid::from_child(&child.map_err(|error| Failure::system("cannot start a process", error))?);
         Ok(Job { pid, changed, continued, terminal, watchdog })
     }
 
@@ -129,6 +136,18 @@ impl Job {
         let unreliable = unreliable(guard, &terms);
         tokio::pin!(lost, unreliable);
         let status = loop {
+            let renewed = guard.holdings().first().map(Holding::renewed);
+            let renewed = async {
+                match renewed {
+                    Some(renewed) => renewed.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let ending = stopped || loss.is_some();
+            if !self.move_deadline(guard, terms.grace, kill_at, ending) && !ending {
+                stopped = true;
+                kill_at = Some(self.overtaken(guard, terms.grace, printer));
+            }
             let deadline = kill_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 biased;
@@ -138,7 +157,7 @@ impl Job {
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
                     let stopping = if stopped { "" } else { "; stopping the command" };
                     printer.note(&format!("lock {path} is lost: {why}{stopping}"));
-                    if !std::mem::replace(&mut stopped, true) {
+                    if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
                         self.stop();
                     }
                     // By the clock: the grace period was before. Whoever preempts is in already: a cleanup has had its time.
@@ -152,7 +171,10 @@ impl Job {
                 }
                 state = &mut unreliable, if !stopped && loss.is_none() => {
                     // Where it is lost already, the word above comes next.
-                    if !matches!(state, HoldState::Lost(_)) {
+                    if self.watchdog_has_acted() {
+                        stopped = true;
+                        kill_at = Some(self.overtaken(guard, terms.grace, printer));
+                    } else if !matches!(state, HoldState::Lost(_)) {
                         let left = valid_for(guard);
                         let told = humantime::format_duration(Duration::from_millis(left.as_millis() as u64));
                         printer.note(&format!(
@@ -187,6 +209,10 @@ impl Job {
                 change = change(&mut self.changed, self.pid) => {
                     let change = change?;
                     if let Some(status) = ended(change) {
+                        if self.watchdog_has_acted() && !stopped && loss.is_none() {
+                            stopped = true;
+                            kill_at = Some(self.overtaken(guard, terms.grace, printer));
+                        }
                         break status;
                     }
                     if let Some(signal) = change.stopping_signal() {
@@ -194,6 +220,8 @@ impl Job {
                     }
                 }
                 signal = signals.next() => self.pass_on(signal),
+                // The watchdog hears of it above.
+                () = renewed => {}
             }
         };
         if let Some(terminal) = &self.terminal {
@@ -206,6 +234,42 @@ impl Job {
             self.outlast(deadline).await;
         }
         Ok(Outcome { status, loss, stopped, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
+    }
+
+    /// Tells the watchdog until when the group may run; `false` if the watchdog has begun to end it.
+    ///
+    /// Without a `kill_at` that is for as long as the locks can be relied on.
+    fn move_deadline(&mut self, guard: &MultiGuard, grace: Duration, kill_at: Option<Instant>, ending: bool) -> bool {
+        let Some(watchdog) = &mut self.watchdog else { return true };
+        if !ending && !guard.is_held() {
+            // Lost just now: how long the group may take to end is decided next.
+            return true;
+        }
+        // Before the others are read: a stop in between makes the deadline earlier, not later.
+        let now = watchdog::now();
+        let trusted = now + valid_for(guard);
+        let kill_at = kill_at.map(|at| now + at.saturating_duration_since(Instant::now()));
+        watchdog.until(match kill_at {
+            Some(kill) if ending || kill <= trusted => Deadline { kill, term: kill },
+            _ if !ending => trusted_until(trusted, grace),
+            // It was killed.
+            _ => return true,
+        })
+    }
+
+    fn watchdog_has_acted(&self) -> bool {
+        self.watchdog.as_ref().is_some_and(Watchdog::has_acted)
+    }
+
+    /// The watchdog was faster: leaves the rest to it, and returns when the group is killed.
+    fn overtaken(&mut self, guard: &MultiGuard, grace: Duration, printer: Printer) -> Instant {
+        let lock = locks(guard);
+        printer.note(&format!("lockkeeper did not run for too long: its watchdog has stopped the command, because {lock} was about to be lost"));
+        let left = valid_for(guard).min(grace);
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.end_by(watchdog::now() + left);
+        }
+        Instant::now() + left
     }
 
     /// Asks the whole group to end.
@@ -256,6 +320,10 @@ impl Job {
         }
         if !(wants_terminal && terminal.is_ours()) && has_shell() {
             terminal.take_back(self.pid);
+            // A group that is stopped does no work. When it goes on, we look at the lock first.
+            if let Some(watchdog) = &mut self.watchdog {
+                watchdog.pause();
+            }
             // The shell sees us stop and prompts; `fg` and `bg` let us go on. The session may expire meanwhile.
             _ = kill_process(getpid(), Signal::STOP);
             self.continued.recv().await;
@@ -294,6 +362,11 @@ async fn unreliable(guard: &MultiGuard, terms: &Terms) -> HoldState {
 /// How long all of the locks can be relied on.
 fn valid_for(guard: &MultiGuard) -> Duration {
     guard.holdings().iter().map(Holding::valid_for).min().unwrap_or_default()
+}
+
+/// What the watchdog does if it hears nothing more: it asks the group to end later than lockkeeper would, for one request is enough.
+fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
+    Deadline { kill, term: kill.saturating_sub(grace / 4 * 3) }
 }
 
 /// `lock /locks/nightly`, or of several the first that ends.

@@ -58,6 +58,14 @@ impl Group {
     }
 }
 
+/// Whether the first process of a group is known to have ended.
+pub(crate) fn has_ended(leader: Pid) -> bool {
+    #[cfg(target_os = "linux")]
+    return proc::state_of(leader.as_raw_nonzero().get()).is_some_and(|state| !state.runs());
+    #[cfg(not(target_os = "linux"))]
+    return false;
+}
+
 /// What `/proc` tells.
 #[cfg(target_os = "linux")]
 mod proc {
@@ -79,10 +87,14 @@ mod proc {
             Some(State { letter, group, threads })
         }
 
-        /// Whether it is a member of the group that runs. A process whose first thread has ended looks like a zombie while its
-        /// other threads go on.
+        /// Whether it runs. A process whose first thread has ended looks like a zombie while its other threads go on.
+        pub(super) fn runs(&self) -> bool {
+            !matches!(self.letter, 'Z' | 'X' | 'x') || self.threads > 1
+        }
+
+        /// Whether it is a member of the group that runs.
         pub(super) fn runs_in(&self, group: i32) -> bool {
-            self.group == group && (!matches!(self.letter, 'Z' | 'X' | 'x') || self.threads > 1)
+            self.group == group && self.runs()
         }
     }
 

@@ -16,6 +16,7 @@ use crate::exit::Code;
 use crate::output::plain;
 use crate::streams;
 use crate::terminal::Terminal;
+use crate::watchdog::{self, Watchdog};
 
 /// The word that starts it.
 pub(crate) const WORD: &str = "__exec";
@@ -32,10 +33,11 @@ pub(crate) fn this_program(word: &str) -> Command {
     program
 }
 
-/// A command that becomes `command` in the new process.
-pub(crate) fn command(command: &[OsString], foreground: bool) -> Command {
+/// A command that becomes `command` in the new process, and tells the watchdog of its group before that.
+pub(crate) fn command(command: &[OsString], foreground: bool, watchdog: Option<&Watchdog>) -> Command {
     let mut launcher = this_program(WORD);
     launcher.arg(getpid().as_raw_nonzero().to_string()).arg(if foreground { "fg" } else { "bg" });
+    launcher.arg(watchdog.map_or_else(|| "-".to_owned(), |watchdog| watchdog.descriptor().to_string()));
     launcher.args(command);
     // A group of its own: it is signalled as a whole, and not by the keys that are meant for us.
     launcher.process_group(0);
@@ -46,6 +48,7 @@ pub(crate) fn command(command: &[OsString], foreground: bool) -> Command {
 pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = words.next().and_then(|word| word.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let foreground = words.next().is_some_and(|word| word == "fg");
+    let watchdog = words.next().and_then(|word| word.to_str()?.parse().ok());
     let Some(program) = words.next() else {
         return ExitCode::from(Code::Internal as u8);
     };
@@ -53,6 +56,10 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     if parent.is_none() || getppid() != parent {
         // It died before the line above could matter. Whoever waits for us is gone, and the hold soon is.
         return ExitCode::from(Code::Internal as u8);
+    }
+    if let Some(descriptor) = watchdog {
+        // Here, not in lockkeeper, which may be stopped before it comes to it.
+        watchdog::introduce(getpid(), descriptor);
     }
     if foreground && let Some(terminal) = Terminal::controlling() {
         // Here, not in the parent, so that the command cannot read before it may.

@@ -1,47 +1,193 @@
-//! A process that ends the command under the lock when lockkeeper itself is killed.
+//! A process that ends the command under the lock when lockkeeper cannot: after `kill -9`, and while it is stopped.
 //!
 //! After `kill -9` nobody is left to stop the command's group, and the lock goes to the next in line. The kernel's death
-//! signal reaches the command itself on Linux, but not what it started: of `sh -c 'rsync …'` it would leave the rsync.
+//! signal reaches the command itself on Linux, but not what it started: of `sh -c 'rsync …'` it would leave the rsync. While
+//! lockkeeper is stopped (`kill -STOP`), its session expires and the lock goes to the next one as well.
 //!
-//! So `lockkeeper __watch GROUP` holds the other end of a pipe. A word through it means that all is in order; its end without
-//! one, that lockkeeper is gone. It lives in a session of its own, where no signal meant for us reaches it.
+//! So `lockkeeper __watch` reads a pipe. The launcher writes which group it becomes, before it becomes the command. Lockkeeper
+//! writes until when the group may run, a line for each change, and that all is over. The end of the pipe without that means that lockkeeper is gone. Each heartbeat moves the
+//! deadline; if lockkeeper does not move it in time, the watchdog sends `SIGTERM`, and at the deadline `SIGKILL`. It sleeps until
+//! then. It lives in a session of its own, where no signal meant for lockkeeper reaches it.
 
 use std::ffi::OsString;
-use std::io::{PipeWriter, Read, Write};
+use std::fmt;
+use std::fs::File;
+use std::io::{PipeWriter, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process::{Child, ExitCode, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::daemon::detach;
 use crate::exit::Code;
+use crate::group;
 use crate::launcher::this_program;
 
 /// The word that starts it.
 pub(crate) const WORD: &str = "__watch";
+
+/// A change of less than this is not told.
+const SAME: Duration = Duration::from_millis(1);
+
+/// What is written to it, a line each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The group to end.
+    Group(Pid),
+    /// The group may run until the deadline.
+    Until(Deadline),
+    /// The group is to be asked to end now, unless it has been, and is killed then.
+    EndBy(Duration),
+    /// The group is stopped, and so is lockkeeper: no deadline until the next one.
+    Paused,
+    /// The command has ended in lockkeeper's presence: what it left running may stay.
+    Dismissed,
+}
+
+/// Until when a group may run, by [`now`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    /// The group is killed then.
+    pub kill: Duration,
+    /// The group is asked to end then; the same as `kill` where that has been done.
+    pub term: Duration,
+}
+
+impl Deadline {
+    /// Whether the group is being asked to end by the watchdog.
+    fn has_begun(self) -> bool {
+        self.term < self.kill && now() >= self.term
+    }
+
+    fn is_about(self, other: Deadline) -> bool {
+        self.kill.abs_diff(other.kill) < SAME && self.term.abs_diff(other.term) < SAME
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Group(group) => writeln!(f, "group {}", group.as_raw_nonzero()),
+            Order::Until(Deadline { kill, term }) => writeln!(f, "until {} {}", kill.as_nanos(), term.as_nanos()),
+            Order::EndBy(kill) => writeln!(f, "end {}", kill.as_nanos()),
+            Order::Paused => writeln!(f, "paused"),
+            Order::Dismissed => writeln!(f, "dismissed"),
+        }
+    }
+}
+
+impl FromStr for Order {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Self, ()> {
+        let words: Vec<_> = line.split(' ').collect();
+        let nanos = |word: &str| word.parse().map(Duration::from_nanos).map_err(|_| ());
+        match words[..] {
+            ["group", group] => group.parse().ok().and_then(Pid::from_raw).map(Order::Group).ok_or(()),
+            ["until", kill, term] => Ok(Order::Until(Deadline { kill: nanos(kill)?, term: nanos(term)? })),
+            ["end", kill] => Ok(Order::EndBy(nanos(kill)?)),
+            ["paused"] => Ok(Order::Paused),
+            ["dismissed"] => Ok(Order::Dismissed),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Now, by the clock of deadlines: the same in all processes, and it runs while the machine sleeps.
+pub(crate) fn now() -> Duration {
+    #[cfg(target_os = "linux")]
+    let clock = rustix::time::ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    let clock = rustix::time::ClockId::Monotonic;
+    let time = rustix::time::clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
 
 /// The end of the pipe that stays here.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     pipe: PipeWriter,
     child: Child,
+    told: Option<Deadline>,
 }
 
 impl Watchdog {
-    /// Starts watching over a group.
-    pub(crate) fn over(group: Pid) -> std::io::Result<Self> {
+    /// Starts it. It has no group to end yet.
+    pub(crate) fn start() -> std::io::Result<Self> {
         let (reader, pipe) = std::io::pipe()?;
+        // Nothing waits for a watchdog that somebody has stopped.
+        fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         let mut watch = this_program(WORD);
-        watch.arg(group.as_raw_nonzero().to_string());
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Watchdog { pipe, child })
+        Ok(Watchdog { pipe, child, told: None })
     }
 
-    /// The command has ended in our presence: what it left running may stay.
+    /// Runs `spawn` while a process that is started inherits the pipe, for [`introduce`].
+    pub(crate) fn lent<T>(&self, spawn: impl FnOnce() -> T) -> std::io::Result<T> {
+        fcntl_setfd(&self.pipe, FdFlags::empty())?;
+        let spawned = spawn();
+        fcntl_setfd(&self.pipe, FdFlags::CLOEXEC)?;
+        Ok(spawned)
+    }
+
+    /// The pipe's number in a process that inherits it.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.pipe.as_raw_fd()
+    }
+
+    /// Moves the deadline; `false` if that is too late: it has asked the group to end, or is about to.
+    pub(crate) fn until(&mut self, deadline: Deadline) -> bool {
+        let before = self.told;
+        if !before.is_some_and(|told| told.is_about(deadline)) {
+            self.told = Some(deadline);
+            self.order(Order::Until(deadline));
+        }
+        // Only now: what was written before the watchdog's time came is what it goes by.
+        !before.is_some_and(Deadline::has_begun)
+    }
+
+    /// Whether it has asked the group to end, or is about to.
+    pub(crate) fn has_acted(&self) -> bool {
+        self.told.is_some_and(Deadline::has_begun)
+    }
+
+    /// Leaves it to the watchdog to ask the group to end, unless it has, and to kill it then.
+    pub(crate) fn end_by(&mut self, kill: Duration) {
+        self.told = Some(Deadline { kill, term: kill });
+        self.order(Order::EndBy(kill));
+    }
+
+    /// Takes the deadline away, until the next one.
+    pub(crate) fn pause(&mut self) {
+        self.told = None;
+        self.order(Order::Paused);
+    }
+
+    /// The command has ended in our presence.
     pub(crate) fn dismiss(mut self) -> Dismissed {
-        // It fails if somebody killed the watchdog. So be it.
-        _ = self.pipe.write_all(b".");
+        self.order(Order::Dismissed);
         Dismissed(self.child)
     }
+
+    fn order(&mut self, order: Order) {
+        // In one write, which a pipe keeps whole. It fails if somebody killed the watchdog, or stopped it for hours. So be it.
+        _ = self.pipe.write_all(order.to_string().as_bytes());
+    }
+}
+
+/// Gives the watchdog the group to end, by the pipe that was inherited under this number, and closes that.
+///
+/// It fails if somebody killed the watchdog.
+pub(crate) fn introduce(group: Pid, descriptor: RawFd) {
+    if let Ok(mut pipe) = File::options().write(true).open(format!("/dev/fd/{descriptor}")) {
+        _ = pipe.write_all(Order::Group(group).to_string().as_bytes());
+    }
+    _ = nix::unistd::close(descriptor);
 }
 
 /// A watchdog about to end. It is waited for when this is dropped: no zombie stays where nobody adopts them, and the wait does
@@ -56,15 +202,170 @@ impl Drop for Dismissed {
 }
 
 /// Watches.
-pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
-    let group = words.next().and_then(|word| word.to_str()?.parse().ok()).and_then(Pid::from_raw);
-    let (Some(group), Ok(())) = (group, detach()) else {
+pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
+    let Ok(()) = detach() else {
         return ExitCode::from(Code::Internal as u8);
     };
-    let mut word = [0];
-    if matches!(std::io::stdin().read(&mut word), Ok(0) | Err(_)) {
-        // `ESRCH`, if all of it is gone.
-        _ = kill_process_group(group, Signal::KILL);
+    let Ok(alarm) = Alarm::new() else {
+        return ExitCode::from(Code::Internal as u8);
+    };
+    let stdin = rustix::stdio::stdin();
+    let mut watch = Watch::default();
+    let mut text = String::new();
+    loop {
+        if !alarm.wait(stdin, watch.due()) {
+            watch.act();
+            continue;
+        }
+        let mut some = [0; 4096];
+        match rustix::io::read(stdin, &mut some) {
+            Ok(count @ 1..) => text.push_str(&String::from_utf8_lossy(&some[..count])),
+            Err(Errno::INTR) => {}
+            _ => {
+                watch.signal(Signal::KILL);
+                return ExitCode::SUCCESS;
+            }
+        }
+        while let Some(end) = text.find('\n') {
+            let line: String = text.drain(..=end).collect();
+            match line.trim_end().parse() {
+                Ok(Order::Dismissed) => return ExitCode::SUCCESS,
+                Ok(order) => watch.obey(order),
+                Err(()) => {}
+            }
+        }
     }
-    ExitCode::SUCCESS
+}
+
+/// What the watchdog knows.
+#[derive(Debug, Default)]
+struct Watch {
+    group: Option<Pid>,
+    deadline: Option<Deadline>,
+    asked_to_end: bool,
+}
+
+impl Watch {
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Group(group) => self.group = Some(group),
+            Order::Until(deadline) => self.deadline = Some(deadline),
+            Order::EndBy(kill) => {
+                self.deadline = Some(Deadline { kill, term: kill });
+                self.ask_to_end();
+            }
+            Order::Paused => self.deadline = None,
+            Order::Dismissed => {}
+        }
+    }
+
+    /// When there is something to do.
+    fn due(&self) -> Option<Duration> {
+        let deadline = self.deadline.filter(|_| self.group.is_some())?;
+        Some(if self.asked_to_end { deadline.kill } else { deadline.term })
+    }
+
+    /// Does what is due.
+    fn act(&mut self) {
+        let (Some(group), Some(deadline)) = (self.group, self.deadline) else { return };
+        if self.asked_to_end || deadline.term >= deadline.kill {
+            self.signal(Signal::KILL);
+            self.deadline = None;
+        } else if group::has_ended(group) {
+            // What a command that has ended left running may stay.
+            self.deadline = None;
+        } else {
+            self.ask_to_end();
+        }
+    }
+
+    fn ask_to_end(&mut self) {
+        if !std::mem::replace(&mut self.asked_to_end, true) {
+            self.signal(Signal::TERM);
+            // A stopped process hears of it only when it goes on.
+            self.signal(Signal::CONT);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // `ESRCH`, if all of it is gone.
+            _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+/// Waits for input or for a moment, whichever comes first.
+#[cfg(target_os = "linux")]
+struct Alarm(std::os::fd::OwnedFd);
+
+#[cfg(target_os = "linux")]
+impl Alarm {
+    fn new() -> rustix::io::Result<Self> {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        Ok(Alarm(timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?))
+    }
+
+    /// Whether there is input. If not, the moment has come.
+    fn wait(&self, input: BorrowedFd<'_>, due: Option<Duration>) -> bool {
+        use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Zero would take the alarm off.
+        let it_value = due.map_or(never, |due| {
+            let due = due.max(Duration::from_nanos(1));
+            Timespec { tv_sec: i64::try_from(due.as_secs()).unwrap_or(i64::MAX), tv_nsec: due.subsec_nanos().into() }
+        });
+        _ = timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval: never, it_value });
+        loop {
+            let mut either = [PollFd::from_borrowed_fd(input, PollFlags::IN), PollFd::new(&self.0, PollFlags::IN)];
+            if poll(&mut either, None).is_ok() {
+                // Input first: it may move the deadline.
+                return !either[0].revents().is_empty();
+            }
+        }
+    }
+}
+
+/// The same where no safe call offers a timer that runs through suspend.
+#[cfg(not(target_os = "linux"))]
+struct Alarm;
+
+#[cfg(not(target_os = "linux"))]
+impl Alarm {
+    fn new() -> rustix::io::Result<Self> {
+        Ok(Alarm)
+    }
+
+    fn wait(&self, input: BorrowedFd<'_>, due: Option<Duration>) -> bool {
+        loop {
+            let left = due.map(|due| due.saturating_sub(now()));
+            let left = left.and_then(|left| rustix::event::Timespec::try_from(left).ok());
+            let mut inputs = [PollFd::from_borrowed_fd(input, PollFlags::IN)];
+            match poll(&mut inputs, left.as_ref()) {
+                Ok(0) if due.is_some_and(|due| now() < due) => {}
+                Ok(ready) => return ready > 0,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_pipe() {
+        let deadline = Deadline { kill: Duration::from_nanos(u64::MAX), term: Duration::from_millis(7) };
+        let group = Pid::from_raw(4711).unwrap();
+        for order in
+            [Order::Group(group), Order::Until(deadline), Order::EndBy(deadline.term), Order::Paused, Order::Dismissed]
+        {
+            let line = order.to_string();
+            assert_eq!(line.strip_suffix('\n').unwrap().parse(), Ok(order));
+        }
+        for bad in ["", "group 0", "group x", "until 1", "until 1 x", "until 1 2 3"] {
+            assert_eq!(bad.parse::<Order>(), Err(()), "{bad:?}");
+        }
+    }
 }

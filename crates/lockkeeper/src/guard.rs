@@ -139,6 +139,20 @@ impl Holding {
         token
     }
 
+    /// Waits until the lock may be trusted for longer than when this was called: until [`Holding::valid_for`] has been renewed.
+    ///
+    /// A lock that is not renewed any more never resolves it; [`Holding::lost`] tells of that. Dropping the future leaves nothing
+    /// behind.
+    pub fn renewed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let renewed = self.hold.is_ours().then(|| self.hold.renewed());
+        async move {
+            match renewed {
+                Some(renewed) => renewed.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     /// See [`Hold::stirs`].
     pub(crate) fn stirs(&self) -> impl Future<Output = ()> + Send + '_ {
         self.hold.stirs()

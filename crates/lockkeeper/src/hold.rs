@@ -464,6 +464,29 @@ impl Hold {
         }
     }
 
+    /// Resolves when it may be trusted for longer than when this was called. Dropping the future leaves nothing behind.
+    pub(crate) fn renewed(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
+        // Now, so that no heartbeat between this call and the first poll is missed.
+        let (mut proofs, lease) = (self.session().proofs(), self.leases());
+        let (hold, before) = (self.clone(), self.trust().until());
+        async move {
+            let more = match lease {
+                Some(mut lease) => lease.wait_for(|lease| lease.until > before).await.is_ok(),
+                None => loop {
+                    match proofs.changed().await {
+                        Ok(()) if hold.trust().until() > before => break true,
+                        Ok(()) => {}
+                        Err(_) => break false,
+                    }
+                },
+            };
+            if !more {
+                // The session has ended: nothing renews it.
+                std::future::pending().await
+            }
+        }
+    }
+
     /// The owner is at work.
     pub(crate) fn attend(&self) {
         if let Some(Liveness { every, until }) = &self.liveness {

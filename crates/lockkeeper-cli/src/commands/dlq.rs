@@ -234,7 +234,7 @@ impl Desk {
         let grace = guard.holdings().first().map_or(Duration::ZERO, |holding| holding.session_timeout() / 4);
         let terms = Terms { grace, on_suspect: OnSuspect::Wait, on_revoke: OnRevoke::Term, preemption: None };
         let ran = async {
-            let job = Job::start(&command, guard)?;
+            let job = Job::start(&command, guard, terms.grace)?;
             signals.add(RUNNING)?;
             job.attend(keeper, guard, signals, terms, self.printer).await
         };

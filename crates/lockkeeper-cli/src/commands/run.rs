@@ -179,7 +179,7 @@ async fn hold(
     terms: Terms,
     printer: Printer,
 ) -> Result<Outcome, Failure> {
-    let job = Job::start(command, guard)?;
+    let job = Job::start(command, guard, terms.grace)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await
 }

@@ -63,6 +63,75 @@ fn case_45_a_cut_off_holders_group_is_gone_before_the_next_command_starts() {
     assert_eq!(running.end().0, Some(76));
 }
 
+/// A group of two that will not listen.
+const DEAF: &str = "trap '' TERM; echo $$; sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done'; true";
+
+/// Its session expires while it is stopped; the watchdog process ends the command before that.
+#[test]
+fn a_stopped_lockkeepers_group_is_gone_before_the_next_command_starts() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut running = home.spawn("a", &["--session-timeout", "4s"], DEAF);
+    let (command, grandchild) = (running.pid_line(), running.pid_line());
+    let mut next = home.spawn("a", &[], "echo in; read line");
+    until("it waits", || home.count("a") == (1, 1));
+    running.signal(Signal::STOP);
+    assert_eq!(next.line(), "in");
+    assert!(!is_alive(command) && !is_alive(grandchild), "two at work");
+    running.signal(Signal::CONT);
+    let (code, text) = running.end();
+    assert_eq!(code, Some(76), "{text}");
+}
+
+/// A lease ends by a clock that does not stop.
+#[test]
+fn a_stopped_lockkeepers_group_is_gone_before_its_lease_is_anybodys() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut running = home.spawn("a", &["--lease", "3s", "--session-timeout", "30s"], DEAF);
+    let (command, grandchild) = (running.pid_line(), running.pid_line());
+    running.signal(Signal::STOP);
+    let take = ["run", "a", "--lease", "10s", "--", "true"];
+    until("the lease is over", || home.output(&take).status.success());
+    assert!(!is_alive(command) && !is_alive(grandchild), "two at work");
+    running.signal(Signal::CONT);
+    let (code, text) = running.end();
+    assert_eq!(code, Some(76), "{text}");
+}
+
+/// Asked to end by the watchdog, the command may clean up; lockkeeper runs again before the lock is lost, and tells.
+#[test]
+fn a_command_that_the_watchdog_asked_to_end_ends_with_76() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let script = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done";
+    let mut running = home.spawn("a", &["--session-timeout", "6s"], script);
+    assert_eq!(running.line(), "up");
+    running.signal(Signal::STOP);
+    assert_eq!(running.line(), "told");
+    running.signal(Signal::CONT);
+    let (code, text) = running.end();
+    assert_eq!(code, Some(76), "{text}");
+    assert!(text.contains("its watchdog has stopped the command") || text.contains("is lost"), "{text}");
+    assert_eq!(home.count("a"), (0, 0));
+}
+
+#[test]
+fn a_short_stop_of_lockkeeper_changes_nothing() {
+    let home = Home::new();
+    let mut running = home.spawn("a", &["--session-timeout", "30s"], "echo up; read line; echo on; read line; exit 7");
+    assert_eq!(running.line(), "up");
+    running.signal(Signal::STOP);
+    std::io::Write::write_all(running.child.stdin.as_mut().unwrap(), b"go on\n").unwrap();
+    assert_eq!(running.line(), "on");
+    running.signal(Signal::CONT);
+    running.close_stdin();
+    assert_eq!(running.end(), (Some(7), String::new()));
+}
+
 /// The servers are away for a moment: whoever said so is stopped at once, and others go on.
 #[test]
 fn case_45_a_suspected_lock_stops_the_command_that_wants_it() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
@@ -13,6 +14,7 @@ on_the_embedded_server!(
     a_hold_is_renewed_by_one_small_write_a_fifth_of_the_timeout,
     case_50_a_session_that_holds_nothing_proves_nothing,
     a_grant_is_not_handed_over_before_the_session_is_known_to_live,
+    each_heartbeat_that_extends_the_trust_is_told_and_no_other,
 );
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -81,4 +83,18 @@ async fn a_grant_is_not_handed_over_before_the_session_is_known_to_live(world: &
     let guard = waiter.granted().await;
     assert!(guard.is_held());
     guard.release().await.unwrap();
+}
+
+async fn each_heartbeat_that_extends_the_trust_is_told_and_no_other(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, TIMEOUT).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    for _ in 0..3 {
+        let (renewed, before) = (guard.renewed(), Instant::now() + guard.valid_for());
+        renewed.await;
+        assert!(Instant::now() + guard.valid_for() > before);
+    }
+    let _cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    assert_eq!(guard.lost().await, Loss::Unreachable);
+    assert_eq!(guard.renewed().now_or_never(), None, "a lost lock is not renewed");
 }
