@@ -17,8 +17,8 @@ const SERVERS: &str = "--servers";
 
 const STATE_DIR: &str = "--state-dir";
 
-/// An option that says where the locks are, and its value.
-pub(crate) type PlaceOption = (&'static str, OsString);
+/// An option that says where the locks are, and its value if it takes one.
+pub(crate) type PlaceOption = (&'static str, Option<OsString>);
 
 /// The words of one of our commands, without the options of the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,8 @@ impl Suggested {
                 At::Nowhere => false,
             };
             if kept {
-                words.extend([(*flag).to_owned(), quoted(value)]);
+                words.push((*flag).to_owned());
+                words.extend(value.as_deref().map(quoted));
             }
         }
         if let At::Servers(servers) = &self.at {
@@ -103,9 +104,20 @@ impl Suggested {
 /// another directory.
 pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PlaceOption> {
     let mut options = Vec::new();
-    let mut add = |flag, value| options.push((flag, value));
+    let mut add = |flag, value| options.push((flag, Some(value)));
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let ConnectArgs { servers, state_dir, config, properties, tls_ca, tls_cert, tls_key, .. } = typed;
+    // None is left out unseen: what becomes of a new option is decided here.
+    let ConnectArgs {
+        servers,
+        state_dir,
+        session_timeout: _,
+        config,
+        properties,
+        tls_ca,
+        tls_cert,
+        tls_key,
+        strict: _,
+    } = typed;
     if let Some(config) = config.clone().map(OsString::from).or_else(|| set(CONFIG_VARIABLE)) {
         add("--config", absolute(config));
     }

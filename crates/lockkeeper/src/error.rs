@@ -19,7 +19,7 @@ pub enum Error {
     #[error(transparent)]
     InvalidClass(#[from] ClassError),
     /// The number of permits cannot be had. Nothing was sent.
-    #[error("{take} of {permits} permits of {path} cannot be taken: {problem}")]
+    #[error("cannot take {take} of the permits of {path}, of which there are to be {permits}: {problem}")]
     InvalidPermits {
         /// The semaphore.
         path: String,
@@ -143,7 +143,7 @@ pub enum Error {
         ahead: Option<usize>,
     },
     /// The line is longer than the caller wants to stand in.
-    #[error("{ahead} are ahead in the queue of {path}, more than the {most} that max_waiters allows")]
+    #[error("{ahead} ahead in the queue of {path}, more than the {most} that max_waiters allows")]
     TooManyWaiters {
         /// The lock.
         path: String,

@@ -48,7 +48,7 @@ pub(super) fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     help(match (error.kind(), tip, unknown()) {
         (_, _, Some(meant)) => failure.hint(format!("did you mean --{meant}?")),
         (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
-            failure.hint("write -- before the command: lockkeeper run NAME -- COMMAND")
+            failure.advise("write -- before the command", separate(command, &words[1..]))
         }
         (_, Some(tip), None) => failure.hint(tip.split_whitespace().collect::<Vec<_>>().join(" ")),
         (_, None, None) => failure,
@@ -74,6 +74,42 @@ fn nearest<'a>(command: &'a clap::Command, typed: &str) -> Option<&'a str> {
     (distance <= LETTERS && distance < typed.chars().count()).then_some(option)
 }
 
+/// The command line of `run` that was meant where no `--` was typed: what follows the first name is the command.
+fn separate(run: &clap::Command, words: &[OsString]) -> Suggested {
+    let (mut at, mut named) = (0, None);
+    while let Some(word) = words.get(at) {
+        let text = word.to_string_lossy();
+        if !text.starts_with('-') {
+            match named {
+                None => named = Some(at),
+                Some(_) => break,
+            }
+        } else if !text.contains('=') {
+            let option = run.get_arguments().find(|option| {
+                let short = option.get_short().is_some_and(|short| *text == *format!("-{short}"));
+                short || option.get_long().is_some_and(|long| text.strip_prefix("--") == Some(long))
+            });
+            // Its value is no name.
+            at += usize::from(option.is_some_and(|option| option.get_action().takes_values()));
+        }
+        at += 1;
+    }
+    let (typed, command) = words.split_at(at.min(words.len()));
+    let name = named.is_none().then(|| OsString::from("NAME"));
+    let suggested = Suggested::new(["run"]).with(name).with(typed).with(place_of(words)).elsewhere();
+    if command.is_empty() { suggested.running(["COMMAND"]) } else { suggested.running(command) }
+}
+
+/// What variables say of the place, unless it was typed.
+fn place_of(words: &[OsString]) -> Vec<OsString> {
+    let place = advice::place(&ConnectArgs::default(), |name| std::env::var_os(name));
+    let place = place.into_iter().filter(|(flag, _)| {
+        let typed = |word: &OsString| word.to_string_lossy().split('=').next() == Some(flag);
+        !before_command(words).iter().any(typed)
+    });
+    place.flat_map(|(flag, value)| std::iter::once(flag.into()).chain(value)).collect()
+}
+
 /// What other programs call what lockkeeper calls otherwise, and a verb that was left out.
 fn instead(words: &[OsString]) -> Option<Failure> {
     let (typed, rest) = words.split_first()?;
@@ -84,10 +120,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
     };
     let named = options.first().is_some_and(|word| !word.to_string_lossy().starts_with('-'));
     let name = (!named).then(|| OsString::from("NAME"));
-    // What variables say of the place, unless it was typed.
-    let place = advice::place(&ConnectArgs::default(), |name| std::env::var_os(name));
-    let place = place.into_iter().filter(|(flag, _)| !before_command(words).iter().any(|word| word == flag));
-    let place: Vec<_> = place.flat_map(|(flag, value)| [flag.into(), value]).collect();
+    let place = place_of(words);
     let about = |verb: &str, name: Option<&OsString>| {
         let words = std::iter::once(OsStr::new(verb)).chain(name.map(OsString::as_os_str));
         Suggested::new(words).with(options).with(&place).elsewhere()

@@ -75,7 +75,9 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
         Err((waiting, _)) => {
             let ids: Vec<_> = waiting.iter().map(|request| request.id.as_str()).collect();
             let problem = format!("{} decisions about {path} are waited for: {}", waiting.len(), ids.join(", "));
-            return Err(Failure::new(Code::Usage, problem).hint("choose one with --id"));
+            return Err(Failure::new(Code::Usage, problem)
+                .hint("choose one with --id")
+                .advise("see them", Suggested::new(["requests", &path])));
         }
     };
     if printer.is_json() {

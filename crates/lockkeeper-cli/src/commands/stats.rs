@@ -10,7 +10,7 @@ use crate::advice::Suggested;
 use crate::args::StatsArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
-use crate::output::{self, Printer, plain};
+use crate::output::{self, Printer, counted, plain};
 use crate::settings::{Settings, lock_path};
 
 /// Tells or forgets what was counted; returns the exit status.
@@ -64,18 +64,18 @@ fn text(path: &str, counted: &Statistics) -> String {
 
 fn tally(text: &mut String, tally: &Tally) {
     if tally.holds() > 0 {
-        _ = writeln!(text, "  {:<5} holds           {}", tally.holds(), spans(&tally.held));
+        _ = writeln!(text, "  {} {}", row(tally.holds(), "hold"), spans(&tally.held));
         _ = writeln!(text, "        leases          {}", spans(&tally.leases));
         if tally.overran > 0 {
             _ = writeln!(text, "        ended by them   {} of {}", tally.overran, tally.holds());
         }
     }
     if !tally.cleanups.is_empty() {
-        _ = writeln!(text, "  {:<5} cleanups        {}", tally.cleanups.count(), spans(&tally.cleanups));
+        _ = writeln!(text, "  {} {}", row(tally.cleanups.count(), "cleanup"), spans(&tally.cleanups));
         _ = writeln!(text, "        allotted        {}", spans(&tally.allotted));
     }
     if tally.preemptions() > 0 {
-        _ = writeln!(text, "  {:<5} preemptions     waited {}", tally.preemptions(), spans(&tally.waited));
+        _ = writeln!(text, "  {} waited {}", row(tally.preemptions(), "preemption"), spans(&tally.waited));
         let Tally { in_time, late, forced, refused, .. } = tally;
         _ = writeln!(
             text,
@@ -85,6 +85,13 @@ fn tally(text: &mut String, tally: &Tally) {
     if let Some(share) = tally.share_in_time() {
         _ = writeln!(text, "        in time         {:.0} %", share * 100.0);
     }
+}
+
+/// `12    holds          `, `1     hold           `
+fn row(count: u64, one: &str) -> String {
+    let counted = counted(count, one);
+    let (count, what) = counted.split_once(' ').unwrap_or((&counted, ""));
+    format!("{count:<5} {what:<15}")
 }
 
 /// `half 1m 3s, 95 % 2m, longest 3m`

@@ -98,7 +98,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), "{\"locks\":[]}\n");
     }
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 17] = [
         (&["status"], "see which locks there are: lockkeeper list --"),
         (&["status", "a b"], "see who holds it and who waits: lockkeeper show 'a b' --"),
         (&["lock", "a"], "run a command under the lock: lockkeeper run a --"),
@@ -110,6 +110,13 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["history"], " --broken\n"),
         (&["kill", "a"], " --reason WHY\n"),
         (&["nightly", "--", "make", "all"], "run a command under that lock: lockkeeper run nightly --"),
+        (&["run", "a", "ls", "-l", "a b"], "write -- before the command: lockkeeper run a --config /dev/null"),
+        (&["run", "a", "ls", "-l", "a b"], " -- ls -l 'a b'\n"),
+        (
+            &["run", "--wait", "5s", "a", "--try", "./x y"],
+            "before the command: lockkeeper run --wait 5s a --try --config",
+        ),
+        (&["run", "a"], " -- COMMAND\n"),
         (&["dlq"], "see all options: lockkeeper dlq --help"),
         (&["sohw"], "a similar subcommand exists: 'show'"),
     ];
