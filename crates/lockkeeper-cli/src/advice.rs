@@ -1,4 +1,4 @@
-//! Commands of ours that are printed for a person to run.
+//! Builds the lockkeeper commands that are printed for a person to run.
 //!
 //! Each can be pasted into a POSIX shell, on any terminal of this user, and reaches the locks that this process reached. So a
 //! printed command repeats the options that say where the locks are, also where a variable said it: another terminal may lack
@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
+use lockkeeper::{ContenderInfo, Dialect};
 
 use crate::args::ConnectArgs;
 use crate::output::is_active;
@@ -100,6 +101,13 @@ impl Suggested {
     }
 }
 
+/// Whether a request to release would be understood: not every client's nodes have room for one, and a holder
+/// that vanished leaves a node that nobody reads.
+pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
+    let understood = || Dialect::of(std::slice::from_ref(&holder.node)).revocation_word().is_some();
+    !holder.vanished && (holder.mode == "lease" || holder.owner.is_some() || understood())
+}
+
 /// The options that say where the locks are, as they were typed or as variables say it. Paths are absolute: another terminal is in
 /// another directory.
 pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PlaceOption> {
@@ -143,7 +151,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
 }
 
 pub(crate) fn absolute(path: OsString) -> OsString {
-    // It fails only where the current directory is gone; then the path is told as it was given.
+    // It fails only in a deleted directory; then the path is printed as it was given.
     std::path::absolute(Path::new(&path)).map_or(path, OsString::from)
 }
 

@@ -9,7 +9,7 @@ use lockkeeper::retry::{Cause, Refusal};
 use lockkeeper::{Error, Loss, PathError};
 use lockkeeper_server::ServerError;
 
-use crate::advice::Suggested;
+use crate::advice::{Suggested, can_be_asked};
 
 /// Why the command itself ended, as an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,9 +189,13 @@ impl From<Error> for Failure {
             Error::NoSuchLock { path } => {
                 failure.advise("see which locks there are", Suggested::new(["list", top(path)]))
             }
-            Error::Timeout { path, .. } | Error::Held { path, .. } => failure
-                .advise("see who is in the way", Suggested::new(["why", path]))
-                .advise("ask for it", Suggested::new(["revoke", path])),
+            Error::Timeout { path, holder, .. } | Error::Held { path, holder, .. } => {
+                let failure = failure.advise("see who is in the way", Suggested::new(["why", path]));
+                match holder {
+                    Some(holder) if !can_be_asked(holder) => failure,
+                    _ => failure.advise("ask for it", Suggested::new(["revoke", path])),
+                }
+            }
             Error::Outranked { path, .. } | Error::Preempted { path, .. } | Error::CleanupUnfinished { path, .. } => {
                 failure.advise("see who is in the way", Suggested::new(["why", path]))
             }

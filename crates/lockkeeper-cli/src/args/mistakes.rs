@@ -1,4 +1,4 @@
-//! Mistakes of a command line, in one line each, with what to type instead.
+//! Describes a mistake on the command line in one line, and what to type instead.
 
 use std::ffi::{OsStr, OsString};
 

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use lockkeeper::{Broken, ContenderInfo, Dialect, LockInfo};
 use serde::Serialize;
 
-use crate::advice::Suggested;
+use crate::advice::{Suggested, can_be_asked};
 use crate::args::{DialectArg, ShowArgs};
 use crate::commands::show::inquire;
 use crate::exit::Failure;
@@ -151,12 +151,6 @@ fn kind(lock: &LockInfo) -> Vec<String> {
             vec!["--dialect".to_owned(), name]
         }
     }
-}
-
-/// Whether a request to release would be understood: not every client's nodes have room for one.
-fn can_be_asked(holder: &ContenderInfo) -> bool {
-    let understood = || Dialect::of(std::slice::from_ref(&holder.node)).revocation_word().is_some();
-    !holder.vanished && (holder.mode == "lease" || holder.owner.is_some() || understood())
 }
 
 /// `build@ci-7 (pid 4711) since 10:42:03, 12m ago (nightly index)`

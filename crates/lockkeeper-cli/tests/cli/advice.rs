@@ -118,7 +118,7 @@ fn printed_commands_are_for_the_same_place() {
     let home = Home::with_state(ODD_DIR);
     let served = Served::start(&home);
     let in_chroot = format!("{}/a b", served.address);
-    // The chroot is made by whoever comes first, where it is made at all.
+    // The first command makes the chroot, where a command may make one.
     let mut made = home.command(&["run", "first", "--servers", &in_chroot, "--", "true"]);
     made.output().unwrap();
     std::fs::write(home.file("own.toml"), format!("servers = {:?}\n", served.address)).unwrap();
@@ -163,7 +163,7 @@ fn printed_commands_name_the_same_lock() {
         assert_eq!(timed_out.status.code(), Some(75), "{timed_out:?}");
         show_and_ask(&commands(&stderr(&timed_out)), holder);
     }
-    // A name that would be an option is told as a path.
+    // A name that looks like an option is printed as a path.
     let mut holder = site.hold("/locks/-x", &[]);
     assert!(told(that(&site.why("-x"), "see it all")).contains("held by "));
     holder.close_stdin();
@@ -361,4 +361,24 @@ fn the_commands_of_a_decision_decide_it() {
         // Its lease goes on without it.
         _ = site.output("break", &[ODD, "-r", "it was killed", "-y"]);
     }
+}
+
+/// A holder that vanished reads no request, so none is advised; its lock delay can be cut short.
+#[test]
+fn nobody_is_advised_to_ask_a_holder_that_vanished() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let mut holder = site.hold(ODD, &["--lock-delay", "10m", "--session-timeout", "1s"]);
+    holder.signal(rustix::process::Signal::KILL);
+    holder.wait();
+    let mut waiter = site.wait_behind(ODD, &[]);
+    until("it has vanished", || site.shown(ODD)["holders"][0]["vanished"] == true);
+    let taken = commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
+    let recipes = [taken, site.why(ODD)].concat();
+    assert!(recipes.iter().all(|(what, _)| what != "ask for it"), "{recipes:?}");
+    told(that(&recipes, "see who is in the way"));
+    told(&format!("{} --yes", that(&recipes, "take it away")));
+    assert_eq!(waiter.line(), "in");
+    waiter.close_stdin();
+    assert!(waiter.wait().success());
 }

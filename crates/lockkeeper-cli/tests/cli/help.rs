@@ -1,4 +1,4 @@
-//! What the command tells of itself: help, manual pages, and what to type instead.
+//! What the command says about itself: help, manual pages, and what to type instead.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ fn short_help_fits_one_screen_and_all_help_fits_the_terminal() {
             }
         }
     }
-    assert!(help(&home, &["run"], "-h", 80).contains("lockkeeper run --help"), "the way to all of it is told");
+    assert!(help(&home, &["run"], "-h", 80).contains("lockkeeper run --help"), "it names the way to all options");
 }
 
 /// An option stands under the heading that says what it is about.
@@ -82,7 +82,7 @@ fn options_stand_under_their_own_headings() {
     assert!(arguments.contains("<NAME>...") && arguments.contains("<COMMAND>..."), "{arguments}");
 }
 
-/// What people type first exists, or what to type instead is told.
+/// What people type first exists, or the error says what to type instead.
 #[test]
 fn verbs_that_people_type_first_exist_or_are_suggested() {
     let home = Home::new();
@@ -113,8 +113,8 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["run", "a", "ls", "-l", "a b"], "write -- before the command: lockkeeper run a --config /dev/null"),
         (&["run", "a", "ls", "-l", "a b"], " -- ls -l 'a b'\n"),
         (
-            &["run", "--wait", "5s", "a", "--try", "./x y"],
-            "before the command: lockkeeper run --wait 5s a --try --config",
+            &["run", "--wait", "5s", "a", "-m", "b", "./x y"],
+            "before the command: lockkeeper run --wait 5s a -m b --config",
         ),
         (&["run", "a"], " -- COMMAND\n"),
         (&["dlq"], "see all options: lockkeeper dlq --help"),
@@ -166,7 +166,7 @@ fn every_manual_page_is_printed_and_written() {
     }
 }
 
-/// A variable that begins like ours and means nothing is told, with what was probably meant.
+/// A warning names a variable that begins like ours and means nothing, and what was probably meant.
 #[test]
 fn an_unknown_variable_is_told() {
     let home = Home::new();
@@ -180,7 +180,7 @@ fn an_unknown_variable_is_told() {
     assert!(text.contains("LOCKKEEPER_WAIT: there is no such variable") && text.contains("write --wait"), "{text}");
     let (code, line) = failure(&run("LOCKKEEPER_WAIT", &["--strict"]));
     assert!(code == Some(64) && line.contains("LOCKKEEPER_WAIT"), "{line}");
-    // A command under a lock may run lockkeeper: what it was told by us is known.
+    // A command under a lock may run lockkeeper: the variables that we set for it are known.
     let output = home.output(&["run", "b", "--", crate::harness::BINARY, "run", "c", "--", "true"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
