@@ -117,6 +117,8 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
     // None is left out unseen: what becomes of a new option is decided here.
     let ConnectArgs {
         servers,
+        // A chroot that a command was to create exists by now.
+        create_chroot: _,
         state_dir,
         session_timeout: _,
         config,

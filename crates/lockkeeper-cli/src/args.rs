@@ -153,7 +153,7 @@ pub(crate) struct ConnectArgs {
     /// Create the chroot of the servers if it is missing
     ///
     /// Without this, a missing chroot is an error: it may be misspelt.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub create_chroot: bool,
     /// Where this user's own server keeps its state [env: LOCKKEEPER_STATE_DIR]
     ///
@@ -651,7 +651,7 @@ Exit status:
 Examples:
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --dry-run
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --raise-epoch
-  lockkeeper copy --servers zk1:2181/app --to 127.0.0.1:2181/app --create-chroot /config")]
+  lockkeeper copy --servers zk1/app --to zk2/app --create-chroot /config")]
 pub(crate) struct CopyArgs {
     /// Where to copy to, as --servers says where from
     #[arg(long, value_name = "SERVERS")]

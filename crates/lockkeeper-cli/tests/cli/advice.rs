@@ -118,29 +118,25 @@ fn printed_commands_are_for_the_same_place() {
     let home = Home::with_state(ODD_DIR);
     let served = Served::start(&home);
     let in_chroot = format!("{}/a b", served.address);
-    // The first command makes the chroot, where a command may make one.
-    let mut made = home.command(&["run", "first", "--servers", &in_chroot, "--", "true"]);
-    made.output().unwrap();
+    let made = home.output(&["run", "first", "--create-chroot", "--servers", &in_chroot, "--", "true"]);
+    assert!(made.status.success(), "{made:?}");
     std::fs::write(home.file("own.toml"), format!("servers = {:?}\n", served.address)).unwrap();
     std::fs::write(home.file("app's.properties"), format!("zookeeper.servers={}\n", served.address)).unwrap();
     let state = home.state().to_str().unwrap().to_owned();
     let options = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let mut sites = vec![
+    let sites = [
         (options(&["--state-dir", &state]), vec![]),
         // Relative to a directory that another terminal is not in.
         (options(&["--state-dir", ODD_DIR]), vec![]),
         (vec![], vec![("LOCKKEEPER_STATE_DIR", state.clone())]),
         (options(&["--servers", &served.address]), vec![]),
         (vec![], vec![("LOCKKEEPER_SERVERS", served.address.clone())]),
+        (options(&["--servers", &in_chroot]), vec![]),
         (options(&["--config", "own.toml"]), vec![]),
         (vec![], vec![("LOCKKEEPER_CONFIG", "own.toml".to_owned())]),
         (options(&["--properties", "app's.properties"]), vec![]),
         (vec![], vec![("LOCKKEEPER_PROPERTIES", "app's.properties".to_owned())]),
     ];
-    // Where a chroot may have such a name.
-    if home.command(&["show", "first", "--servers", &in_chroot]).output().unwrap().status.success() {
-        sites.push((options(&["--servers", &in_chroot]), vec![]));
-    }
     for (options, variables) in sites {
         let site = Site { home: &home, options, variables };
         let holder = site.hold(ODD, &[]);
