@@ -17,7 +17,7 @@ use lockkeeper_testkit::apache::Distribution;
 use lockkeeper_testkit::chaos::{Ground, SESSION_TIMEOUT, TICK};
 
 pub(crate) use clients::Stand;
-use control::Stalls;
+pub(crate) use control::Stalls;
 pub(crate) use control::Tick;
 
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn measure(options: &Options, urgent: bool) -> Result<()> {
     let start = Instant::now();
     println!(
-        "{}{}",
+        "{}; ensemble of three, tick {TICK:?}, sessions {SESSION_TIMEOUT:?}{}",
         machine(&Distribution::install()?),
         if urgent { "; before all other work (nice -20)" } else { "" }
     );
@@ -164,7 +164,7 @@ async fn figure(letter: char, bench: &Arc<Bench>) -> Result<Figure> {
 }
 
 /// What it was measured on, and how busy that was.
-fn machine(distribution: &Distribution) -> String {
+pub(crate) fn machine(distribution: &Distribution) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
@@ -174,8 +174,7 @@ fn machine(distribution: &Distribution) -> String {
     let mut text = format!("{cpus} × {}", value(&read("/proc/cpuinfo"), "model name"));
     _ = write!(text, ", {}", value(&read("/proc/meminfo"), "MemTotal"));
     _ = write!(text, ", Linux {}", read("/proc/sys/kernel/osrelease").trim());
-    _ = write!(text, ", {}; ensemble of three, tick {TICK:?}, sessions {SESSION_TIMEOUT:?}", distribution.origin());
-    _ = write!(text, "; load average at the start {}", control::load());
+    _ = write!(text, ", {}; load average at the start {}", distribution.origin(), control::load());
     text
 }
 

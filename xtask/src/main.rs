@@ -10,6 +10,7 @@ mod crash;
 mod features;
 mod figures;
 mod fuzz;
+mod healthy;
 mod interop;
 mod neighbours;
 mod peers;
@@ -74,7 +75,9 @@ enum Chore {
     Contend(chaos::Contend),
     /// Measures every figure of docs/guarantees.md and prints the table.
     Figures(figures::Options),
-    /// One who stands on a lock for that.
+    /// Runs queues of jobs through the command and prints how many healthy ones were stopped; measures how long servers are away.
+    Healthy(healthy::Options),
+    /// One who stands on a lock for figures.
     #[command(hide = true)]
     Stand(figures::Stand),
     /// One who reads the clock beside them.
@@ -136,6 +139,7 @@ fn main() -> ExitCode {
         Chore::Chaos(options) => chaos::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Contend(contend) => contend.run().map(|()| ExitCode::SUCCESS),
         Chore::Figures(options) => figures::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Healthy(options) => healthy::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Stand(stand) => stand.run().map(|()| ExitCode::SUCCESS),
         Chore::Tick(tick) => tick.run().map(|()| ExitCode::SUCCESS),
         Chore::Simulate(options) => {

@@ -118,7 +118,11 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed".to_owned()];
         let features = "real-servers";
         Program { package: "lockkeeper-cli", target: "real_work", features }.run(sh, &work, home.clone())?;
-        Program { package: "lockkeeper-cli", target: "cli", features }.run(sh, &["moving".to_owned()], home.clone())?;
+        Program { package: "lockkeeper-cli", target: "cli", features }.run(
+            sh,
+            &["moving".to_owned(), "healthy".to_owned()],
+            home.clone(),
+        )?;
         Program { package: "lockkeeper-testkit", target: LIB, features }.run(sh, &["apache".to_owned()], home)?;
     }
     Ok(())

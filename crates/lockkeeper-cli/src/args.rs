@@ -160,7 +160,10 @@ pub(crate) struct ConnectArgs {
     /// It is used when no servers are given. The default is $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// How long after a crash of this process its locks stay taken [env: LOCKKEEPER_SESSION_TIMEOUT] [default: 10s]
+    /// How long after a crash of this process its locks stay taken [env: LOCKKEEPER_SESSION_TIMEOUT]
+    ///
+    /// The command goes on while the servers are away for a quarter of it at least. The default is 30s with servers, and 10s with this
+    /// user's own server.
     #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub session_timeout: Option<Duration>,
     /// Reads settings from this TOML file, in place of /etc/lockkeeper/config.toml and ~/.config/lockkeeper/config.toml

@@ -6,7 +6,7 @@
 //! (`LOCKKEEPER_*`), flags. A value that cannot be read is refused in every layer, also where a later one overrides it.
 //!
 //! Two sets of defaults. Without a properties file they are Lockkeeper's: no servers, which means this machine's embedded
-//! one; sessions of 10 s; a class waits as long as it takes; nothing is retried. Whoever names a properties file (or calls
+//! one; sessions of 30 s, of 10 s with that embedded one; a class waits as long as it takes; nothing is retried. Whoever names a properties file (or calls
 //! [`Sources::contentserv`]) is a client of that deployment, and what the file leaves out is as its document has it:
 //! `localhost:2181`, 5000 ms, 2000 ms for either class.
 //!

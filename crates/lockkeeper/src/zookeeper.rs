@@ -81,6 +81,9 @@ enum Refusal {
     Final(Error),
 }
 
+/// A client that is connected, by what, and its task.
+type Connected = (Dial, zk::Client, AbortHandle);
+
 impl From<zk::Error> for Refusal {
     fn from(error: zk::Error) -> Self {
         Refusal::Connecting(error)
@@ -93,7 +96,7 @@ impl Network for ZooKeeper {
             let started = Instant::now();
             let mut tries = pin!(self.tries(started, patience));
             let told = |tried: Result<_, Error>| match tried {
-                Ok((client, task)) => Ok(self.opened(self.dial(), client, task)),
+                Ok((dial, client, task)) => Ok(self.opened(dial, client, task)),
                 Err(error) => Err(error),
             };
             // The servers are asked what is wrong beside the last tries: a server that starts meanwhile is used.
@@ -132,7 +135,7 @@ impl Network for ZooKeeper {
 
 impl ZooKeeper {
     /// Tries all servers, round after round, until one opens a session or another try would fail too; `None` if the tries are used up.
-    async fn tries(&self, started: Instant, patience: Duration) -> Option<Result<(zk::Client, AbortHandle), Error>> {
+    async fn tries(&self, started: Instant, patience: Duration) -> Option<Result<Connected, Error>> {
         let dial = self.dial();
         let mut pauses = self.rounds();
         loop {
@@ -152,11 +155,18 @@ impl ZooKeeper {
         }
     }
 
-    /// Tries every server once.
-    async fn try_once(&self, dial: &Dial) -> Result<(zk::Client, AbortHandle), Refusal> {
-        let (client, task) = dial.located().await.map_err(Refusal::Final)?.connect(None).await?;
+    /// Tries every server once; once more where a server grants so little that pings would be too few.
+    async fn try_once(&self, dial: &Dial) -> Result<Connected, Refusal> {
+        let (mut dial, mut located) = (dial.clone(), dial.located().await.map_err(Refusal::Final)?);
+        let (mut client, mut task) = located.connect(None).await?;
+        if !dial.suits(client.session_timeout()) {
+            dial.session_timeout = client.session_timeout();
+            located.session_timeout = dial.session_timeout;
+            self.tasks.spawn(dial::close(client));
+            (client, task) = located.connect(None).await?;
+        }
         match self.check_chroot(&client).await {
-            Ok(()) => Ok((client, task)),
+            Ok(()) => Ok((dial, client, task)),
             Err(refusal) => {
                 dial::close(client).await;
                 Err(refusal)

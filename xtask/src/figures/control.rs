@@ -52,11 +52,11 @@ pub(super) fn clock() -> Result<Process> {
 }
 
 /// A thread that looks at the clock each millisecond, and how long it had no turn.
-pub(super) struct Stalls(Arc<AtomicU64>);
+pub(crate) struct Stalls(Arc<AtomicU64>);
 
 impl Stalls {
     /// From now until this is dropped.
-    pub(super) fn watch() -> Stalls {
+    pub(crate) fn watch() -> Stalls {
         let longest = Arc::new(AtomicU64::new(0));
         let seen = Arc::downgrade(&longest);
         std::thread::spawn(move || {
@@ -72,7 +72,7 @@ impl Stalls {
         Stalls(longest)
     }
 
-    pub(super) fn longest(&self) -> Duration {
+    pub(crate) fn longest(&self) -> Duration {
         Duration::from_millis(self.0.load(Ordering::Relaxed))
     }
 }

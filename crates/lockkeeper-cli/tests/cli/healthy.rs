@@ -1,5 +1,7 @@
 //! While its server answers, no command is stopped, wherever it stood in the queue and however long it waited.
 
+use std::time::Duration;
+
 use crate::harness::{Home, Running, until};
 
 /// Their ends: every one succeeds, and nothing was said of a lock that cannot be relied on.
@@ -35,4 +37,59 @@ fn readers_behind_a_long_writer_are_not_stopped() {
         }
     }
     all_succeed(jobs);
+}
+
+/// A job with the default session timeout goes on while its server is away for as long as an ordinary restart takes.
+fn a_job_outlasts(servers: &str, restart: impl FnOnce()) {
+    let home = Home::with_servers(servers);
+    let mut job = home.spawn("a", &[], "echo up; read line; echo done");
+    assert_eq!(job.line(), "up");
+    restart();
+    until("the lock is held at the server", || home.count("a") == (1, 0));
+    job.close_stdin();
+    assert_eq!(job.line(), "done");
+    let (code, text) = job.end();
+    assert_eq!(code, Some(0), "{text}");
+}
+
+/// How long it is away, beside what it needs to start.
+const AWAY: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_job_outlasts_a_restart_of_3_s() {
+    let machine = Home::new();
+    let data = machine.file("data");
+    let serve = |listen: &str| {
+        let mut serve = machine.command(&["serve", "--listen", listen, "--data", data.to_str().unwrap()]);
+        Running::start(&mut serve)
+    };
+    let mut server = serve("127.0.0.1:0");
+    let address = server.line();
+    let mut again = None;
+    a_job_outlasts(&address, || {
+        server.signal(rustix::process::Signal::TERM);
+        assert!(server.wait().success());
+        std::thread::sleep(AWAY);
+        again.insert(serve(&address)).line();
+    });
+}
+
+#[cfg(feature = "real-servers")]
+#[test]
+fn a_job_outlasts_a_restart_of_a_real_server() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+    let apache = Apache::single(Options::default().tick(Duration::from_secs(2))).unwrap();
+    a_job_outlasts(&apache.connect_string(), || {
+        apache.stop(0);
+        std::thread::sleep(AWAY);
+        apache.launch(0).unwrap();
+    });
+}
+
+#[cfg(feature = "real-servers")]
+#[test]
+fn a_job_outlasts_an_election_of_real_servers() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+    let apache = Apache::ensemble(3, Options::default().tick(Duration::from_secs(2))).unwrap();
+    a_job_outlasts(&apache.connect_string(), || apache.stop(apache.leader().unwrap()));
 }

@@ -10,6 +10,7 @@ use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::contentserv::TASK_TIMEOUT;
+use crate::keeper::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
 use crate::servers::Servers;
 
 /// Below the least, an ordinary hiccup of a machine looks like a crash.
@@ -43,9 +44,12 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
     let localhost = contentserv.then(|| "localhost:2181".to_owned());
     let five_seconds = Duration::from_secs(5);
     let l = &mut layers;
+    let servers = take(l, Key::Servers, localhost, |given| servers(given).map(Some));
+    let embedded = servers.value.is_none() && l.realms.is_empty();
+    let session_timeout = if embedded { EMBEDDED_SESSION_TIMEOUT } else { SESSION_TIMEOUT };
     let mut settings = Settings {
-        servers: take(l, Key::Servers, localhost, |given| servers(given).map(Some)),
-        session_timeout: take(l, Key::SessionTimeout, ours(five_seconds, Duration::from_secs(10)), |given| {
+        servers,
+        session_timeout: take(l, Key::SessionTimeout, ours(five_seconds, session_timeout), |given| {
             duration(given, SESSION_TIMEOUTS)
         }),
         connection_retry: take(l, Key::ConnectionRetry, contentserv.then_some(CONNECTION_RETRIES), |given| {

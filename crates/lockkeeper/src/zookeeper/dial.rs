@@ -36,6 +36,12 @@ pub(crate) struct Located {
     pub(crate) credentials: Vec<(String, Vec<u8>)>,
 }
 
+/// How long a connection may be silent, at most: while it is opened, and later.
+///
+/// The client crate (0.11.2) takes two fifths of the session timeout, which is 12 s by default: a server that accepts a connection
+/// while it starts, and forgets it, would keep a client waiting for that long.
+const SILENCE: Duration = Duration::from_secs(4);
+
 /// What a connection takes.
 #[derive(Clone)]
 pub(super) struct Dial {
@@ -68,6 +74,11 @@ impl spawns_core::Spawn for Spawner {
     }
 }
 
+/// How long a connection may be silent, where that is not the client crate's own choice.
+fn silence(session_timeout: Duration) -> Option<Duration> {
+    (session_timeout * 2 / 5 > SILENCE).then_some(SILENCE)
+}
+
 impl Dial {
     /// The same for where the server is now.
     ///
@@ -77,6 +88,13 @@ impl Dial {
         let Some(locate) = &self.locate else { return Ok(self.clone()) };
         let Located { servers, credentials } = locate.locate().await?;
         Ok(Dial { servers, credentials, ..self.clone() })
+    }
+
+    /// Whether a client that was connected so sends pings as often as holds rely on: every 3/20 of the timeout that was granted.
+    ///
+    /// It sends them every 3/8 of the silence. It ignores a silence of more than 3/5 of the granted timeout.
+    pub(super) fn suits(&self, granted: Duration) -> bool {
+        silence(self.session_timeout).is_none_or(|silence| silence <= granted * 2 / 5 || silence > granted * 3 / 5)
     }
 
     /// Tries every server once, for a new session or for one that a client had. Dropping the future leaves no session behind.
@@ -89,6 +107,9 @@ impl Dial {
     ) -> Result<(zk::Client, AbortHandle), zk::Error> {
         let timeout = self.session_timeout.min(LONGEST_SESSION);
         let mut connector = zk::Client::connector().with_session_timeout(timeout).with_fail_eagerly();
+        if let Some(silence) = silence(timeout) {
+            connector = connector.with_connection_timeout(silence);
+        }
         if let Some(session) = session {
             connector = connector.with_session(session);
         }
@@ -275,4 +296,22 @@ pub(super) async fn close(client: zk::Client) {
     while let zk::SessionState::Disconnected | zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly =
         states.changed().await
     {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_are_as_frequent_as_holds_rely_on() {
+        let asked = |secs| {
+            let (servers, tasks) = ("127.0.0.1:1".parse().unwrap(), TaskTracker::new());
+            Dial { servers, session_timeout: Duration::from_secs(secs), credentials: Vec::new(), locate: None, tasks }
+        };
+        let granted = Duration::from_millis;
+        assert!(asked(30).suits(granted(30_000)) && asked(30).suits(granted(10_000)));
+        assert!(!asked(30).suits(granted(9_999)) && !asked(30).suits(granted(6_667)), "pings every 1.5 s are too few");
+        assert!(asked(30).suits(granted(6_000)), "the client crate takes two fifths of it by itself");
+        assert!(asked(10).suits(granted(8_000)) && asked(2).suits(granted(60_000)));
+    }
 }

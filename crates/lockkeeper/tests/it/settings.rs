@@ -252,6 +252,8 @@ fn without_a_properties_file_the_defaults_are_our_own() {
     assert_eq!((&settings.servers.value, settings.session_timeout.value), (&None, Duration::from_secs(10)));
     assert_eq!((settings.foreground.timeout.value, settings.background.timeout.value), (None, None));
     assert_eq!((settings.retries.value, settings.reconnect()), (0, None));
+    let servers = Sources::none().flag(Key::Servers, "--servers", "zk1:2181").read().unwrap();
+    assert_eq!(servers.session_timeout.value, Duration::from_secs(30), "an ensemble may take longer to come back");
     let theirs = Sources::none().contentserv().read().unwrap();
     assert_eq!(theirs.servers.value.as_deref(), Some("localhost:2181"));
 }

@@ -16,7 +16,10 @@ on_every_server!(
     case_38_a_new_session_looks_only_behind_its_own_create,
 );
 
-on_the_embedded_server!(case_11_a_release_ends_with_the_session);
+on_the_embedded_server!(
+    case_11_a_release_ends_with_the_session,
+    a_server_that_says_nothing_is_given_up_soon_enough_to_reach_another,
+);
 
 /// The try is refused as ever, and its node goes when the connection is back.
 async fn case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost(world: &World) {
@@ -215,4 +218,17 @@ async fn case_38_a_new_session_looks_only_behind_its_own_create(world: &World) {
     let looked = first(&[OpCode::GetChildren, OpCode::GetChildren2, OpCode::GetData, OpCode::Exists]);
     assert!(made.is_some() && made < looked, "{asked:?}");
     guard.release().await.unwrap();
+}
+
+/// One that accepts a connection while it starts, or is frozen: with the default session timeout, another server is found in time.
+async fn a_server_that_says_nothing_is_given_up_soon_enough_to_reach_another(world: &World) {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let servers = format!("{},{}", silent.local_addr().unwrap(), world.servers());
+    // Which one is tried first is drawn anew each time.
+    let connecting = (0..8).map(|_| lockkeeper::Lockkeeper::connect(&servers));
+    for keeper in futures_util::future::join_all(connecting).await {
+        let keeper = keeper.unwrap();
+        assert_eq!(keeper.session_timeout(), Some(Duration::from_secs(30)));
+        world.care_for(&keeper);
+    }
 }

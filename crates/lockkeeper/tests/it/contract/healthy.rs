@@ -1,13 +1,16 @@
 //! A healthy hold stays healthy: while servers answer and clocks run, it starts with fresh trust and keeps it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper::HoldState;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::support::{World, eventually, for_every_kind};
 
-for_every_kind!(a_waiter_granted_late_starts_with_fresh_trust,);
+for_every_kind!(a_waiter_granted_late_starts_with_fresh_trust, a_healthy_hold_stays_healthy);
 
 /// Short, so that a test can wait for two of them; long enough that a tenth of it outlasts a busy machine's hiccups.
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -29,4 +32,71 @@ async fn a_waiter_granted_late_starts_with_fresh_trust(world: &World) {
     assert!(guard.valid_for() > TIMEOUT * 2 / 5, "starts with {:?} of {TIMEOUT:?}", guard.valid_for());
     assert_eq!(guard.state(), HoldState::Held);
     guard.release().await.unwrap();
+}
+
+/// Queues of 3, whose first holds for 0 to 2 T, and a queue of 10; each contender has a session of its own.
+async fn a_healthy_hold_stays_healthy(world: &World) {
+    const T: Duration = Duration::from_secs(3);
+    let stalls = Stalls::watch();
+    let mut queues: Vec<Vec<Duration>> = (0..=8).map(|quarters| vec![T * quarters / 4, T / 10, T / 10]).collect();
+    queues.push(vec![T / 5; 10]);
+    let mut holds = JoinSet::new();
+    for (at, times) in queues.into_iter().enumerate() {
+        let path = world.path(&format!("queue-{at}"));
+        let mut first =
+            Some(world.kind.rival().lock(&world.connect(&world.servers(), T).await, &path).acquire().await.unwrap());
+        for (place, time) in times.into_iter().enumerate() {
+            let (first, kind, path) = (first.take(), world.kind, path.clone());
+            let keeper = world.connect(&world.servers(), T).await;
+            holds.spawn(async move {
+                let guard = match first {
+                    Some(guard) => guard,
+                    None => kind.lock(&keeper, &path).acquire().await.unwrap(),
+                };
+                let (start, state) = (guard.valid_for(), guard.state());
+                let ill = tokio::select! {
+                    state = guard.nearly_lost(T / 3) => Some(state),
+                    state = guard.changed(HoldState::Held) => Some(state),
+                    () = tokio::time::sleep(time) => None,
+                };
+                guard.release().await.unwrap();
+                (place, time, start, state, ill)
+            });
+        }
+    }
+    let ended = holds.join_all().await;
+    // Where the machine gave nobody a turn, that is how much later the hold was looked at and its heartbeats were sent.
+    let stall = stalls.longest();
+    for (place, time, start, state, ill) in ended {
+        let told = format!(
+            "place {place}, held for {time:?}: starts with {start:?}, {state:?}; then {ill:?}; stall {stall:?}"
+        );
+        // The first of each queue was granted before the others had connected.
+        assert!(place == 0 || start + stall >= T / 2, "{told}");
+        assert!(state == HoldState::Held && (ill.is_none() || stall > T / 10), "{told}");
+    }
+}
+
+/// How long a thread that looks at the clock each millisecond had no turn: the control beside a claim about time.
+struct Stalls(Arc<AtomicU64>);
+
+impl Stalls {
+    /// From now until this is dropped.
+    fn watch() -> Stalls {
+        let longest = Arc::new(AtomicU64::new(0));
+        let seen = Arc::downgrade(&longest);
+        std::thread::spawn(move || {
+            let mut last = std::time::Instant::now();
+            while let Some(longest) = seen.upgrade() {
+                longest.fetch_max(last.elapsed().as_millis().try_into().unwrap(), Ordering::Relaxed);
+                last = std::time::Instant::now();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Stalls(longest)
+    }
+
+    fn longest(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
 }
