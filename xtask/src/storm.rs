@@ -401,6 +401,7 @@ impl Runner<'_> {
         };
         let mut to_kill = self.planted(Plant::Kill, job);
         let deadline = now() + DRAIN;
+        let mut stopped: Option<Stopped> = None;
         let mut turns = 0_u32;
         loop {
             if let Some(status) = child.try_wait()? {
@@ -409,7 +410,7 @@ impl Runner<'_> {
                 break;
             }
             if now() > deadline {
-                self.send(&child, attempt.pid_of_command(), Whom::All, Signal::KILL);
+                send(&self.targets(&child, &attempt, Whom::All), Signal::KILL);
                 child.kill()?;
                 child.wait()?;
                 break;
@@ -424,16 +425,22 @@ impl Runner<'_> {
                 attempt.lines = lines(&fs::read_to_string(&log).unwrap_or_default());
             }
             if to_kill && !attempt.lines.is_empty() {
-                self.send(&child, attempt.pid_of_command(), Whom::Command, Signal::KILL);
+                send(&self.targets(&child, &attempt, Whom::Command), Signal::KILL);
                 to_kill = false;
             }
             if let Some((moment, what)) = trouble
                 && attempt.is_due(moment)
             {
-                self.make(&child, &mut attempt, what)?;
                 trouble = None;
+                stopped = self.make(&child, &mut attempt, what)?;
+            }
+            if let Some(stop) = stopped.take_if(|stop| now() >= stop.until) {
+                stop.end(&mut attempt);
             }
             sleep(POLL);
+        }
+        if let Some(stop) = stopped {
+            stop.end(&mut attempt);
         }
         let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
         attempt.lines = lines(&read(log.clone()));
@@ -499,16 +506,20 @@ impl Runner<'_> {
         Ok(command)
     }
 
-    /// Does something to a job.
-    fn make(&self, child: &Child, attempt: &mut Attempt, what: Trouble) -> Result<()> {
-        let command = attempt.pid_of_command();
+    /// Does something to a job; returns what is to be continued.
+    fn make(&self, child: &Child, attempt: &mut Attempt, what: Trouble) -> Result<Option<Stopped>> {
         let from = now();
         match what {
-            Trouble::Signal(signal, whom) => self.send(child, command, whom, signal),
+            Trouble::Signal(signal, whom) => {
+                if send(&self.targets(child, attempt, whom), signal) {
+                    attempt.done.push(Done { what, from, until: now() });
+                }
+            }
             Trouble::Stop(whom, length) => {
-                self.send(child, command, whom, Signal::STOP);
-                sleep(length);
-                self.send(child, command, whom, Signal::CONT);
+                let targets = self.targets(child, attempt, whom);
+                if send(&targets, Signal::STOP) {
+                    return Ok(Some(Stopped { what, targets, from, until: from + length }));
+                }
             }
             Trouble::Revoke | Trouble::Break => {
                 let lock = attempt.job.locks[0];
@@ -528,30 +539,29 @@ impl Runner<'_> {
                 };
                 let done = Done { what, from, until: now() };
                 self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(Asked { lock, done, pids });
-                return Ok(());
             }
         }
-        attempt.done.push(Done { what, from, until: now() });
-        Ok(())
+        Ok(None)
     }
 
-    /// Sends a signal to processes of a job.
-    fn send(&self, child: &Child, command: Option<Pid>, whom: Whom, signal: Signal) {
+    /// The processes of a job that are meant and are there.
+    fn targets(&self, child: &Child, attempt: &Attempt, whom: Whom) -> Vec<Target> {
         let keeper = Pid::from_child(child);
-        let command = command.filter(|command| self.field.is_ours(*command));
+        let command = attempt.pid_of_command().filter(|command| self.field.is_ours(*command));
+        let mut targets = Vec::new();
+        targets.extend(whom.has_keeper().then_some(Target::Process(keeper)));
+        targets.extend(
+            command
+                .map(|command| match whom {
+                    Whom::Keeper | Whom::Command => Target::Process(command),
+                    Whom::Group | Whom::Both | Whom::All => Target::Group(command),
+                })
+                .filter(|_| whom != Whom::Keeper),
+        );
         let others = if whom == Whom::All { children(keeper) } else { vec![] };
-        // A signal to a process that has ended fails, which is fine.
-        if whom.has_keeper() {
-            _ = kill_process(keeper, signal);
-        }
-        match (whom, command) {
-            (Whom::Command, Some(command)) => _ = kill_process(command, signal),
-            (Whom::Group | Whom::Both | Whom::All, Some(command)) => _ = kill_process_group(command, signal),
-            _ => {}
-        }
-        for other in others.into_iter().filter(|other| Some(*other) != command && self.field.is_ours(*other)) {
-            _ = kill_process(other, signal);
-        }
+        let others = others.into_iter().filter(|other| Some(*other) != command && self.field.is_ours(*other));
+        targets.extend(others.map(Target::Process));
+        targets
     }
 
     /// Tells each job what others were asked to do to it, and reads what second processes wrote.
@@ -568,6 +578,37 @@ impl Runner<'_> {
                 }
             }
         }
+    }
+}
+
+/// What a signal goes to.
+enum Target {
+    Process(Pid),
+    Group(Pid),
+}
+
+/// Sends a signal to them; whether anybody got it.
+fn send(targets: &[Target], signal: Signal) -> bool {
+    let sent = targets.iter().map(|target| match target {
+        Target::Process(pid) => kill_process(*pid, signal),
+        Target::Group(group) => kill_process_group(*group, signal),
+    });
+    sent.filter(Result::is_ok).count() > 0
+}
+
+/// Processes that were stopped and are to go on.
+struct Stopped {
+    what: Trouble,
+    targets: Vec<Target>,
+    from: Duration,
+    until: Duration,
+}
+
+impl Stopped {
+    /// Lets them go on.
+    fn end(self, attempt: &mut Attempt) {
+        send(&self.targets, Signal::CONT);
+        attempt.done.push(Done { what: self.what, from: self.from, until: now() });
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Trouble, Wait, Whom};
+use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
 
 /// How long a command may work on, beyond its grace, when its lock was taken away: the news takes time.
 const HEARD: Duration = Duration::from_secs(2);
@@ -486,7 +486,9 @@ impl Storm {
             Trouble::Stop(whom, _) | Trouble::Signal(_, whom) => whom.has_keeper(),
             Trouble::Revoke | Trouble::Break => true,
         });
-        let late = LATE + self.lateness(a.started, ended) * 4;
+        // At its end lockkeeper waits for a reader of its standard error.
+        let unread = if a.job.stderr == Stderr::Full { Duration::from_secs(1) } else { Duration::ZERO };
+        let late = LATE + unread + self.lateness(a.started, ended) * 4;
         match a.job.wait {
             Wait::Within(wait) if !stopped => {
                 let refused = a.begun().is_none() && matches!(status, Status::Code(75 | 69));
@@ -501,7 +503,7 @@ impl Storm {
                     return broken(Promise::Deadline, detail);
                 }
             }
-            Wait::Try if undisturbed && not_granted && !a.job.kind.is_lease() && took > late * 2 => {
+            Wait::Try if undisturbed && not_granted && !a.job.kind.is_lease() && took > late + LATE => {
                 return broken(Promise::Deadline, format!("job {number} tried for {took:?}"));
             }
             _ => {}
@@ -550,7 +552,6 @@ impl Storm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storm::plan::{OnTerm, Stderr};
 
     fn s(seconds: f64) -> Duration {
         Duration::from_secs_f64(seconds)
