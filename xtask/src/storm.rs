@@ -214,6 +214,7 @@ impl Round {
         });
         scope(|threads| {
             let control = threads.spawn(|| control(&field.file("control"), &over));
+            let probes = threads.spawn(|| probes(&field, &over));
             let faults = threads.spawn(|| {
                 plan.faults
                     .iter()
@@ -231,6 +232,7 @@ impl Round {
             let left = left(&field);
             over.store(true, Ordering::Relaxed);
             storm.control = joined(control)?;
+            storm.control.extend(joined(probes));
             (storm.attempts, storm.disturbed, storm.left) = (attempts?, disturbed?, left?);
             anyhow::Ok(())
         })?;
@@ -338,6 +340,20 @@ fn control(file: &Path, over: &AtomicBool) -> Result<Vec<(Duration, Duration)>> 
         }
     }
     Ok(seen)
+}
+
+/// Opens plain sessions all the time, and notes whenever a server took long: a busy machine keeps a JVM waiting more than a thread.
+fn probes(field: &Field, over: &AtomicBool) -> Vec<(Duration, Duration)> {
+    const NOTED: Duration = Duration::from_millis(50);
+    let mut seen = Vec::new();
+    for turn in 0.. {
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        seen.extend(field.probe(turn).filter(|took| *took >= NOTED).map(|took| (now(), took)));
+        sleep(Duration::from_millis(100));
+    }
+    seen
 }
 
 /// What is left of a round once everything has ended: contenders after their sessions, and processes.

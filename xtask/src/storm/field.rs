@@ -1,7 +1,8 @@
 //! Where a round takes place: a scratch directory, a server in it, and what is done to that server.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +19,9 @@ use super::plan::{ServerFault, ServerTrouble};
 
 /// How long a server may take to serve again.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a probe waits.
+const PROBE: Duration = Duration::from_secs(3);
 
 /// Whose server the jobs use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -195,6 +199,24 @@ impl Field {
         if fault.what == ServerTrouble::Stop {
             _ = kill_process(server, Signal::CONT);
         }
+    }
+
+    /// How long one of Apache's servers, in turn, takes to open a session for bytes that are not sent by Lockkeeper; nothing where
+    /// it does not, or the server is another.
+    pub(super) fn probe(&self, turn: usize) -> Option<Duration> {
+        let Servers::Apache(apache) = &self.servers else { return None };
+        let from = Instant::now();
+        let mut server = TcpStream::connect_timeout(&apache.addr(turn % apache.size()), PROBE).ok()?;
+        server.set_read_timeout(Some(PROBE)).ok()?;
+        // Length, then protocol 0, last zxid 0, timeout, session 0, a password of 16 bytes, not read-only.
+        let mut request = [0; 49];
+        (request[3], request[18], request[31]) = (45, 0x20, 16);
+        server.write_all(&request).ok()?;
+        server.read_exact(&mut [0; 41]).ok()?;
+        let took = from.elapsed();
+        // Length, xid 1, closeSession.
+        _ = server.write_all(&[[0, 0, 0, 8], [0, 0, 0, 1], (-11_i32).to_be_bytes()].concat());
+        Some(took)
     }
 
     /// Locks that somebody holds or waits for, as `list --json` has them.

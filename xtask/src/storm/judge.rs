@@ -535,7 +535,11 @@ impl Storm {
                 Trouble::Signal(Signal::KILL, whom) if whom.has_keeper() => {
                     may.extend([Status::Signal(9), by(Signal::KILL)]);
                 }
-                Trouble::Signal(signal, _) => may.push(by(signal)),
+                Trouble::Signal(signal, whom) => {
+                    may.push(by(signal));
+                    // Before it has begun to listen for signals.
+                    may.extend((whom.has_keeper() && !begun).then(|| Status::Signal(signal.as_raw())));
+                }
                 Trouble::Stop(..) => may.extend([76, 69, 75].map(Status::Code)),
                 Trouble::Revoke => may.extend([by(Signal::TERM), Status::Code(75)]),
                 Trouble::Break => may.extend([76, 81, 75].map(Status::Code)),
