@@ -155,6 +155,18 @@ pub(super) enum Trouble {
     Break,
 }
 
+impl Trouble {
+    /// Whether it may end a hold while its command still works.
+    fn ends_the_hold(self) -> bool {
+        match self {
+            Trouble::Signal(signal, whom) => signal == Signal::KILL && whom == Whom::Keeper,
+            Trouble::Stop(whom, _) => whom.has_keeper(),
+            Trouble::Break => true,
+            Trouble::Revoke => false,
+        }
+    }
+}
+
 /// When it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
@@ -322,7 +334,10 @@ fn job(rng: &mut Rng, at: Duration, locks: Vec<usize>, calm: bool) -> Job {
         3 => Wait::Retries(between(rng, 300, 1_500)),
         _ => Wait::Forever,
     };
+    let trouble = (!calm && rng.u8(..4) == 0).then(|| trouble(rng));
     let work = match rng.u8(..10) {
+        // Longer than a session lives: a command that should have been ended meets the next holder.
+        _ if trouble.is_some_and(|(_, what)| what.ends_the_hold()) && rng.bool() => between(rng, 6_000, 10_000),
         0 => between(rng, 1_500, 4_000),
         1..=3 => between(rng, 300, 1_500),
         _ => between(rng, 20, 300),
@@ -357,7 +372,7 @@ fn job(rng: &mut Rng, at: Duration, locks: Vec<usize>, calm: bool) -> Job {
             2 => Stderr::NoSpace,
             _ => Stderr::File,
         },
-        trouble: (!calm && rng.u8(..4) == 0).then(|| trouble(rng)),
+        trouble,
     }
 }
 
