@@ -321,7 +321,7 @@ pub(crate) struct BrokenView<'a> {
     described: &'a str,
     message: Option<&'a str>,
     since_ms: u64,
-    token: i64,
+    token: Option<i64>,
     session: String,
     by: ByView<'a>,
     reason: &'a str,
@@ -380,7 +380,7 @@ impl<'a> BrokenView<'a> {
             described: &broken.described,
             message: broken.message.as_deref(),
             since_ms: broken.since_ms,
-            token: broken.token.get(),
+            token: broken.token.map(|token| token.get()),
             session: broken.session.to_string(),
             by: ByView::of(&broken.by),
             reason: &broken.reason,
@@ -410,7 +410,7 @@ pub(crate) struct ContenderView<'a> {
     revocation: Option<RequestView<'a>>,
     since: Option<String>,
     since_ms: i64,
-    token: i64,
+    token: Option<i64>,
     session: String,
 }
 
@@ -501,7 +501,7 @@ impl<'a> ContenderView<'a> {
             revocation: contender.revocation.as_ref().map(RequestView::of),
             since: since.map(|since| since.to_string()),
             since_ms: since.map_or(0, Timestamp::as_millisecond),
-            token: contender.token.get(),
+            token: contender.token.map(|token| token.get()),
             // As ZooKeeper's own tools write it; a number of this size would lose digits in most JSON readers.
             session: contender.session.to_string(),
         }

@@ -41,6 +41,7 @@ fn held() -> impl Strategy<Value = Held> {
         waiting_ms: 5,
         cleanup_ms,
         revocation: None,
+        granted_by: None,
     })
 }
 

@@ -78,9 +78,10 @@ pub struct ContenderInfo {
     /// It has vanished: its hold ended against its will, and nobody follows it before its lock delay is over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub vanished: bool,
-    /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark. Of a leased lock's owner,
-    /// what the next one's will be greater than.
-    pub token: FencingToken,
+    /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark. `None` of a leased lock's
+    /// owner if a foreign client has written the record since the grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<FencingToken>,
     #[serde(skip)]
     id: Option<AttemptId>,
 }
@@ -148,7 +149,7 @@ impl ContenderInfo {
             vanished: vanished.is_some(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
-            token: FencingToken::from_zxid(seen.czxid),
+            token: Some(FencingToken::from_zxid(seen.czxid)),
             id: testimony.id(),
         }
     }
@@ -432,7 +433,7 @@ async fn describe(
         };
         if holds {
             if let Some(mark) = &barrier {
-                contender.token = FencingToken::from_zxid(mark.czxid);
+                contender.token = Some(FencingToken::from_zxid(mark.czxid));
             }
             info.holders.push(contender);
         } else {

@@ -102,7 +102,7 @@ pub(crate) fn unreadable(problem: String) -> Error {
 
 impl ContenderInfo {
     fn in_epoch(&mut self, epoch: TokenEpoch) {
-        self.token = self.token.in_epoch(epoch);
+        self.token = self.token.map(|token| token.in_epoch(epoch));
     }
 }
 

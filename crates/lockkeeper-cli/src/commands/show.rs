@@ -112,9 +112,8 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
     if let Some(request) = &contender.revocation {
         detail(text, "told", &standing(request));
     }
-    // Of a lease the record tells what it is below, not what it is.
-    if contender.permits.is_none() && contender.mode != "lease" {
-        detail(text, "token", &contender.token.to_string());
+    if let Some(token) = contender.token.filter(|_| contender.permits.is_none()) {
+        detail(text, "token", &token.to_string());
     }
     detail(text, "node", &contender.node_path(path));
     if contender.mode != "lease" {

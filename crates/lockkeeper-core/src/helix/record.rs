@@ -24,6 +24,9 @@ const REQUEST_UNTIL: &str = "REQUEST_UNTIL";
 /// In [`OURS`]: who asks the owner to let go, and its answer, as JSON.
 const REVOCATION: &str = "REVOCATION";
 
+/// In [`OURS`]: the transaction that granted the owner the lock.
+const GRANTED_BY: &str = "GRANTED_BY";
+
 /// The record's ten attributes as Helix names and stores them. Times are milliseconds, ends since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockInfo {
@@ -84,6 +87,8 @@ pub struct Held {
     pub cleanup_ms: i64,
     /// Who asks it to let go, and its answer. Only our clients write it, and only they look.
     pub revocation: Option<Box<Revocation>>,
+    /// The transaction that granted it the lock, where one of our clients has written the record since. [`Record::granted_by`] reads it.
+    pub granted_by: Option<i64>,
 }
 
 /// Who preempts the owner.
@@ -133,6 +138,14 @@ impl Record {
         self.owner.is_none() && self.request.is_none()
     }
 
+    /// The transaction that granted the owner the lock, in a record that was last written by transaction `written`. `None` if there
+    /// is no owner, or if it cannot be known: a foreign client has written the record since and kept nothing of ours.
+    pub fn granted_by(&self, written: i64) -> Option<i64> {
+        let owner = self.owner.as_ref()?;
+        let only_write = self.request.is_none() && owner.revocation.is_none();
+        owner.granted_by.or(only_write.then_some(written))
+    }
+
     /// No record of somebody is shorter: `{"id":"LOCK","simpleFields":{"OWNER":"a"}}`. An address, which is what Curator writes into a
     /// node that is given no data, is.
     pub const SHORTEST: usize = 41;
@@ -166,6 +179,7 @@ impl Record {
             waiting_ms: number("WAITING_TIMEOUT", -1),
             cleanup_ms: number("CLEANUP_TIMEOUT", -1),
             revocation,
+            granted_by: ours.and_then(|ours| ours.get(GRANTED_BY)?.as_ref()?.parse().ok()),
         });
         let request = somebody("REQUESTOR_ID").map(|id| Requested {
             id,
@@ -198,7 +212,9 @@ impl Record {
             let text = serde_json::to_string(revocation).expect("a struct of strings and numbers always serialises");
             (REVOCATION.to_owned(), Some(text))
         });
-        let ours: BTreeMap<_, _> = until.into_iter().chain(revocation).collect();
+        let granted_by = self.owner.as_ref().and_then(|owner| owner.granted_by);
+        let granted_by = granted_by.map(|zxid| (GRANTED_BY.to_owned(), Some(zxid.to_string())));
+        let ours: BTreeMap<_, _> = until.into_iter().chain(revocation).chain(granted_by).collect();
         let ours = (!ours.is_empty()).then(|| (OURS.to_owned(), Some(ours)));
         let stored = ZnRecord {
             id: RECORD_ID.to_owned(),
@@ -263,6 +279,7 @@ mod tests {
             waiting_ms: 1000,
             cleanup_ms: 2000,
             revocation: None,
+            granted_by: None,
         }
     }
 
@@ -329,6 +346,18 @@ mod tests {
         let request = Requested { id: "B".into(), priority: 9, waiting_ms: 3, since_ms: 10, until_ms: Some(12) };
         let record = Record { owner: None, request: Some(request) };
         assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
+    }
+
+    #[test]
+    fn the_transaction_that_granted_the_lock_is_known_as_long_as_it_can_be() {
+        let held = |granted_by| Record { owner: Some(Held { granted_by, ..held() }), request: None };
+        let request = Requested { id: "B".into(), priority: 9, waiting_ms: 3, since_ms: 10, until_ms: None };
+        assert_eq!(held(None).granted_by(7), Some(7), "nobody has written it since");
+        assert_eq!(held(Some(3)).granted_by(7), Some(3));
+        assert_eq!(Record::from_bytes(&held(Some(3)).to_bytes()), Ok(held(Some(3))));
+        let by_helix = Record { request: Some(request), ..held(None) };
+        assert_eq!(by_helix.granted_by(7), None, "a foreign client has");
+        assert_eq!(Record::default().granted_by(7), None);
     }
 
     #[test]

@@ -254,7 +254,7 @@ impl<'a> Facts<'a> {
         if self.now.latest_ms >= owner.until_ms {
             return Err(Refusal::LeaseOver { until_ms: owner.until_ms });
         }
-        let heir = Held { id: to.to_owned(), revocation: None, ..owner.clone() };
+        let heir = Held { id: to.to_owned(), revocation: None, granted_by: None, ..owner.clone() };
         // Who becomes the owner does not wait for it any more.
         let request = self.request().filter(|request| request.id != to).cloned();
         Ok(Transition { record: Some(Record { owner: Some(heir), request }), answer: Answer::Transferred })
@@ -323,6 +323,7 @@ impl<'a> Facts<'a> {
             cleanup_ms: me.cleanup_ms,
             // Put to whoever has the lock: a renewal does not answer it.
             revocation: self.own().ok().and_then(|owner| owner.revocation.clone()),
+            granted_by: None,
         };
         Transition { record: Some(Record { owner: Some(owner), request }), answer: Answer::Holds { until_ms } }
     }

@@ -117,7 +117,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
                     journal::prune(ensemble).await;
                     warn!(
                         target: "lockkeeper::audit",
-                        %path, node = %broken.node, held = broken.held, removed = %broken.described, token = %broken.token,
+                        %path, node = %broken.node, held = broken.held, removed = %broken.described, token = ?broken.token,
                         by = %broken.by, %reason, "lock broken"
                     );
                     return Ok(broken);
@@ -129,6 +129,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
         }
         let Target { contender, held, version, mark, freed } = look(ensemble, path, whom).await?;
         let at = contender.node_path(path);
+        let epoch = session.epoch().await?;
         let broken = Broken {
             path: path.to_owned(),
             node: contender.node.clone(),
@@ -138,7 +139,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
             message: contender.message,
             since_ms: as_millis_since_1970(contender.since),
             session: contender.session,
-            token: contender.token.in_epoch(session.epoch().await?),
+            token: contender.token.map(|token| token.in_epoch(epoch)),
             by: keeper.owner().clone(),
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,

@@ -49,8 +49,10 @@ pub struct Broken {
     pub since_ms: u64,
     /// The session that it belonged to.
     pub session: SessionId,
-    /// The token of its hold, or for a waiter the one that it would have had. The next holder's is greater.
-    pub token: FencingToken,
+    /// The token of its hold, or for a waiter the one that it would have had. The next holder's is greater. `None` if it was not
+    /// known, as of [`ContenderInfo::token`](super::ContenderInfo::token).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<FencingToken>,
     /// Who broke it.
     pub by: Owner,
     /// Why, in their words.

@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_core::helix::{Held, Record, Requested};
-use lockkeeper_core::{FencingToken, SessionId};
+use lockkeeper_core::{FencingToken, SessionId, Zxid};
 use serde::{Serialize, Serializer};
 
 use super::{ContenderInfo, LockInfo, as_millis, as_millis_since_1970};
@@ -92,7 +92,7 @@ fn moment(ms: i64) -> Option<SystemTime> {
 }
 
 /// The owner of a record as one who holds the lock. Its node is the lock's own, so it has no name below it.
-pub(super) fn holder(seen: &Node, owner: &Held) -> ContenderInfo {
+fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
     ContenderInfo {
         node: String::new(),
         mode: MODE,
@@ -105,7 +105,7 @@ pub(super) fn holder(seen: &Node, owner: &Held) -> ContenderInfo {
         since: moment(seen.mtime_ms).unwrap_or(UNIX_EPOCH),
         session: SessionId(0),
         vanished: false,
-        token: FencingToken::from_zxid(seen.mzxid),
+        token: record.granted_by(seen.mzxid.0).map(|zxid| FencingToken::from_zxid(Zxid(zxid))),
         id: None,
     }
 }
@@ -127,6 +127,6 @@ pub(super) fn read(seen: &Node) -> Option<Record> {
 
 /// Adds to a lock with no queue what its record says.
 pub(super) fn tell(info: &mut LockInfo, seen: &Node, record: &Record) {
-    info.holders.extend(record.owner.as_ref().map(|owner| holder(seen, owner)));
+    info.holders.extend(record.owner.as_ref().map(|owner| holder(seen, record, owner)));
     info.lease = Some(LeaseInfo::of(record));
 }

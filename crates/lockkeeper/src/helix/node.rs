@@ -255,10 +255,17 @@ impl LockNode {
             // Its token was given out before.
             (Err(_), _) => TokenEpoch::default(),
         };
-        let Some(record) = step.record else {
+        let Some(mut record) = step.record else {
             let token = FencingToken::from_zxid(look.found.zxid).in_epoch(epoch);
             return Ok(Stepped::Done { answer: step.answer, token, look: Box::new(look) });
         };
+        // A hold that goes on keeps its token, whoever writes the record.
+        if let (Some(before), Some(after)) = (&look.record.owner, &mut record.owner)
+            && before.id == after.id
+            && (before.until_ms == after.until_ms || wish == Wish::Renew)
+        {
+            after.granted_by = look.record.granted_by(look.found.zxid.0);
+        }
         match self.put(seat, &look.found, &record).await {
             Ok(zxid) => {
                 let (answer, token) = (step.answer, FencingToken::from_zxid(zxid).in_epoch(epoch));

@@ -179,7 +179,7 @@ fn all_who_race_to_host_share_one_server() {
         let guard = keepers[0].mutex("/locks/nightly").acquire().await.unwrap();
         for keeper in &keepers {
             match keeper.mutex("/locks/nightly").try_acquire().await {
-                Err(Error::Held { holder: Some(holder), .. }) => assert_eq!(holder.token, guard.token()),
+                Err(Error::Held { holder: Some(holder), .. }) => assert_eq!(holder.token, Some(guard.token())),
                 other => panic!("{other:?}"),
             }
         }

@@ -46,7 +46,7 @@ async fn case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_wh
     assert!(next.token() > guard.token());
 
     assert_eq!((broken.path.as_str(), broken.held, broken.reason.as_str()), (&*world.lock(), true, "its host burns"));
-    assert_eq!((&broken.node, broken.token, broken.session), (&seen.node, guard.token(), seen.session));
+    assert_eq!((&broken.node, broken.token, broken.session), (&seen.node, Some(guard.token()), seen.session));
     assert_eq!((broken.owner.as_ref(), broken.message.as_deref()), (Some(one.owner()), Some("nightly index")));
     assert_eq!((&broken.by, &broken.described), (&by, &one.owner().to_string()));
     // The server's clock is this machine's.
@@ -178,7 +178,7 @@ async fn a_break_whose_reply_is_lost_is_made_once(world: &World) {
         let lost = if effect { breaks.cut_before_reply() } else { breaks.cut_before_request() };
         let broken = operator.admin().break_lock(&world.lock(), "lost and found").await.unwrap();
         lost.fired().await;
-        assert_eq!(broken.token, guard.token());
+        assert_eq!(broken.token, Some(guard.token()));
         assert_eq!(guard.lost().await, Loss::Removed);
         let next = next.granted().await;
         assert_eq!(operator.admin().broken(&world.lock()).await.unwrap().len(), times);
@@ -198,7 +198,7 @@ async fn a_break_lets_the_next_in_whatever_the_kind(world: &World) {
     let waiting = tokio::spawn(other.priority_lock(&path).foreground().acquire().into_future());
     eventually("two and the mark", async || world.children(&path).await.len() == 3).await;
     let broken = admin.break_lock(&path, "in the way").await.unwrap();
-    assert_eq!(broken.token, guard.token());
+    assert_eq!(broken.token, Some(guard.token()));
     let next = soon(waiting).await;
     assert!(guard.token() < next.token());
     assert_eq!(guard.lost().await, Loss::Removed);

@@ -146,7 +146,7 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     assert_eq!((path, ahead), (world.lock(), Some(1)));
     assert_eq!(holder.message.as_deref(), Some("nightly index"));
     assert_eq!((holder.mode, holder.owner.as_ref()), (world.kind.rival().mode(), Some(one.owner())));
-    assert!(guard.token().is_none_or(|token| token == holder.token));
+    assert!(guard.token().is_none_or(|token| Some(token) == holder.token));
     assert!(text.contains("held by") && text.contains("nightly index") && !text.contains('\n'), "{text}");
     world.queued(1).await;
     // Behind a waiter it is refused as well, and told how many are before it.

@@ -15,6 +15,7 @@ on_every_record_server!(
     case_35_a_transfer_whose_reply_was_lost_is_done_once,
     a_lock_is_handed_over_by_whoever_has_its_id_only,
     a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor,
+    a_leased_holders_token_is_shown_as_it_was_granted,
     an_owner_is_asked_to_let_go_and_lets_go,
     an_owner_refuses_to_let_go,
     a_leased_lock_is_broken_with_a_reason,
@@ -186,4 +187,32 @@ async fn a_leased_lock_is_broken_with_a_reason(world: &World) {
     let entries = other.admin().broken(&world.lock()).await.unwrap();
     assert_eq!(entries.len(), 1);
     assert!(matches!(other.admin().break_lock(&world.lock(), "again").await, Err(Error::NoSuchLock { .. })));
+}
+
+/// Whoever writes the record since; where a foreign client did, nobody knows the token.
+async fn a_leased_holders_token_is_shown_as_it_was_granted(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let shown = async || one.admin().show(&world.lock()).await.unwrap().holders.remove(0).token;
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let token = Some(guard.token());
+    assert_eq!(shown().await, token);
+    guard.renew().await.unwrap();
+    assert_eq!(shown().await, token, "renewed");
+    let asking = ask(&lock(world, &other, "high").priority(5));
+    requested_by(world, "high").await;
+    assert_eq!(shown().await, token, "wanted");
+    one.admin().revoke(&world.lock(), None).await.unwrap();
+    assert_eq!(shown().await, token, "asked");
+    guard.renew().await.unwrap();
+    assert_eq!(shown().await, token, "renewed again");
+    // As Helix writes it: its ten attributes, and nothing of ours.
+    let mut record = stored(world).await;
+    let owner = record.owner.as_mut().unwrap();
+    (owner.granted_by, owner.revocation) = (None, None);
+    world.observer.set_data(&world.lock(), &record.to_bytes(), None).await.unwrap();
+    assert_eq!(shown().await, None);
+    guard.release().await.unwrap();
+    let next = asking.granted().await;
+    assert_eq!(shown().await, Some(next.token()));
+    next.release().await.unwrap();
 }
