@@ -25,6 +25,7 @@ use crate::args::{OnRevoke, OnSuspect};
 use crate::exit::Failure;
 use crate::group::Group;
 use crate::launcher;
+use crate::nested;
 use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::streams;
@@ -390,6 +391,7 @@ fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
     let lines = |line: fn(&Holding) -> String| guard.holdings().iter().map(line).collect::<Vec<_>>().join("\n");
     command.env("LOCKKEEPER_PATH", lines(|holding| holding.path().to_owned()));
     command.env("LOCKKEEPER_NODE", lines(Holding::node));
+    nested::tell_held(command, guard);
     let tokens = guard.holdings().iter().map(Holding::fencing_token).collect::<Option<Vec<_>>>();
     match tokens {
         Some(tokens) => {

@@ -5,14 +5,15 @@
 //! it left in `ps`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, getpid, getppid};
 
-use crate::exit::Code;
+use crate::exit::{Code, Failure};
 use crate::output::plain;
 use crate::streams;
 use crate::terminal::Terminal;
@@ -65,8 +66,14 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         // Here, not in the parent, so that the command cannot read before it may.
         terminal.give(getpid());
     }
-    let error = Command::new(&program).args(words).exec();
-    complain(&program, &error)
+    let words: Vec<_> = words.collect();
+    let error = Command::new(&program).args(&words).exec();
+    let Failure { code, message, hint, .. } = cannot_run(&program, words.is_empty(), &error);
+    let hint = hint.map_or_else(String::new, |hint| format!("  hint: {}\n", plain(&hint)));
+    // Lockkeeper waits for this process and holds the lock meanwhile.
+    streams::STDERR.push(format!("lockkeeper: {}\n{hint}", plain(&message)));
+    streams::flush();
+    ExitCode::from(code as u8)
 }
 
 /// Lets the kernel kill this process when lockkeeper dies.
@@ -78,16 +85,51 @@ fn die_with_parent() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }
 
-fn complain(program: &OsStr, error: &std::io::Error) -> ExitCode {
-    let code = if error.kind() == ErrorKind::NotFound { Code::NotFound } else { Code::NotExecutable };
-    let name = plain(&program.to_string_lossy());
-    let reason = match error.kind() {
-        ErrorKind::NotFound => "command not found".to_owned(),
-        ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    };
-    // Lockkeeper waits for this process and holds the lock meanwhile.
-    streams::STDERR.push(format!("lockkeeper: {name}: {reason}\n"));
-    streams::flush();
-    ExitCode::from(code as u8)
+/// Why a program cannot be run, in the words of a shell where it has any. `alone` is without arguments.
+pub(crate) fn cannot_run(program: &OsStr, alone: bool, error: &std::io::Error) -> Failure {
+    let name = program.to_string_lossy();
+    match error.kind() {
+        ErrorKind::NotFound => match find(program).map(|file| interpreter(&file)) {
+            Some(Some(interpreter)) => {
+                let hint = match interpreter.ends_with('\r') {
+                    true => "its first line ends in a carriage return: save it with the line ends of Unix",
+                    false => "correct its first line, or install that interpreter",
+                };
+                let message = format!("{name}: its interpreter {interpreter:?} was not found");
+                Failure::new(Code::NotExecutable, message).hint(hint)
+            }
+            Some(None) => Failure::new(Code::NotExecutable, format!("{name}: the loader that it needs was not found"))
+                .hint("it was built for another system"),
+            None => {
+                let failure = Failure::new(Code::NotFound, format!("{name}: command not found"));
+                if alone && name.trim().contains(char::is_whitespace) {
+                    return failure
+                        .hint(format!("leave out the quotes: -- {name}; or let a shell run it: -- sh -c '{name}'"));
+                }
+                failure
+            }
+        },
+        ErrorKind::PermissionDenied => Failure::new(Code::NotExecutable, format!("{name}: permission denied")),
+        _ => Failure::new(Code::NotExecutable, format!("{name}: {error}")),
+    }
+}
+
+/// The file that a program's name means.
+fn find(program: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(program);
+    if program.as_encoded_bytes().contains(&b'/') {
+        return path.is_file().then(|| path.to_owned());
+    }
+    let search = std::env::var_os("PATH")?;
+    std::env::split_paths(&search).map(|dir| dir.join(path)).find(|file| file.is_file())
+}
+
+/// The interpreter that the first line of a script names.
+fn interpreter(script: &Path) -> Option<String> {
+    let mut start = Vec::new();
+    // The kernel reads no more of it either.
+    File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    Some(line.trim_start_matches([' ', '\t']).split([' ', '\t']).next()?.to_owned())
 }

@@ -19,6 +19,7 @@ mod letters;
 mod limits;
 mod liveline;
 mod local;
+mod nested;
 mod output;
 mod retrying;
 mod settings;

@@ -88,7 +88,7 @@ fn seconds() -> Interval {
 }
 
 /// What a lock looks like now and after each change.
-fn looks<'a>(keeper: &Lockkeeper, path: &'a str) -> impl Stream<Item = LockInfo> + 'a {
+pub(crate) fn looks<'a>(keeper: &Lockkeeper, path: &'a str) -> impl Stream<Item = LockInfo> + 'a {
     stream::unfold(keeper.admin().follow(path), |mut follow| async {
         loop {
             match follow.next().await {
@@ -127,8 +127,13 @@ async fn live(
 
 /// How many hold the lock or stand before this process; `None` if it does not wait for this lock.
 fn ahead(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
+    own_place(keeper, lock).map(|at| output::ahead(lock, at))
+}
+
+/// The place of this process among the waiters, from 0.
+pub(crate) fn own_place(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
     let is_me = |contender: &ContenderInfo| contender.owner.as_ref() == Some(keeper.owner());
-    lock.waiters.iter().position(is_me).map(|at| output::ahead(lock, at))
+    lock.waiters.iter().position(is_me)
 }
 
 /// Who is waited for, and how many: `waiting for /locks/nightly: held by build@ci-7 (pid 4711) since 10:42:03 (nightly index)`

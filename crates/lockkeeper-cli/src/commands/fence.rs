@@ -12,6 +12,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::args::FenceArgs;
 use crate::exit::{Code, Failure};
+use crate::launcher::cannot_run;
 use crate::settings;
 
 /// The variable that `run` tells its command the token by.
@@ -50,8 +51,7 @@ fn become_command(command: &[OsString], pass: &FilePass) -> Result<u8, Failure> 
     fcntl_setfd(pass, FdFlags::empty()).map_err(|error| Failure::system("cannot pass the lock on", error))?;
     let (program, words) = command.split_first().expect("looked at before");
     let error = Command::new(program).args(words).exec();
-    let code = if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::NotExecutable };
-    Err(Failure::new(code, format!("{}: {error}", program.to_string_lossy())))
+    Err(cannot_run(program, words.is_empty(), &error))
 }
 
 impl From<FileError> for Failure {

@@ -22,6 +22,7 @@ use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::kind::Kind;
 use crate::local;
+use crate::nested;
 use crate::output::Printer;
 use crate::retrying::Stubborn;
 use crate::settings::{Place, Settings, path_to_lock};
@@ -373,6 +374,8 @@ impl Line {
             let outcome = tokio::select! {
                 biased;
                 outcome = IntoFuture::into_future(acquire) => outcome,
+                // A try does not wait.
+                failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
                 never = waiting::tell(&keeper, &self.paths, wait, self.printer) => match never {},
             };
             match outcome {

@@ -19,6 +19,7 @@ mod kinds;
 mod leasing;
 mod losing;
 mod moving;
+mod nested;
 mod place;
 mod realms;
 mod revoking;

@@ -40,6 +40,31 @@ fn commands_that_cannot_run_have_the_shells_exit_codes_and_leave_no_node() {
 }
 
 #[test]
+fn what_is_missing_for_a_command_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    for (name, first_line, missing) in
+        [("job", "#!/nonexistent/sh -e\n", "\"/nonexistent/sh\""), ("crlf", "#! /bin/sh\r\n", "\"/bin/sh\\r\"")]
+    {
+        let file = home.file(name);
+        std::fs::write(&file, first_line).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        let file = file.to_str().unwrap();
+        let (code, line) = failure(&home.output(&["run", "a", "--", file]));
+        assert_eq!((code, line), (Some(126), format!("{file}: its interpreter {missing} was not found")));
+    }
+    let output = home.output(&["run", "a", "--", "sleep 5"]);
+    assert_eq!(failure(&output), (Some(127), "sleep 5: command not found".to_owned()));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("  hint: leave out the quotes: -- sleep 5; or let a shell run it: -- sh -c 'sleep 5'\n"),
+        "{text}"
+    );
+    let output = home.output(&["run", "a", "--", "no such", "command"]);
+    assert!(!String::from_utf8(output.stderr).unwrap().contains("hint"));
+}
+
+#[test]
 fn standard_streams_pass_through_untouched() {
     let home = Home::new();
     let mut running = home.spawn("a", &[], "cat; echo to-stderr >&2");

@@ -13,6 +13,7 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_TOKEN",
     "LOCKKEEPER_PATH",
     "LOCKKEEPER_NODE",
+    "LOCKKEEPER_HELD",
 ];
 
 /// The names of all variables that mean something to Lockkeeper: those of the settings, those that it reads besides, and those

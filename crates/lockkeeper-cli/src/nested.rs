@@ -1,0 +1,66 @@
+//! A `run` inside a `run`: what the outer ones hold, and that the inner one does not wait for it.
+//!
+//! The outer `run` lets go when its command has ended, and the command waits for the inner `run`. So an inner `run` that waits
+//! for a lock of the outer one waits for itself. The outer one tells the nodes of its holds in the environment. A node is one
+//! hold of one lock on one ensemble, so neither another ensemble nor a hold that has ended is mistaken for it.
+
+use std::process::Command;
+
+use futures_util::StreamExt;
+use futures_util::stream::select_all;
+use lockkeeper::{Holding, LockInfo, LockPath, Lockkeeper, MultiGuard};
+
+use crate::exit::{Code, Failure};
+use crate::settings;
+use crate::waiting::{looks, own_place};
+
+/// The nodes of all holds that a command runs under, a line each.
+const HELD: &str = "LOCKKEEPER_HELD";
+
+/// Tells a command which nodes it runs under, those of outer commands included.
+pub(crate) fn tell_held(command: &mut Command, guard: &MultiGuard) {
+    let nodes = held().into_iter().chain(guard.holdings().iter().map(Holding::node));
+    command.env(HELD, nodes.collect::<Vec<_>>().join("\n"));
+}
+
+fn held() -> Vec<String> {
+    settings::variable(HELD).map_or_else(Vec::new, |nodes| nodes.lines().map(str::to_owned).collect())
+}
+
+/// Resolves when this process waits for a lock that an outer `run` holds, and could wait for ever. Dropping the future leaves
+/// nothing behind.
+pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) -> Failure {
+    let held = held();
+    let below = |path: &LockPath| {
+        held.iter().any(|node| node.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/')))
+    };
+    let mut looks =
+        select_all(paths.iter().filter(|path| below(path)).map(|path| looks(keeper, path.as_str()).boxed()));
+    while let Some(lock) = looks.next().await {
+        if let Some(at) = own_place(keeper, &lock)
+            && let Some(node) = stands_in_its_own_way(&lock, at, &held)
+        {
+            let path = &lock.path;
+            return Failure::new(
+                Code::Usage,
+                format!("{path} is held by the lockkeeper run that this one runs under, so this one would wait for ever (node {node})"),
+            )
+            .hint("the command holds the lock already: leave out the inner lockkeeper run, or give it another lock");
+        }
+    }
+    std::future::pending().await
+}
+
+/// The node of an outer hold that the waiter `at` this place cannot get past.
+fn stands_in_its_own_way(lock: &LockInfo, at: usize, held: &[String]) -> Option<String> {
+    let outer: Vec<_> = lock.holders.iter().filter(|holder| held.contains(&holder.node_path(&lock.path))).collect();
+    let node = outer.first()?.node_path(&lock.path);
+    if let (Some(all), Some(asked)) = (lock.permits, lock.waiters.get(at)?.permits) {
+        // Others may give back theirs.
+        let kept: u32 = outer.iter().map(|holder| holder.permits.unwrap_or(1)).sum();
+        if asked <= all.saturating_sub(kept) {
+            return None;
+        }
+    }
+    Some(node)
+}

@@ -1,0 +1,83 @@
+//! `run` inside `run`: what would wait for itself is refused, and nothing else.
+
+use std::process::Output;
+
+use crate::harness::{BINARY, Home, Served, failure, until};
+
+/// `run ARGS -- lockkeeper run INNER -- sh -c SCRIPT`.
+fn nested(home: &Home, outer: &[&str], inner: &[&str], script: &str) -> Output {
+    home.output(&[&["run"], outer, &["--", BINARY, "run"], inner, &["--", "sh", "-c", script]].concat())
+}
+
+#[test]
+fn a_nested_run_that_would_wait_for_itself_is_refused_at_once() {
+    let home = Home::new();
+    for (outer, inner) in [
+        (&["a"][..], &["a"][..]),
+        (&["a"], &["a", "--wait", "5m"]),
+        (&["a"], &["b", "a"]),
+        (&["a", "b"], &["b"]),
+        (&["r", "--shared"], &["r", "--exclusive"]),
+        (&["r"], &["r", "--shared"]),
+        (&["p", "--permits", "3", "--take", "2"], &["p", "--permits", "3", "--take", "2"]),
+        (&["c", "--background"], &["c", "--foreground"]),
+        (&["k", "--dialect", "kazoo"], &["k", "--dialect", "kazoo"]),
+    ] {
+        let (code, line) = failure(&nested(&home, outer, inner, "touch ran"));
+        assert_eq!(code, Some(64), "{outer:?} {inner:?}: {line}");
+        assert!(line.contains("this one would wait for ever"), "{outer:?} {inner:?}: {line}");
+        assert!(!home.file("ran").exists());
+        let name = outer[0];
+        assert_eq!(home.count(name), (0, 0), "{name}");
+    }
+    // Two levels up.
+    let middle = ["run", "a", "--", BINARY, "run", "b", "--", BINARY, "run", "a", "--", "true"];
+    assert_eq!(failure(&home.output(&middle)).0, Some(64));
+}
+
+/// The one holds, a writer waits behind it, the other waits behind the writer.
+#[test]
+fn a_nested_reader_behind_a_writer_that_waits_for_the_outer_one_is_refused() {
+    let home = Home::new();
+    let script = format!("echo up; read line; exec {BINARY} run r --shared -- true");
+    let mut outer = home.spawn("r", &["--shared"], &script);
+    assert_eq!(outer.line(), "up");
+    let mut writer = home.spawn("r", &["--exclusive"], "echo in");
+    until("the writer waits", || home.count("r") == (1, 1));
+    std::io::Write::write_all(outer.child.stdin.as_mut().unwrap(), b"go on\n").unwrap();
+    assert_eq!(outer.end().0, Some(64));
+    assert_eq!(writer.line(), "in");
+}
+
+#[test]
+fn a_nested_run_that_can_go_on_does() {
+    let (home, machine) = (Home::new(), Home::new());
+    let served = Served::start(&machine);
+    for (outer, inner) in [
+        (&["a"][..], &["b"][..]),
+        (&["a"], &["a/b"]),
+        (&["r", "--shared"], &["r", "--shared"]),
+        (&["p", "--permits", "3", "--take", "2"], &["p", "--permits", "3"]),
+        // The same name on other servers is another lock.
+        (&["a"], &["a", "--servers", &served.address]),
+    ] {
+        let output = nested(&home, outer, inner, "exit 7");
+        assert_eq!(output.status.code(), Some(7), "{outer:?} {inner:?}: {output:?}");
+    }
+    // A try does not wait, so it asks what it always asks.
+    let (code, line) = failure(&nested(&home, &["a"], &["a", "--try"], "true"));
+    assert_eq!(code, Some(75), "{line}");
+    // Permits that others hold come back.
+    let mut other = home.spawn("p", &["--permits", "3"], "echo up; cat");
+    assert_eq!(other.line(), "up");
+    let script = format!("echo up; exec {BINARY} run p --permits 3 --take 2 -- true");
+    let mut outer = home.spawn("p", &["--permits", "3"], &script);
+    assert_eq!(outer.line(), "up");
+    until("the inner one waits", || home.count("p") == (2, 1));
+    other.close_stdin();
+    assert_eq!(outer.end().0, Some(0));
+    // What an outer hold left behind, when that is over.
+    let script = format!("sh -c 'sleep 0.3; exec {BINARY} run l -- touch later' >/dev/null 2>&1 &");
+    assert!(home.output(&["run", "l", "--", "sh", "-c", &script]).status.success());
+    until("it runs later", || home.file("later").exists());
+}
