@@ -835,7 +835,8 @@ pub(crate) fn man(args: ManArgs) -> Result<u8, Failure> {
 fn pages() -> Vec<clap::Command> {
     fn collect(command: &clap::Command, pages: &mut Vec<clap::Command>) {
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).for_each(|verb| collect(verb, pages));
-        pages.push(command.clone());
+        // A page has what the short help leaves out; the renderer would leave out its text.
+        pages.push(command.clone().mut_args(|option| option.hide_short_help(false)));
     }
     let mut command = Args::command().disable_help_subcommand(true);
     command.build();
@@ -1000,6 +1001,10 @@ mod tests {
             let name = page_name(&page).to_owned();
             let text = String::from_utf8(rendered(page).unwrap()).unwrap();
             assert!(text.contains(&format!(".TH {name} 1")) && text.contains("SYNOPSIS"), "{name}: {text}");
+            // What an option or an argument is stands below it.
+            let lines: Vec<_> = text.lines().collect();
+            let bare = lines.windows(3).find(|lines| lines[0] == ".TP" && lines[2].is_empty());
+            assert_eq!(bare, None, "{name}");
         }
     }
 
