@@ -260,6 +260,7 @@ impl<G> Acquire<G> {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn wait(self) -> Result<G, Error>
     where
         G: FromHolding,

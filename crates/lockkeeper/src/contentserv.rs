@@ -261,6 +261,7 @@ impl MonitorLock {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn lock_with_timeout_blocking(&self) -> Result<(), MonitorError> {
         self.slot.block_on(self.lock_with_timeout())
     }
@@ -272,6 +273,7 @@ impl MonitorLock {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn unlock_blocking(&self) -> Result<(), MonitorError> {
         self.slot.block_on(self.unlock())
     }

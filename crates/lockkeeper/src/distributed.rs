@@ -90,6 +90,7 @@ impl Slot {
     }
 
     /// Waits on this thread, for programs without async.
+    #[track_caller]
     pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
         self.keeper.io().block_on(outcome)
     }
@@ -157,6 +158,7 @@ impl DistributedLock {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn lock_blocking(&self) -> Result<(), Error> {
         self.slot.block_on(self.lock())
     }
@@ -168,6 +170,7 @@ impl DistributedLock {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn unlock_blocking(&self) -> Result<(), ReleaseError> {
         self.slot.block_on(self.unlock())
     }

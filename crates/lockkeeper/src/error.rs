@@ -68,6 +68,15 @@ pub enum Error {
         /// The lock.
         path: String,
     },
+    /// A call for several locks names none: a guard of nothing would protect nothing. Nothing was sent.
+    #[error("multi_lock was given no lock; give it at least one request")]
+    NoLocks,
+    /// The session timeout is less than a millisecond, which servers would silently make their shortest. Nothing was sent.
+    #[error("a session timeout of {} is not possible; choose at least 1ms, or leave it out", humantime::format_duration(*given))]
+    InvalidSessionTimeout {
+        /// What was given.
+        given: Duration,
+    },
     /// The connect string cannot be read. Nothing was sent.
     #[error("servers {servers:?}: {problem}")]
     InvalidServers {
@@ -604,9 +613,6 @@ pub enum WriteError {
         /// The limit.
         max: usize,
     },
-    /// No lock is held that it could be bound to. Nothing was sent.
-    #[error("nothing is held to bind a write to")]
-    NothingHeld,
 }
 
 fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> String {

@@ -113,11 +113,10 @@ impl<'a> FencedWrite<'a> {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn wait(self) -> Result<FencedWritten, WriteError> {
-        match self.holdings.first().map(|holding| holding.session()) {
-            Some(session) => session.block_on(self.into_future()),
-            None => Err(WriteError::NothingHeld),
-        }
+        let session = self.holdings.first().expect("a guard has a hold").session();
+        session.block_on(self.into_future())
     }
 
     /// What can be said to be wrong before anything is sent.
@@ -145,9 +144,7 @@ impl<'a> IntoFuture for FencedWrite<'a> {
             Ok(checked) => checked,
             Err(mistake) => return std::future::ready(Err(mistake)).boxed(),
         };
-        let Some(session) = holds.first().map(|hold| hold.session()) else {
-            return std::future::ready(Err(WriteError::NothingHeld)).boxed();
-        };
+        let session = holds.first().expect("a guard has a hold").session();
         let (caller, outcome) = oneshot::channel();
         let path = holds[0].path.clone();
         // On the library's thread, and to its end whoever listens. The session does not close before.

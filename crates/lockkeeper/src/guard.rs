@@ -34,11 +34,15 @@ pub enum HoldState {
 /// Owned and `Send`, tied to no task and no thread; not `Clone`, so that there is one value per hold. The lock itself
 /// cannot stop a process that is paused between looking at the guard and acting: hand [`Guard::token`] to the resource.
 ///
+/// Bind a guard to a name, as `let guard = …` or `let _guard = …`. `let _ = lock.acquire().await?` binds nothing and releases the
+/// lock at once. The compiler warns of a guard that is not bound at all, and of `let _` only with its lint
+/// `let_underscore_drop` (or Clippy's `let_underscore_must_use`), which a crate turns on itself.
+///
 /// Dropping never blocks and works outside any runtime. It asks the session to delete the node, which is tried until
 /// confirmed or until the session is over. If the process ends first, session expiry frees the lock.
 ///
 /// It belongs to the process that acquired it. In a forked child its copy is [`Loss::Forked`], and dropping that does nothing.
-#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+#[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Holding {
     hold: Owned<Arc<Hold>>,
     requests: Owned<mpsc::UnboundedSender<Request>>,
@@ -254,6 +258,7 @@ impl Holding {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
         let session = self.hold.session();
         session.block_on(self.release())
@@ -263,6 +268,7 @@ impl Holding {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn lost_blocking(&self) -> Loss {
         self.hold.session().block_on(self.lost())
     }
@@ -375,7 +381,7 @@ impl fmt::Debug for Holding {
 
 /// A lock that is held, with its fencing token. What else it can do, and what dropping it does: [`Holding`].
 #[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+#[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Guard(Holding);
 
 impl Guard {
@@ -389,7 +395,7 @@ impl Guard {
 
 /// A writer's hold of a shared lock.
 #[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+#[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct WriteGuard(Guard);
 
 impl WriteGuard {
@@ -411,6 +417,7 @@ impl WriteGuard {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn downgrade_blocking(self) -> Result<Guard, ChangeError> {
         let session = self.hold.session();
         session.block_on(self.downgrade())
@@ -421,7 +428,7 @@ impl WriteGuard {
 ///
 /// It reads beside the readers before it; whoever comes later waits behind it, readers too.
 #[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+#[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct UpgradeableGuard(Guard);
 
 impl UpgradeableGuard {
@@ -446,6 +453,7 @@ impl UpgradeableGuard {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn upgrade_blocking(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
         let session = self.hold.session();
         session.block_on(self.upgrade(timeout))
@@ -464,7 +472,7 @@ impl UpgradeableGuard {
 
 /// Permits of a semaphore. There is no token: permits are held beside others, so none of them is the newest.
 #[derive(Debug)]
-#[must_use = "the permits are given back when the guard is dropped; bind it to a name"]
+#[must_use = "the permits are given back at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Permit(Holding);
 
 impl Deref for Guard {
@@ -543,6 +551,7 @@ macro_rules! guards {
             ///
             /// # Panics
             /// If called from within an async runtime's thread.
+            #[track_caller]
             pub fn release_blocking(self) -> Result<(), ReleaseError> {
                 self.into_holding().release_blocking()
             }

@@ -147,6 +147,8 @@ impl Builder {
     /// How long the session lives without a sign of life of this process: unless set, 30 s with servers, 10 s with an embedded
     /// server.
     ///
+    /// Less than a millisecond is [`Error::InvalidSessionTimeout`] when it connects.
+    ///
     /// After a crash the lock is free about this much later. While no server answers, a hold goes on for about half of it: the
     /// default outlasts an ordinary restart of a single server. The server clamps it, usually to 2 to 20 of its ticks.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
@@ -251,6 +253,7 @@ impl Builder {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
         let servers = self.checked(servers)?;
         let io = Io::thread()?;
@@ -280,6 +283,7 @@ impl Builder {
         hosting: crate::embedded::Hosting,
     ) -> Result<Lockkeeper, Error> {
         use crate::embedded::{Embedded, Site};
+        self.check_timeout()?;
         let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
         let network = Embedded { site: Arc::new(Site::new(home, hosting)), session_timeout, tasks: io.tasks().clone() };
         self.start(Box::new(network), io, Clock::System).opened().await
@@ -304,6 +308,7 @@ impl Builder {
 
     /// Everything that can be said to be wrong before anything is sent.
     fn checked(&self, servers: &str) -> Result<Servers, Error> {
+        self.check_timeout()?;
         if self.acl != LockAcl::Open && !self.has_credential() {
             return Err(Error::NoCredential { acl: self.acl });
         }
@@ -321,6 +326,13 @@ impl Builder {
             return Err(Error::InvalidTls { problem });
         }
         Ok(servers)
+    }
+
+    fn check_timeout(&self) -> Result<(), Error> {
+        match self.session_timeout {
+            Some(given) if given.as_millis() == 0 => Err(Error::InvalidSessionTimeout { given }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether servers can tell this process from everyone.
@@ -520,6 +532,7 @@ impl Lockkeeper {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn close_blocking(&self) {
         self.inner.io.block_on(self.close());
     }

@@ -196,6 +196,30 @@ mod guide {
 ///     guard.token();
 /// }
 /// ```
+/// A guard that is bound to nothing is told by the compiler:
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// async fn unguarded(keeper: lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+///     keeper.mutex("/a").acquire().await?;
+///     Ok(())
+/// }
+/// ```
+/// For `let _`, which drops it at once, the compiler has a lint that is off unless a crate turns it on:
+/// ```compile_fail
+/// #![deny(let_underscore_drop)]
+/// async fn unguarded(keeper: lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+///     let _ = keeper.mutex("/a").acquire().await?;
+///     Ok(())
+/// }
+/// ```
+/// and a named guard passes both:
+/// ```
+/// #![deny(unused_must_use, let_underscore_drop)]
+/// async fn guarded(keeper: lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+///     let _guard = keeper.mutex("/a").acquire().await?;
+///     Ok(())
+/// }
+/// ```
 /// A reader cannot become a writer, where another reader could want the same:
 /// ```compile_fail,E0599
 /// async fn upgrade(keeper: lockkeeper::Lockkeeper) {

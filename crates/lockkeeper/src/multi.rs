@@ -87,12 +87,18 @@ impl MultiAcquire {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn wait(self) -> Result<MultiGuard, Error> {
-        let Some(io) = self.parts.first().map(|part| part.io().clone()) else { return Ok(MultiGuard::of(Vec::new())) };
-        io.block_on(self.into_future())
+        match self.parts.first().map(|part| part.io().clone()) {
+            Some(io) => io.block_on(self.into_future()),
+            None => Err(Error::NoLocks),
+        }
     }
 
     async fn take(self) -> Result<MultiGuard, Error> {
+        if self.parts.is_empty() {
+            return Err(Error::NoLocks);
+        }
         let bounds = self.timeout.filter(|timeout| !timeout.is_zero());
         let bounds = bounds.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
         let mut parts = Vec::with_capacity(self.parts.len());
@@ -129,9 +135,9 @@ impl IntoFuture for MultiAcquire {
 }
 
 /// Several locks that are held. Dropping it releases them, the last taken first.
-#[must_use = "the locks are released when the guard is dropped; bind it to a name"]
+#[must_use = "the locks are released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct MultiGuard {
-    /// In the order of their paths, which is that of their taking.
+    /// In the order of their paths, which is that of their taking. At least one, until the guard is released.
     holdings: Vec<Holding>,
 }
 
@@ -178,30 +184,19 @@ impl MultiGuard {
         self.holdings.iter().map(|holding| holding.state()).max_by_key(worse).unwrap_or(HoldState::Held)
     }
 
-    /// Waits until one of them is lost, and says why. Without any, for ever. Dropping the future leaves nothing behind.
+    /// Waits until one of them is lost, and says why. Dropping the future leaves nothing behind.
     pub async fn lost(&self) -> Loss {
-        if self.holdings.is_empty() {
-            return std::future::pending().await;
-        }
         select_all(self.holdings.iter().map(|holding| holding.lost().boxed())).await.0
     }
 
-    /// Waits until one of them may be trusted for no longer than `margin`, or is lost; without any, for ever. As
-    /// [`Holding::nearly_lost`].
+    /// Waits until one of them may be trusted for no longer than `margin`, or is lost. As [`Holding::nearly_lost`].
     pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
-        if self.holdings.is_empty() {
-            return std::future::pending().await;
-        }
         _ = select_all(self.holdings.iter().map(|holding| holding.nearly_lost(margin).boxed())).await;
         self.state()
     }
 
-    /// Waits until the worst of their states is another than `seen`, and says which; without any, for ever. As
-    /// [`Holding::changed`].
+    /// Waits until the worst of their states is another than `seen`, and says which. As [`Holding::changed`].
     pub async fn changed(&self, seen: HoldState) -> HoldState {
-        if self.holdings.is_empty() {
-            return std::future::pending().await;
-        }
         loop {
             // Before the look, so that no change falls between.
             let stirs = select_all(self.holdings.iter().map(|holding| holding.stirs().boxed()));
@@ -230,9 +225,6 @@ impl MultiGuard {
 
     /// Waits until somebody asks for one of them: for the first, [`Holding::revocation`] says the rest.
     pub async fn revocation(&self) -> (&Holding, lockkeeper_core::Revocation) {
-        if self.holdings.is_empty() {
-            return std::future::pending().await;
-        }
         let asked = self.holdings.iter().map(|holding| holding.revocation().map(move |by| (holding, by)).boxed());
         select_all(asked).await.0
     }
@@ -267,6 +259,7 @@ impl MultiGuard {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
         match self.holdings.first().map(Holding::session) {
             Some(session) => session.block_on(self.release()),

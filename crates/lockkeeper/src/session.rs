@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lockkeeper_core::helix::ServerClock;
 use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
@@ -67,7 +68,16 @@ impl Io {
     }
 
     /// Waits on the calling thread. What is waited for must run elsewhere: on this very thread, or by its wakers.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    #[track_caller]
     pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
+        assert!(
+            !in_async_code(),
+            "a blocking call of Lockkeeper was made in async code, where it would stop the runtime's other tasks: \
+             await the async call instead, or make this one in tokio::task::spawn_blocking"
+        );
         self.handle.block_on(outcome)
     }
 
@@ -92,6 +102,12 @@ impl Io {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.handle);
     }
+}
+
+/// Whether this thread runs a task of tokio's at the moment. A blocking thread of tokio's, and a thread within `block_in_place`,
+/// may wait; tokio tells neither apart from a task, except by what only a task has: a budget that ends. A budget is a byte.
+fn in_async_code() -> bool {
+    (0..=u8::MAX).any(|_| tokio::task::coop::consume_budget().now_or_never().is_none())
 }
 
 impl Drop for Io {
@@ -217,6 +233,7 @@ impl Session {
     }
 
     /// See [`Io::block_on`].
+    #[track_caller]
     pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
         self.io.block_on(outcome)
     }

@@ -22,8 +22,10 @@ use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
 use self::carrier::{Carried, Carrier};
+pub(crate) use self::dial::Locate;
+#[cfg(feature = "embedded")]
+pub(crate) use self::dial::Located;
 use self::dial::{Dial, pauses};
-pub(crate) use self::dial::{Locate, Located};
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{

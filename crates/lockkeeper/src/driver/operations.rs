@@ -195,15 +195,15 @@ impl Operations<'_> {
         zxid.map(outcome).boxed()
     }
 
-    /// A listing, and the parent's limit behind it if that is wanted. If it is not, and the parent has data that may be a leased lock's
-    /// record, one read more.
+    /// A listing, and the parent's limit behind it if that is wanted. If it is not, or there is none, and the parent has data that
+    /// may be a leased lock's record, one read more.
     fn look(&self, list: Reply<Children>, limit: bool) -> Reply<Seen> {
         let limit = self.limit(limit);
         let (ensemble, path) = (self.ensemble.clone(), self.path.to_owned());
         async move {
             let (listed, limit) = tokio::join!(biased; list, limit);
             let (Children { names, data_len }, limit) = (listed?, limit?);
-            let leased = limit.is_none()
+            let leased = limit.is_none_or(|limit| limit == Limit::Foreign)
                 && data_len >= Record::SHORTEST
                 && Record::from_bytes(&ensemble.read(&path).await?.data).is_ok_and(|record| !record.is_free());
             Ok(Seen { names, limit, leased })

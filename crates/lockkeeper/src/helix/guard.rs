@@ -47,7 +47,7 @@ pub(super) enum Order {
 /// [`Suspected`](crate::HoldState::Suspected), for nobody could tell it of a preemption. A lease that is over is lost for good
 /// for this guard, although nobody else may have asked for the lock yet: renew it before, with [`HelixGuard::renew`].
 #[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped; bind it to a name"]
+#[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct HelixGuard {
     guard: Guard,
     orders: Owned<mpsc::UnboundedSender<Order>>,
@@ -150,6 +150,7 @@ impl HelixGuard {
     ///
     /// # Panics
     /// If called from within an async runtime's thread.
+    #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
         self.guard.release_blocking()
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, ServerNow, Terms, Wish, transition};
-use lockkeeper_core::{Dialect, FencingToken, LinkState, OtherLine, TokenEpoch, Zxid};
+use lockkeeper_core::{Dialect, FencingToken, Limit, LinkState, OtherLine, PathRecord, TokenEpoch, Zxid};
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -210,9 +210,16 @@ impl LockNode {
         let now = clock.at(seat.session.now());
         let look = match node {
             Ok((node, watcher)) => {
-                let unreadable = |problem| Error::NotARecord { path: self.path.clone(), problem };
+                let record = match Record::from_bytes(&node.data) {
+                    Ok(record) => record,
+                    // A semaphore's path, whose contenders are its children: they are asked about before the record is written.
+                    Err(_) if matches!(PathRecord::limit(&node.data, node.version), Limit::Permits(_)) => {
+                        Record::default()
+                    }
+                    Err(problem) => return Err(Error::NotARecord { path: self.path.clone(), problem }),
+                };
                 Look {
-                    record: Record::from_bytes(&node.data).map_err(unreadable)?,
+                    record,
                     epoch,
                     now,
                     clock,

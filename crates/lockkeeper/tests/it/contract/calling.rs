@@ -19,6 +19,8 @@ for_every_kind!(
     a_timeout_of_zero_tries_once,
 );
 
+for_kinds!([every_kind Native] a_blocking_call_in_async_code_says_what_to_do);
+for_kinds!([every_kind Native] a_session_timeout_of_nothing_is_refused);
 for_kinds!([every_kind Native] case_25_a_user_who_blocks_his_runtime_loses_nothing);
 
 /// Everything on a thread that never saw a runtime.
@@ -117,6 +119,58 @@ async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
     }
     wake.send(()).unwrap();
     tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
+}
+
+/// It would stop the runtime's other tasks. On a thread where waiting is allowed it works, within a runtime too.
+async fn a_blocking_call_in_async_code_says_what_to_do(world: &World) {
+    fn told(call: impl FnOnce()) -> String {
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).expect_err("it blocked a task");
+        panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref().cloned()).unwrap()
+    }
+    let keeper = world.keeper().await;
+    let (path, servers) = (world.lock(), world.servers());
+    let texts = [
+        told(|| drop(keeper.mutex(&path).acquire().wait())),
+        told(|| drop(keeper.multi_lock([keeper.mutex(&path).acquire()]).wait())),
+        told(|| drop(keeper.distributed_lock(&path, "a").lock_blocking())),
+        told(|| drop(lockkeeper::blocking::connect(&servers))),
+        told(|| keeper.close_blocking()),
+    ];
+    let guard = keeper.mutex(&path).acquire().await.unwrap();
+    let release = told(|| drop(guard.release_blocking()));
+    for text in texts.into_iter().chain([release]) {
+        assert!(text.contains("a blocking call of Lockkeeper") && text.contains("spawn_blocking"), "{text}");
+    }
+    // On a runtime of one thread, and within a task as well as in the future that the runtime was started with.
+    let (here, lock) = (keeper.clone(), path.clone());
+    let single = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async move {
+            let task = tokio::spawn({
+                let (keeper, path) = (here.clone(), lock.clone());
+                async move { told(|| drop(keeper.mutex(&path).acquire().wait())) }
+            });
+            [task.await.unwrap(), told(|| drop(here.mutex(&lock).acquire().wait()))]
+        })
+    };
+    for text in thread::spawn(single).join().unwrap() {
+        assert!(text.contains("a blocking call of Lockkeeper"), "{text}");
+    }
+    let mutex = keeper.mutex(&path);
+    tokio::task::spawn_blocking(move || mutex.acquire().wait().unwrap().release_blocking().unwrap()).await.unwrap();
+}
+
+/// Servers would make it their shortest without a word.
+async fn a_session_timeout_of_nothing_is_refused(world: &World) {
+    for given in [Duration::ZERO, Duration::from_micros(999)] {
+        let builder = || Lockkeeper::builder().session_timeout(given);
+        let dir = tempfile::tempdir().unwrap();
+        for outcome in [builder().connect(&world.servers()).await, builder().embedded(dir.path()).await] {
+            let Err(error) = outcome else { panic!("{given:?} was taken") };
+            assert!(matches!(error, Error::InvalidSessionTimeout { .. }), "{error}");
+            assert!(error.to_string().contains("at least 1ms"), "{error}");
+        }
+    }
 }
 
 /// A mistake is told before anything is sent.

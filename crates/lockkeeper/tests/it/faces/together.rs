@@ -99,7 +99,9 @@ async fn one_lock_asked_for_twice_is_refused_at_once(world: &World) {
     let bad = [keeper.mutex(&a).acquire(), keeper.mutex("no/path").acquire()];
     assert!(matches!(keeper.multi_lock(bad).await, Err(Error::InvalidPath(_))));
     assert!(!world.exists(&a).await, "nothing was sent");
-    assert!(keeper.multi_lock::<lockkeeper::Guard>([]).await.unwrap().is_held());
+    let error = keeper.multi_lock::<lockkeeper::Guard>([]).await.unwrap_err();
+    assert!(matches!(error, Error::NoLocks) && error.to_string().contains("at least one"), "{error}");
+    assert!(matches!(keeper.multi_lock::<lockkeeper::Guard>([]).wait(), Err(Error::NoLocks)));
 }
 
 async fn the_loss_of_one_is_the_loss_of_all(world: &World) {

@@ -23,6 +23,7 @@ on_every_record_server!(
     what_cannot_be_is_refused_before_anything_is_sent,
     something_else_in_the_node_is_left_alone,
     a_queue_and_a_record_at_one_path_refuse_each_other,
+    a_semaphores_path_can_be_leased_once_nobody_uses_it,
 );
 
 /// H-01: true or false at once, whoever asks a second time included.
@@ -269,4 +270,24 @@ async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
     assert!(leased.is_current_owner().await.unwrap());
     DistributedLock::unlock(&leased).await.unwrap();
     queued.try_acquire().await.unwrap().release().await.unwrap();
+}
+
+/// What a semaphore leaves in its node says how many permits it had, and is nobody's hold.
+async fn a_semaphores_path_can_be_leased_once_nobody_uses_it(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (leased, permits) = (lock(world, &one, "a"), other.semaphore(&world.lock(), 3));
+    let permit = permits.acquire().await.unwrap();
+    let refused = leased.acquire().await;
+    assert!(matches!(refused, Err(Error::OtherLine { theirs: OtherLine::Named(Dialect::Curator), .. })), "{refused:?}");
+    assert!(permit.is_held());
+    permit.release().await.unwrap();
+    assert!(matches!(leased.unlock().await, Ok(Unlocked::WasFree)));
+    assert_eq!(leased.current_lock_info().await.unwrap(), LockInfo::default());
+    let guard = leased.acquire().await.unwrap();
+    let refused = permits.try_acquire().await;
+    assert!(matches!(refused, Err(Error::OtherLine { theirs: OtherLine::Leased, .. })), "{refused:?}");
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    // And it may become another semaphore's.
+    other.semaphore(&world.lock(), 5).try_acquire().await.unwrap().release().await.unwrap();
 }
