@@ -100,12 +100,15 @@ impl Answer {
 type Report = fn(&Engine) -> Value;
 
 /// Commands by name, with the four-letter word that says the same.
-const COMMANDS: [(&str, &str, Report); 14] = [
+const COMMANDS: [(&str, &str, Report); 15] = [
     ("configuration", "conf", configuration),
     ("connections", "cons", connections),
     ("connection_stat_reset", "crst", |engine| {
         engine.reset_peers();
         json!({})
+    }),
+    ("dirs", "dirs", |engine| {
+        numbers(words::directories(engine).into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }),
     ("dump", "dump", dump),
     ("environment", "envi", |_| strings(words::surroundings())),
@@ -211,8 +214,14 @@ fn connections(engine: &Engine) -> Value {
                 "established": peer.established_ms,
                 "session_id": peer.session.map(|(session, _)| session_id(session)),
                 "session_timeout": peer.session.map(|(_, timeout)| timeout.as_millis()),
-                "last_operation": peer.last_operation.map(|operation| format!("{operation:?}")),
-                "last_cxid": peer.last_xid,
+                "last_operation": peer.last.operation().map(|operation| format!("{operation:?}")),
+                "last_cxid": peer.last.xid,
+                "last_zxid": peer.last.zxid,
+                "last_response_time": peer.last.answered.as_millis(),
+                "last_latency": peer.last.latency.as_millis(),
+                "min_latency": peer.last.least().as_millis(),
+                "avg_latency": peer.last.mean().as_millis(),
+                "max_latency": peer.last.most.as_millis(),
             })
         })
         .collect();

@@ -97,7 +97,7 @@ async fn greet(engine: &RefCell<Engine>, stream: TcpStream, address: SocketAddr)
     }
     #[cfg(feature = "faults")]
     faults::thawed(engine).await;
-    let answer = words::answer(&engine.borrow(), &received[..4]);
+    let answer = words::answer(&engine.borrow(), &received[..4], address);
     if let Some(answer) = answer {
         // Whoever asks and does not read gets no more than what fits into the socket.
         let _ = timeout(GREETING, tell(&mut write, answer.as_bytes())).await;

@@ -6,6 +6,7 @@
 mod clock;
 mod login;
 
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -50,8 +51,72 @@ struct Peer {
     /// A SASL exchange that waits for the client's answer. Boxed, for hardly any has one.
     exchange: Option<Box<Exchange>>,
     established_ms: i64,
-    /// Number and operation of the last request, 0 before the first.
-    last: (i32, i32),
+    last: Cell<Last>,
+}
+
+/// The last request of a connection and the answers so far, since the connection came or its counts were started anew.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Last {
+    /// The last number that a client gave a request, −1 before the first.
+    pub(crate) xid: i32,
+    /// The operation of the last request, 0 before the first.
+    operation: i32,
+    /// The transaction that the last answer tells, −1 before the first.
+    pub(crate) zxid: i64,
+    /// When the last answer was given, by the server's clock.
+    pub(crate) answered: Duration,
+    /// How long that took, and the extremes and the sum of all.
+    pub(crate) latency: Duration,
+    least: Option<Duration>,
+    pub(crate) most: Duration,
+    total: Duration,
+    answers: u64,
+}
+
+impl Last {
+    const NOTHING: Last = Last {
+        xid: -1,
+        operation: 0,
+        zxid: -1,
+        answered: Duration::ZERO,
+        latency: Duration::ZERO,
+        least: None,
+        most: Duration::ZERO,
+        total: Duration::ZERO,
+        answers: 0,
+    };
+
+    /// Pings and the like have a negative number, which is none.
+    fn asked(self, xid: i32, operation: i32) -> Self {
+        Last { xid: if xid < 0 { self.xid } else { xid }, operation, ..self }
+    }
+
+    /// Counts answers that took `total` together, the last of them `latency`.
+    fn answered(self, now: Duration, waited: &Waited) -> Self {
+        let Some(count) = u32::try_from(waited.frames).ok().filter(|count| *count > 0) else { return self };
+        let (latency, most) = (now.saturating_sub(waited.last), now.saturating_sub(waited.first));
+        Last {
+            answered: now,
+            latency,
+            least: Some(self.least.map_or(latency, |least| least.min(latency))),
+            most: self.most.max(most),
+            total: self.total + (now * count).saturating_sub(waited.sum),
+            answers: self.answers + waited.frames,
+            ..self
+        }
+    }
+
+    pub(crate) fn operation(&self) -> Option<OpCode> {
+        OpCode::from_i32(self.operation)
+    }
+
+    pub(crate) fn least(&self) -> Duration {
+        self.least.unwrap_or_default()
+    }
+
+    pub(crate) fn mean(&self) -> Duration {
+        self.total / u32::try_from(self.answers).unwrap_or(u32::MAX).max(1)
+    }
 }
 
 /// What an operator may know of a connection.
@@ -63,8 +128,7 @@ pub(crate) struct PeerReport {
     pub(crate) received: u64,
     pub(crate) sent: u64,
     pub(crate) established_ms: i64,
-    pub(crate) last_xid: i32,
-    pub(crate) last_operation: Option<OpCode>,
+    pub(crate) last: Last,
     /// Its session and that one's timeout.
     pub(crate) session: Option<(i64, Duration)>,
 }
@@ -200,7 +264,7 @@ impl Engine {
             opened_session: false,
             exchange: None,
             established_ms,
-            last: (0, 0),
+            last: Cell::new(Last::NOTHING),
         };
         self.peers.insert(id, peer);
         self.publish();
@@ -234,7 +298,7 @@ impl Engine {
         if !std::mem::replace(&mut peer.greeted, true) {
             let request = request::decode_connect(frame)?;
             self.counters.count_request(OpCode::CreateSession.as_i32());
-            peer.last = (0, OpCode::CreateSession.as_i32());
+            peer.last.set(Last::NOTHING.asked(0, OpCode::CreateSession.as_i32()));
             peer.opened_session = request.session == 0;
             let mut password = [0; 16];
             if request.session == 0 && getrandom::fill(&mut password).is_err() {
@@ -259,17 +323,17 @@ impl Engine {
         match request::decode(frame)? {
             Packet::Auth { xid, scheme, auth } => {
                 self.counters.count_request(OpCode::Auth.as_i32());
-                peer.last = (xid, OpCode::Auth.as_i32());
+                peer.last.set(peer.last.get().asked(xid, OpCode::Auth.as_i32()));
                 self.authenticate(id, xid, &scheme, &auth);
             }
             Packet::Sasl { xid, token } => {
                 self.counters.count_request(OpCode::Sasl.as_i32());
-                peer.last = (xid, OpCode::Sasl.as_i32());
+                peer.last.set(peer.last.get().asked(xid, OpCode::Sasl.as_i32()));
                 self.sasl(id, xid, &token);
             }
             Packet::Request { xid, opcode, request } => {
                 self.counters.count_request(opcode);
-                peer.last = (xid, opcode);
+                peer.last.set(peer.last.get().asked(xid, opcode));
                 if !peer.trusted {
                     self.answer_stranger(id, xid, &request);
                     return Ok(());
@@ -383,6 +447,7 @@ impl Engine {
         let Some(peer) = self.peers.get(&id) else { return };
         self.counters.packets_sent.fetch_add(1, Relaxed);
         let since = self.step_began;
+        peer.last.set(Last { zxid, ..peer.last.get() });
         let pushed = peer.outbox.push(zxid, self.durable, since, encode);
         self.counters.bytes_sent.fetch_add(pushed.bytes as u64, Relaxed);
         if pushed.waits {
@@ -392,6 +457,7 @@ impl Engine {
             }
         } else {
             self.counters.count_latency(1, Duration::ZERO, Duration::ZERO, Duration::ZERO);
+            peer.last.set(peer.last.get().answered(since, &Waited::since(since)));
             if peer.outbox.note() {
                 self.sendable.push(Rc::clone(&peer.outbox));
                 self.send.notify_one();
@@ -493,7 +559,9 @@ impl Engine {
         let now = self.clock.now().monotonic;
         while let Some((_, id)) = self.waiting.pop_front_up_to(zxid) {
             if let Some(peer) = self.peers.get(&id) {
-                let Waited { frames, first, last, sum } = peer.outbox.release(zxid);
+                let released = peer.outbox.release(zxid);
+                peer.last.set(peer.last.get().answered(now, &released));
+                let Waited { frames, first, last, sum } = released;
                 if let Ok(count) = u32::try_from(frames)
                     && count > 0
                 {
@@ -552,8 +620,7 @@ impl Engine {
             received: peer.outbox.received.get(),
             sent: peer.outbox.sent.get(),
             established_ms: peer.established_ms,
-            last_xid: peer.last.0,
-            last_operation: OpCode::from_i32(peer.last.1),
+            last: peer.last.get(),
             session: self
                 .machine
                 .session_of(id)
@@ -567,6 +634,7 @@ impl Engine {
         for peer in self.peers.values() {
             peer.outbox.received.set(0);
             peer.outbox.sent.set(0);
+            peer.last.set(Last::NOTHING);
         }
     }
 

@@ -63,7 +63,7 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    fn since(moment: Duration) -> Self {
+    pub(crate) fn since(moment: Duration) -> Self {
         Self { frames: 1, first: moment, last: moment, sum: moment }
     }
 

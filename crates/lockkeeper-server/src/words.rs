@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -14,27 +15,28 @@ use lockkeeper_wire::OpCode;
 /// The protocol level comes first, because clients decide by it what they may ask for.
 pub(crate) const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
 
-/// The answer, if the first four bytes of a connection are a word.
-pub(crate) fn answer(engine: &Engine, word: &[u8]) -> Option<String> {
+/// The answer, if the first four bytes of a connection are a word; `asker` is where that comes from.
+pub(crate) fn answer(engine: &Engine, word: &[u8], asker: SocketAddr) -> Option<String> {
     // As a length these would be beyond any frame limit, so no client is mistaken for an operator.
     let report = match word {
-        b"ruok" => |_: &Engine| "imok".to_owned(),
-        b"isro" => |_: &Engine| "rw".to_owned(),
-        b"srvr" => |engine: &Engine| server(engine, false),
-        b"stat" => |engine: &Engine| server(engine, true),
-        b"mntr" => monitor,
+        b"ruok" => |_: &Engine, _| "imok".to_owned(),
+        b"isro" => |_: &Engine, _| "rw".to_owned(),
+        b"srvr" => |engine: &Engine, _| server(engine, None),
+        b"stat" => |engine: &Engine, asker| server(engine, Some(asker)),
+        b"mntr" => |engine: &Engine, _| monitor(engine),
         b"cons" => connections,
-        b"dump" => dump,
-        b"wchs" => watch_summary,
-        b"wchc" => watches_by_session,
-        b"wchp" => watches_by_path,
-        b"conf" => configuration,
-        b"envi" => environment,
-        b"srst" => |engine: &Engine| {
+        b"dirs" => |engine: &Engine, _| lines_with(": ", directories(engine)) + "\n",
+        b"dump" => |engine: &Engine, _| dump(engine),
+        b"wchs" => |engine: &Engine, _| watch_summary(engine),
+        b"wchc" => |engine: &Engine, _| watches_by_session(engine),
+        b"wchp" => |engine: &Engine, _| watches_by_path(engine),
+        b"conf" => |engine: &Engine, _| configuration(engine),
+        b"envi" => |_: &Engine, _| environment(),
+        b"srst" => |engine: &Engine, _| {
             engine.counters.reset();
             "Server stats reset.\n".to_owned()
         },
-        b"crst" => |engine: &Engine| {
+        b"crst" => |engine: &Engine, _| {
             engine.reset_peers();
             "Connection stats reset.\n".to_owned()
         },
@@ -44,7 +46,7 @@ pub(crate) fn answer(engine: &Engine, word: &[u8]) -> Option<String> {
     let text = if engine.is_guarded() && !matches!(word, b"ruok" | b"isro" | b"srvr") {
         format!("{} is not executed because it is not in the whitelist.\n", String::from_utf8_lossy(word))
     } else {
-        report(engine)
+        report(engine, asker)
     };
     let counters = &engine.counters;
     counters.packets_received.fetch_add(1, Relaxed);
@@ -59,15 +61,21 @@ fn millis(time: Duration) -> u128 {
     time.as_millis()
 }
 
-fn server(engine: &Engine, with_clients: bool) -> String {
+/// The line of whoever asks with a word: it has sent that and read nothing yet.
+fn asking(asker: SocketAddr) -> String {
+    format!(" /{asker}[0](queued=0,recved=1,sent=0)\n\n")
+}
+
+/// With the clients, and who asks for them.
+fn server(engine: &Engine, clients_for: Option<SocketAddr>) -> String {
     let stats = engine.counters.snapshot();
     let mut text = format!("Zookeeper version: {VERSION}\n");
-    if with_clients {
+    if let Some(asker) = clients_for {
         text.push_str("Clients:\n");
         for PeerReport { address, queued, received, sent, .. } in engine.peers() {
             let _ = writeln!(text, " /{address}[1](queued={queued},recved={received},sent={sent})");
         }
-        text.push('\n');
+        text.push_str(&asking(asker));
     }
     let _ = writeln!(
         text,
@@ -121,25 +129,50 @@ fn monitor(engine: &Engine) -> String {
     text
 }
 
-fn connections(engine: &Engine) -> String {
+fn connections(engine: &Engine, asker: SocketAddr) -> String {
     let mut text = String::new();
     for peer in engine.peers() {
         let _ =
             write!(text, " /{}[1](queued={},recved={},sent={}", peer.address, peer.queued, peer.received, peer.sent);
         if let Some((session, timeout)) = peer.session {
-            let operation = peer.last_operation.map_or("NA", short_name);
+            let last = &peer.last;
+            let operation = last.operation().map_or("NA", short_name);
+            let _ =
+                write!(text, ",sid={session:#x},lop={operation},est={},to={}", peer.established_ms, millis(timeout));
+            if last.xid >= 0 {
+                let _ = write!(text, ",lcxid={:#x}", last.xid);
+            }
             let _ = write!(
                 text,
-                ",sid={session:#x},lop={operation},est={},to={},lcxid={:#x}",
-                peer.established_ms,
-                millis(timeout),
-                peer.last_xid,
+                ",lzxid={:#x},lresp={},llat={},minlat={},avglat={},maxlat={}",
+                last.zxid,
+                millis(last.answered),
+                millis(last.latency),
+                millis(last.least()),
+                millis(last.mean()),
+                millis(last.most),
             );
         }
         text.push_str(")\n");
     }
-    text.push('\n');
-    text
+    text + &asking(asker)
+}
+
+/// How large the files of the data directory are. Apache's server tells its snapshots and its log apart only where they have
+/// directories of their own; here they have one.
+pub(crate) fn directories(engine: &Engine) -> Vec<(&'static str, String)> {
+    let bytes = match &engine.config.storage {
+        Storage::Memory => 0,
+        // A handful of files, whose sizes the system has in memory: this waits for no disk.
+        Storage::Directory(path) => std::fs::read_dir(path).map_or(0, |files| {
+            files
+                .filter_map(|file| file.ok()?.metadata().ok())
+                .filter(|file| file.is_file())
+                .map(|file| file.len())
+                .sum()
+        }),
+    };
+    ["datadir_size", "logdir_size"].map(|name| (name, bytes.to_string())).to_vec()
 }
 
 /// An operation as Apache's server abbreviates it.
@@ -277,7 +310,7 @@ pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
 }
 
 fn configuration(engine: &Engine) -> String {
-    lines("", settings(engine))
+    lines_with("=", settings(engine))
 }
 
 /// What the server runs on.
@@ -294,13 +327,13 @@ pub(crate) fn surroundings() -> Vec<(&'static str, String)> {
     ]
 }
 
-fn environment(_: &Engine) -> String {
-    lines("Environment:\n", surroundings())
+fn environment() -> String {
+    "Environment:\n".to_owned() + &lines_with("=", surroundings())
 }
 
-fn lines(title: &str, values: Vec<(&'static str, String)>) -> String {
-    values.into_iter().fold(title.to_owned(), |mut text, (name, value)| {
-        let _ = writeln!(text, "{name}={value}");
+fn lines_with(between: &str, values: Vec<(&'static str, String)>) -> String {
+    values.into_iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name}{between}{value}");
         text
     })
 }

@@ -166,7 +166,7 @@ fn with_a_secret_nothing_is_done_for_strangers() {
     assert_eq!(four_letters(server.addr(), "ruok"), "imok");
     assert!(four_letters(server.addr(), "srvr").contains("standalone"));
     assert_eq!(four_letters(server.addr(), "isro"), "rw");
-    for word in ["stat", "mntr", "cons", "dump", "wchs", "wchc", "wchp", "conf", "envi", "srst", "crst"] {
+    for word in ["stat", "mntr", "cons", "dirs", "dump", "wchs", "wchc", "wchp", "conf", "envi", "srst", "crst"] {
         assert!(four_letters(server.addr(), word).contains("not in the whitelist"));
     }
 }

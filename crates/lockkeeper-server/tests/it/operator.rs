@@ -22,7 +22,8 @@ fn four_letter_words_answer_operators() {
     assert!(srvr.contains("\nZxid: 0x2\nMode: standalone\nNode count: 5\n"), "{srvr}");
     let stat = four_letters(server.addr(), "stat");
     assert!(
-        stat.contains(&format!(" /{}[1](queued=0,recved=3,sent=3)\n", client.stream.local_addr().unwrap())),
+        stat.contains(&format!(" /{}[1](queued=0,recved=3,sent=3)\n /", client.stream.local_addr().unwrap()))
+            && stat.contains("[0](queued=0,recved=1,sent=0)\n\nLatency "),
         "{stat}"
     );
     let mntr = four_letters(server.addr(), "mntr");
@@ -56,7 +57,28 @@ fn every_word_is_answered_as_programs_expect_it() {
     let cons = ask("cons");
     let expected =
         format!(" /{}[1](queued=0,recved=6,sent=6,sid={session:#x},lop=EXIS,est=", client.stream.local_addr().unwrap());
-    assert!(cons.starts_with(&expected) && cons.ends_with(",to=10000,lcxid=0x5)\n\n"), "{cons}");
+    assert!(cons.starts_with(&expected), "{cons}");
+    // As Apache's server lays it out: the client's line, and the one of whoever asks, and an empty one.
+    let [line, asker, ""] = cons.lines().collect::<Vec<_>>()[..] else { panic!("{cons}") };
+    let (_, fields) = line.trim_end_matches(')').split_once("](").unwrap();
+    let fields: Vec<_> = fields.split(',').map(|field| field.split_once('=').unwrap()).collect();
+    let names: Vec<_> = fields.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names.join(" "),
+        "queued recved sent sid lop est to lcxid lzxid lresp llat minlat avglat maxlat",
+        "{cons}"
+    );
+    let told = |name: &str| fields.iter().find(|(field, _)| *field == name).unwrap().1;
+    assert_eq!((told("to"), told("lcxid"), told("lzxid")), ("10000", "0x5", "0x3"), "{cons}");
+    let number = |name| told(name).parse::<u64>().unwrap();
+    assert!(number("minlat") <= number("avglat") && number("avglat") <= number("maxlat"), "{cons}");
+    assert!(number("llat") <= number("maxlat"), "{cons}");
+    assert!(asker.starts_with(" /127.0.0.1:") && asker.ends_with("[0](queued=0,recved=1,sent=0)"), "{cons}");
+    let dirs = ask("dirs");
+    let files = std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().metadata().unwrap());
+    let bytes: u64 = files.filter(|file| file.is_file()).map(|file| file.len()).sum();
+    assert!(bytes > 0);
+    assert_eq!(dirs, format!("datadir_size: {bytes}\nlogdir_size: {bytes}\n\n"));
     let dump = ask("dump");
     assert!(dump.starts_with("SessionTracker dump:\nSession Sets (1)/(1):\n1 expire in "), "{dump}");
     assert!(
@@ -69,7 +91,9 @@ fn every_word_is_answered_as_programs_expect_it() {
     assert_eq!(ask("wchc"), format!("{session:#x}\n\t/a\n\t/later\n"));
     assert_eq!(ask("wchp"), format!("/a\n\t{session:#x}\n/later\n\t{session:#x}\n"));
     assert_eq!(ask("crst"), "Connection stats reset.\n");
-    assert!(ask("cons").contains("(queued=0,recved=0,sent=0,sid="));
+    let cons = ask("cons");
+    assert!(cons.contains("(queued=0,recved=0,sent=0,sid=") && cons.contains(",lop=NA,"), "{cons}");
+    assert!(cons.contains(",to=10000,lzxid=0xffffffffffffffff,lresp=0,llat=0,minlat=0,avglat=0,maxlat=0)\n"), "{cons}");
 }
 
 fn http(server: &Server, request: &str) -> (String, String) {
