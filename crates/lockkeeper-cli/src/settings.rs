@@ -52,6 +52,15 @@ impl Settings {
     /// Reads what was typed, the environment, and the files; what is probably a mistake is said.
     pub(crate) fn read(args: ConnectArgs, printer: &Printer) -> Result<Self, Failure> {
         let create_chroot = args.create_chroot;
+        let (all, place) = Self::read_all(args, printer)?;
+        Ok(Settings { place: place?, all, create_chroot })
+    }
+
+    /// The same for who can do without a place: a machine may have none for this user's own server.
+    pub(crate) fn read_all(
+        args: ConnectArgs,
+        printer: &Printer,
+    ) -> Result<(lockkeeper::settings::Settings, Result<Place, Failure>), Failure> {
         let all = layers(args).read()?;
         for warning in all.warnings() {
             printer.note(&warning.to_string());
@@ -66,10 +75,10 @@ impl Settings {
             unknown => unknown.iter().for_each(|unknown| printer.note(unknown)),
         }
         let place = match &all.servers.value {
-            Some(servers) => Place::Ensemble(servers.clone()),
-            None => Place::Machine(Home::new(state_dir(&all)?)),
+            Some(servers) => Ok(Place::Ensemble(servers.clone())),
+            None => state_dir(&all).map(|dir| Place::Machine(Home::new(dir))),
         };
-        Ok(Settings { place, all, create_chroot })
+        Ok((all, place))
     }
 
     /// The same for locks at these paths: where there are realms, in the one that has them all.

@@ -16,25 +16,31 @@ use super::show::inquire_session_timeout;
 
 /// Prints the settings; returns the exit status.
 pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Failure> {
-    let settings = Settings::read(args.settings, printer)?;
-    let negotiated = match args.connect {
-        true => match inquire_session_timeout(&settings).await {
-            // The settings are the answer; the session is what else there is to say.
-            Err(failure) if failure.code == Code::Unreachable && matches!(settings.place, Place::Machine(_)) => {
-                printer.note(&format!("{failure}, so there is no session to ask about"));
-                None
+    let create_chroot = args.settings.create_chroot;
+    let (all, place) = Settings::read_all(args.settings, printer)?;
+    // Only a session needs a place.
+    let place = if args.connect { Ok(place?) } else { place };
+    let negotiated = match &place {
+        Ok(place) if args.connect => {
+            let settings = Settings { place: place.clone(), all: all.clone(), create_chroot };
+            match inquire_session_timeout(&settings).await {
+                // The settings are the answer; the session is what else there is to say.
+                Err(failure) if failure.code == Code::Unreachable && matches!(settings.place, Place::Machine(_)) => {
+                    printer.note(&format!("{failure}, so there is no session to ask about"));
+                    None
+                }
+                other => other?,
             }
-            other => other?,
-        },
-        false => None,
+        }
+        _ => None,
     };
     let negotiated = negotiated.map(|timeout| humantime::format_duration(timeout).to_string());
-    let entries = settings.all.entries();
+    let entries = all.entries();
     if printer.is_json() {
         output::document(&ConfigView {
             settings: entries.iter().map(EntryView::of).collect(),
-            realms: settings.all.realms.iter().map(RealmView::of).collect(),
-            transfers: settings.all.transfers.iter().map(TransferView::of).collect(),
+            realms: all.realms.iter().map(RealmView::of).collect(),
+            transfers: all.transfers.iter().map(TransferView::of).collect(),
             negotiated_session_timeout: negotiated,
         })?;
         return Ok(0);
@@ -42,7 +48,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
     let width = Key::ALL.into_iter().map(|key| key.name().len()).max().unwrap_or_default();
     let mut text = String::new();
     for entry in &entries {
-        let value = entry.value.clone().unwrap_or_else(|| unset(entry.key, &settings.place));
+        let value = entry.value.clone().unwrap_or_else(|| unset(entry.key, &place));
         let agreed = match (&negotiated, entry.key) {
             (Some(agreed), Key::SessionTimeout) => format!(", {agreed} agreed with the server"),
             _ => String::new(),
@@ -56,8 +62,8 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
             plain(&entry.origin.to_string())
         );
     }
-    for Setting { value: realm, origin } in &settings.all.realms {
-        let unused = if settings.all.servers.is_given() { ", not used: servers were named" } else { "" };
+    for Setting { value: realm, origin } in &all.realms {
+        let unused = if all.servers.is_given() { ", not used: servers were named" } else { "" };
         _ = writeln!(
             text,
             "realm {}  {}  ({}{unused})",
@@ -66,7 +72,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
             plain(&origin.to_string())
         );
     }
-    for Setting { value: rule, origin } in &settings.all.transfers {
+    for Setting { value: rule, origin } in &all.transfers {
         let TransferRule { name, owner, requestor } = rule;
         let told = format!("transfer {name:?}  from {owner} to {requestor}  ({origin})");
         _ = writeln!(text, "{}", plain(&told));
@@ -76,11 +82,12 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
 }
 
 /// What it means that a setting is not set.
-fn unset(key: Key, place: &Place) -> String {
+fn unset(key: Key, place: &Result<Place, Failure>) -> String {
     match (key, place) {
         (Key::Servers, _) => "none: this user's server on this machine".to_owned(),
-        (Key::StateDir, Place::Machine(home)) => home.dir().display().to_string(),
-        (Key::StateDir, Place::Ensemble(_)) => "not used".to_owned(),
+        (Key::StateDir, Ok(Place::Machine(home))) => home.dir().display().to_string(),
+        (Key::StateDir, Ok(Place::Ensemble(_))) => "not used".to_owned(),
+        (Key::StateDir, Err(failure)) => format!("none: {failure}"),
         (Key::ConnectionRetry, _) => "for 10s; in line, as long as the session may live".to_owned(),
         (Key::ForegroundTimeout | Key::BackgroundTimeout, _) => "none: waits".to_owned(),
         _ => "none".to_owned(),

@@ -96,6 +96,27 @@ fn the_users_own_file_is_read_where_none_is_named() {
     assert!(text.contains("8s  (") && text.contains("etc/lockkeeper/config.toml:1)"), "{text}");
 }
 
+/// Nothing of what it prints needs one; only a session does.
+#[test]
+fn the_settings_are_told_without_a_home_directory() {
+    let home = Home::new();
+    let run = |args: &[&str]| {
+        let mut command = home.command(args);
+        for variable in ["LOCKKEEPER_STATE_DIR", "HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"] {
+            command.env_remove(variable);
+        }
+        command.output().unwrap()
+    };
+    let output = run(&["config"]);
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("session_timeout") && text.contains("HOME is not set"), "{text}");
+    let output = run(&["config", "--json"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"{"), "{output:?}");
+    let (code, line) = failure(&run(&["config", "--connect"]));
+    assert!(code == Some(73) && line.contains("HOME is not set"), "{line}");
+}
+
 /// C-28, C-39, C-40, C-42, C-43: the letters and the waits of the classes are those of the file; --wait comes before them.
 #[test]
 fn run_uses_the_classes_of_the_settings() {
