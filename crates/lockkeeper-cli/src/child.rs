@@ -105,11 +105,12 @@ impl Job {
         let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
         // Where no process is to be had for it, the kernel's death signal is what is left.
         let mut watchdog = Watchdog::start().ok();
+        let now = watchdog::now();
+        let end = now + valid_for(guard);
         if let Some(watchdog) = &mut watchdog {
-            let now = watchdog::now();
-            watchdog.until(trusted_until(now + valid_for(guard), grace));
+            watchdog.until(trusted_until(end, grace));
         }
-        let mut child = launcher::command(command, foreground, watchdog.as_ref());
+        let mut child = launcher::command(command, foreground, end, watchdog.as_ref());
         tell_of_the_hold(&mut child, guard);
         let child = match &watchdog {
             Some(watchdog) => watchdog.lent(|| child.spawn()).flatten(),

@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use rustix::process::{Pid, getpid, getppid};
 
@@ -34,10 +35,12 @@ pub(crate) fn this_program(word: &str) -> Command {
     program
 }
 
-/// A command that becomes `command` in the new process, and tells the watchdog of its group before that.
-pub(crate) fn command(command: &[OsString], foreground: bool, watchdog: Option<&Watchdog>) -> Command {
+/// A command that becomes `command` in the new process, unless that happens after the `end` of the hold, by [`watchdog::now`]. It
+/// tells the watchdog of its group before that.
+pub(crate) fn command(command: &[OsString], foreground: bool, end: Duration, watchdog: Option<&Watchdog>) -> Command {
     let mut launcher = this_program(WORD);
     launcher.arg(getpid().as_raw_nonzero().to_string()).arg(if foreground { "fg" } else { "bg" });
+    launcher.arg(end.as_nanos().to_string());
     launcher.arg(watchdog.map_or_else(|| "-".to_owned(), |watchdog| watchdog.descriptor().to_string()));
     launcher.args(command);
     // A group of its own: it is signalled as a whole, and not by the keys that are meant for us.
@@ -49,6 +52,7 @@ pub(crate) fn command(command: &[OsString], foreground: bool, watchdog: Option<&
 pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = words.next().and_then(|word| word.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let foreground = words.next().is_some_and(|word| word == "fg");
+    let end = words.next().and_then(|word| word.to_str()?.parse().ok()).map(Duration::from_nanos);
     let watchdog = words.next().and_then(|word| word.to_str()?.parse().ok());
     let Some(program) = words.next() else {
         return ExitCode::from(Code::Internal as u8);
@@ -67,6 +71,10 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         terminal.give(getpid());
     }
     let words: Vec<_> = words.collect();
+    if end.is_none_or(|end| watchdog::now() >= end) {
+        // Lockkeeper was stopped after the grant, and says so itself.
+        return ExitCode::from(Code::Lost as u8);
+    }
     let error = Command::new(&program).args(&words).exec();
     let Failure { code, message, hint, .. } = cannot_run(&program, words.is_empty(), &error);
     let hint = hint.map_or_else(String::new, |hint| format!("  hint: {}\n", plain(&hint)));

@@ -101,6 +101,18 @@ fn a_stopped_lockkeepers_group_is_gone_before_its_lease_is_anybodys() {
     assert_eq!(code, Some(76), "{text}");
 }
 
+/// Lockkeeper may be stopped between the grant and the start: the launcher looks at the clock last.
+#[test]
+fn a_command_is_not_started_after_the_end_of_its_hold() {
+    let home = Home::new();
+    let parent = std::process::id().to_string();
+    let far = u64::MAX.to_string();
+    for (end, code, ran) in [("1", 76, false), (far.as_str(), 0, true)] {
+        let output = home.output(&["__exec", &parent, "bg", end, "-", "touch", "ran"]);
+        assert_eq!((output.status.code(), home.file("ran").exists()), (Some(code), ran), "{output:?}");
+    }
+}
+
 /// Asked to end by the watchdog, the command may clean up; lockkeeper runs again before the lock is lost, and tells.
 #[test]
 fn a_command_that_the_watchdog_asked_to_end_ends_with_76() {
