@@ -18,6 +18,8 @@ const SERVERS: &str = "--servers";
 
 const STATE_DIR: &str = "--state-dir";
 
+const MACHINE: &str = "--machine";
+
 /// An option that says where the locks are, and its value if it takes one.
 pub(crate) type PlaceOption = (&'static str, Option<OsString>);
 
@@ -82,10 +84,14 @@ impl Suggested {
         for (flag, value) in place {
             let kept = match &self.at {
                 At::Here => true,
-                At::Servers(_) => !matches!(*flag, SERVERS | STATE_DIR),
+                At::Servers(_) => !matches!(*flag, SERVERS | STATE_DIR | MACHINE),
                 At::Nowhere => false,
             };
-            if kept {
+            if kept && *flag == MACHINE {
+                // Its value may be left out, so it is not a word of its own.
+                let dir = value.as_deref().map(quoted).unwrap_or_default();
+                words.push(format!("{flag}={dir}"));
+            } else if kept {
                 words.push((*flag).to_owned());
                 words.extend(value.as_deref().map(quoted));
             }
@@ -120,6 +126,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         // A chroot that a command was to create exists by now.
         create_chroot: _,
         state_dir,
+        machine,
         session_timeout: _,
         config,
         properties,
@@ -141,6 +148,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
     }
     for (flag, key, file) in [
         (STATE_DIR, Key::StateDir, state_dir),
+        (MACHINE, Key::Machine, machine),
         ("--tls-ca", Key::TlsCa, tls_ca),
         ("--tls-cert", Key::TlsCert, tls_cert),
         ("--tls-key", Key::TlsKey, tls_key),

@@ -160,6 +160,12 @@ pub(crate) struct ConnectArgs {
     /// It is used when no servers are given. The default is $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Use the server that all users of this machine share [env: LOCKKEEPER_MACHINE]
+    ///
+    /// It is a service of the machine: lockkeeper serve --machine. DIR is its directory, /var/lib/lockkeeper unless given.
+    #[arg(long, hide_short_help = true, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = lockkeeper::embedded::MACHINE_DIR, conflicts_with_all = ["servers", "state_dir"])]
+    pub machine: Option<PathBuf>,
     /// How long after a crash of this process its locks stay taken [env: LOCKKEEPER_SESSION_TIMEOUT]
     ///
     /// The command goes on while the servers are away for a quarter of it at least. The default is 30s with servers, and 10s with this
@@ -729,6 +735,13 @@ pub(crate) struct ServeArgs {
     /// Keeps everything in memory: a restart starts empty
     #[arg(long)]
     pub memory: bool,
+    /// Serve all users of this machine, for run --machine and the others
+    ///
+    /// DIR is the server's directory, /var/lib/lockkeeper unless given. Users who may enter it may use the server.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = lockkeeper::embedded::MACHINE_DIR)]
+    #[arg(conflicts_with_all = ["listen", "data", "memory", "allow_remote", "tls_cert", "accounts", "state_dir"])]
+    pub machine: Option<PathBuf>,
     /// Allows an address that other machines can reach; see --tls-cert
     #[arg(long)]
     pub allow_remote: bool,

@@ -16,11 +16,16 @@ use tokio::time::Instant;
 use crate::daemon::{self, Readiness};
 use crate::exit::{Code, Failure};
 use crate::launcher::this_program;
+use crate::settings::Place;
 
 /// Connects to the server of a home, starting it if none runs. It is started again if it ends before the session does.
 ///
 /// Dropping the future leaves no session; a server that was being started stays.
 pub(crate) async fn connect(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
+    if home.is_shared() {
+        // Its owner starts it.
+        return connect_running(home, builder).await;
+    }
     // Here for its words on what went wrong; the connection looks by itself.
     ensure(home).await?;
     join(home, builder, Hosting::Starting(starter(home.clone()))).await
@@ -39,9 +44,14 @@ pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lo
 
 /// There is nobody to ask.
 pub(crate) fn not_running(home: &Home) -> Failure {
-    let message = format!("this user's own server is not running (its directory is {})", home.dir().display());
-    Failure::new(Code::Unreachable, message)
-        .hint("a command that takes a lock starts it; commands that hold a lock or wait start it again within a second")
+    let place = Place::Machine(home.clone());
+    let message = format!("{place} is not running (its directory is {})", home.dir().display());
+    Failure::new(Code::Unreachable, message).hint(match home.is_shared() {
+        true => {
+            "the administrator of this machine starts it: systemctl start lockkeeper, or lockkeeper serve --machine"
+        }
+        false => "lockkeeper run starts it; commands that hold a lock or wait start it again within a second",
+    })
 }
 
 /// Starts the server again for a session that has lost it.
@@ -65,8 +75,9 @@ async fn join(home: &Home, builder: &Builder, hosting: Hosting) -> Result<Lockke
     match builder.clone().embedded_with(home.clone(), hosting).await {
         Err(Error::Unreachable { waited, detail, .. }) => {
             let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
+            let place = Place::Machine(home.clone());
             let failure = |who: &str| {
-                let message = format!("this user's own server{who} opened no session within {waited}: {detail}");
+                let message = format!("{place}{who} opened no session within {waited}: {detail}");
                 Failure::new(Code::Unreachable, message)
             };
             Err(match home.find()? {

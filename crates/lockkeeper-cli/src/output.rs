@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::advice::{PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
+use crate::settings::Place;
 use crate::streams::STDERR;
 
 /// Prints for people or for machines.
@@ -68,6 +69,14 @@ impl Printer {
     /// Whether it prints for machines.
     pub(crate) const fn is_json(self) -> bool {
         self.json
+    }
+
+    /// Says on stderr where an answer comes from, if that is not what `--servers` says: other users of this machine, and other
+    /// machines, may have other locks of the same names.
+    pub(crate) fn scope(self, place: &Place) {
+        if let (false, Place::Machine(_)) = (self.json, place) {
+            self.say(&format!("on {place}"));
+        }
     }
 
     /// Says something on stderr.
@@ -160,6 +169,41 @@ fn json(value: &impl Serialize) -> String {
         }
     }
     safe
+}
+
+/// Where an answer comes from, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct ScopeView {
+    kind: &'static str,
+    name: String,
+    servers: Option<String>,
+    directory: Option<String>,
+}
+
+impl ScopeView {
+    fn of(place: &Place) -> Self {
+        let (kind, servers, directory) = match place {
+            Place::Ensemble(servers) => ("servers", Some(servers.clone()), None),
+            Place::Machine(home) => {
+                let kind = if home.is_shared() { "machine" } else { "own" };
+                (kind, None, Some(home.dir().display().to_string()))
+            }
+        };
+        ScopeView { kind, name: place.to_string(), servers, directory }
+    }
+}
+
+/// An answer, and where it comes from.
+#[derive(Serialize)]
+struct Scoped<'a, T> {
+    #[serde(flatten)]
+    answer: &'a T,
+    scope: ScopeView,
+}
+
+/// Prints an answer about locks as one JSON document on stdout, with where it comes from.
+pub(crate) fn answer(place: &Place, answer: &impl Serialize) -> Result<(), Failure> {
+    document(&Scoped { answer, scope: ScopeView::of(place) })
 }
 
 /// Prints one JSON document on stdout.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::embedded::Home;
 use lockkeeper::settings::{Key, SettingsError, Sources, known_variables};
-use lockkeeper::{Builder, LockPath};
+use lockkeeper::{Builder, LockPath, this_process};
 
 use crate::advice::Suggested;
 use crate::args::{self, ConnectArgs};
@@ -24,7 +24,7 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) enum Place {
     /// Those of an ensemble.
     Ensemble(String),
-    /// This user's on this machine.
+    /// Those of a server of this machine: this user's own, or the one that all users share.
     Machine(Home),
 }
 
@@ -32,7 +32,8 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Ensemble(servers) => f.write_str(servers),
-            Place::Machine(_) => f.write_str("this user's own server"),
+            Place::Machine(home) if home.is_shared() => f.write_str("this machine's server"),
+            Place::Machine(_) => write!(f, "{}'s own server", this_process().user),
         }
     }
 }
@@ -76,7 +77,7 @@ impl Settings {
         }
         let place = match &all.servers.value {
             Some(servers) => Ok(Place::Ensemble(servers.clone())),
-            None => state_dir(&all).map(|dir| Place::Machine(Home::new(dir))),
+            None => home(&all).map(Place::Machine),
         };
         Ok((all, place))
     }
@@ -86,6 +87,9 @@ impl Settings {
     /// # Errors
     /// No realm has one of them, or they are in several.
     pub(crate) fn at<'a>(mut self, paths: impl IntoIterator<Item = &'a str>) -> Result<Self, Failure> {
+        if matches!(&self.place, Place::Machine(home) if home.is_shared()) {
+            return Ok(self);
+        }
         let Some(realms) = self.all.routing()? else { return Ok(self) };
         let mut first: Option<(&str, String)> = None;
         for path in paths {
@@ -162,7 +166,17 @@ fn is_of_kubernetes(rest: &str) -> bool {
 /// Where the settings of a command line are to be read from.
 fn layers(args: ConnectArgs) -> Sources {
     let ConnectArgs {
-        servers, state_dir, session_timeout, config, properties, tls_ca, tls_cert, tls_key, strict, ..
+        servers,
+        state_dir,
+        machine,
+        session_timeout,
+        config,
+        properties,
+        tls_ca,
+        tls_cert,
+        tls_key,
+        strict,
+        ..
     } = args;
     let mut sources = Sources::usual();
     if let Some(config) = config {
@@ -176,6 +190,7 @@ fn layers(args: ConnectArgs) -> Sources {
     }
     for (key, flag, path) in [
         (Key::StateDir, "--state-dir", state_dir),
+        (Key::Machine, "--machine", machine),
         (Key::TlsCa, "--tls-ca", tls_ca),
         (Key::TlsCert, "--tls-cert", tls_cert),
         (Key::TlsKey, "--tls-key", tls_key),
@@ -208,16 +223,23 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The directory of this user's server.
-pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<PathBuf, Failure> {
-    let Some(dir) = &settings.state_dir.value else {
-        return Home::of_this_user().map(|home| home.dir().to_owned()).map_err(|error| {
-            Failure::new(Code::CannotServe, format!("there is no place for this user's own server: {error}"))
-                .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")
-        });
-    };
+/// The home of the server of this machine.
+fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
+    let home = settings.home().map_err(|error| {
+        Failure::new(Code::CannotServe, format!("there is no place for this user's own server: {error}"))
+            .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")
+    })?;
     // The server works elsewhere, and two spellings of one directory should be told apart as little as possible.
-    std::path::absolute(dir).map_err(|error| Failure::system("cannot tell the current directory", error))
+    let dir = std::path::absolute(home.dir());
+    let dir = dir.map_err(|error| Failure::system("cannot tell the current directory", error))?;
+    Ok(if home.is_shared() { Home::shared(dir) } else { Home::new(dir) })
+}
+
+/// The directory of this user's own state.
+pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<PathBuf, Failure> {
+    let mut own = settings.clone();
+    own.machine.value = None;
+    Ok(home(&own)?.dir().to_owned())
 }
 
 /// The path that a lock's name stands for, to look at what is there.

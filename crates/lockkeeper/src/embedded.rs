@@ -7,6 +7,8 @@
 //! The address outlives the server. Sessions are on disk and have their full timeout after a restart, so a server that ends while
 //! sessions are open is started again by one of its clients, at the same address where that is free, and the sessions go on.
 
+mod trust;
+
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -26,6 +28,11 @@ use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{Network, Opened};
 use crate::zookeeper::{Locate, Located, ZooKeeper};
+
+use self::trust::Listener;
+
+/// The directory of the server that all users of a machine share.
+pub const MACHINE_DIR: &str = "/var/lib/lockkeeper";
 
 /// The tick of an embedded server. Shorter than ZooKeeper's 2 s, for there is no network between: sessions expire sooner after
 /// the crash of their process.
@@ -47,6 +54,7 @@ const FREED: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     dir: PathBuf,
+    shared: bool,
 }
 
 /// Where a running embedded server is found.
@@ -108,7 +116,20 @@ pub struct Turn {
 impl Home {
     /// The home in this directory, which is made when a server is first hosted there.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Home { dir: dir.into() }
+        Home { dir: dir.into(), shared: false }
+    }
+
+    /// The home of a server that several users of this machine share: those who may enter the directory.
+    ///
+    /// Only the owner of the directory may write there, and [`Home::find`] fails if that is not so. A client of a shared home uses
+    /// [`Hosting::Never`]: the server is started by its owner, with `lockkeeper serve --machine`.
+    pub fn shared(dir: impl Into<PathBuf>) -> Self {
+        Home { dir: dir.into(), shared: true }
+    }
+
+    /// Whether several users share it.
+    pub fn is_shared(&self) -> bool {
+        self.shared
     }
 
     /// The home of this user's own server, which the command `lockkeeper` uses where no servers are set: the directory that
@@ -148,7 +169,11 @@ impl Home {
         let Ok(mut endpoint) = serde_json::from_slice::<Endpoint>(&text) else {
             return Ok(None);
         };
-        if !self.is_hosted()? {
+        if self.shared {
+            let file = self.dir.clone();
+            trust::check_shared(&self.dir).map_err(|source| Error::File { what: "refuse to use", file, source })?;
+        }
+        if !self.is_hosted()? || !self.is_owners(endpoint.address)? {
             return Ok(None);
         }
         endpoint.secret = self.secret()?;
@@ -162,8 +187,25 @@ impl Home {
             // Shared, and let go at once: several may ask at the same time, a host that starts meanwhile tries again.
             Ok(lock) => Ok(lock.try_lock_shared().is_err()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            // The store is its owner's alone. Who listens at the address tells too.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && self.shared => Ok(true),
             Err(source) => Err(Error::File { what: "cannot open", file, source }),
         }
+    }
+
+    /// Whether the process that listens there may be this home's server: it is the owner's, this user's or root's. Else the server's
+    /// place was taken, and whoever took it must not hear the secret.
+    fn is_owners(&self, address: SocketAddr) -> Result<bool, Error> {
+        let owner = match std::fs::metadata(&self.dir) {
+            Ok(dir) => std::os::unix::fs::MetadataExt::uid(&dir),
+            Err(source) => return Err(Error::File { what: "cannot look at", file: self.dir.clone(), source }),
+        };
+        Ok(match trust::listener(address) {
+            Listener::Of(user) if self.shared => [0, owner].contains(&user),
+            Listener::Of(user) => [0, owner, rustix::process::geteuid().as_raw()].contains(&user),
+            Listener::Nobody => !self.shared,
+            Listener::Unknown => true,
+        })
     }
 
     /// Waits for the right to start the server here. Blocks this thread.
@@ -176,7 +218,6 @@ impl Home {
         let failed = |source| Error::File { what: "cannot lock", file: file.clone(), source };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let lock = options.open(&file).map_err(failed)?;
         lock.lock().map_err(failed)?;
@@ -191,11 +232,19 @@ impl Home {
     /// # Errors
     /// [`Error::Server`] with [`ServerError::InUse`] if another process hosts it already.
     pub async fn host(&self) -> Result<Hosted, Error> {
+        self.host_with(server_config()).await
+    }
+
+    /// The same with other settings than [`server_config`]'s. Address, store and secret are the home's.
+    ///
+    /// # Errors
+    /// As [`Home::host`].
+    pub async fn host_with(&self, config: Config) -> Result<Hosted, Error> {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let Some(former) = self.former_address() else { return self.host_at(anywhere).await };
+        let Some(former) = self.former_address() else { return self.host_at(anywhere, config).await };
         let started = Instant::now();
         loop {
-            match self.host_at(former).await {
+            match self.host_at(former, config.clone()).await {
                 Err(Error::Server(ServerError::AddressInUse { .. } | ServerError::Listen { .. })) => {}
                 other => return other,
             }
@@ -204,26 +253,27 @@ impl Home {
             }
             sleep(STARTING).await;
         }
-        let hosted = Hosted { moved_from: Some(former), ..self.host_at(anywhere).await? };
+        let hosted = Hosted { moved_from: Some(former), ..self.host_at(anywhere, config).await? };
         tracing::warn!(%former, now = %hosted.endpoint.address, "another program listens at the former address");
         Ok(hosted)
     }
 
     /// The same, listening there.
-    ///
-    /// # Errors
-    /// As [`Home::host`].
-    pub async fn host_at(&self, listen: SocketAddr) -> Result<Hosted, Error> {
+    async fn host_at(&self, listen: SocketAddr, config: Config) -> Result<Hosted, Error> {
         self.make_dir()?;
+        if self.shared {
+            let file = self.dir.clone();
+            trust::check_shared(&self.dir).map_err(|source| Error::File { what: "refuse to use", file, source })?;
+        }
         let secret = self.secret()?;
-        let config = server_config()
+        let config = config
             .with_directory(self.dir.join("data"))
             .with_listen(listen)
             .with_secret(Secret::new(secret.as_bytes()));
         let server = Server::start(config).await?;
         let endpoint = Endpoint { address: server.addr(), pid: std::process::id(), secret };
         let text = serde_json::to_vec(&endpoint).expect("an address and a number always serialise");
-        replace(&self.dir.join("endpoint"), &text)?;
+        replace(&self.dir.join("endpoint"), &text, self.file_mode())?;
         Ok(Hosted { server, endpoint, moved_from: None })
     }
 
@@ -233,12 +283,16 @@ impl Home {
         endpoint.address.ip().is_loopback().then_some(endpoint.address)
     }
 
-    /// Makes the directory, for this user only.
+    /// Who may read the files: this user, or all who may enter the directory.
+    fn file_mode(&self) -> u32 {
+        if self.shared { 0o644 } else { 0o600 }
+    }
+
+    /// Makes the directory, for this user only or for all to enter. One that is there stays as it is.
     fn make_dir(&self) -> Result<(), Error> {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, if self.shared { 0o755 } else { 0o700 });
         builder.create(&self.dir).map_err(|source| Error::File { what: "cannot make", file: self.dir.clone(), source })
     }
 
@@ -252,7 +306,9 @@ impl Home {
         loop {
             match File::open(&file) {
                 Ok(mut opened) => {
-                    private(&opened).map_err(failed("refuse to use"))?;
+                    if !self.shared {
+                        private(&opened).map_err(failed("refuse to use"))?;
+                    }
                     let mut secret = String::new();
                     opened.read_to_string(&mut secret).map_err(failed("cannot read"))?;
                     return Ok(secret);
@@ -268,7 +324,7 @@ impl Home {
             // Each with a file of its own, also among the threads of one process.
             static MADE: AtomicU32 = AtomicU32::new(0);
             let fresh = file.with_extension(format!("new-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed)));
-            write_private(&fresh, secret.as_bytes()).map_err(failed("cannot write"))?;
+            write_whole(&fresh, secret.as_bytes(), self.file_mode()).map_err(failed("cannot write"))?;
             let linked = std::fs::hard_link(&fresh, &file);
             _ = std::fs::remove_file(&fresh);
             match linked {
@@ -416,26 +472,24 @@ impl Network for Embedded {
     }
 }
 
-/// Writes a file that only this user can read, whole or not at all.
-fn replace(file: &Path, text: &[u8]) -> Result<(), Error> {
+/// Writes a file with this mode, whole or not at all.
+fn replace(file: &Path, text: &[u8], mode: u32) -> Result<(), Error> {
     let fresh = file.with_extension("new");
     let failed = |source| Error::File { what: "cannot write", file: file.to_owned(), source };
-    write_private(&fresh, text).map_err(failed)?;
+    write_whole(&fresh, text, mode).map_err(failed)?;
     std::fs::rename(&fresh, file).map_err(failed)
 }
 
-fn write_private(file: &Path, text: &[u8]) -> std::io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut opened = options.open(file)?;
+fn write_whole(file: &Path, text: &[u8], mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    let mut opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    // Whatever the umask is: a service's may keep others out.
+    opened.set_permissions(std::fs::Permissions::from_mode(mode))?;
     opened.write_all(text)?;
     opened.sync_all()
 }
 
 /// Refuses a secret that others can read.
-#[cfg(unix)]
 fn private(file: &File) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mode = file.metadata()?.permissions().mode();
@@ -444,9 +498,4 @@ fn private(file: &File) -> std::io::Result<()> {
     }
     let problem = format!("its mode {:o} lets others read it; run chmod 600 on it, or remove it", mode & 0o777);
     Err(std::io::Error::new(ErrorKind::PermissionDenied, problem))
-}
-
-#[cfg(not(unix))]
-fn private(_: &File) -> std::io::Result<()> {
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use lockkeeper_core::Owner;
 
 /// The user, machine, process and program that nodes of this process name as their owner.
-pub(crate) fn this_process() -> Owner {
+pub fn this_process() -> Owner {
     let program = std::env::args_os().next().map(|path| {
         let name = std::path::Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned());
         name.unwrap_or_else(|| path.to_string_lossy().into_owned())

@@ -124,6 +124,7 @@ pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
 pub use fenced::{FencedWrite, FencedWritten};
 pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use hold::{LostLock, OnLost};
+pub use identity::this_process;
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{
     Class, ClassError, Dialect, FencingToken, LockPath, Loss, OtherLine, Owner, PathError, Revocation, SessionId,

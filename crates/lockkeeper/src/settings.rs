@@ -106,6 +106,8 @@ pub struct Settings {
     pub tls: TlsSettings,
     /// Where this user's own server keeps its state, if that was said.
     pub state_dir: Setting<Option<PathBuf>>,
+    /// The directory of the server that all users of this machine share; `None` means this user's own server.
+    pub machine: Setting<Option<PathBuf>>,
     /// Whether unknown keys were to be mistakes.
     pub strict: Setting<bool>,
     /// Which paths are on which ensemble, from the table `[realms]`: none, unless a file has one.
@@ -269,6 +271,27 @@ impl Settings {
                 builder.reconnect(retries, delay).connect_timeout(patience)
             }
             None => builder,
+        }
+    }
+
+    /// The home of the server of this machine that is used where no servers are set: the one that all users share, if it is set,
+    /// or this user's own. A state directory that a variable or a flag sets comes before a shared server that a file sets, and so on.
+    ///
+    /// # Errors
+    /// As [`Home::of_this_user`](crate::embedded::Home::of_this_user).
+    #[cfg(feature = "embedded")]
+    pub fn home(&self) -> Result<crate::embedded::Home, Error> {
+        use crate::embedded::Home;
+        let (machine, state_dir) = (&self.machine, &self.state_dir);
+        let layer = |setting: &Setting<Option<PathBuf>>| match setting.origin {
+            Origin::Default | Origin::File { .. } => 0,
+            Origin::Variable(_) => 1,
+            Origin::Flag(_) => 2,
+        };
+        match (&machine.value, &state_dir.value) {
+            (Some(dir), _) if layer(machine) >= layer(state_dir) => Ok(Home::shared(dir)),
+            (_, Some(dir)) => Ok(Home::new(dir)),
+            _ => Home::of_this_user(),
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     let reason = args.reason;
     let broken = inquire(&settings, async move |admin| admin.evict(&path, &target, &reason).await).await?;
     if printer.is_json() {
-        output::document(&BrokenView::of(&broken))?;
+        output::answer(&settings.place, &BrokenView::of(&broken))?;
     } else {
         let what = if broken.held { "was taken from" } else { "has no place in line any more for" };
         printer.note(&format!("{} {what} {}", broken.path, broken.described));

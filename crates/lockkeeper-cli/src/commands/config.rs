@@ -84,9 +84,11 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
 /// What it means that a setting is not set.
 fn unset(key: Key, place: &Result<Place, Failure>) -> String {
     match (key, place) {
-        (Key::Servers, _) => "none: this user's server on this machine".to_owned(),
-        (Key::StateDir, Ok(Place::Machine(home))) => home.dir().display().to_string(),
-        (Key::StateDir, Ok(Place::Ensemble(_))) => "not used".to_owned(),
+        (Key::Servers, Ok(place @ Place::Machine(_))) => format!("none: {place}"),
+        (Key::Servers, _) => "none: this user's own server".to_owned(),
+        (Key::Machine, _) => "none".to_owned(),
+        (Key::StateDir, Ok(Place::Machine(home))) if !home.is_shared() => home.dir().display().to_string(),
+        (Key::StateDir, Ok(_)) => "not used".to_owned(),
         (Key::StateDir, Err(failure)) => format!("none: {failure}"),
         (Key::ConnectionRetry, _) => "for 10s; in line, as long as the session may live".to_owned(),
         (Key::ForegroundTimeout | Key::BackgroundTimeout, _) => "none: waits".to_owned(),

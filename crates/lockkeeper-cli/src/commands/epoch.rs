@@ -42,7 +42,7 @@ pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Fail
     };
     let above = floor(epoch);
     if printer.is_json() {
-        output::document(&Report { epoch: epoch.get(), above })?;
+        output::answer(&settings.place, &Report { epoch: epoch.get(), above })?;
     } else {
         output::data(&format!("token epoch {epoch}: tokens are above {above}\n"))?;
     }

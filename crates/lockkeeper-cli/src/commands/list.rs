@@ -26,13 +26,14 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
     let at = root.clone();
     let locks = inquire(&settings, async move |admin| admin.list(&at).await).await?;
     if printer.is_json() {
-        output::document(&Listing { locks: locks.iter().map(LockView::of).collect() })?;
+        output::answer(&settings.place, &Listing { locks: locks.iter().map(LockView::of).collect() })?;
         return Ok(0);
     }
     if locks.is_empty() {
-        printer.note(&format!("nobody holds a lock or waits for one at or below {root}"));
+        printer.note(&format!("nobody holds a lock or waits for one at or below {root} on {}", settings.place));
         return Ok(0);
     }
+    printer.scope(&settings.place);
     output::data(&locks.iter().fold(String::new(), |mut text, lock| {
         // Writing to a string never fails.
         _ = writeln!(text, "{}", line(lock));
@@ -51,10 +52,11 @@ async fn list_broken(settings: &Settings, root: String, printer: &Printer) -> Re
     let at = root.clone();
     let broken = inquire(settings, async move |admin| admin.broken(&at).await).await?;
     if printer.is_json() {
-        output::document(&BrokenListing { broken: broken.iter().map(BrokenView::of).collect() })?;
+        output::answer(&settings.place, &BrokenListing { broken: broken.iter().map(BrokenView::of).collect() })?;
     } else if broken.is_empty() {
-        printer.note(&format!("no lock at or below {root} was broken lately"));
+        printer.note(&format!("no lock at or below {root} was broken lately on {}", settings.place));
     } else {
+        printer.scope(&settings.place);
         output::data(&broken.iter().map(|broken| broken_line(broken) + "\n").collect::<String>())?;
     }
     Ok(0)

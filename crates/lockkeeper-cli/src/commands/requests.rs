@@ -33,9 +33,12 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     if args.decided {
         let decided = inquire(&settings, async move |admin| admin.decisions(&at).await).await?;
         if printer.is_json() {
-            output::document(&DecidedListing { decisions: decided.iter().map(DecisionView::of).collect() })?;
+            output::answer(
+                &settings.place,
+                &DecidedListing { decisions: decided.iter().map(DecisionView::of).collect() },
+            )?;
         } else if decided.is_empty() {
-            printer.note(&format!("nothing was decided about locks at or below {root} lately"));
+            printer.note(&format!("nothing was decided about locks at or below {root} lately on {}", settings.place));
         } else {
             output::data(&decided.iter().map(|decided| decision_line(decided) + "\n").collect::<String>())?;
         }
@@ -43,10 +46,11 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     }
     let waiting = inquire(&settings, async move |admin| admin.requests(&at).await).await?;
     if printer.is_json() {
-        output::document(&Listing { requests: waiting.iter().map(WaitingView::of).collect() })?;
+        output::answer(&settings.place, &Listing { requests: waiting.iter().map(WaitingView::of).collect() })?;
     } else if waiting.is_empty() {
-        printer.note(&format!("nothing is to be decided about locks at or below {root}"));
+        printer.note(&format!("nothing is to be decided about locks at or below {root} on {}", settings.place));
     } else {
+        printer.scope(&settings.place);
         output::data(&waiting.iter().fold(String::new(), |mut text, request| {
             tell(&mut text, request, printer);
             text
@@ -81,7 +85,7 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
         }
     };
     if printer.is_json() {
-        output::document(&DecisionView::of(&decided))?;
+        output::answer(&settings.place, &DecisionView::of(&decided))?;
     } else {
         let TransferFacts { path, owner, requestor, .. } = &decided.facts;
         printer.note(&match approve {

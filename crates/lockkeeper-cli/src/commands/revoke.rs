@@ -50,7 +50,7 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
     if printer.is_json() {
         let answers = answers.iter().flatten().map(Some).chain(std::iter::repeat(None));
         let asked = asked.iter().zip(answers).map(|(asked, answer)| view(&path, asked, answer)).collect();
-        output::document(&Report { path: &path, asked })?;
+        output::answer(&settings.place, &Report { path: &path, asked })?;
     }
     Ok(status(answers.as_deref().unwrap_or_default()))
 }

@@ -319,6 +319,9 @@ impl Line {
         } else if let Some(message) = &self.message {
             failure.message = format!("{}; asked for: {message:?}", failure.message);
         }
+        if let (Code::NotAcquired, Place::Machine(_)) = (failure.code, &self.place) {
+            failure.message = format!("{} (on {})", failure.message, self.place);
+        }
         failure
     }
 
@@ -487,7 +490,7 @@ impl Line {
                     return connecting.await;
                 };
                 timeout(remaining, connecting).await.unwrap_or_else(|_| {
-                    Err(Failure::new(Code::Unreachable, "this user's server did not start in time"))
+                    Err(Failure::new(Code::Unreachable, format!("{} did not start in time", self.place)))
                 })
             }
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lockkeeper::embedded::server_config;
+use lockkeeper::embedded::{Home, server_config};
 use lockkeeper_server::{Accounts, Server, Storage, Tls};
 
 use crate::args::{ConnectArgs, ServeArgs};
@@ -16,6 +16,9 @@ use crate::streams;
 pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Failure> {
     let mut signals = Signals::default();
     signals.add(ENDING)?;
+    if let Some(dir) = &args.machine {
+        return serve_machine(&Home::shared(dir), &args, signals, printer).await;
+    }
     let storage = match (args.memory, args.data) {
         (true, _) => Storage::Memory,
         (false, Some(dir)) => Storage::Directory(dir),
@@ -60,6 +63,30 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         }
         _ = signals.next() => {
             server.shutdown().await?;
+            Ok(0)
+        }
+    }
+}
+
+/// Serves all users of this machine from a directory that they share.
+async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, printer: &Printer) -> Result<u8, Failure> {
+    let mut config = args.limits.apply(server_config().with_first_zxid(args.first_zxid));
+    config.admin = args.admin;
+    let hosted = home.host_with(config).await?;
+    let address = hosted.endpoint().address;
+    streams::STDOUT.push(format!("{address}\n"));
+    if let Some(former) = hosted.moved_from() {
+        printer.note(&format!("another program listens at {former}, where this server was before"));
+    }
+    let dir = home.dir().display();
+    printer.note(&format!("serving all users who may enter {dir}, on {address}: lockkeeper run --machine"));
+    tokio::select! {
+        error = hosted.server().stopped() => {
+            let message = format!("the server has stopped: {error}");
+            Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
+        }
+        _ = signals.next() => {
+            hosted.shutdown().await?;
             Ok(0)
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper::{Admin, Builder, ContenderInfo, Error, LockInfo, Lockkeeper};
 
 use crate::args::ShowArgs;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, LockView, Printer, ahead, moment, part, permits, plain, standing, term, wanted};
 use crate::settings::{Place, Settings, lock_path};
@@ -19,8 +19,9 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(at.as_str()).await).await?;
     if printer.is_json() {
-        output::document(&LockView::of(&lock))?;
+        output::answer(&settings.place, &LockView::of(&lock))?;
     } else {
+        printer.scope(&settings.place);
         output::data(&text(&lock))?;
     }
     Ok(0)
@@ -39,7 +40,13 @@ pub(crate) async fn inquire<T>(
     let keeper = connect_running(settings, &settings.builder()).await?;
     let answer = question(keeper.admin()).await;
     keeper.close().await;
-    Ok(answer?)
+    answer.map_err(|error| {
+        let mut failure = Failure::from(error);
+        if let (Code::NoSuchLock, Place::Machine(_)) = (failure.code, &settings.place) {
+            failure.message = format!("{} on {}", failure.message, settings.place);
+        }
+        failure
+    })
 }
 
 /// What session timeout the server agrees to.

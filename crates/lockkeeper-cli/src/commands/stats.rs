@@ -35,8 +35,9 @@ pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Fail
     let counted = inquire(&settings, async move |admin| admin.statistics(&at).await).await?;
     let counted = counted.ok_or_else(nothing)?;
     if printer.is_json() {
-        output::document(&StatsView::of(&path, &counted))?;
+        output::answer(&settings.place, &StatsView::of(&path, &counted))?;
     } else {
+        printer.scope(&settings.place);
         output::data(&text(&path, &counted))?;
     }
     Ok(0)

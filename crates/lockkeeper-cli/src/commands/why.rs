@@ -36,8 +36,9 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
     broken.retain(|broken| broken.path == lock.path);
     if printer.is_json() {
         let broken = broken.iter().map(BrokenView::of).collect();
-        output::document(&Why { lock: LockView::of(&lock), broken })?;
+        output::answer(&settings.place, &Why { lock: LockView::of(&lock), broken })?;
     } else {
+        printer.scope(&settings.place);
         output::data(&text(&lock, &broken, &args.name, SystemTime::now(), printer))?;
     }
     Ok(0)

@@ -76,7 +76,8 @@ fn break_refuses_what_was_not_meant() {
     assert_eq!(code, Some(69), "{line}");
     assert!(home.output(&["run", "b", "--", "true"]).status.success());
     let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
-    assert_eq!((code, line.as_str()), (Some(1), "there is no lock at /locks/a"));
+    assert_eq!(code, Some(1));
+    assert!(line.starts_with("there is no lock at /locks/a on "), "{line}");
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let cases: [(&[&str], i32, &str); 6] = [
@@ -96,7 +97,8 @@ fn break_refuses_what_was_not_meant() {
     holder.close_stdin();
     assert!(holder.wait().success());
     let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
-    assert_eq!((code, line.as_str()), (Some(1), "nobody holds /locks/a"));
+    assert_eq!(code, Some(1));
+    assert!(line.starts_with("nobody holds /locks/a"), "{line}");
     assert!(home.output(&["list", "--broken"]).stdout.is_empty());
 }
 
@@ -140,5 +142,6 @@ fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
     let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();
     assert_eq!(text, "/locks/nightly is free: nobody holds it, nobody waits\n");
     let (code, line) = failure(&home.output(&["why", "other"]));
-    assert_eq!((code, line.as_str()), (Some(1), "there is no lock at /locks/other"));
+    assert_eq!(code, Some(1));
+    assert!(line.starts_with("there is no lock at /locks/other on "), "{line}");
 }

@@ -37,7 +37,7 @@ fn config_prints_every_value_and_who_says_so() {
     assert_eq!(brief("foreground.timeout"), (Some("2s"), "default", None, None));
     let output = home.output(&["config"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("none: this user's server on this machine  (default)"), "{text}");
+    assert!(text.contains("'s own server  (default)"), "{text}");
     assert!(text.contains("LOCKKEEPER_STATE_DIR"), "{text}");
     assert!(!home.state().exists(), "looking starts nothing");
 }

@@ -294,6 +294,13 @@ pub(crate) fn without_time(line: &str) -> &str {
     }
 }
 
+/// What a command says on standard error, but for the line that says whose server it asked.
+pub(crate) fn without_scope(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let others = text.lines().filter(|line| !without_time(line).starts_with("lockkeeper: on "));
+    others.map(|line| format!("{line}\n")).collect()
+}
+
 pub(crate) fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }

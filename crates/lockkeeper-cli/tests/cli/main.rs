@@ -24,6 +24,7 @@ mod place;
 mod realms;
 mod revoking;
 mod running;
+mod scope;
 mod secured;
 mod serving;
 mod several;

@@ -189,9 +189,13 @@ fn where_nobody_holds_there_is_nobody_to_ask() {
     assert_eq!(failure(&home.output(&["revoke", "a"])).0, Some(69));
     assert!(home.server().is_none());
     assert!(home.output(&["run", "b", "--", "true"]).status.success());
-    assert_eq!(failure(&home.output(&["revoke", "a"])), (Some(1), "there is no lock at /locks/a".to_owned()));
+    let (code, line) = failure(&home.output(&["revoke", "a"]));
+    assert_eq!(code, Some(1));
+    assert!(line.starts_with("there is no lock at /locks/a on "), "{line}");
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
-    assert_eq!(failure(&home.output(&["revoke", "a"])), (Some(1), "nobody holds /locks/a".to_owned()));
+    let (code, line) = failure(&home.output(&["revoke", "a"]));
+    assert_eq!(code, Some(1));
+    assert!(line.starts_with("nobody holds /locks/a on "), "{line}");
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     assert_eq!(failure(&home.output(&["revoke", "a", "--node", "other"])).0, Some(1));

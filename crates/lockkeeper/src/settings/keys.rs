@@ -34,13 +34,15 @@ pub enum Key {
     TlsKey,
     /// Where this user's own server keeps its state.
     StateDir,
+    /// The directory of the server that all users of this machine share.
+    Machine,
     /// Whether unknown keys are mistakes.
     Strict,
 }
 
 impl Key {
     /// All of them, in the order in which they are told.
-    pub const ALL: [Key; 16] = [
+    pub const ALL: [Key; 17] = [
         Key::Servers,
         Key::SessionTimeout,
         Key::ConnectionRetry,
@@ -56,6 +58,7 @@ impl Key {
         Key::TlsCert,
         Key::TlsKey,
         Key::StateDir,
+        Key::Machine,
         Key::Strict,
     ];
 
@@ -77,6 +80,7 @@ impl Key {
             Key::TlsCert => "tls.cert",
             Key::TlsKey => "tls.key",
             Key::StateDir => "state_dir",
+            Key::Machine => "machine",
             Key::Strict => "strict",
         }
     }
@@ -95,7 +99,7 @@ impl Key {
             Key::Retries => Some("elastic.request.retry.count"),
             Key::RetryDelay | Key::DeadLetter => None,
             Key::TlsCa | Key::TlsCert | Key::TlsKey => None,
-            Key::StateDir | Key::Strict => None,
+            Key::StateDir | Key::Machine | Key::Strict => None,
         }
     }
 

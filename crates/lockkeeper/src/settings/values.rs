@@ -73,6 +73,7 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
             key: take(l, Key::TlsKey, None, |given| absolute(given).map(Some)),
         },
         state_dir: take(l, Key::StateDir, None, |given| absolute(given).map(Some)),
+        machine: take(l, Key::Machine, None, |given| absolute(given).map(Some)),
         strict: take(l, Key::Strict, false, flag),
         realms: std::mem::take(&mut l.realms),
         transfers: std::mem::take(&mut l.transfers),
@@ -244,6 +245,7 @@ impl Settings {
                 Key::TlsCert => entry(key, &self.tls.cert, path),
                 Key::TlsKey => entry(key, &self.tls.key, path),
                 Key::StateDir => entry(key, &self.state_dir, path),
+                Key::Machine => entry(key, &self.machine, path),
                 Key::Strict => entry(key, &self.strict, |strict| Some(strict.to_string())),
             })
             .collect()

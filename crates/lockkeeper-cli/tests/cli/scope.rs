@@ -1,0 +1,175 @@
+//! Whose locks an answer is about, and the server that all users of a machine share.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Home, Running, Served, failure, until};
+
+/// The name that answers give to the own server of the user who runs the tests.
+fn own_server() -> String {
+    let user = Command::new("id").arg("-un").output().unwrap().stdout;
+    format!("{}'s own server", String::from_utf8(user).unwrap().trim())
+}
+
+#[test]
+fn every_answer_names_this_users_own_server() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let own = own_server();
+    for question in [&["list"][..], &["show", "a"], &["why", "a"], &["list", "/none"], &["list", "--broken"]] {
+        let output = home.output(question);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && told.contains(&format!("on {own}")), "{question:?}: {told}");
+        let output = home.output(&[question, &["--json"]].concat());
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&answer["scope"]["kind"], &answer["scope"]["name"]), (&"own".into(), &own.clone().into()));
+        assert_eq!(answer["scope"]["directory"], home.state().to_str().unwrap());
+    }
+    for refused in [&["show", "b"][..], &["run", "a", "--try", "--", "true"], &["revoke", "b"]] {
+        let (_, line) = failure(&home.output(refused));
+        assert!(line.contains(&format!("on {own}")), "{refused:?}: {line}");
+    }
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// Who names servers knows whose locks they are.
+#[test]
+fn answers_of_named_servers_name_them_for_programs_alone() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let output = home.output(&["show", "a"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let scope = &home.show("a")["scope"];
+    assert_eq!((&scope["kind"], &scope["servers"]), (&"servers".into(), &served.address.as_str().into()));
+}
+
+/// The server of a machine, and its directory.
+struct Shared {
+    home: Home,
+    dir: PathBuf,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let home = Home::new();
+        let dir = home.file("shared");
+        Shared { home, dir }
+    }
+
+    fn option(&self) -> String {
+        format!("--machine={}", self.dir.display())
+    }
+
+    /// Returns when it serves.
+    fn serve(&self) -> (Running, String) {
+        let mut server = Running::start(&mut self.home.command(&["serve", &self.option()]));
+        let address = server.line();
+        assert!(address.starts_with("127.0.0.1:"), "{address}");
+        (server, address)
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+/// Two users, as far as one test can be two: each has a state directory of its own.
+#[test]
+fn users_of_one_machines_server_exclude_each_other_and_never_start_it() {
+    let shared = Shared::new();
+    let machine = shared.option();
+    let (one, other) = (Home::new(), Home::new());
+    let (code, line) = failure(&one.output(&["run", "a", &machine, "--", "touch", "ran"]));
+    assert_eq!(code, Some(69), "{line}");
+    assert!(line.contains("this machine's server is not running"), "{line}");
+    assert!(!shared.dir.exists() && !one.file("ran").exists());
+
+    let (server, address) = shared.serve();
+    assert_eq!((mode(&shared.dir), mode(&shared.dir.join("data"))), (0o755, 0o700));
+    assert_eq!((mode(&shared.dir.join("endpoint")), mode(&shared.dir.join("secret"))), (0o644, 0o644));
+    let mut holder = one.spawn("a", &[&machine], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let (code, line) = failure(&other.output(&["run", "a", "--try", &machine, "--", "true"]));
+    assert_eq!(code, Some(75), "{line}");
+    assert!(line.contains("on this machine's server"), "{line}");
+    assert!(!one.state().exists() && !other.state().exists(), "a server of its own was started");
+    let shown: Value = serde_json::from_slice(&other.output(&["show", "a", "--json", &machine]).stdout).unwrap();
+    assert_eq!((&shown["scope"]["kind"], &shown["holders"][0]["mode"]), (&"machine".into(), &"exclusive".into()));
+
+    // A service manager starts it again; the hold goes on, at the same address.
+    server.signal(Signal::KILL);
+    drop(server);
+    let (_server, again) = shared.serve();
+    assert_eq!(again, address);
+    until("it answers", || other.output(&["list", &machine]).status.success());
+    holder.close_stdin();
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(other.output(&["run", "a", "--try", &machine, "--", "true"]).status.success());
+}
+
+#[test]
+fn the_machines_server_can_be_a_setting_and_a_state_directory_comes_before_it() {
+    let shared = Shared::new();
+    let (_server, _) = shared.serve();
+    let home = Home::new();
+    let config = home.file("config.toml");
+    std::fs::write(&config, format!("machine = {:?}\n", shared.dir)).unwrap();
+    let scope = |with_state: bool| {
+        let mut command = home.command(&["list", "--json", "--config", config.to_str().unwrap()]);
+        if !with_state {
+            command.env_remove("LOCKKEEPER_STATE_DIR");
+        }
+        command.output().unwrap()
+    };
+    let answer: Value = serde_json::from_slice(&scope(false).stdout).unwrap();
+    assert_eq!(answer["scope"]["directory"], shared.dir.to_str().unwrap());
+    assert_eq!(scope(true).status.code(), Some(69), "the own server does not run");
+    let hint = home.command(&["run", "a", "--try", &shared.option(), "--", "true"]).output().unwrap();
+    assert!(hint.status.success(), "{hint:?}");
+}
+
+/// Else a user could put an address of its own there, and be everybody's server.
+#[test]
+fn a_shared_directory_that_others_may_write_is_refused() {
+    let shared = Shared::new();
+    let machine = shared.option();
+    let (server, _) = shared.serve();
+    std::fs::set_permissions(&shared.dir, PermissionsExt::from_mode(0o777)).unwrap();
+    let home = Home::new();
+    let (code, line) = failure(&home.output(&["run", "a", &machine, "--", "touch", "ran"]));
+    assert_eq!(code, Some(73), "{line}");
+    assert!(line.contains("can be written by others than its owner; run chmod go-w on it"), "{line}");
+    assert!(!home.file("ran").exists());
+    drop(server);
+    let (code, line) = failure(&shared.home.output(&["serve", &machine]));
+    assert_eq!(code, Some(73), "{line}");
+}
+
+/// What the unit file starts is what this test starts, but for the program and the directory.
+#[test]
+fn the_unit_file_starts_the_machines_server() {
+    let unit = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/lockkeeper.service"))
+        .unwrap();
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let shared = Shared::new();
+    let words: Vec<_> = start.split(' ').skip(1).collect();
+    let dir = words.last().unwrap().strip_prefix("--machine=").unwrap();
+    assert_eq!(dir, lockkeeper::embedded::MACHINE_DIR);
+    assert!(unit.contains(&format!("StateDirectory={}\n", dir.strip_prefix("/var/lib/").unwrap())));
+    let words: Vec<_> = words.iter().map(|word| word.replace(dir, shared.dir.to_str().unwrap())).collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let mut server = Running::start(&mut shared.home.command(&words));
+    assert!(server.line().starts_with("127.0.0.1:"));
+    assert!(Home::new().output(&["run", "a", &shared.option(), "--", "true"]).status.success());
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+}
