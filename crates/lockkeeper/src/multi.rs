@@ -118,8 +118,14 @@ impl MultiAcquire {
                 (None, Some(Duration::ZERO)) => part.timeout(Duration::ZERO),
                 (None, _) => part,
             };
-            // An error drops what was taken, the last first.
-            taken.holdings.push(part.await?);
+            // An error drops what was taken, the last first. A lock that is lost while the next one is waited for ends the call:
+            // nobody begins work with it.
+            let holding = tokio::select! {
+                biased;
+                _ = taken.lost() => return Err(taken.lost_in_between()),
+                holding = part.into_future() => holding?,
+            };
+            taken.holdings.push(holding);
         }
         Ok(taken)
     }
@@ -151,6 +157,20 @@ impl From<HelixGuard> for MultiGuard {
 impl MultiGuard {
     fn of(holdings: Vec<Holding>) -> Self {
         MultiGuard { holdings }
+    }
+
+    /// The error of a call whose first locks were lost while it waited for the others.
+    fn lost_in_between(&self) -> Error {
+        let lost = self.holdings.iter().find_map(|holding| Some((holding, holding.loss()?)));
+        let (holding, loss) = lost.expect("one of them was lost");
+        let path = holding.path().to_owned();
+        match loss {
+            Loss::Removed => {
+                let node = holding.node();
+                Error::Evicted { node: node.rsplit('/').next().unwrap_or_default().to_owned(), path }
+            }
+            loss => Error::SessionLost { path, loss },
+        }
     }
 
     /// The holds, by path.

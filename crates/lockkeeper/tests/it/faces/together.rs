@@ -1,5 +1,6 @@
 //! Several locks at once.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Error, HoldState, Loss};
@@ -13,6 +14,7 @@ on_every_server!(
     kinds_are_mixed_in_one_call,
     one_lock_asked_for_twice_is_refused_at_once,
     the_loss_of_one_is_the_loss_of_all,
+    a_call_ends_when_a_lock_that_it_took_is_lost_before_the_next_is_granted,
 );
 
 /// D-05: lock_all([A, B]) against lock_all([B, A]).
@@ -114,4 +116,21 @@ async fn the_loss_of_one_is_the_loss_of_all(world: &World) {
     assert_eq!(guard.state(), HoldState::Lost(Loss::Removed));
     assert_eq!(guard.run(std::future::pending::<()>()).await, Err(Loss::Removed));
     assert!(guard.release().await.is_err());
+}
+
+async fn a_call_ends_when_a_lock_that_it_took_is_lost_before_the_next_is_granted(world: &World) {
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let [a, b] = ["a", "b"].map(|name| world.path(name));
+    let held = other.mutex(&b).acquire().await.unwrap();
+    let both = keeper.multi_lock([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()]);
+    let call = tokio::spawn(both.into_future());
+    eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
+    let node = world.children(&a).await.remove(0);
+    world.remove(&format!("{a}/{node}")).await;
+    match tokio::time::timeout(STEADY, call).await.expect("it does not wait on for b").unwrap() {
+        Err(Error::Evicted { path, node: gone }) => assert_eq!((path, gone), (a, node)),
+        outcome => panic!("{outcome:?}"),
+    }
+    eventually("the call leaves the queue of b", async || world.children(&b).await.len() == 1).await;
+    held.release().await.unwrap();
 }
