@@ -174,7 +174,8 @@ impl Attempt {
     fn outranked_by(&self, other: &Attempt) -> Option<Duration> {
         match (self.job.kind, other.job.kind) {
             (Kind::Lease { priority: own, cleanup, .. }, Kind::Lease { priority, forceful, .. }) if priority > own => {
-                (forceful || cleanup.is_zero()).then_some(cleanup + HEARD)
+                let before = other.begun().zip(self.begun()).is_some_and(|(other, own)| other + HEARD < own);
+                ((forceful || cleanup.is_zero()) && !before).then_some(cleanup + HEARD)
             }
             _ => None,
         }
@@ -416,7 +417,12 @@ impl Storm {
 
     /// Whether the machine was too busy to call a late job a mistake of Lockkeeper.
     fn is_busy(&self, attempt: &Attempt) -> bool {
-        self.lateness(attempt.started, attempt.end()) >= attempt.job.session_timeout / 8
+        let patience = attempt.job.session_timeout / 8;
+        let patience = match attempt.job.wait {
+            Wait::Within(wait) | Wait::Retries(wait) => patience.min(wait / 4),
+            Wait::Forever | Wait::Try => patience,
+        };
+        self.lateness(attempt.started, attempt.end()) >= patience
     }
 
     fn outranked(&self, attempt: &Attempt) -> bool {
