@@ -111,8 +111,9 @@ pub(crate) fn cannot_run(program: &OsStr, alone: bool, error: &std::io::Error) -
             None => {
                 let failure = Failure::new(Code::NotFound, format!("{name}: command not found"));
                 if alone && name.trim().contains(char::is_whitespace) {
+                    let script = crate::advice::quoted(program);
                     return failure
-                        .hint(format!("leave out the quotes: -- {name}; or let a shell run it: -- sh -c '{name}'"));
+                        .hint(format!("leave out the quotes: -- {name}; or let a shell run it: -- sh -c {script}"));
                 }
                 failure
             }

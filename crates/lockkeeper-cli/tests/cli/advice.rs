@@ -378,3 +378,14 @@ fn nobody_is_advised_to_ask_a_holder_that_vanished() {
     waiter.close_stdin();
     assert!(waiter.wait().success());
 }
+
+/// A command line that was quoted as one word is advised with its quotes in order.
+#[test]
+fn a_quoted_command_line_is_advised_as_a_shell_reads_it() {
+    let home = Home::new();
+    let output = home.output(&["run", "a", "--", "echo \"it's\" $((1 + 1))"]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    let text = stderr(&output);
+    let script = text.lines().find_map(|line| line.split_once("let a shell run it: -- ")).unwrap().1;
+    assert_eq!(told(&format!("lockkeeper run a --state-dir '{}' -- {script}", home.state().display())), "it's 2\n");
+}
