@@ -76,7 +76,7 @@ impl spawns_core::Spawn for Spawner {
 
 /// How long a connection may be silent, where that is not the client crate's own choice.
 fn silence(session_timeout: Duration) -> Option<Duration> {
-    (session_timeout * 2 / 5 > SILENCE).then_some(SILENCE)
+    (session_timeout / 5 * 2 > SILENCE).then_some(SILENCE)
 }
 
 impl Dial {
