@@ -122,7 +122,7 @@ impl MultiAcquire {
             // nobody begins work with it.
             let holding = tokio::select! {
                 biased;
-                _ = taken.lost() => return Err(taken.lost_in_between()),
+                _ = taken.lost(), if !taken.holdings.is_empty() => return Err(taken.lost_in_between()),
                 holding = part.into_future() => holding?,
             };
             taken.holdings.push(holding);
