@@ -190,12 +190,17 @@ impl Job {
                 }
                 (holding, request) = asked(guard, &told), if loss.is_none() => {
                     let signal = terms.on_revoke.signal();
-                    printer.asked(holding.path(), &request, signal.map(|(_, name)| name));
+                    let again = told.iter().any(|(path, _)| *path == holding.path());
+                    printer.asked(holding.path(), &request, signal.map(|(_, name)| name), again);
                     match signal {
                         Some((signal, _)) => {
-                            told.push(holding.path());
+                            told.retain(|(path, _)| *path != holding.path());
+                            told.push((holding.path(), request));
                             streams::STDERR.flush(IN_ORDER);
-                            self.signal(signal);
+                            // One signal for each lock: the command ends in its own time.
+                            if !again {
+                                self.signal(signal);
+                            }
                             if let Some(cleanup) = terms.cleanup() {
                                 preempted = true;
                                 kill_at = Some(Instant::now() + cleanup);
@@ -404,15 +409,20 @@ fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
     };
 }
 
-/// The next request to let go of a lock that is not among those already told of. Dropping the future loses none.
-async fn asked<'a>(guard: &'a MultiGuard, told: &[&str]) -> (&'a Holding, Revocation) {
-    let untold = guard.holdings().iter().filter(|holding| !told.contains(&holding.path()));
-    let requests: Vec<_> =
-        untold.map(|holding| holding.revocation().map(move |request| (holding, request)).boxed()).collect();
-    match requests.is_empty() {
-        true => std::future::pending().await,
-        false => select_all(requests).await.0,
-    }
+/// The next request to let go of a lock, another than the last one told of for that lock. Dropping the future loses none.
+async fn asked<'a>(guard: &'a MultiGuard, told: &[(&str, Revocation)]) -> (&'a Holding, Revocation) {
+    let requests = guard.holdings().iter().map(|holding| {
+        let last = told.iter().find(|(path, _)| *path == holding.path()).map(|(_, request)| request);
+        async move {
+            let request = match last {
+                Some(last) => holding.revocation_after(last).await,
+                None => holding.revocation().await,
+            };
+            (holding, request)
+        }
+        .boxed()
+    });
+    select_all(requests).await.0
 }
 
 /// Asks the server, before the command moves again after a stop, whether the lock is still ours; `false` is a loss that the

@@ -124,6 +124,7 @@ impl From<Error> for Failure {
             | Error::InvalidServers { .. }
             | Error::InvalidTls { .. }
             | Error::Duplicate { .. }
+            | Error::TooLong { .. }
             | Error::NoCredential { .. } => Code::Usage,
             Error::PermitsMismatch { .. }
             | Error::OtherLine { .. }
@@ -134,7 +135,7 @@ impl From<Error> for Failure {
             | Error::SessionLost { loss: Loss::Unreachable, .. } => Code::Unreachable,
             Error::SessionLost { loss: Loss::AuthFailed, .. } => Code::Refused,
             Error::SessionLost { .. } => Code::SessionExpired,
-            Error::AuthFailed { .. } | Error::Refused { .. } => Code::Refused,
+            Error::AuthFailed { .. } | Error::Refused { .. } | Error::CannotAsk { .. } => Code::Refused,
             Error::Timeout { .. }
             | Error::Held { .. }
             | Error::TooManyWaiters { .. }
@@ -172,16 +173,15 @@ impl From<Error> for Failure {
                 None
             }
             Error::SeveralHold { .. } => Some("choose one with --node".to_owned()),
+            Error::CannotAsk { .. } => None,
             error => error.hint(),
         };
-        let failure = Failure {
-            code,
-            message: error.to_string(),
-            hint,
-            advice: Vec::new(),
-            cause: error.cause(),
-            behind: error.behind(),
-        };
+        let mut message = error.to_string();
+        if let Error::Timeout { holder: Some(holder), .. } | Error::Held { holder: Some(holder), .. } = &error {
+            // Since when by this machine's clock and zone, as show has it.
+            message = message.replace(&holder.to_string(), &crate::output::who(holder));
+        }
+        let failure = Failure { code, message, hint, advice: Vec::new(), cause: error.cause(), behind: error.behind() };
         match &error {
             Error::InvalidTls { .. } if cfg!(feature = "tls") => {
                 failure.advise("see which files are set, and where", Suggested::new(["config"]))
@@ -199,6 +199,7 @@ impl From<Error> for Failure {
             Error::Outranked { path, .. } | Error::Preempted { path, .. } | Error::CleanupUnfinished { path, .. } => {
                 failure.advise("see who is in the way", Suggested::new(["why", path]))
             }
+            Error::CannotAsk { path, .. } => failure.advise("see who holds it", Suggested::new(["why", path])),
             Error::SeveralHold { path, .. } => failure.advise("see their nodes", Suggested::new(["show", path])),
             Error::NotContending { path, .. } | Error::TooManyWaiters { path, .. } | Error::OtherLine { path, .. } => {
                 failure.advise("see who holds it and who waits", Suggested::new(["show", path]))

@@ -98,9 +98,14 @@ impl Printer {
     }
 
     /// Says who asks for a lock of the command's, and which signal it got.
-    pub(crate) fn asked(self, path: &str, request: &Revocation, signal: Option<&str>) {
+    pub(crate) fn asked(self, path: &str, request: &Revocation, signal: Option<&str>, again: bool) {
         let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-        let told = signal.map_or_else(|| "refused".to_owned(), |signal| format!("{signal} sent to the command"));
+        let told = match signal.filter(|_| !again) {
+            Some(signal) => format!("{signal} sent to the command"),
+            None if again => "the command was told before".to_owned(),
+            None => "refused".to_owned(),
+        };
+        let signal = signal.filter(|_| !again);
         let message = format!("{} asks for {path}{why}: {told}", asker(request));
         if self.json {
             self.event(&Event::Asked { message: &message, path, request: RequestView::of(request), signal });

@@ -29,7 +29,7 @@ pub use discipline::{Discipline, Verdict, Watch, decide, decide_as_reader};
 pub use hold::{Link, LinkClock, LinkState, Loss, Trust};
 pub use naming::{AttemptId, Dialect, Mode, NodeName, OtherLine, ParseIdError};
 pub use path::{LockPath, PathError};
-pub use payload::{Owner, PathRecord, Payload, Revocation, Testimony};
+pub use payload::{MAX_MESSAGE_BYTES, Owner, PathRecord, Payload, Revocation, Testimony};
 pub use protocol::{Ask, Command, End, Event, Failure, Grant, Inspection, Limit, Listing, Place, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;

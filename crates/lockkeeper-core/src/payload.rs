@@ -12,7 +12,7 @@ use crate::{AttemptId, Limit};
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
 
 /// Longest message accepted, in bytes: it travels with every look at the node.
-const MAX_MESSAGE_BYTES: usize = 4096;
+pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// Who stands behind a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{AttemptId, Class, Contender, Dialect, Discipline, LockPath, Mode, Payload};
+use lockkeeper_core::{AttemptId, Class, Contender, Dialect, Discipline, LockPath, MAX_MESSAGE_BYTES, Mode, Payload};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::driver::{Attempt, cancelled, drive};
 use crate::ensemble::Ensemble;
+use crate::error::check_length;
 use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
 use crate::hold::{Care, OnLost};
@@ -193,7 +194,7 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Says why, for those who ask who holds the lock. Cut at 4096 bytes.
+    /// Says why, for those who ask who holds the lock. One of more than 4096 bytes is [`Error::TooLong`].
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());
         self
@@ -297,6 +298,7 @@ impl Acquire<Holding> {
     fn check(&self, kind: &Kind) -> Result<(), Error> {
         self.keeper.check_process()?;
         kind.check()?;
+        check_length("message", kind.path.as_str(), self.message.as_deref(), MAX_MESSAGE_BYTES)?;
         if let Some(given) = self.care.delay {
             let named = kind.dialect.prefix_with(kind.mode, AttemptId::new(0), self.care.lock_delay());
             if self.care.lock_delay().is_none() || named.is_none() {

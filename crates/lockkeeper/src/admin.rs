@@ -155,10 +155,14 @@ impl ContenderInfo {
     }
 }
 
-/// `build@ci-7 (pid 4711): nightly index`
+/// `build@ci-7 (pid 4711) since 2026-11-20T10:42:03Z: nightly index`
 impl fmt::Display for ContenderInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.described)?;
+        // A lease's record does not say since when.
+        if !self.is_leased() {
+            write!(f, " since {}", humantime::format_rfc3339_seconds(self.since))?;
+        }
         match &self.message {
             Some(message) => write!(f, ": {message}"),
             None => Ok(()),
@@ -201,6 +205,26 @@ impl LockInfo {
     fn is_quiet(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
+}
+
+/// The locks of a part of the tree, and what could not be read of it. Made by [`Admin::survey`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Survey {
+    /// The locks that somebody holds or waits for, by path.
+    pub locks: Vec<LockInfo>,
+    /// The nodes that the server does not let this process read, by path. Locks at and below them are not among the others.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A node that the server does not let this process read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Unreadable {
+    /// The node.
+    pub path: String,
+    /// The server's words.
+    pub reason: String,
 }
 
 /// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`].
@@ -249,15 +273,26 @@ impl Admin {
     /// The locks at and below `root`, which may be `/`, that somebody holds or waits for, by path.
     ///
     /// Walks the tree behind one sync: one listing a node, and the reads of [`Admin::show`]; so one read more for each node that is no
-    /// queue. A root that does not exist has no locks.
+    /// queue. A root that does not exist has no locks. What is at and below a node that cannot be read is left out: [`Admin::survey`]
+    /// names such nodes.
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// A refusal by the server, or no server.
     pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
+        Ok(self.survey(root).await?.locks)
+    }
+
+    /// [`Admin::list`], with the nodes that the server does not let this process read.
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn survey(&self, root: &str) -> Result<Survey, Error> {
         let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
         let listed = self.on_session(move |ensemble| async move {
-            let (mut found, mut quiet) = (Vec::new(), Vec::new());
+            let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
             // What a session reads later is no older.
             let mut listings = vec![(root.clone(), synced(&*ensemble, &root, ensemble.list(&root)).await)];
             for _ in 0..MAX_DEPTH {
@@ -266,6 +301,8 @@ impl Admin {
                     match listed {
                         // Gone since its parent was listed, or a root nobody made yet.
                         Err(Fault::NoNode) => {}
+                        // One such node does not hide the others.
+                        Err(Fault::Refused(reason)) if path != root => unreadable.push(Unreadable { path, reason }),
                         Err(fault) => return Err(refused(&path, fault)),
                         Ok(Children { names, .. }) => {
                             let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
@@ -296,11 +333,12 @@ impl Admin {
                     .await;
             }
             found.sort_by(|a, b| a.path.cmp(&b.path));
-            Ok(found)
+            unreadable.sort_by(|a: &Unreadable, b| a.path.cmp(&b.path));
+            Ok((found, unreadable))
         });
-        let found = listed.await?;
+        let (found, unreadable) = listed.await?;
         let epoch = self.known_epoch().await?;
-        Ok(found.into_iter().map(|info| info.in_epoch(epoch)).collect())
+        Ok(Survey { locks: found.into_iter().map(|info| info.in_epoch(epoch)).collect(), unreadable })
     }
 
     /// Follows the lock at `path`: each call of [`Follow::next`] tells what it looks like after the next change.

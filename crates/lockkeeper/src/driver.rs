@@ -26,7 +26,7 @@ use self::caller::Caller;
 pub(crate) use self::operations::make_path;
 use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
-use crate::admin::ContenderInfo;
+use crate::admin::{Broken, ContenderInfo, journal};
 use crate::ensemble::{Ensemble, Fault, Fired, Watcher};
 use crate::epoch;
 use crate::hold::{Care, Request};
@@ -37,6 +37,9 @@ use crate::session::{Dependant, Session};
 /// The watch costs a read. It tells of an operator who deletes the node, and of whoever asks for the lock; a hold or wait this
 /// short is over before anyone could.
 const LINGER: Duration = Duration::from_millis(100);
+
+/// How long a waiter whose node was removed looks for who did it.
+const JOURNAL: Duration = Duration::from_secs(1);
 
 /// How an attempt is to be made.
 pub(crate) struct Attempt {
@@ -126,6 +129,8 @@ struct Driver {
     refusal: Option<String>,
     /// The node last known as the own one, for messages after it is gone.
     node: String,
+    /// Who removed the waiting node, where that is recorded.
+    broken: Option<Box<Broken>>,
     lingered: bool,
     /// The node first in line that was last read, or is being read, for the caller's error; and what it told.
     looked_for: Option<String>,
@@ -156,6 +161,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         refusing: false,
         refusal: None,
         node: String::new(),
+        broken: None,
         lingered: false,
         looked_for: None,
         looked_at: None,
@@ -221,6 +227,9 @@ impl Driver {
             // A try that has left already still owes its caller the holder's name.
             if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
                 let end = self.look_closer(end).await;
+                if end == End::Evicted && self.caller.is_waiting() {
+                    self.broken = self.who_broke_it().await;
+                }
                 if end == End::SessionOver {
                     self.learn_how_it_ended(&mut link).await;
                 }
@@ -420,7 +429,13 @@ impl Driver {
                     if self.refusing && self.revocation.as_ref().is_some_and(|refused| refused.id == asked.id) {
                         seen.asked = false;
                     } else {
+                        let unanswered = self.revocation.as_ref().filter(|before| before.refused.is_none());
+                        let replaced = unanswered.is_some_and(|before| before.id != asked.id);
                         (self.revocation, self.refusing) = (Some(asked), false);
+                        // The contender tells of the first only.
+                        if replaced {
+                            self.revoke();
+                        }
                     }
                 }
                 // The own node's first: if it and the blocker are both gone, it does not matter any more who was before.
@@ -554,6 +569,23 @@ impl Driver {
             biased;
             _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
             () = passed(self.attempt.deadline) => {}
+        }
+    }
+
+    /// Who removed the waiting node and why: the record is of the same transaction. One `sync`, one listing and the reads, within a
+    /// second and not past the deadline.
+    async fn who_broke_it(&self) -> Option<Box<Broken>> {
+        let path = &self.attempt.path;
+        let looked = async {
+            let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
+            let mut breaks = entries.into_iter().rev().filter_map(journal::Entry::into_break);
+            breaks.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
+        };
+        tokio::select! {
+            biased;
+            broken = looked => broken.map(Box::new),
+            () = passed(self.attempt.deadline) => None,
+            () = tokio::time::sleep(JOURNAL) => None,
         }
     }
 

@@ -176,15 +176,17 @@ pub enum Error {
         loss: Loss,
     },
     /// Somebody deleted the waiting node.
-    #[error("the waiting node {path}/{node} was deleted by someone else")]
+    #[error("{}", evicted(path, node, by.as_deref()))]
     Evicted {
         /// The lock.
         path: String,
         /// The node.
         node: String,
+        /// Who broke the wait and why, if it was broken with a reason.
+        by: Option<Box<crate::admin::Broken>>,
     },
     /// A server refused an operation on the lock's nodes.
-    #[error("the server refuses to let this process contend for {path}: {reason}")]
+    #[error("the server refuses an operation on {path}: {reason}")]
     Refused {
         /// The lock.
         path: String,
@@ -215,6 +217,26 @@ pub enum Error {
     NoReason {
         /// The lock.
         path: String,
+    },
+    /// A message or a reason is longer than what is stored. Nothing was sent.
+    #[error("the {what} for {path} has {bytes} bytes, and at most {max} are stored; shorten it")]
+    TooLong {
+        /// Which text it is: `message` or `reason`.
+        what: &'static str,
+        /// The lock.
+        path: String,
+        /// How long it is.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The node of a foreign client, which knows no request to release the lock. Nothing was changed.
+    #[error("{path} cannot be asked for: the client of its node {node} knows no such request")]
+    CannotAsk {
+        /// The lock.
+        path: String,
+        /// The node.
+        node: String,
     },
     /// There is nobody to take the lock from.
     #[error("nobody holds {path}")]
@@ -467,6 +489,9 @@ impl Error {
                     _ => "--lease",
                 }
             )),
+            Error::CannotAsk { .. } => Some(
+                "ask its owner in another way, or break the lock: Admin::evict, lockkeeper break --node".to_owned(),
+            ),
             Error::Forked => Some("connect after the fork, in the child".to_owned()),
             Error::InvalidLockDelay { .. } => Some(
                 "give one from 1ms to 1h, to a mutex, a reader, a writer or a semaphore in Curator's names".to_owned(),
@@ -486,6 +511,14 @@ impl Error {
             Error::Server(error) => Some(error.hint()),
             _ => None,
         }
+    }
+}
+
+/// Whether this text can be stored whole.
+pub(crate) fn check_length(what: &'static str, path: &str, text: Option<&str>, max: usize) -> Result<(), Error> {
+    match text.map(str::len).filter(|bytes| *bytes > max) {
+        Some(bytes) => Err(Error::TooLong { what, path: path.to_owned(), bytes, max }),
+        None => Ok(()),
     }
 }
 
@@ -613,6 +646,13 @@ pub enum WriteError {
         /// The limit.
         max: usize,
     },
+}
+
+fn evicted(path: &str, node: &str, by: Option<&crate::admin::Broken>) -> String {
+    match by {
+        Some(broken) => format!("the wait for {path} was broken by {}: {}", broken.by, broken.reason),
+        None => format!("the waiting node {path}/{node} was deleted by someone else"),
+    }
 }
 
 fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> String {

@@ -276,7 +276,7 @@ impl Holding {
     /// Waits until somebody asks for the lock, and says who and why. Told within a second where the lock is older than 100 ms.
     ///
     /// Asking takes nothing by force: the lock stays held until this guard is released, or [`Holding::refuse_revocation`]
-    /// says that it will not be. Two requests in a row are one. Dropping the future leaves nothing behind; a request is
+    /// says that it will not be. A request replaces the one before it; [`Holding::revocation_after`] tells. Dropping the future leaves nothing behind; a request is
     /// told to every call until it is answered.
     ///
     /// Never resolves if nobody asks; pending for ever once the lock is lost, so select it with [`Holding::lost`].
@@ -284,6 +284,14 @@ impl Holding {
         let mut asked = self.hold.asked.subscribe();
         let seen = asked.wait_for(Option::is_some).await.ok().and_then(|asked| asked.clone());
         seen.expect("the sender lives in this guard, and the value was seen")
+    }
+
+    /// Waits for a request to let go that is another than the one `seen`. As [`Holding::revocation`].
+    pub async fn revocation_after(&self, seen: &Revocation) -> Revocation {
+        let mut asked = self.hold.asked.subscribe();
+        let other = asked.wait_for(|asked| asked.as_ref().is_some_and(|asked| asked != seen)).await;
+        let other = other.ok().and_then(|asked| asked.clone());
+        other.expect("the sender lives in this guard, and the value was seen")
     }
 
     /// The request to let go, if there was one. No round trip.

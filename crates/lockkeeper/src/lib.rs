@@ -117,7 +117,7 @@ pub use acl::LockAcl;
 pub use acquire::Acquire;
 pub use admin::{
     Admin, Broken, ContenderInfo, Copied, CopyOptions, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo,
-    TransferFacts, TransferRequest,
+    Survey, TransferFacts, TransferRequest, Unreadable,
 };
 pub use distributed::DistributedLock;
 pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};

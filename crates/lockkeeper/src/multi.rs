@@ -49,7 +49,7 @@ impl MultiAcquire {
         self
     }
 
-    /// Says why, for those who ask who holds the locks. Cut at 4096 bytes.
+    /// Says why, for those who ask who holds the locks. One of more than 4096 bytes is [`Error::TooLong`].
     pub fn message(self, message: impl Into<String>) -> Self {
         let message = message.into();
         self.each(|part| part.message(message.clone()))
@@ -167,7 +167,7 @@ impl MultiGuard {
         match loss {
             Loss::Removed => {
                 let node = holding.node();
-                Error::Evicted { node: node.rsplit('/').next().unwrap_or_default().to_owned(), path }
+                Error::Evicted { node: node.rsplit('/').next().unwrap_or_default().to_owned(), path, by: None }
             }
             loss => Error::SessionLost { path, loss },
         }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Record, Refusal, Rules, Terms, Wish};
-use lockkeeper_core::{AttemptId, Dialect, LockPath, Revocation, Testimony, Zxid};
+use lockkeeper_core::{AttemptId, Dialect, LockPath, MAX_MESSAGE_BYTES, Revocation, Testimony, Zxid};
 use tokio::time::Instant;
 
 use crate::Error;
 use crate::admin::{Admin, ContenderInfo, refused};
 use crate::driver::passed;
 use crate::ensemble::{Ensemble, Fault, Node, synced};
+use crate::error::check_length;
 use crate::helix::node::{LockNode, Stepped};
 use crate::keeper::wall_clock_ms;
 
@@ -98,12 +99,12 @@ impl Asked {
 impl Admin {
     /// Asks all who hold the lock at `path` to let go, and says why: those it returns. Nobody holds it: none.
     ///
-    /// What [`Admin::show`] costs, and a read and a write for each holder. A holder that is asked twice hears one
-    /// request. Dropping the future may leave some of them asked.
+    /// What [`Admin::show`] costs, and a read and a write for each holder. A later request takes the place of one that
+    /// stands, and the holder hears of it. Dropping the future may leave some of them asked.
     ///
     /// # Errors
-    /// [`Error::NoSuchLock`] if the path has no node; [`Error::Refused`] where a node's makers know no such request, or an
-    /// ACL forbids the write.
+    /// [`Error::NoSuchLock`] if the path has no node; [`Error::CannotAsk`] where a foreign client knows no such request;
+    /// [`Error::Refused`] where an ACL forbids the write; [`Error::TooLong`] for a reason of more than 4096 bytes.
     pub async fn revoke(&self, path: &str, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
         let holders = self.show(path).await?.holders;
         let mut asked = Vec::with_capacity(holders.len());
@@ -128,6 +129,7 @@ impl Admin {
 
     async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, Error> {
         let path = LockPath::parse_node(path)?.to_string();
+        check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let request = Revocation::new(id, self.owner().clone(), reason, wall_clock_ms());
         if contender.is_leased() {
@@ -189,8 +191,7 @@ async fn put(
             _ => {
                 let dialect = Dialect::of(std::slice::from_ref(&name));
                 let Some(word) = dialect.revocation_word() else {
-                    let reason = format!("the maker of {name} knows no request to let go");
-                    return Err(Error::Refused { path, reason });
+                    return Err(Error::CannotAsk { path, node: name });
                 };
                 word.as_bytes().to_vec()
             }

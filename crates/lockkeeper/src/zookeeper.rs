@@ -274,9 +274,9 @@ impl Client {
         let carrier = self.carrier.clone();
         async move {
             let carried = carrier.client().await?;
-            match carried.count(operation(Arc::clone(&carried), path)).await {
+            match carried.count(operation(Arc::clone(&carried), path.clone())).await {
                 Ok(reply) => Ok(reply),
-                Err(error) => Err(told(&error).await),
+                Err(error) => Err(at_node(told(&error).await, &path)),
             }
         }
         .boxed()
@@ -332,7 +332,9 @@ impl Ensemble for Client {
                         zk::MultiWriteError::OperationFailed { index, source } => (Some(index), source),
                         zk::MultiWriteError::RequestFailed { source } => (None, source),
                     };
-                    Err(Undone { step, fault: told(&error).await })
+                    let fault = told(&error).await;
+                    let refused_at = step.and_then(|step| full.get(step));
+                    Err(Undone { step, fault: refused_at.map_or(fault.clone(), |path| at_node(fault, path)) })
                 }
             }
         }
@@ -538,6 +540,14 @@ async fn told(error: &zk::Error) -> Fault {
         tokio::time::sleep(TROUBLED).await;
     }
     fault
+}
+
+/// A refusal with the node that it is about, as the server knows it: often another than the lock's, and below a chroot.
+fn at_node(fault: Fault, path: &str) -> Fault {
+    match fault {
+        Fault::Refused(reason) => Fault::Refused(format!("{reason} (node {path})")),
+        other => other,
+    }
 }
 
 /// What an error of the client means for the protocol.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lockkeeper::LockInfo;
+use lockkeeper::{LockInfo, Unreadable};
 use serde::Serialize;
 
 use crate::args::ListArgs;
@@ -14,6 +14,7 @@ use crate::settings::{Settings, list_root};
 #[derive(Serialize)]
 struct Listing<'a> {
     locks: Vec<LockView<'a>>,
+    unreadable: &'a [Unreadable],
 }
 
 /// Lists locks; returns the exit status.
@@ -24,9 +25,14 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
         return list_broken(&settings, root, printer).await;
     }
     let at = root.clone();
-    let locks = inquire(&settings, async move |admin| admin.list(&at).await).await?;
+    let survey = inquire(&settings, async move |admin| admin.survey(&at).await).await?;
+    for Unreadable { path, reason, .. } in &survey.unreadable {
+        printer.note(&format!("cannot read {path}, so locks there are not listed: {reason}"));
+    }
+    let locks = survey.locks;
     if printer.is_json() {
-        output::answer(&settings.place, &Listing { locks: locks.iter().map(LockView::of).collect() })?;
+        let locks = locks.iter().map(LockView::of).collect();
+        output::answer(&settings.place, &Listing { locks, unreadable: &survey.unreadable })?;
         return Ok(0);
     }
     if locks.is_empty() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, Error, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
+use lockkeeper::{Builder, Error, FencingToken, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -34,6 +34,9 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 /// How long a command whose wait is over tries to leave the queue.
 const LEAVING_LATE: Duration = Duration::from_secs(1);
+
+/// How long a command whose lock was taken away looks for who did it.
+const JOURNAL: Duration = Duration::from_secs(1);
 
 /// How long a release may take to be confirmed, the end of the session included.
 const RELEASING: Duration = Duration::from_secs(5);
@@ -120,16 +123,24 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // Said when it happened. There is nothing to release; if a node is left, closing the session takes it along.
+        if ran.as_ref().is_ok_and(|outcome| outcome.loss == Some(Loss::Removed)) {
+            tell_who_broke(keeper, &holds(&guard), printer).await;
+        }
         drop(guard);
         line.leave(LEAVING).await;
         return Ok(if preempted { Code::Preempted } else { Code::Lost } as u8);
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
+    let held = holds(&guard);
     let released = match line.heir().filter(|_| succeeded) {
         Some(heir) => heir.hand_over(guard, printer).await,
         None => release(guard, &line.locks()).await,
     };
+    if let Err(Loss::Removed) = released {
+        printer.note(&format!("there was no node of {} to unlock any more: somebody removed it", line.locks()));
+        tell_who_broke(keeper, &held, printer).await;
+    }
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {
@@ -142,10 +153,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
             Ok(outcome.status)
         }
         Err(Loss::Preempted) => Ok(Code::Preempted as u8),
-        Err(Loss::Removed) => {
-            printer.note(&format!("there was no node of {} to unlock any more: somebody removed it", line.locks()));
-            Ok(Code::NoNode as u8)
-        }
+        Err(Loss::Removed) => Ok(Code::NoNode as u8),
         Err(loss) => {
             printer.note(&format!("{} was lost before the command ended: {loss}", line.locks()));
             Ok(Code::Lost as u8)
@@ -183,6 +191,28 @@ async fn hold(
     let job = Job::start(command, guard, terms.grace)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await
+}
+
+/// A hold, as the record of a break names it: the lock, the node, the token.
+type HeldNode = (String, String, Option<FencingToken>);
+
+fn holds(guard: &MultiGuard) -> Vec<HeldNode> {
+    let holds = guard.holdings().iter();
+    holds.map(|hold| (hold.path().to_owned(), hold.node(), hold.fencing_token())).collect()
+}
+
+/// Says who broke one of these locks and why, where that is recorded. Dropping the future leaves nothing behind.
+async fn tell_who_broke(keeper: &Lockkeeper, held: &[HeldNode], printer: &Printer) {
+    let told = async {
+        for (path, node, token) in held {
+            let Ok(broken) = keeper.admin().broken(path).await else { continue };
+            if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(node, *token)) {
+                printer.note(&format!("{path} was broken by {}: {}", broken.by, broken.reason));
+            }
+        }
+    };
+    // Without an answer nobody is told.
+    _ = timeout(JOURNAL, told).await;
 }
 
 /// How long to try to leave the queue after this failure, which has come at the deadline where there is one.

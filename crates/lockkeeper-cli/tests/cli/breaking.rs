@@ -19,6 +19,8 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
     let (code, text) = holder.end();
     assert_eq!(code, Some(76), "{text}");
     assert!(text.contains("the node was deleted by someone else"), "{text}");
+    let told = text.lines().find(|line| line.contains("/locks/nightly was broken by "));
+    assert!(told.is_some_and(|line| line.ends_with(": its host burns")), "{text}");
     assert!(next.line().parse::<i64>().unwrap() > token);
     assert!(next.wait().success());
 
@@ -58,7 +60,9 @@ fn break_removes_the_one_that_was_named() {
     assert!(output.status.success(), "{output:?}");
     let broken: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&broken["node"], &broken["held"]), (&node.clone().into(), &false.into()));
-    assert_eq!(waiter.end().0, Some(75));
+    let (code, text) = waiter.end();
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("the wait for /locks/a was broken by ") && text.contains(": in the way\n"), "{text}");
     assert_eq!(home.count("a"), (1, 0));
     assert!(!home.file("ran").exists());
     let (code, line) = failure(&home.output(&["break", "a", "--node", &node, "-r", "again", "-y"]));

@@ -203,3 +203,25 @@ fn where_nobody_holds_there_is_nobody_to_ask() {
     holder.close_stdin();
     assert!(holder.wait().success());
 }
+
+/// The later reason takes the place of the first; the command gets one signal.
+#[test]
+fn a_second_request_is_told_with_its_own_reason() {
+    let home = Home::new();
+    let script = "trap 'echo told' TERM; echo up; while [ ! -e done ]; do sleep 0.01; done";
+    let mut holder = home.spawn("a", &[], script);
+    assert_eq!(holder.line(), "up");
+    assert!(home.output(&["revoke", "a", "--reason", "first"]).status.success());
+    assert_eq!(holder.line(), "told");
+    assert!(home.output(&["revoke", "a", "--reason", "second"]).status.success());
+    assert_eq!(home.show("a")["holders"][0]["revocation"]["reason"], "second");
+    let mut said = String::new();
+    while !said.contains("(second)") {
+        use std::io::BufRead;
+        assert_ne!(holder.stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    assert!(said.contains("asks for /locks/a (first): SIGTERM sent to the command"), "{said}");
+    assert!(said.contains("asks for /locks/a (second): the command was told before"), "{said}");
+    std::fs::write(home.file("done"), "").unwrap();
+    assert_eq!(holder.end().0, Some(0));
+}

@@ -82,7 +82,7 @@ fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
     let taken = |args: &[&str]| failure(&home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat()));
     let (code, line) = taken(&["--try"]);
     assert_eq!(code, Some(75));
-    assert!(line.starts_with("/locks/a is taken: held by "), "{line}");
+    assert!(line.starts_with("/locks/a is taken: held by ") && line.contains(" since "), "{line}");
     assert_eq!(taken(&["--wait", "0s"]).0, Some(75));
     assert_eq!(taken(&["--try", "--conflict-exit-code", "9"]).0, Some(9));
     assert!(!home.file("ran").exists());

@@ -13,6 +13,7 @@ use super::journal::{self, Broken, Entry};
 use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, lease, records, refused};
 use crate::Error;
 use crate::ensemble::{Ensemble, Fault, Step, synced};
+use crate::error::check_length;
 use crate::helix::above;
 use crate::keeper::Lockkeeper;
 use crate::priority::BARRIER;
@@ -36,13 +37,13 @@ impl Admin {
     ///
     /// The holder is told that it lost the lock; it may still be at work for as long as it does not look. `reason` is for those
     /// who ask later: it is kept with who broke it, who was removed and when ([`Admin::broken`]), and logged with the
-    /// target `lockkeeper::audit`. Cut at 1024 bytes.
+    /// target `lockkeeper::audit`. At most 1024 bytes.
     ///
     /// Costs what [`Admin::show`] costs and five round trips. Dropping the future leaves it done or not done; either way a break
     /// and its record go together.
     ///
     /// # Errors
-    /// [`Error::NoReason`] for an empty reason; [`Error::NobodyHolds`]; [`Error::SeveralHold`] for a lock that is shared: choose
+    /// [`Error::NoReason`] for an empty reason, [`Error::TooLong`] for one of more than 1024 bytes; [`Error::NobodyHolds`]; [`Error::SeveralHold`] for a lock that is shared: choose
     /// one and [`Admin::evict`] it; [`Error::NoSuchLock`]; [`Error::Refused`] where the ACL does not let this process delete.
     pub async fn break_lock(&self, path: &str, reason: &str) -> Result<Broken, Error> {
         self.remove(path, Whom::Holder, reason).await
@@ -71,10 +72,7 @@ impl Admin {
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
-            let broken = entries.into_iter().filter_map(|entry| match entry {
-                Entry::Break(broken) => Some(broken),
-                Entry::Decision(_) => None,
-            });
+            let broken = entries.into_iter().filter_map(Entry::into_break);
             Ok(broken.filter(|broken| is_below(&root, &broken.path)).collect())
         })
         .await
@@ -94,8 +92,8 @@ pub(super) fn reason_for(path: &str, reason: &str) -> Result<String, Error> {
     if reason.is_empty() {
         return Err(Error::NoReason { path: path.to_owned() });
     }
-    let end = (0..=MAX_REASON_BYTES.min(reason.len())).rev().find(|&at| reason.is_char_boundary(at)).unwrap_or(0);
-    Ok(reason[..end].to_owned())
+    check_length("reason", path, Some(reason), MAX_REASON_BYTES)?;
+    Ok(reason.to_owned())
 }
 
 /// Whether a lock is at or below this path, which is empty for the root.

@@ -62,6 +62,19 @@ pub struct Broken {
     pub at: SystemTime,
 }
 
+impl Broken {
+    /// Whether it is the end of the hold or wait with this node, given with its full path, and this token where it has one: by that a
+    /// holder that finds its node removed tells who did it.
+    pub fn removed(&self, node: &str, token: Option<FencingToken>) -> bool {
+        let own = match self.node.as_str() {
+            // A leased lock has one node, whoever holds it.
+            "" => self.path == node,
+            name => node.strip_prefix(&self.path).and_then(|rest| rest.strip_prefix('/')) == Some(name),
+        };
+        own && self.token.zip(token).is_none_or(|(its, ours)| its == ours)
+    }
+}
+
 /// A decision whether a leased lock is taken from an owner that has not cleaned up in time, as
 /// [`Admin::decisions`](super::Admin::decisions) remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +111,16 @@ pub(crate) enum Entry {
     Decision(DecisionRecord),
 }
 
+impl Entry {
+    /// The break, if it is one.
+    pub(crate) fn into_break(self) -> Option<Broken> {
+        match self {
+            Entry::Break(broken) => Some(broken),
+            Entry::Decision(_) => None,
+        }
+    }
+}
+
 /// The node of one entry.
 fn node(id: uuid::Uuid) -> String {
     format!("{ROOT}/{id}")
@@ -121,7 +144,7 @@ pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
 }
 
 /// All entries, the oldest first. What is no entry, or of a later kind, is left out.
-pub(super) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, Fault> {
+pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, Fault> {
     let entries = oldest_first(ensemble, records::names(ensemble, ROOT).await?).await;
     Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
 }

@@ -122,7 +122,7 @@ impl Admin {
     }
 
     /// Decides: the lock is taken from its owner by force, or left to it. `why` is for those who ask later, and is kept with who
-    /// decided, when and about what ([`Admin::decisions`]). Cut at 1024 bytes.
+    /// decided, when and about what ([`Admin::decisions`]). At most 1024 bytes.
     ///
     /// One read and one transaction. An approved request that is let in meanwhile takes nothing. Dropping the future leaves it decided
     /// or not.

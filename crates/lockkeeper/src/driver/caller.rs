@@ -216,7 +216,7 @@ impl Driver {
                         epoch::Known::Refused(reason) => Error::Refused { path, reason },
                         _ => Error::SessionLost { path, loss },
                     },
-                    End::Evicted => Error::Evicted { path, node: self.node },
+                    End::Evicted => Error::Evicted { path, node: self.node, by: self.broken },
                     End::ParentVanishes => Error::ParentVanishes { path },
                     End::Revoked => {
                         let by = self.revocation.map(Box::new).unwrap_or_default();

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::{Answer, LockInfo, Refusal, Rules, Scope, ScopeError, Statistics, Terms, Wish};
+use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::Error;
+use crate::error::check_length;
 use crate::helix::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::helix::guard::{HelixGuard, Preemption};
 use crate::helix::hold::Cleanup;
@@ -321,6 +322,7 @@ impl HelixLock {
     pub async fn acquire(&self) -> Result<HelixGuard, Error> {
         let node = self.node()?;
         self.terms.check(self.emergency)?;
+        check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
         let (caller, outcome) = oneshot::channel();
         let (keeper, terms, cleanup) = (self.keeper.clone(), self.terms.clone(), self.cleanup.clone());
         let (status, approval, recorder) = (self.shared.status.clone(), self.approval.clone(), self.recorder.clone());

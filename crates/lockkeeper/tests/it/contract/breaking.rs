@@ -75,7 +75,12 @@ async fn an_evicted_waiter_is_told_and_the_others_keep_their_places(world: &Worl
     let broken = one.admin().evict(&world.lock(), &seen, "in the way").await.unwrap();
     assert_eq!((broken.held, &broken.node), (false, &seen.node));
     match waiter.outcome().await {
-        Err(Error::Evicted { path, node }) => assert_eq!((path, node), (world.lock(), seen.node.clone())),
+        Err(error @ Error::Evicted { .. }) => {
+            assert!(error.to_string().contains(&broken.by.to_string()), "{error}");
+            assert!(error.to_string().ends_with(&format!(": {}", broken.reason)), "{error}");
+            let Error::Evicted { path, node, by } = error else { unreachable!("matched above") };
+            assert_eq!((path, node, by.as_deref()), (world.lock(), seen.node.clone(), Some(&broken)));
+        }
         other => panic!("{other:?}"),
     }
     assert!(guard.is_held() && last.waits());

@@ -17,6 +17,7 @@ for_every_kind!(
     a_missing_chroot_is_refused_or_created_and_hidden,
     case_47_a_wait_may_be_as_long_as_a_duration_can_say,
     a_timeout_of_zero_tries_once,
+    a_message_that_cannot_be_stored_whole_is_refused,
 );
 
 for_kinds!([every_kind Native] a_blocking_call_in_async_code_says_what_to_do);
@@ -58,6 +59,23 @@ async fn a_timeout_of_zero_tries_once(world: &World) {
     let both = [keeper.mutex(&world.path("a")).acquire(), keeper.mutex(&world.path("b")).acquire()];
     let both = keeper.multi_lock(both).timeout(Duration::ZERO).await.unwrap();
     both.release().await.unwrap();
+}
+
+/// Not cut: whoever looks would read half of it.
+async fn a_message_that_cannot_be_stored_whole_is_refused(world: &World) {
+    let keeper = world.keeper().await;
+    let long = "é".repeat(2049);
+    match world.subject(&keeper).acquire().message(&long).await {
+        Err(Error::TooLong { what: "message", bytes: 4098, max: 4096, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let guard = world.subject(&keeper).acquire().message(&long[2..]).await.unwrap();
+    let asked = keeper.admin().revoke(&world.lock(), Some(&long)).await;
+    assert!(matches!(asked, Err(Error::TooLong { what: "reason", .. })), "{asked:?}");
+    let broken = keeper.admin().break_lock(&world.lock(), &long).await;
+    assert!(matches!(broken, Err(Error::TooLong { what: "reason", max: 1024, .. })), "{broken:?}");
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
 }
 
 /// Acquired in one task, used in another, released on a thread of no runtime.

@@ -102,7 +102,7 @@ async fn case_42_a_waiter_whose_node_is_deleted_is_told_at_once(world: &World) {
     let node = world.queue().await.pop().unwrap();
     world.remove(&format!("{}/{node}", world.lock())).await;
     match waiter.outcome().await {
-        Err(Error::Evicted { path, node: evicted }) => assert_eq!((path, evicted), (world.lock(), node)),
+        Err(Error::Evicted { path, node: evicted, by: None }) => assert_eq!((path, evicted), (world.lock(), node)),
         other => panic!("{other:?}"),
     }
     assert!(guard.is_held());

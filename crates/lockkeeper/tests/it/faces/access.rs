@@ -37,9 +37,18 @@ async fn a_private_lock_is_for_those_with_the_credential(world: &World) {
     let guard = mine.mutex(&path).acquire().await.unwrap();
     assert!(matches!(ours.mutex(&path).try_acquire().await, Err(Error::Held { .. })));
     match theirs.mutex(&path).try_acquire().await {
-        Err(error @ Error::Refused { .. }) => assert!(error.hint().unwrap().contains("ACL"), "{error}"),
+        Err(error @ Error::Refused { .. }) => {
+            assert!(error.hint().unwrap().contains("ACL"), "{error}");
+            assert!(error.to_string().contains(&format!("(node {path}")), "{error}");
+        }
         outcome => panic!("{outcome:?}"),
     }
+    // One node that cannot be read does not hide the other locks.
+    let open = world.keeper().await.mutex(&world.path("open")).acquire().await.unwrap();
+    let seen = theirs.admin().survey(path.rsplit_once('/').unwrap().0).await.unwrap();
+    assert_eq!((seen.locks.len(), seen.locks[0].path.as_str()), (1, open.path()));
+    assert_eq!((seen.unreadable.len(), seen.unreadable[0].path.as_str()), (1, path.as_str()));
+    open.release().await.unwrap();
     assert!(matches!(theirs.admin().show(&path).await, Err(Error::Refused { .. })));
     guard.release().await.unwrap();
     assert_eq!(ours.admin().show(&path).await.unwrap().holders, []);

@@ -128,7 +128,7 @@ async fn a_call_ends_when_a_lock_that_it_took_is_lost_before_the_next_is_granted
     let node = world.children(&a).await.remove(0);
     world.remove(&format!("{a}/{node}")).await;
     match tokio::time::timeout(STEADY, call).await.expect("it does not wait on for b").unwrap() {
-        Err(Error::Evicted { path, node: gone }) => assert_eq!((path, gone), (a, node)),
+        Err(Error::Evicted { path, node: gone, .. }) => assert_eq!((path, gone), (a, node)),
         outcome => panic!("{outcome:?}"),
     }
     eventually("the call leaves the queue of b", async || world.children(&b).await.len() == 1).await;
