@@ -143,7 +143,12 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
     for file in given.chain(properties.iter().cloned()) {
         add("--properties", absolute(file.into()));
     }
-    if let Some(servers) = servers.clone().map(OsString::from).or_else(|| set(&Key::Servers.variable())) {
+    let servers =
+        servers.clone().map(OsString::from).or_else(|| set(&Key::Servers.variable()).filter(|_| machine.is_none()));
+    // The parser takes --machine with neither of the others, so what was typed goes before a variable.
+    let shared =
+        machine.is_some() || (servers.is_none() && state_dir.is_none() && set(&Key::Machine.variable()).is_some());
+    if let Some(servers) = servers {
         add(SERVERS, servers);
     }
     for (flag, key, file) in [
@@ -153,7 +158,8 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         ("--tls-cert", Key::TlsCert, tls_cert),
         ("--tls-key", Key::TlsKey, tls_key),
     ] {
-        if let Some(file) = file.clone().map(OsString::from).or_else(|| set(&key.variable())) {
+        let excluded = (flag == STATE_DIR && shared) || (flag == MACHINE && !shared);
+        if let Some(file) = file.clone().map(OsString::from).or_else(|| set(&key.variable())).filter(|_| !excluded) {
             add(flag, absolute(file));
         }
     }
@@ -217,6 +223,27 @@ mod tests {
         }
         let bytes = OsStr::from_bytes(b"/tmp/\xff\x80x'%");
         assert_eq!(read(bytes), bytes);
+    }
+
+    #[test]
+    fn the_shared_server_is_printed_without_what_it_excludes() {
+        let all = |name: &str| match name {
+            "LOCKKEEPER_SERVERS" => Some("zk9:2181".into()),
+            "LOCKKEEPER_STATE_DIR" => Some("/var/own".into()),
+            "LOCKKEEPER_MACHINE" => Some("/var/shared".into()),
+            _ => None,
+        };
+        let without_servers = |name: &str| all(name).filter(|_| name != "LOCKKEEPER_SERVERS");
+        let text = |typed: &ConnectArgs, variable: &dyn Fn(&str) -> Option<OsString>| {
+            Suggested::new(["list"]).text(&place(typed, variable))
+        };
+        let machine = ConnectArgs { machine: Some("/typed".into()), ..ConnectArgs::default() };
+        assert_eq!(text(&machine, &all), "lockkeeper list --machine=/typed");
+        let none = ConnectArgs::default();
+        assert_eq!(text(&none, &all), "lockkeeper list --servers zk9:2181 --state-dir /var/own");
+        assert_eq!(text(&none, &without_servers), "lockkeeper list --machine=/var/shared");
+        let own = ConnectArgs { state_dir: Some("/typed".into()), ..ConnectArgs::default() };
+        assert_eq!(text(&own, &without_servers), "lockkeeper list --state-dir /typed");
     }
 
     #[test]
