@@ -143,7 +143,7 @@ impl IntoFuture for MultiAcquire {
 /// Several locks that are held. Dropping it releases them, the last taken first.
 #[must_use = "the locks are released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct MultiGuard {
-    /// In the order of their paths, which is that of their taking. At least one, until the guard is released.
+    /// In the order of their paths, which is that of their taking. At least one, from the grant of the first to the release.
     holdings: Vec<Holding>,
 }
 
@@ -206,6 +206,10 @@ impl MultiGuard {
 
     /// Waits until one of them is lost, and says why. Dropping the future leaves nothing behind.
     pub async fn lost(&self) -> Loss {
+        // While the first of them is waited for.
+        if self.holdings.is_empty() {
+            return std::future::pending().await;
+        }
         select_all(self.holdings.iter().map(|holding| holding.lost().boxed())).await.0
     }
 
