@@ -499,8 +499,9 @@ impl Storm {
             Wait::Within(wait) if !stopped => {
                 let refused = a.begun().is_none() && matches!(status, Status::Code(75 | 69));
                 let waited = if refused { took } else { a.begun().unwrap_or(a.started).saturating_sub(a.started) };
-                // A server that does not answer may hold up the way out of the queue for a second, as is documented.
-                let late = if refused && self.is_disturbed(a) { late + LATE } else { late };
+                // A server that does not answer may hold up the way out of the queue for a second, as is documented; and a process
+                // takes a moment to start and to end.
+                let late = if refused && self.is_disturbed(a) { late + LATE * 3 / 2 } else { late };
                 let early = refused && took + Duration::from_millis(20) < wait;
                 if early || waited > wait + late {
                     let detail = format!(
