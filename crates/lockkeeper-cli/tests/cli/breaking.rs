@@ -62,7 +62,7 @@ fn break_removes_the_one_that_was_named() {
     assert_eq!((&broken["node"], &broken["held"]), (&node.clone().into(), &false.into()));
     let (code, text) = waiter.end();
     assert_eq!(code, Some(75), "{text}");
-    assert!(text.contains("the wait for /locks/a was broken by ") && text.contains(": in the way\n"), "{text}");
+    assert!(text.contains("the wait for /locks/a was broken by ") && text.contains(": in the way (on "), "{text}");
     assert_eq!(home.count("a"), (1, 0));
     assert!(!home.file("ran").exists());
     let (code, line) = failure(&home.output(&["break", "a", "--node", &node, "-r", "again", "-y"]));
