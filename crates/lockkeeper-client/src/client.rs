@@ -155,8 +155,8 @@ impl Client {
     /// Sends a request that leaves a one-shot watch where it succeeds; `exists` also where there is no node.
     ///
     /// # Errors
-    /// [`RequestError`]. [`ErrorCode::NoNode`](lockkeeper_wire::ErrorCode) of an `exists` comes with its watch: see
-    /// [`Client::exists_and_watch`].
+    /// [`RequestError`], beside the watcher. Only an `exists` that ends with [`ErrorCode::NoNode`](lockkeeper_wire::ErrorCode) has
+    /// left a watch then: for the creation of the node.
     ///
     /// # Cancel safety
     /// As [`Client::request`]; its watch is taken off.
