@@ -1,7 +1,9 @@
 //! Somebody who looks at nodes from outside, and sees what has been written by the time it asks.
 //!
-//! Another session's server may lag behind the leader, so a plain read tells what was true a while ago. Here every read has a
-//! sync before it, in the same flight, and there is no other: a claim about what somebody has just done cannot race.
+//! Another session's server may be behind the leader, so a plain read can show an older state. Here every read has a write before
+//! it, in the same flight: a delete that fails. It has a zxid of its own, so its server has applied all that was committed before.
+//! A `sync` is not enough: Apache's leader answers its own clients' syncs without waiting for commits that it has already sent to
+//! the followers and not yet applied itself (`CommitProcessor.matchSyncs`).
 
 use super::STEADY;
 use zookeeper_client as zk;
@@ -19,27 +21,27 @@ impl Observer {
     }
 
     pub(crate) async fn get_data(&self, path: &str) -> Result<(Vec<u8>, zk::Stat), zk::Error> {
-        self.synced(path, || self.0.get_data(path)).await
+        self.ordered(|| self.0.get_data(path)).await
     }
 
     pub(crate) async fn get_acl(&self, path: &str) -> Result<(Vec<zk::Acl>, zk::Stat), zk::Error> {
-        self.synced(path, || self.0.get_acl(path)).await
+        self.ordered(|| self.0.get_acl(path)).await
     }
 
     pub(crate) async fn check_stat(&self, path: &str) -> Result<Option<zk::Stat>, zk::Error> {
-        self.synced(path, || self.0.check_stat(path)).await
+        self.ordered(|| self.0.check_stat(path)).await
     }
 
     pub(crate) async fn list_children(&self, path: &str) -> Result<Vec<String>, zk::Error> {
-        self.synced(path, || self.0.list_children(path)).await
+        self.ordered(|| self.0.list_children(path)).await
     }
 
     /// Every coming and going at and below a path from now on, in the order of the server.
     pub(crate) async fn watch(&self, path: &str) -> Result<zk::PersistentWatcher, zk::Error> {
-        self.synced(path, || self.0.watch(path, zk::AddWatchMode::PersistentRecursive)).await
+        self.ordered(|| self.0.watch(path, zk::AddWatchMode::PersistentRecursive)).await
     }
 
-    // The leader judges writes, so these need no sync.
+    // The leader orders writes, so these need nothing before them.
 
     pub(crate) async fn create(
         &self,
@@ -62,15 +64,16 @@ impl Observer {
         self.0.new_multi_writer()
     }
 
-    /// What `read` sees behind a sync; a server answers a session in the order of its asking.
-    async fn synced<T, R: Future<Output = Result<T, zk::Error>>>(
+    /// What `read` shows behind a write; a server answers a session in the order of its requests.
+    async fn ordered<T, R: Future<Output = Result<T, zk::Error>>>(
         &self,
-        path: &str,
         read: impl FnOnce() -> R,
     ) -> Result<T, zk::Error> {
         // This client sends when it is called, not when the future is polled.
-        let (sync, read) = (self.0.sync(path), read());
-        let (synced, seen) = tokio::join!(sync, read);
-        synced.and(seen)
+        let (write, read) = (self.0.delete("/nobody makes this node", None), read());
+        match tokio::join!(write, read) {
+            (Err(zk::Error::NoNode), seen) => seen,
+            (other, _) => panic!("{other:?}"),
+        }
     }
 }
