@@ -155,7 +155,7 @@ fn printed_commands_name_the_same_lock() {
     for name in ["nightly", "a b", "it's", "$HOME", "/locks/-x", "a;b|c", "näch\u{202e}t", "\"", "\\", "!x!", "~", "*"]
     {
         let holder = site.hold(name, &[]);
-        let timed_out = site.output("run", &[name, "--wait", "300ms", "--", "true"]);
+        let timed_out = site.output("run", &[name, "--wait", "1s", "--", "true"]);
         assert_eq!(timed_out.status.code(), Some(75), "{timed_out:?}");
         show_and_ask(&commands(&stderr(&timed_out)), holder);
     }

@@ -9,7 +9,7 @@ use crate::harness::{Home, failure};
 fn give_up(home: &Home, name: &str, place: &str) {
     let mut holder = home.spawn(name, &["--foreground"], "echo up; cat");
     assert_eq!(holder.line(), "up");
-    let args = ["run", name, "--background", "--wait", "50ms", "--dead-letter", place, "--", "touch", name];
+    let args = ["run", name, "--background", "--wait", "3s", "--dead-letter", place, "--", "touch", name];
     let (code, line) = failure(&home.output(&args));
     assert_eq!(code, Some(75), "{line}");
     assert!(line.contains("kept as the dead letter"), "{line}");

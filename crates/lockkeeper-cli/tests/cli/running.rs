@@ -183,7 +183,7 @@ fn json_notes_are_lines_on_standard_error() {
     let home = Home::new();
     let mut holder = home.spawn("a", &["--message", "the first"], "echo up; cat");
     assert_eq!(holder.line(), "up");
-    let output = home.output(&["run", "a", "--json", "--wait", "400ms", "--", "true"]);
+    let output = home.output(&["run", "a", "--json", "--wait", "3s", "--", "true"]);
     assert_eq!(output.status.code(), Some(75));
     let text = String::from_utf8(output.stderr).unwrap();
     let events: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

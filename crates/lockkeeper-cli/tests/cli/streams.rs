@@ -144,7 +144,7 @@ fn a_log_has_times_and_no_colours() {
     let home = Home::new();
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
-    let mut command = home.command(&["run", "a", "--wait", "400ms", "--", "true"]);
+    let mut command = home.command(&["run", "a", "--wait", "3s", "--", "true"]);
     let output = command.env("LOCKKEEPER_LOG", "debug").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(75));
     let text = String::from_utf8(output.stderr).unwrap();

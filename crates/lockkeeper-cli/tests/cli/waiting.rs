@@ -101,7 +101,7 @@ fn case_09_a_wait_that_is_over_leaves_no_node_and_the_next_proceeds() {
     assert_eq!(holder.line(), "up");
     let mut patient = home.spawn("a", &[], "echo in");
     until("it waits", || home.count("a") == (1, 1));
-    let mut hasty = home.spawn("a", &["--wait", "500ms"], "touch ran");
+    let mut hasty = home.spawn("a", &["--wait", "3s"], "touch ran");
     let (code, text) = hasty.end();
     assert_eq!(code, Some(75), "{text}");
     assert!(text.contains("lockkeeper: waited "), "{text}");
@@ -209,7 +209,7 @@ fn ahead_is_counted_the_same_everywhere() {
     assert!(shown.contains("    ahead    1\n") && shown.contains("    ahead    2\n"), "{shown}");
     let why = text("why");
     assert!(why.contains("2 in line; who comes now has 3 ahead") && why.contains(", 2 ahead\n"), "{why}");
-    for give_up in [&["--try"][..], &["--wait", "300ms"]] {
+    for give_up in [&["--try"][..], &["--wait", "3s"]] {
         let output = home.output(&[&["run", "a"], give_up, &["--", "true"]].concat());
         let text = String::from_utf8(output.stderr).unwrap();
         let failure = text.lines().rfind(|line| without_time(line).starts_with("lockkeeper: ")).unwrap();
