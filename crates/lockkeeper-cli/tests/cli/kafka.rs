@@ -3,16 +3,17 @@
 use lockkeeper_testkit::kafka::Broker;
 use serde_json::Value;
 
-use crate::harness::{Home, failure};
+use crate::harness::Home;
 
 /// `run NAME --background` behind somebody who holds it; its command is `touch NAME`.
 fn give_up(home: &Home, name: &str, place: &str) {
     let mut holder = home.spawn(name, &["--foreground"], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let args = ["run", name, "--background", "--wait", "3s", "--dead-letter", place, "--", "touch", name];
-    let (code, line) = failure(&home.output(&args));
-    assert_eq!(code, Some(75), "{line}");
-    assert!(line.contains("kept as the dead letter"), "{line}");
+    let output = home.output(&args);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{told}");
+    assert!(told.contains("kept as the dead letter"), "{told}");
     holder.close_stdin();
     assert_eq!(holder.end().0, Some(0));
 }
