@@ -34,7 +34,7 @@ pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for the embedded server, which is back within a second: there a crash may be noticed sooner.
 pub(crate) const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What lies between two things that are due at once and must happen in order.
+/// How long before a deadline an attempt to open a session ends, so that its own error is there at the deadline.
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// How long servers are tried before "unreachable".
@@ -637,8 +637,15 @@ impl Lockkeeper {
             if let Some(ready) = self.ready_session() {
                 return Ok(ready);
             }
-            let patience = left().map_or(inner.connect_timeout, |left| left.min(inner.connect_timeout));
-            let opened = inner.network.open(patience).await?;
+            let patience = left().map(|left| left.saturating_sub(MOMENT.min(left / 2)));
+            let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(inner.connect_timeout));
+            let opened = inner.network.open(patience).await;
+            if let (Err(_), Some(deadline)) = (&opened, deadline)
+                && left().is_some_and(|left| left <= MOMENT)
+            {
+                tokio::time::sleep_until(deadline).await;
+            }
+            let opened = opened?;
             let ensemble = opened.ensemble.clone();
             let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
             // The one before is over; dropped outside the lock, for its end is not instant.
@@ -650,8 +657,7 @@ impl Lockkeeper {
             biased;
             () = inner.closed.cancelled() => Err(Error::Closed),
             opened = opening => opened,
-            // A moment later than the opening ends by itself, which knows why.
-            () = passed(deadline.and_then(|deadline| deadline.checked_add(MOMENT))) => {
+            () = passed(deadline) => {
                 let detail = "no session was opened in time".to_owned();
                 Err(Error::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
             }
