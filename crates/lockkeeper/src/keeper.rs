@@ -639,13 +639,13 @@ impl Lockkeeper {
             }
             let patience = left().map(|left| left.saturating_sub(MOMENT.min(left / 2)));
             let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(inner.connect_timeout));
-            let opened = inner.network.open(patience).await;
-            if let (Err(_), Some(deadline)) = (&opened, deadline)
-                && left().is_some_and(|left| left <= MOMENT)
-            {
-                tokio::time::sleep_until(deadline).await;
-            }
-            let opened = opened?;
+            let opened = match inner.network.open(patience).await {
+                Err(Error::Unreachable { servers, detail, .. }) if left().is_some_and(|left| left <= MOMENT) => {
+                    passed(deadline).await;
+                    Err(Error::Unreachable { servers, waited: started.elapsed(), detail })
+                }
+                opened => opened,
+            }?;
             let ensemble = opened.ensemble.clone();
             let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
             // The one before is over; dropped outside the lock, for its end is not instant.
