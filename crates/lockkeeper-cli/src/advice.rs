@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
-use lockkeeper::{ContenderInfo, Dialect};
+use lockkeeper::{ContenderInfo, NodeFormat};
 
 use crate::args::ConnectArgs;
 use crate::output::is_active;
@@ -110,7 +110,7 @@ impl Suggested {
 /// Whether a request to release would be understood: not every client's nodes have room for one, and a holder
 /// that vanished leaves a node that nobody reads.
 pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
-    let understood = || Dialect::of(std::slice::from_ref(&holder.node)).revocation_word().is_some();
+    let understood = || NodeFormat::of(std::slice::from_ref(&holder.node)).revocation_word().is_some();
     !holder.vanished && (holder.mode == "lease" || holder.owner.is_some() || understood())
 }
 

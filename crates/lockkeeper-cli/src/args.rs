@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use lockkeeper::{Class, Dialect, FencingToken};
+use lockkeeper::{Class, FencingToken, NodeFormat};
 use rustix::process::Signal;
 
 use crate::advice::{self, PlaceOption, Suggested};
@@ -199,7 +199,7 @@ NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/t
 all are held or none: they are taken in the order of their paths, so that no two commands wait for each other.
 
 All who use one lock say the same of it: --shared goes with plain and --exclusive, --permits with --permits, --class with \
---class, --lease with --lease. Others at the same path, or another dialect, are refused: they would not see each other.
+--class, --lease with --lease. Others at the same path, or another node format, are refused: they would not see each other.
 
 The command runs in a process group of its own, with its standard streams untouched, and is told of the hold in \
 LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE, of several holds a line each. Signals sent to lockkeeper go to the whole \
@@ -351,13 +351,13 @@ pub(crate) struct KindArgs {
     #[arg(long, value_name = "CLASS", group = "kind", hide_short_help = true)]
     pub class: Option<Class>,
     /// Names the lock's nodes as these other clients do, to stand in one line with them [default: curator]
-    #[arg(long, value_enum, conflicts_with_all = ["permits", "foreground", "background", "class"], hide_short_help = true)]
-    pub dialect: Option<DialectArg>,
+    #[arg(long = "format", alias = "dialect", value_name = "FORMAT", value_enum, conflicts_with_all = ["permits", "foreground", "background", "class"], hide_short_help = true)]
+    pub node_format: Option<NodeFormatArg>,
 }
 
 /// Whose names the nodes have.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum DialectArg {
+pub(crate) enum NodeFormatArg {
     /// Apache Curator
     Curator,
     /// The recipes of ZooKeeper's documentation
@@ -366,12 +366,12 @@ pub(crate) enum DialectArg {
     Kazoo,
 }
 
-impl From<DialectArg> for Dialect {
-    fn from(dialect: DialectArg) -> Self {
-        match dialect {
-            DialectArg::Curator => Dialect::Curator,
-            DialectArg::Recipe => Dialect::Recipe,
-            DialectArg::Kazoo => Dialect::Kazoo,
+impl From<NodeFormatArg> for NodeFormat {
+    fn from(node_format: NodeFormatArg) -> Self {
+        match node_format {
+            NodeFormatArg::Curator => NodeFormat::Curator,
+            NodeFormatArg::Recipe => NodeFormat::Recipe,
+            NodeFormatArg::Kazoo => NodeFormat::Kazoo,
         }
     }
 }

@@ -127,7 +127,7 @@ impl From<Error> for Failure {
             | Error::TooLong { .. }
             | Error::NoCredential { .. } => Code::Usage,
             Error::PermitsMismatch { .. }
-            | Error::OtherLine { .. }
+            | Error::IncompatibleFormat { .. }
             | Error::TokenEpoch { .. }
             | Error::NoChroot { .. } => Code::Mismatch,
             Error::Unreachable { .. }
@@ -201,7 +201,9 @@ impl From<Error> for Failure {
             }
             Error::CannotAsk { path, .. } => failure.advise("see who holds it", Suggested::new(["why", path])),
             Error::SeveralHold { path, .. } => failure.advise("see their nodes", Suggested::new(["show", path])),
-            Error::NotContending { path, .. } | Error::TooManyWaiters { path, .. } | Error::OtherLine { path, .. } => {
+            Error::NotContending { path, .. }
+            | Error::TooManyWaiters { path, .. }
+            | Error::IncompatibleFormat { path, .. } => {
                 failure.advise("see who holds it and who waits", Suggested::new(["show", path]))
             }
             Error::Evicted { path, .. } => {

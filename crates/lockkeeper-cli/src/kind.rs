@@ -1,7 +1,7 @@
 //! The kind of lock that the command line asks for, as a request to the library.
 
 use lockkeeper::settings::Settings;
-use lockkeeper::{Acquire, Class, Dialect, Holding, Lockkeeper};
+use lockkeeper::{Acquire, Class, Holding, Lockkeeper, NodeFormat};
 
 use crate::args::KindArgs;
 use crate::exit::{Code, Failure};
@@ -10,11 +10,11 @@ use crate::exit::{Code, Failure};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Alone.
-    Alone(Dialect),
+    Alone(NodeFormat),
     /// Alone, as the writer among readers.
-    Writing(Dialect),
+    Writing(NodeFormat),
     /// Beside others who share it.
-    Shared(Dialect),
+    Shared(NodeFormat),
     /// Some of its permits.
     Permits { permits: u32, take: u32 },
     /// Alone, in turn by class.
@@ -27,7 +27,7 @@ impl Kind {
     /// # Errors
     /// More permits are to be taken than there are.
     pub(crate) fn of(args: &KindArgs, settings: &Settings) -> Result<Self, Failure> {
-        let dialect = args.dialect.map_or_else(Dialect::default, Dialect::from);
+        let node_format = args.node_format.map_or_else(NodeFormat::default, NodeFormat::from);
         Ok(match (args.permits, args.class) {
             (Some(permits), _) => {
                 let take = args.take.unwrap_or(1);
@@ -40,25 +40,25 @@ impl Kind {
             (None, Some(class)) => Kind::Class(class),
             (None, None) if args.foreground => Kind::Class(settings.foreground.prefix.value),
             (None, None) if args.background => Kind::Class(settings.background.prefix.value),
-            (None, None) if args.shared => Kind::Shared(dialect),
-            (None, None) if args.exclusive => Kind::Writing(dialect),
-            (None, None) => Kind::Alone(dialect),
+            (None, None) if args.shared => Kind::Shared(node_format),
+            (None, None) if args.exclusive => Kind::Writing(node_format),
+            (None, None) => Kind::Alone(node_format),
         })
     }
 
     /// A request for the lock at `path`; with `once`, one that does not wait.
     pub(crate) fn request(self, keeper: &Lockkeeper, path: &str, once: bool) -> Acquire<Holding> {
         match self {
-            Kind::Alone(dialect) => {
-                let lock = keeper.mutex(path).dialect(dialect);
+            Kind::Alone(node_format) => {
+                let lock = keeper.mutex(path).node_format(node_format);
                 if once { lock.try_acquire().any() } else { lock.acquire().any() }
             }
-            Kind::Writing(dialect) => {
-                let lock = keeper.rwlock(path).dialect(dialect).write();
+            Kind::Writing(node_format) => {
+                let lock = keeper.rwlock(path).node_format(node_format).write();
                 if once { lock.try_acquire().any() } else { lock.acquire().any() }
             }
-            Kind::Shared(dialect) => {
-                let lock = keeper.rwlock(path).dialect(dialect).read();
+            Kind::Shared(node_format) => {
+                let lock = keeper.rwlock(path).node_format(node_format).read();
                 if once { lock.try_acquire().any() } else { lock.acquire().any() }
             }
             Kind::Permits { permits, take } => {

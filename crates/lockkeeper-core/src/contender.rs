@@ -12,24 +12,24 @@
 //! (ZooKeeper, "Consistency Guarantees"); after `sync` on the same session nothing sent before it can still take effect.
 //!
 //! Here are the facts and what follows from them; how each is learned is told in the rooms below: [`queueing`] for listings,
-//! [`standing`] for the own nodes, [`vanished`] for what is left of those that ended against their will, [`doubt`] for what a lost reply leaves open, [`leaving`].
+//! [`standing`] for the own nodes, [`abandoned`] for what is left of those that ended against their will, [`doubt`] for what a lost reply leaves open, [`leaving`].
 
+mod abandoned;
 mod doubt;
 mod leaving;
 mod queueing;
 mod standing;
 #[cfg(test)]
 mod tests;
-mod vanished;
 
+use self::abandoned::{Abandoned, Own as OwnTombstone};
 use self::leaving::Leaving;
 use self::queueing::Blocker;
-use self::standing::{Alone, Barrier, Downgrade, Record};
-use self::vanished::{Own as OwnStandIn, Vanished};
+use self::standing::{Downgrade, HolderMarker, Record, Upgrade};
 use crate::protocol::{Command, End, Event, Failure, Grant, Place, WatchKind};
-use crate::{AttemptId, Class, Dialect, Discipline, FencingToken, LockDelay, Mode, Sequence, SessionId, Zxid};
+use crate::{AttemptId, Class, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Sequence, SessionId, Zxid};
 
-/// How often a vanished parent is made again before the attempt gives up.
+/// How often a abandoned parent is made again before the attempt gives up.
 ///
 /// The reaper of container nodes takes a parent at most once a check (a minute by default); a second miss in a row already
 /// means that someone deletes it on purpose.
@@ -61,31 +61,31 @@ enum Flight {
     Settle,
     /// Is this node mine?
     Inspect(String),
-    /// Is the barrier mine, whose create's reply was lost?
-    InspectBarrier,
+    /// Is the holder marker mine, whose create's reply was lost?
+    InspectHolderMarker,
     /// Is the node I am about to delete still mine? (unprotected names only)
     Verify(String),
-    /// Is the barrier I am about to delete still mine?
-    VerifyBarrier,
+    /// Is the holder marker I am about to delete still mine?
+    VerifyHolderMarker,
     Watch(String),
-    TakeBarrier,
-    Tell {
+    TakeHolderMarker,
+    WriteRecord {
         granted: bool,
         /// For the owner's sake, not only to announce the grant.
         due: bool,
     },
     Downgrade,
-    StandIn,
+    Tombstone,
     Delete {
         name: String,
-        barrier: bool,
+        holder_marker: bool,
     },
-    DeleteBarrier,
-    /// The own node and its stand-in.
-    DeleteWithStandIn(String),
-    DeleteStandIn,
-    /// The stand-in of another that has vanished.
-    Bury(String),
+    DeleteHolderMarker,
+    /// The own node and its tombstone.
+    DeleteWithTombstone(String),
+    DeleteOwnTombstone,
+    /// The tombstone of another abandoned hold.
+    DeleteTombstone(String),
 }
 
 /// The state machine of one attempt.
@@ -97,7 +97,7 @@ enum Flight {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     discipline: Discipline,
-    dialect: Dialect,
+    node_format: NodeFormat,
     mode: Mode,
     /// Its node is a writer's, and it means to read beside those before it.
     reads_early: bool,
@@ -123,7 +123,7 @@ pub struct Contender {
     place: Option<Place>,
     /// The class to change to.
     reclassify: Option<Class>,
-    barrier: Barrier,
+    holder_marker: HolderMarker,
     granted: bool,
     /// The grant follows from the blocker's going alone; no listing has shown the own node first.
     inferred: bool,
@@ -132,7 +132,7 @@ pub struct Contender {
     handed_over: bool,
     token: Option<FencingToken>,
     /// An upgradeable reader's wish to be alone.
-    alone: Alone,
+    upgrade: Upgrade,
     /// A writer's wish to read on in its place.
     downgrade: Downgrade,
 
@@ -148,9 +148,9 @@ pub struct Contender {
 
     /// How long nobody is to follow it if its hold ends against its will.
     delay: Option<LockDelay>,
-    stand_in: OwnStandIn,
-    /// The vanished before it whose delay is counted.
-    vanished: Vec<Vanished>,
+    tombstone: OwnTombstone,
+    /// The abandoned before it whose delay is counted.
+    abandoned: Vec<Abandoned>,
 
     leaving: Option<Leaving>,
     session_over: bool,
@@ -163,12 +163,12 @@ impl Contender {
     /// An attempt of `session` to enter a queue.
     ///
     /// # Panics
-    /// If the dialect has no name for `mode`: which modes a lock's face offers is fixed where the face is written.
-    pub fn new(discipline: Discipline, dialect: Dialect, mode: Mode, id: AttemptId, session: SessionId) -> Self {
-        assert!(dialect.prefix(mode, id).is_some(), "{dialect:?} has no name for {mode:?}");
+    /// If the node format has no name for `mode`: which modes a lock's face offers is fixed where the face is written.
+    pub fn new(discipline: Discipline, node_format: NodeFormat, mode: Mode, id: AttemptId, session: SessionId) -> Self {
+        assert!(node_format.prefix(mode, id).is_some(), "{node_format:?} has no name for {mode:?}");
         Contender {
             discipline,
-            dialect,
+            node_format,
             mode,
             reads_early: false,
             id,
@@ -185,13 +185,13 @@ impl Contender {
             blocker: None,
             place: None,
             reclassify: None,
-            barrier: Barrier::None,
+            holder_marker: HolderMarker::None,
             granted: false,
             inferred: false,
             followed: false,
             handed_over: false,
             token: None,
-            alone: Alone::Unasked,
+            upgrade: Upgrade::Unasked,
             downgrade: Downgrade::None,
             waited: false,
             lingered: false,
@@ -200,8 +200,8 @@ impl Contender {
             verified: None,
             delete_doubted: false,
             delay: None,
-            stand_in: OwnStandIn::None,
-            vanished: Vec::new(),
+            tombstone: OwnTombstone::None,
+            abandoned: Vec::new(),
             leaving: None,
             session_over: false,
             stuck: false,
@@ -212,17 +212,17 @@ impl Contender {
 
     /// An attempt to read with the right to become a writer later ([`Ask::Upgrade`](crate::Ask::Upgrade)): see
     /// [`decide_as_reader`](crate::decide_as_reader). Panics as [`Contender::new`].
-    pub fn upgradeable(dialect: Dialect, id: AttemptId, session: SessionId) -> Self {
-        Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, dialect, Mode::Write, id, session) }
+    pub fn upgradeable(node_format: NodeFormat, id: AttemptId, session: SessionId) -> Self {
+        Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, node_format, Mode::Write, id, session) }
     }
 
     /// Nobody is to follow it for this long if its hold ends against its will.
     ///
     /// # Panics
-    /// If the dialect has no room for that in its names.
+    /// If the node format has no room for that in its names.
     pub fn with_delay(mut self, delay: LockDelay) -> Self {
-        let prefix = self.dialect.prefix_with(self.mode, self.id, Some(delay));
-        assert!(prefix.is_some(), "{:?} has no room for a delay", self.dialect);
+        let prefix = self.node_format.prefix_with(self.mode, self.id, Some(delay));
+        assert!(prefix.is_some(), "{:?} has no room for a delay", self.node_format);
         self.delay = Some(delay);
         self
     }
@@ -256,7 +256,7 @@ impl Contender {
     /// Whether what it holds is for it alone, beside no reader: not any more once it has asked to read on.
     pub fn is_alone(&self) -> bool {
         let reads = self.mode == Mode::Read || self.reads_early || self.downgrade != Downgrade::None;
-        self.holds() && !reads && self.alone != Alone::Wanted
+        self.holds() && !reads && self.upgrade != Upgrade::Wanted
     }
 
     /// Where it stood in the last listing, while it waits.
@@ -266,13 +266,13 @@ impl Contender {
 
     /// Whether the watch on this node is still of use; the driver may take others off. An empty name: that on the children.
     pub fn watches(&self, name: &str) -> bool {
-        let own = self.node() == Some(name) || self.discipline.barrier() == Some(name);
+        let own = self.node() == Some(name) || self.discipline.holder_marker() == Some(name);
         own || self.blocker.as_ref().is_some_and(|blocker| blocker.watches(name))
     }
 
     /// For the lock, or for the readers before it to leave.
     fn waits(&self) -> bool {
-        !self.granted || self.alone == Alone::Wanted
+        !self.granted || self.upgrade == Upgrade::Wanted
     }
 
     /// Takes in what happened.
@@ -293,9 +293,9 @@ impl Contender {
             Event::Listed(outcome) => self.listed(outcome),
             Event::Inspected(outcome) => self.inspected(outcome),
             Event::Watched(outcome) => self.watched(outcome),
-            Event::BarrierTaken(outcome) => self.barrier_taken(outcome),
-            Event::Told(outcome) => self.told(outcome),
-            Event::StandInMade(outcome) => self.stand_in_made(outcome),
+            Event::HolderMarkerTaken(outcome) => self.holder_marker_taken(outcome),
+            Event::RecordWritten(outcome) => self.told(outcome),
+            Event::TombstoneMade(outcome) => self.tombstone_made(outcome),
             Event::DelayOver(name) => self.delay_over(name),
             Event::Downgraded(outcome) => self.downgraded(outcome),
             Event::Deleted(outcome) => self.deleted(outcome),
@@ -328,7 +328,7 @@ impl Contender {
         let (name, czxid) = match &self.own {
             Own::None if self.parent_missing => {
                 self.flight = Some(Flight::MakeParent);
-                let stays = self.discipline.barrier().is_some();
+                let stays = self.discipline.holder_marker().is_some();
                 return Some(Command::MakeParent { stays, limit: self.discipline.permits() });
             }
             Own::None => {
@@ -341,19 +341,19 @@ impl Contender {
         };
         if self.granted
             && !self.handed_over
-            && let Some(command) = self.leave_a_stand_in(&name)
+            && let Some(command) = self.leave_a_tombstone(&name)
         {
             return Some(command);
         }
         if self.own_watched || !self.inferred {
             if self.granted && !self.handed_over {
                 self.handed_over = true;
-                // A barrier's is known from when it was taken. All others hold by their own node.
+                // A holder marker's is known from when it was taken. All others hold by their own node.
                 let token = *self.token.get_or_insert(FencingToken::from_zxid(czxid));
                 return Some(Command::Grant(Grant { name, token }));
             }
-            if self.alone == Alone::Reached {
-                self.alone = Alone::Told;
+            if self.upgrade == Upgrade::Reached {
+                self.upgrade = Upgrade::Told;
                 return Some(Command::Upgraded);
             }
         }
@@ -371,12 +371,13 @@ impl Contender {
             self.flight = Some(Flight::List { watch });
             return Some(Command::List { limit: self.discipline.permits().is_some(), watch });
         }
-        if self.waits() && self.barrier == Barrier::Due {
-            self.flight = Some(Flight::TakeBarrier);
-            let barrier = self.discipline.barrier().expect("only its discipline says to take it").to_owned();
-            return Some(Command::TakeBarrier { own: name, barrier });
+        if self.waits() && self.holder_marker == HolderMarker::Due {
+            self.flight = Some(Flight::TakeHolderMarker);
+            let holder_marker =
+                self.discipline.holder_marker().expect("only its discipline says to take it").to_owned();
+            return Some(Command::TakeHolderMarker { own: name, holder_marker });
         }
-        if let Some(command) = self.wait_for_the_vanished() {
+        if let Some(command) = self.wait_for_the_abandoned() {
             return Some(command);
         }
         if let Some(blocker) = self.blocker.as_ref().and_then(Blocker::to_watch) {
@@ -386,16 +387,16 @@ impl Contender {
         if (self.lingered || self.waited || announces) && !self.own_watched {
             return Some(self.watch(name, WatchKind::Own));
         }
-        if let (Barrier::Ours { watched: false, .. }, true, Some(barrier)) =
-            (&self.barrier, self.lingered, self.discipline.barrier())
+        if let (HolderMarker::Ours { watched: false, .. }, true, Some(holder_marker)) =
+            (&self.holder_marker, self.lingered, self.discipline.holder_marker())
         {
-            return Some(self.watch(barrier.to_owned(), WatchKind::Own));
+            return Some(self.watch(holder_marker.to_owned(), WatchKind::Own));
         }
         if let (true, Some(version)) = (announces, self.record.version) {
             // Whatever becomes due while this is under way is not in it.
             let due = std::mem::take(&mut self.record.due);
-            self.flight = Some(Flight::Tell { granted: self.granted, due });
-            return Some(Command::Tell { name, granted: self.granted, version });
+            self.flight = Some(Flight::WriteRecord { granted: self.granted, due });
+            return Some(Command::WriteRecord { name, granted: self.granted, version });
         }
         if self.downgrade == Downgrade::Wanted && self.handed_over {
             self.flight = Some(Flight::Downgrade);
@@ -411,8 +412,8 @@ impl Contender {
 
     /// The name to ask for, for what this is to be.
     fn prefix(&self, mode: Mode) -> String {
-        let prefix = self.dialect.prefix_with(mode, self.id, self.delay);
-        prefix.expect("checked when the contender was made, and a dialect that names writers names readers")
+        let prefix = self.node_format.prefix_with(mode, self.id, self.delay);
+        prefix.expect("checked when the contender was made, and a node format that names writers names readers")
     }
 
     /// The name of the reader's node in the place of the writer's node `writer`.
@@ -426,7 +427,7 @@ impl Contender {
     fn let_in(&mut self, inferred: bool) {
         self.inferred = inferred;
         if self.granted {
-            self.alone = Alone::Reached;
+            self.upgrade = Upgrade::Reached;
         } else {
             self.granted = true;
         }
@@ -442,8 +443,8 @@ impl Contender {
         }
         if self.granted && !self.handed_over {
             (self.granted, self.inferred, self.listing_due) = (false, false, true);
-        } else if self.alone == Alone::Reached {
-            (self.alone, self.inferred, self.listing_due) = (Alone::Wanted, false, true);
+        } else if self.upgrade == Upgrade::Reached {
+            (self.upgrade, self.inferred, self.listing_due) = (Upgrade::Wanted, false, true);
         }
     }
 

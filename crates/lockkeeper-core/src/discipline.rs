@@ -17,10 +17,10 @@ pub enum Discipline {
         /// How many there are.
         permits: u32,
     },
-    /// Lowest class first, then oldest; the holder owns the barrier node, so a newcomer of a lower class waits for it.
+    /// Lowest class first, then oldest; the holder owns the holder marker node, so a newcomer of a lower class waits for it.
     Classes {
-        /// The name of the barrier node.
-        barrier: String,
+        /// The name of the holder marker node.
+        holder_marker: String,
     },
 }
 
@@ -29,8 +29,8 @@ pub enum Discipline {
 pub enum Verdict<'a> {
     /// It holds the lock.
     Granted,
-    /// It is first and nobody holds: it takes the barrier, and holds once it has it.
-    TakeBarrier,
+    /// It is first and nobody holds: it takes the holder marker, and holds once it has it.
+    TakeHolderMarker,
     /// It waits for this.
     Blocked(Watch<'a>),
     /// Its node is not in the listing.
@@ -51,15 +51,15 @@ pub enum Watch<'a> {
     GrantedOrDeleted(&'a str),
     /// Until any child comes or goes.
     Children,
-    /// Until the barrier is gone.
-    BarrierGone,
+    /// Until the holder marker is gone.
+    HolderMarkerGone,
 }
 
 impl Discipline {
     /// The name of the node that marks the holder, where the rule has one.
-    pub fn barrier(&self) -> Option<&str> {
+    pub fn holder_marker(&self) -> Option<&str> {
         match self {
-            Discipline::Classes { barrier } => Some(barrier),
+            Discipline::Classes { holder_marker } => Some(holder_marker),
             _ => None,
         }
     }
@@ -87,8 +87,8 @@ pub fn decide<'a>(discipline: &Discipline, queue: &Queue<'a>, me: &str) -> Verdi
         Discipline::Permits { permits } => within_permits(*permits, entries, position),
         Discipline::Classes { .. } => match older.last() {
             Some(next) => Verdict::Blocked(Watch::Deleted { name: next.name, grants: false }),
-            None if queue.has_barrier() => Verdict::Blocked(Watch::BarrierGone),
-            None => Verdict::TakeBarrier,
+            None if queue.has_holder_marker() => Verdict::Blocked(Watch::HolderMarkerGone),
+            None => Verdict::TakeHolderMarker,
         },
     }
 }
@@ -110,7 +110,7 @@ fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
     match older.last() {
         None => Verdict::Granted,
         // A writer may have turned into a reader that still stands in the same place, and one with a delay may have left its
-        // stand-in.
+        // tombstone.
         Some(next) => {
             let grants = older.len() == 1 && next.mode != Mode::Write && next.delay.is_none();
             Verdict::Blocked(Watch::Deleted { name: next.name, grants })

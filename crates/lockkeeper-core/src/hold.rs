@@ -79,9 +79,9 @@ pub struct Link {
     pub connected: bool,
     /// How many deadlines have passed unproved. A hold granted before the latest one is lost for good, also if its holder slept
     /// through the whole break and finds the session proved again.
-    pub breaches: u32,
+    pub missed_deadlines: u32,
     /// How often the connection was lost. What was told meanwhile is told in no order afterwards.
-    pub breaks: u32,
+    pub disconnects: u32,
 }
 
 /// How far a hold may be trusted.
@@ -119,7 +119,7 @@ impl Trust {
 /// and it had heard of the session shortly before: a client with something to say or not sends a sign of life every 3/20 of
 /// the timeout. So counted from the moment of sending, the session lives for a timeout less that, whatever happens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LinkClock {
+pub struct SessionClock {
     timeout: Duration,
     connected: bool,
     /// A proof was sent, and confirmed, on this connection.
@@ -127,16 +127,25 @@ pub struct LinkClock {
     /// Until when the last proof is good.
     until: Duration,
     overdue: bool,
-    breaches: u32,
-    breaks: u32,
+    missed_deadlines: u32,
+    disconnects: u32,
     over: Option<Loss>,
 }
 
-impl LinkClock {
+impl SessionClock {
     /// A session that has just been connected, with its negotiated timeout. Nothing is proved yet.
     pub const fn connected(timeout: Duration) -> Self {
         let (until, over) = (Duration::ZERO, None);
-        LinkClock { timeout, connected: true, proved: false, until, overdue: false, breaches: 0, breaks: 0, over }
+        SessionClock {
+            timeout,
+            connected: true,
+            proved: false,
+            until,
+            overdue: false,
+            missed_deadlines: 0,
+            disconnects: 0,
+            over,
+        }
     }
 
     /// What is known now.
@@ -148,7 +157,7 @@ impl LinkClock {
             None => LinkState::Suspected,
         };
         let connected = self.connected && self.over.is_none();
-        Link { state, connected, breaches: self.breaches, breaks: self.breaks }
+        Link { state, connected, missed_deadlines: self.missed_deadlines, disconnects: self.disconnects }
     }
 
     /// How long a proof is good, counted from when it was sent.
@@ -162,7 +171,7 @@ impl LinkClock {
 
     /// How often to send a heartbeat while something depends on the session.
     ///
-    /// A fifth of the timeout, so that a session is fresh ([`LinkClock::is_fresh`]) at every moment while servers answer: a
+    /// A fifth of the timeout, so that a session is fresh ([`SessionClock::is_fresh`]) at every moment while servers answer: a
     /// heartbeat is valid for 0.74 of the timeout, and the next one is confirmed before the first is a quarter of the timeout old.
     pub fn heartbeat(&self) -> Duration {
         self.timeout / 5
@@ -183,19 +192,19 @@ impl LinkClock {
         self.until
     }
 
-    /// From when on a hold that was granted when `breaches` deadlines had passed is lost, unless a proof comes before.
+    /// From when on a hold that was granted when `missed_deadlines` deadlines had passed is lost, unless a proof comes before.
     pub fn due(&self, granted_under: u32) -> Duration {
-        let gone = self.over.is_some() || self.overdue || self.breaches != granted_under;
+        let gone = self.over.is_some() || self.overdue || self.missed_deadlines != granted_under;
         if gone { Duration::ZERO } else { self.until }
     }
 
-    /// Judges, at `now`, a hold that was granted when `breaches` deadlines had passed.
+    /// Judges, at `now`, a hold that was granted when `missed_deadlines` deadlines had passed.
     pub fn trust(&self, granted_under: u32, now: Duration) -> Trust {
         let until = self.until;
         match self.link().state {
             LinkState::Over(loss) => Trust::Lost(loss),
             LinkState::Overdue => Trust::Lost(Loss::Unreachable),
-            _ if self.breaches != granted_under || now >= until => Trust::Lost(Loss::Unreachable),
+            _ if self.missed_deadlines != granted_under || now >= until => Trust::Lost(Loss::Unreachable),
             LinkState::Up => Trust::Held { until },
             LinkState::Suspected => Trust::Suspected { until },
         }
@@ -215,7 +224,7 @@ impl LinkClock {
 
     /// The connection was lost.
     pub fn disconnected(&mut self) {
-        self.breaks += u32::from(self.connected);
+        self.disconnects += u32::from(self.connected);
         (self.connected, self.proved) = (false, false);
     }
 
@@ -228,7 +237,7 @@ impl LinkClock {
     pub fn tick(&mut self, now: Duration) {
         if !self.overdue && now >= self.until {
             self.overdue = true;
-            self.breaches += 1;
+            self.missed_deadlines += 1;
         }
     }
 
@@ -249,8 +258,8 @@ mod tests {
     }
 
     /// Proved at 100 s, by what was sent then.
-    fn proved() -> (LinkClock, Duration) {
-        let mut clock = LinkClock::connected(T);
+    fn proved() -> (SessionClock, Duration) {
+        let mut clock = SessionClock::connected(T);
         assert_eq!(clock.trust(0, at(100_000)), Trust::Lost(Loss::Unreachable), "nothing is proved yet");
         clock.proved(at(100_000), at(100_010));
         (clock, at(100_000 + 5_940))
@@ -259,7 +268,7 @@ mod tests {
     #[test]
     fn a_proof_is_good_from_when_it_was_sent() {
         let (clock, until) = proved();
-        let granted = clock.link().breaches;
+        let granted = clock.link().missed_deadlines;
         assert_eq!(clock.trust(granted, at(100_010)), Trust::Held { until });
         assert_eq!(clock.trust(granted, until - at(1)), Trust::Held { until });
         assert_eq!(
@@ -294,7 +303,7 @@ mod tests {
     #[test]
     fn a_short_break_is_forgiven_once_it_is_proved_that_the_session_lives() {
         let (mut clock, until) = proved();
-        let granted = clock.link().breaches;
+        let granted = clock.link().missed_deadlines;
         clock.disconnected();
         assert_eq!(clock.trust(granted, at(101_000)), Trust::Suspected { until });
         clock.reconnected();
@@ -306,7 +315,7 @@ mod tests {
     #[test]
     fn loss_is_final_whatever_the_network_says_later() {
         let (mut clock, until) = proved();
-        let granted = clock.link().breaches;
+        let granted = clock.link().missed_deadlines;
         clock.proved(until, until + at(10));
         assert_eq!(
             clock.trust(granted, until + at(10)),
@@ -314,7 +323,7 @@ mod tests {
             "it slept through the deadline"
         );
         // A hold granted after the break is another matter.
-        assert!(matches!(clock.trust(clock.link().breaches, until + at(10)), Trust::Held { .. }));
+        assert!(matches!(clock.trust(clock.link().missed_deadlines, until + at(10)), Trust::Held { .. }));
     }
 
     #[test]
@@ -332,6 +341,6 @@ mod tests {
         clock.reconnected();
         clock.proved(at(100_100), at(100_110));
         clock.over(Loss::Closed);
-        assert_eq!(clock.trust(clock.link().breaches, at(100_110)), Trust::Lost(Loss::SessionExpired));
+        assert_eq!(clock.trust(clock.link().missed_deadlines, at(100_110)), Trust::Lost(Loss::SessionExpired));
     }
 }

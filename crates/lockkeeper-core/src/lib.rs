@@ -5,7 +5,7 @@
 //! explores the code that runs in production, not a copy of it.
 //!
 //! Where to start reading: [`decide`] answers who blocks whom in a [`Queue`]; [`Contender`] is the protocol around that
-//! one question; [`helix`] is the other protocol, one record for a lock; [`Dialect`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
+//! one question; [`helix`] is the other protocol, one record for a lock; [`NodeFormat`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
 
 #![warn(missing_docs)]
 
@@ -20,18 +20,18 @@ mod payload;
 mod protocol;
 mod queue;
 mod sequence;
-mod stand_in;
 mod token;
+mod tombstone;
 
 pub use class::{Class, ClassError};
 pub use contender::Contender;
 pub use discipline::{Discipline, Verdict, Watch, decide, decide_as_reader};
-pub use hold::{Link, LinkClock, LinkState, Loss, Trust};
-pub use naming::{AttemptId, Dialect, Mode, NodeName, OtherLine, ParseIdError};
+pub use hold::{Link, LinkState, Loss, SessionClock, Trust};
+pub use naming::{AttemptId, IncompatibleFormat, Mode, NodeFormat, NodeName, ParseIdError};
 pub use path::{LockPath, PathError};
-pub use payload::{MAX_MESSAGE_BYTES, Owner, PathRecord, Payload, Revocation, Testimony};
+pub use payload::{MAX_MESSAGE_BYTES, NodeData, Owner, PathRecord, Payload, Revocation};
 pub use protocol::{Ask, Command, End, Event, Failure, Grant, Inspection, Limit, Listing, Place, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
-pub use stand_in::{LockDelay, StandIn};
 pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};
+pub use tombstone::{LockDelay, Tombstone};

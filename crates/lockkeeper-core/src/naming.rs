@@ -1,6 +1,6 @@
-//! Dialects: how the nodes of one lock path are named, and which of its children count.
+//! Node formats: how the nodes of one lock path are named, and which of its children count.
 //!
-//! A path has one dialect, shared by all who use it, so that a Rust, a Java and a Python client stand in one queue.
+//! A path has one node format, shared by all who use it, so that a Rust, a Java and a Python client stand in one queue.
 //! Children of another shape are never counted: a foreign node must not block a lock for ever, nor be deleted by it.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::stand_in::{LockDelay, StandIn};
+use crate::tombstone::{LockDelay, Tombstone};
 use crate::{Class, Sequence};
 
 /// The id of one attempt to enter a queue, written into the node's name or data.
@@ -101,7 +101,7 @@ pub enum Mode {
 /// How the nodes of one path are named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Dialect {
+pub enum NodeFormat {
     /// `_c_<uuid>-lock-0000000001`, `_c_<uuid>-__READ__…`, `_c_<uuid>-__WRIT__…`: Apache Curator's, and ours.
     ///
     /// Protected: the attempt's id is in the name, so a node whose create reply was lost is found by one listing.
@@ -121,23 +121,23 @@ pub enum Dialect {
 /// How somebody else locks a path, where neither sees the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum OtherLine {
-    /// With children named in this dialect.
-    Named(Dialect),
+pub enum IncompatibleFormat {
+    /// With children named in this node format.
+    Named(NodeFormat),
     /// With a leased lock's record in the node itself.
     Leased,
 }
 
-impl fmt::Display for OtherLine {
+impl fmt::Display for IncompatibleFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OtherLine::Named(dialect) => write!(f, "nodes in {dialect:?}'s names"),
-            OtherLine::Leased => f.write_str("a leased lock's record"),
+            IncompatibleFormat::Named(node_format) => write!(f, "nodes in {node_format:?}'s names"),
+            IncompatibleFormat::Leased => f.write_str("a leased lock's record"),
         }
     }
 }
 
-/// A child's name, read in a dialect.
+/// A child's name, read in a node format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeName {
     /// The attempt that made the node, where the name tells.
@@ -156,96 +156,102 @@ const PROTECTION: &str = "_c_";
 /// they are unknown children.
 const PERMITS: &str = "permits-";
 
-impl Dialect {
-    /// Every dialect.
-    pub const ALL: [Dialect; 4] = [Dialect::Curator, Dialect::Recipe, Dialect::Kazoo, Dialect::Contentserv];
+impl NodeFormat {
+    /// Every node format.
+    pub const ALL: [NodeFormat; 4] =
+        [NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo, NodeFormat::Contentserv];
 
-    /// The dialect that a listing's names are in: the one that counts most of them, of several the first.
-    pub fn of<S: AsRef<str>>(names: &[S]) -> Dialect {
-        let counts = |dialect: &Dialect| names.iter().filter(|name| dialect.parse(name.as_ref()).is_some()).count();
+    /// The node format that a listing's names are in: the one that counts most of them, of several the first.
+    pub fn of<S: AsRef<str>>(names: &[S]) -> NodeFormat {
+        let counts =
+            |node_format: &NodeFormat| names.iter().filter(|name| node_format.parse(name.as_ref()).is_some()).count();
         // The last of the greatest is taken, so the first is to come last.
         Self::ALL.into_iter().rev().max_by_key(counts).unwrap_or_default()
     }
 
-    /// The dialect of a line that somebody stands in, if any of these names is that of a contender or of what tells of a holder.
-    pub fn of_line<S: AsRef<str>>(names: &[S]) -> Option<Dialect> {
-        let stands = |dialect: &Dialect, name: &str| dialect.parse(name).is_some() || dialect.tells_of_holder(name);
-        Self::ALL.into_iter().find(|dialect| names.iter().any(|name| stands(dialect, name.as_ref())))
+    /// The node format of a line that somebody stands in, if any of these names is that of a contender or of what tells of a holder.
+    pub fn of_line<S: AsRef<str>>(names: &[S]) -> Option<NodeFormat> {
+        let stands = |node_format: &NodeFormat, name: &str| {
+            node_format.parse(name).is_some() || node_format.tells_of_holder(name)
+        };
+        Self::ALL.into_iter().find(|node_format| names.iter().any(|name| stands(node_format, name.as_ref())))
     }
 
     /// Whether a name carries its attempt's id and is therefore never used twice.
     pub const fn protects(self) -> bool {
-        matches!(self, Dialect::Curator | Dialect::Kazoo)
+        matches!(self, NodeFormat::Curator | NodeFormat::Kazoo)
     }
 
     /// The name of the node that marks the holder, where its makers have one.
     pub const fn mark(self) -> Option<&'static str> {
         match self {
-            Dialect::Contentserv => Some("privateLock"),
-            Dialect::Curator | Dialect::Recipe | Dialect::Kazoo => None,
+            NodeFormat::Contentserv => Some("privateLock"),
+            NodeFormat::Curator | NodeFormat::Recipe | NodeFormat::Kazoo => None,
         }
     }
 
-    /// Whether a name that is no contender's says that somebody holds: the mark, or what stands in for one that has vanished.
+    /// Whether a name that is no contender's says that somebody holds: the mark, or what stands in for one that has abandoned.
     pub(crate) fn tells_of_holder(self, name: &str) -> bool {
-        self.mark() == Some(name) || StandIn::read(self, name).is_some()
+        self.mark() == Some(name) || Tombstone::read(self, name).is_some()
     }
 
     /// The words that ask the holder of such a node to let go, where its makers know one.
     pub const fn revocation_word(self) -> Option<&'static str> {
         match self {
-            Dialect::Curator => Some("__REVOKE__"),
-            Dialect::Recipe => Some("unlock"),
-            Dialect::Kazoo | Dialect::Contentserv => None,
+            NodeFormat::Curator => Some("__REVOKE__"),
+            NodeFormat::Recipe => Some("unlock"),
+            NodeFormat::Kazoo | NodeFormat::Contentserv => None,
         }
     }
 
-    /// The markers of this dialect, each with what it asks for. Where two share a marker, names are read as the first.
+    /// The markers of this node format, each with what it asks for. Where two share a marker, names are read as the first.
     const fn markers(self) -> &'static [(&'static str, Mode)] {
         match self {
-            Dialect::Curator => &[("lock-", Mode::Exclusive), ("__WRIT__", Mode::Write), ("__READ__", Mode::Read)],
-            Dialect::Recipe => &[("lock-", Mode::Exclusive), ("write-", Mode::Write), ("read-", Mode::Read)],
-            Dialect::Kazoo => &[("__lock__", Mode::Write), ("__rlock__", Mode::Read), ("__lock__", Mode::Exclusive)],
-            Dialect::Contentserv => &[],
+            NodeFormat::Curator => &[("lock-", Mode::Exclusive), ("__WRIT__", Mode::Write), ("__READ__", Mode::Read)],
+            NodeFormat::Recipe => &[("lock-", Mode::Exclusive), ("write-", Mode::Write), ("read-", Mode::Read)],
+            NodeFormat::Kazoo => &[("__lock__", Mode::Write), ("__rlock__", Mode::Read), ("__lock__", Mode::Exclusive)],
+            NodeFormat::Contentserv => &[],
         }
     }
 
     /// The name to ask a sequential create for; the server appends the number.
     ///
-    /// `None` if this dialect has no name for `mode`.
+    /// `None` if this node format has no name for `mode`.
     pub fn prefix(self, mode: Mode, id: AttemptId) -> Option<String> {
         self.prefix_with(mode, id, None)
     }
 
     /// The same for a contender that nobody is to follow at once if it ends against its will: its name says so, for whoever
-    /// waits behind it must not take its going for the turn. Curator's dialect alone has room for that.
+    /// waits behind it must not take its going for the turn. Curator's node format alone has room for that.
     pub fn prefix_with(self, mode: Mode, id: AttemptId, delay: Option<LockDelay>) -> Option<String> {
         if let Some(delay) = delay {
-            let plain = self.prefix_with(mode, id, None).filter(|_| self == Dialect::Curator)?;
+            let plain = self.prefix_with(mode, id, None).filter(|_| self == NodeFormat::Curator)?;
             let rest = plain.strip_prefix(&format!("{PROTECTION}{id}-"))?;
             return Some(format!("{PROTECTION}{id}-{delay}-{rest}"));
         }
         match (self, mode) {
-            (Dialect::Contentserv, Mode::Class(class)) => return Some(format!("{class}-")),
-            (Dialect::Curator, Mode::Permits(permits)) => return Some(format!("{PROTECTION}{id}-{PERMITS}{permits}-")),
+            (NodeFormat::Contentserv, Mode::Class(class)) => return Some(format!("{class}-")),
+            (NodeFormat::Curator, Mode::Permits(permits)) => {
+                return Some(format!("{PROTECTION}{id}-{PERMITS}{permits}-"));
+            }
             _ => {}
         }
         let (marker, _) = self.markers().iter().find(|(_, m)| *m == mode)?;
         Some(match self {
-            Dialect::Curator => format!("{PROTECTION}{id}-{marker}"),
-            Dialect::Kazoo => format!("{:032x}{marker}", id.0),
-            Dialect::Recipe | Dialect::Contentserv => (*marker).to_owned(),
+            NodeFormat::Curator => format!("{PROTECTION}{id}-{marker}"),
+            NodeFormat::Kazoo => format!("{:032x}{marker}", id.0),
+            NodeFormat::Recipe | NodeFormat::Contentserv => (*marker).to_owned(),
         })
     }
 
-    /// Reads a child's name. `None`: not of this dialect, never to be counted.
+    /// Reads a child's name. `None`: not of this node format, never to be counted.
     ///
     /// Curator nodes count with and without protection: its own recipes sort by what follows the marker.
     pub fn parse(self, name: &str) -> Option<NodeName> {
         let (prefix, sequence) = Sequence::split(name)?;
         let mut delay = None;
         let (id, marker) = match (self, prefix.strip_prefix(PROTECTION)) {
-            (Dialect::Curator, Some(rest)) => {
+            (NodeFormat::Curator, Some(rest)) => {
                 let (id, rest) = rest.split_at_checked(AttemptId::LEN)?;
                 let (id, mut rest) = (AttemptId::read(id.as_bytes())?, rest.strip_prefix('-')?);
                 if let Some((read, after)) = LockDelay::split(rest) {
@@ -253,7 +259,7 @@ impl Dialect {
                 }
                 (Some(id), rest)
             }
-            (Dialect::Kazoo, _) => {
+            (NodeFormat::Kazoo, _) => {
                 let (id, rest) = prefix.split_at_checked(32)?;
                 // Kazoo prints lower case; a sign, which `from_str_radix` would take, it never does.
                 let hex = id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -262,10 +268,10 @@ impl Dialect {
             _ => (None, prefix),
         };
         let mode = match self {
-            Dialect::Contentserv => Mode::Class(Class::new(marker.strip_suffix('-')?).ok()?),
+            NodeFormat::Contentserv => Mode::Class(Class::new(marker.strip_suffix('-')?).ok()?),
             _ => match self.markers().iter().find(|(m, _)| *m == marker) {
                 Some((_, mode)) => *mode,
-                None if self == Dialect::Curator => Self::permits(marker)?,
+                None if self == NodeFormat::Curator => Self::permits(marker)?,
                 None => return None,
             },
         };
@@ -308,32 +314,33 @@ mod tests {
 
     #[test]
     fn printed_names_read_back() {
-        for (dialect, mode) in Dialect::ALL.iter().flat_map(|dialect| MODES.map(|mode| (*dialect, mode))) {
-            let Some(prefix) = dialect.prefix(mode, ID) else { continue };
+        for (node_format, mode) in NodeFormat::ALL.iter().flat_map(|node_format| MODES.map(|mode| (*node_format, mode)))
+        {
+            let Some(prefix) = node_format.prefix(mode, ID) else { continue };
             for count in [0, i32::MAX, i32::MIN, -5] {
                 let sequence = Sequence::new(count);
                 let name = format!("{prefix}{sequence}");
-                let id = dialect.protects().then_some(ID);
+                let id = node_format.protects().then_some(ID);
                 // Kazoo names both alike.
-                let mode = if (dialect, mode) == (Dialect::Kazoo, Mode::Exclusive) { Mode::Write } else { mode };
-                assert_eq!(dialect.parse(&name), Some(NodeName { id, mode, sequence, delay: None }), "{name}");
+                let mode = if (node_format, mode) == (NodeFormat::Kazoo, Mode::Exclusive) { Mode::Write } else { mode };
+                assert_eq!(node_format.parse(&name), Some(NodeName { id, mode, sequence, delay: None }), "{name}");
             }
         }
     }
 
     #[test]
-    fn each_dialect_names_what_its_makers_have() {
-        let named = |dialect: Dialect| MODES.map(|mode| dialect.prefix(mode, ID).is_some());
-        assert_eq!(named(Dialect::Curator), [true, true, true, true, true, false, false]);
-        assert_eq!(named(Dialect::Recipe), [true, true, true, false, false, false, false]);
-        assert_eq!(named(Dialect::Kazoo), [true, true, true, false, false, false, false]);
-        assert_eq!(named(Dialect::Contentserv), [false, false, false, false, false, true, true]);
+    fn each_node_format_names_what_its_makers_have() {
+        let named = |node_format: NodeFormat| MODES.map(|mode| node_format.prefix(mode, ID).is_some());
+        assert_eq!(named(NodeFormat::Curator), [true, true, true, true, true, false, false]);
+        assert_eq!(named(NodeFormat::Recipe), [true, true, true, false, false, false, false]);
+        assert_eq!(named(NodeFormat::Kazoo), [true, true, true, false, false, false, false]);
+        assert_eq!(named(NodeFormat::Contentserv), [false, false, false, false, false, true, true]);
     }
 
     #[test]
     fn permits_are_read_only_as_they_are_printed() {
         for bad in ["permits-0-", "permits-03-", "permits-+3-", "permits--", "permits-3", "permits-4294967296-"] {
-            assert_eq!(Dialect::Curator.parse(&format!("_c_{ID}-{bad}0000000001")), None, "{bad}");
+            assert_eq!(NodeFormat::Curator.parse(&format!("_c_{ID}-{bad}0000000001")), None, "{bad}");
         }
     }
 }

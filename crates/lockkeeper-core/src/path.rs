@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use thiserror::Error;
 
-use crate::Dialect;
+use crate::NodeFormat;
 
 /// Longest path accepted, in bytes. A listing and a create carry the path in one frame of 1 MiB by default; a path of
 /// this length leaves all but a thousandth of it to the rest.
@@ -114,7 +114,7 @@ pub enum PathError {
         /// The component.
         component: String,
         /// The node format that it is a name of.
-        format: Dialect,
+        format: NodeFormat,
         /// The path above the component.
         above: String,
         /// The component as [`LockPath::join`] writes it.
@@ -134,7 +134,7 @@ impl LockPath {
         }
         let mut start = 1;
         for component in path[1..].split('/') {
-            if let Some(format) = Dialect::of_line(&[component]) {
+            if let Some(format) = NodeFormat::of_line(&[component]) {
                 let above = if start == 1 { "/" } else { &path[..start - 1] };
                 return Err(PathError::Contender {
                     path: path.to_owned(),
@@ -225,7 +225,7 @@ impl LockPath {
         &self.0
     }
 
-    /// The path of a child: `name` must be a name that a listing of this path showed or that a dialect printed.
+    /// The path of a child: `name` must be a name that a listing of this path showed or that a node format printed.
     pub fn child(&self, name: &str) -> String {
         format!("{}/{name}", self.0)
     }
@@ -241,7 +241,7 @@ impl LockPath {
 fn escape(name: &str, at_root: bool) -> String {
     let dots = matches!(name, "." | "..");
     let reserved = at_root && matches!(name, "zookeeper" | "lockkeeper");
-    let taken = reserved || Dialect::of_line(&[name]).is_some();
+    let taken = reserved || NodeFormat::of_line(&[name]).is_some();
     let mut escaped = String::with_capacity(name.len());
     for (at, c) in name.char_indices() {
         if matches!(c, '%' | '/') || !storable(c) || dots || taken && at == 0 {

@@ -158,7 +158,7 @@ impl Payload {
 
 /// What a node's bytes tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Testimony {
+pub enum NodeData {
     /// A record of ours.
     Record(Box<Payload>),
     /// A word that asks the owner to let go stands where the record was.
@@ -171,28 +171,28 @@ pub enum Testimony {
     Opaque(usize),
 }
 
-impl Testimony {
+impl NodeData {
     /// Reads a node's bytes. Any bytes are fine.
     pub fn read(data: &[u8]) -> Self {
         if data.is_empty() {
-            return Testimony::Empty;
+            return NodeData::Empty;
         }
         if REVOCATION_WORDS.contains(&data) {
-            return Testimony::Revoked;
+            return NodeData::Revoked;
         }
         if let Ok(record) = serde_json::from_slice(data) {
-            return Testimony::Record(Box::new(record));
+            return NodeData::Record(Box::new(record));
         }
         match std::str::from_utf8(data) {
-            Ok(text) if !text.contains(char::is_control) => Testimony::Text(text.to_owned()),
-            _ => Testimony::Opaque(data.len()),
+            Ok(text) if !text.contains(char::is_control) => NodeData::Text(text.to_owned()),
+            _ => NodeData::Opaque(data.len()),
         }
     }
 
     /// The attempt that wrote the node, where its record tells.
     pub fn id(&self) -> Option<AttemptId> {
         match self {
-            Testimony::Record(record) => record.id.parse().ok(),
+            NodeData::Record(record) => record.id.parse().ok(),
             _ => None,
         }
     }
@@ -200,8 +200,8 @@ impl Testimony {
     /// The request to let go that stands unanswered.
     pub fn revocation(&self) -> Option<Revocation> {
         match self {
-            Testimony::Record(record) => record.revocation.clone().filter(|asked| asked.refused.is_none()),
-            Testimony::Revoked => Some(Revocation::default()),
+            NodeData::Record(record) => record.revocation.clone().filter(|asked| asked.refused.is_none()),
+            NodeData::Revoked => Some(Revocation::default()),
             _ => None,
         }
     }
@@ -209,21 +209,21 @@ impl Testimony {
     /// The record, where it is one of ours.
     pub fn record(&self) -> Option<&Payload> {
         match self {
-            Testimony::Record(record) => Some(record),
+            NodeData::Record(record) => Some(record),
             _ => None,
         }
     }
 }
 
 /// One line for people: `build@ci-7 (pid 4711)`.
-impl std::fmt::Display for Testimony {
+impl std::fmt::Display for NodeData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Testimony::Record(record) => record.owner.fmt(f),
-            Testimony::Revoked => f.write_str("an owner asked to let go"),
-            Testimony::Text(text) => text.fmt(f),
-            Testimony::Empty => f.write_str("an unnamed owner"),
-            Testimony::Opaque(bytes) => write!(f, "an owner of another make ({bytes} bytes)"),
+            NodeData::Record(record) => record.owner.fmt(f),
+            NodeData::Revoked => f.write_str("an owner asked to let go"),
+            NodeData::Text(text) => text.fmt(f),
+            NodeData::Empty => f.write_str("an unnamed owner"),
+            NodeData::Opaque(bytes) => write!(f, "an owner of another make ({bytes} bytes)"),
         }
     }
 }
@@ -246,8 +246,8 @@ mod tests {
     fn case_56_a_record_reads_back_and_names_its_owner() {
         let id = AttemptId::new(7);
         let written = Payload::new(id, owner(), Some("nightly index"), 1_700_000_000_000);
-        let read = Testimony::read(&written.to_bytes());
-        assert_eq!(read, Testimony::Record(Box::new(written)));
+        let read = NodeData::read(&written.to_bytes());
+        assert_eq!(read, NodeData::Record(Box::new(written)));
         assert_eq!(read.id(), Some(id));
         assert_eq!(read.to_string(), "build@ci-7 (pid 4711)");
     }
@@ -255,18 +255,18 @@ mod tests {
     #[test]
     fn records_of_later_versions_still_name_their_owner() {
         let data = br#"{"lockkeeper":9,"id":"?","user":"a","host":"b","pid":1,"since_ms":5,"new":[1]}"#;
-        assert_eq!(Testimony::read(data).to_string(), "a@b (pid 1)");
-        assert_eq!(Testimony::read(data).id(), None);
+        assert_eq!(NodeData::read(data).to_string(), "a@b (pid 1)");
+        assert_eq!(NodeData::read(data).id(), None);
     }
 
     #[test]
     fn foreign_bytes_are_understood_as_far_as_they_go() {
-        assert_eq!(Testimony::read(b""), Testimony::Empty);
-        assert_eq!(Testimony::read(b"unlock"), Testimony::Revoked);
-        assert_eq!(Testimony::read(b"__REVOKE__"), Testimony::Revoked);
-        assert_eq!(Testimony::read(b"10.1.2.3"), Testimony::Text("10.1.2.3".into()));
-        assert_eq!(Testimony::read(&[0, 159, 146, 150]), Testimony::Opaque(4));
-        assert_eq!(Testimony::read(b"a\x1b[2Jb"), Testimony::Opaque(6));
+        assert_eq!(NodeData::read(b""), NodeData::Empty);
+        assert_eq!(NodeData::read(b"unlock"), NodeData::Revoked);
+        assert_eq!(NodeData::read(b"__REVOKE__"), NodeData::Revoked);
+        assert_eq!(NodeData::read(b"10.1.2.3"), NodeData::Text("10.1.2.3".into()));
+        assert_eq!(NodeData::read(&[0, 159, 146, 150]), NodeData::Opaque(4));
+        assert_eq!(NodeData::read(b"a\x1b[2Jb"), NodeData::Opaque(6));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Each command has exactly one event that reports its outcome. All are data, so that a model checker, a simulator and the
 //! network can stand on the other side.
 
-use crate::{AttemptId, Class, FencingToken, LockDelay, OtherLine, SessionId, Zxid};
+use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, LockDelay, SessionId, Zxid};
 
 /// Something that happened: the outcome of the command in flight, a watch, or a wish of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,15 +26,15 @@ pub enum Event<'a> {
     /// The outcome of [`Command::Watch`]: the watch stands and this was read, or the node is gone ([`Failure::NoNode`]) and no
     /// watch stands.
     Watched(Result<Inspection, Failure>),
-    /// The outcome of [`Command::TakeBarrier`]: the transaction that made it. [`Failure::NoNode`]: the own node is gone;
-    /// [`Failure::NodeExists`]: somebody else has the barrier.
-    BarrierTaken(Result<Zxid, Failure>),
-    /// The outcome of [`Command::StandIn`]. [`Failure::NoNode`]: the own node is gone.
-    StandInMade(Result<(), Failure>),
+    /// The outcome of [`Command::TakeHolderMarker`]: the transaction that made it. [`Failure::NoNode`]: the own node is gone;
+    /// [`Failure::NodeExists`]: somebody else has the holder marker.
+    HolderMarkerTaken(Result<Zxid, Failure>),
+    /// The outcome of [`Command::Tombstone`]. [`Failure::NoNode`]: the own node is gone.
+    TombstoneMade(Result<(), Failure>),
     /// The delay of [`Command::Delay`] has passed for this node.
     DelayOver(&'a str),
-    /// The outcome of [`Command::Tell`]: the version of the own node's data now.
-    Told(Result<i32, Failure>),
+    /// The outcome of [`Command::WriteRecord`]: the version of the own node's data now.
+    RecordWritten(Result<i32, Failure>),
     /// The outcome of [`Command::Downgrade`]: the transaction that made the reader's node.
     Downgraded(Result<Zxid, Failure>),
     /// The outcome of [`Command::Delete`].
@@ -191,19 +191,19 @@ pub enum Command {
         /// What for.
         kind: WatchKind,
     },
-    /// Create the barrier, as an ephemeral node, if the own node still stands: in one transaction.
-    TakeBarrier {
+    /// Create the holder marker, as an ephemeral node, if the own node still stands: in one transaction.
+    TakeHolderMarker {
         /// The own node.
         own: String,
-        /// The barrier.
-        barrier: String,
+        /// The holder marker.
+        holder_marker: String,
     },
-    /// Create the stand-in of the hold to come, as a node that stays, if the own node still stands: in one transaction.
-    StandIn {
+    /// Create the tombstone of the hold to come, as a node that stays, if the own node still stands: in one transaction.
+    Tombstone {
         /// The own node.
         own: String,
-        /// The stand-in.
-        stand_in: String,
+        /// The tombstone.
+        tombstone: String,
     },
     /// Say [`Event::DelayOver`] when this time has passed from now on. Beside whatever else is asked for.
     Delay {
@@ -214,7 +214,7 @@ pub enum Command {
     },
     /// Write the owner's record into the own node anew, if its data has this version: what the record said, that it was
     /// granted, and that it was asked to let go.
-    Tell {
+    WriteRecord {
         /// The own node.
         name: String,
         /// Whether it was granted.
@@ -235,8 +235,8 @@ pub enum Command {
         name: String,
         /// Only if its data has this version.
         version: Option<i32>,
-        /// And the barrier, or the stand-in, with it, in one transaction, if its data has this version.
-        barrier: Option<(String, i32)>,
+        /// And the holder marker, or the tombstone, with it, in one transaction, if its data has this version.
+        holder_marker: Option<(String, i32)>,
     },
     /// Hand the lock to the caller.
     Grant(Grant),
@@ -258,7 +258,7 @@ pub enum Command {
 pub enum WatchKind {
     /// The node whose going lets me on.
     Blocker,
-    /// My own node, or my barrier: someone may delete it, or write to it.
+    /// My own node, or my holder marker: someone may delete it, or write to it.
     Own,
 }
 
@@ -284,14 +284,14 @@ pub enum End {
     Refused,
     /// The server refuses to delete its node; the node stays until the session ends.
     Stuck,
-    /// The parent vanished each time it was made.
+    /// The parent abandoned each time it was made.
     ParentVanishes,
     /// Somebody asked it to let go before it was granted.
     Revoked,
     /// The path states another limit than this attempt's, or, with `None`, something else.
     LimitDiffers(Option<u32>),
     /// Somebody who came before it locks the path in another way, in which nobody sees it.
-    OtherLine(OtherLine),
+    IncompatibleFormat(IncompatibleFormat),
 }
 
 /// Where a waiting contender stands.
@@ -299,6 +299,6 @@ pub enum End {
 pub struct Place {
     /// How many stood before it in the last listing.
     pub ahead: usize,
-    /// Who was first in that listing, or the holder's barrier where there is one: whose data names the holder.
+    /// Who was first in that listing, or the holder's holder marker where there is one: whose data names the holder.
     pub first: String,
 }

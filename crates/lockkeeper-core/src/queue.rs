@@ -3,7 +3,7 @@
 //! Order is always (class, sequence, name), never the text of the names: text order sorts by uuid (ZOOKEEPER-2931), and
 //! ties occur (Curator's downgrade) and must fall the same way for everyone.
 
-use crate::{AttemptId, Dialect, LockDelay, Mode, Sequence, StandIn};
+use crate::{AttemptId, LockDelay, Mode, NodeFormat, Sequence, Tombstone};
 
 /// A child that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,8 +18,8 @@ pub struct Entry<'a> {
     pub sequence: Sequence,
     /// How long nobody is to follow it if it ends against its will.
     pub delay: Option<LockDelay>,
-    /// It is no contender but stands in for a holder that has vanished: before all others, until its delay is over.
-    pub vanished: bool,
+    /// It is no contender but stands in for a holder that has abandoned: before all others, until its delay is over.
+    pub abandoned: bool,
 }
 
 /// A lock's queue at one moment, the first in line first.
@@ -27,49 +27,53 @@ pub struct Entry<'a> {
 pub struct Queue<'a> {
     entries: Vec<Entry<'a>>,
     unknown: Vec<&'a str>,
-    barrier: bool,
+    holder_marker: bool,
 }
 
 impl<'a> Queue<'a> {
     /// Reads a listing. Names of another shape are kept apart in [`Queue::unknown`] and counted nowhere.
-    pub fn read<S: AsRef<str>>(dialect: Dialect, names: &'a [S]) -> Self {
-        Self::read_with_barrier(dialect, None, names)
+    pub fn read<S: AsRef<str>>(node_format: NodeFormat, names: &'a [S]) -> Self {
+        Self::read_with_holder_marker(node_format, None, names)
     }
 
-    /// Reads a listing in which a node called `barrier` is not a contender but the holder's mark.
-    pub fn read_with_barrier<S: AsRef<str>>(dialect: Dialect, barrier: Option<&str>, names: &'a [S]) -> Self {
+    /// Reads a listing in which a node called `holder marker` is not a contender but the holder's mark.
+    pub fn read_with_holder_marker<S: AsRef<str>>(
+        node_format: NodeFormat,
+        holder_marker: Option<&str>,
+        names: &'a [S],
+    ) -> Self {
         let mut queue = Queue { entries: Vec::with_capacity(names.len()), ..Queue::default() };
-        let mut stand_ins = Vec::new();
+        let mut tombstones = Vec::new();
         for name in names.iter().map(AsRef::as_ref) {
-            if barrier == Some(name) {
-                queue.barrier = true;
+            if holder_marker == Some(name) {
+                queue.holder_marker = true;
                 continue;
             }
-            match dialect.parse(name) {
+            match node_format.parse(name) {
                 Some(node) => {
                     let crate::NodeName { id, mode, sequence, delay } = node;
-                    queue.entries.push(Entry { name, id, mode, sequence, delay, vanished: false });
+                    queue.entries.push(Entry { name, id, mode, sequence, delay, abandoned: false });
                 }
-                None => match StandIn::read(dialect, name) {
-                    Some(stand_in) => stand_ins.push((name, stand_in)),
+                None => match Tombstone::read(node_format, name) {
+                    Some(tombstone) => tombstones.push((name, tombstone)),
                     None => queue.unknown.push(name),
                 },
             }
         }
         queue.sort();
-        queue.put_vanished_first(stand_ins);
+        queue.put_abandoned_first(tombstones);
         queue
     }
 
     /// Puts those before all others that stand in for a holder whose own node is gone. While that is there, it counts itself.
-    fn put_vanished_first(&mut self, mut stand_ins: Vec<(&'a str, StandIn)>) {
-        stand_ins.retain(|(_, stand_in)| !self.entries.iter().any(|entry| entry.id == Some(stand_in.id)));
-        stand_ins.sort_unstable_by_key(|(name, _)| *name);
-        let vanished = stand_ins.into_iter().map(|(name, StandIn { id: _, mode, delay })| {
+    fn put_abandoned_first(&mut self, mut tombstones: Vec<(&'a str, Tombstone)>) {
+        tombstones.retain(|(_, tombstone)| !self.entries.iter().any(|entry| entry.id == Some(tombstone.id)));
+        tombstones.sort_unstable_by_key(|(name, _)| *name);
+        let abandoned = tombstones.into_iter().map(|(name, Tombstone { id: _, mode, delay })| {
             // No id: whoever looks for its own nodes finds none here.
-            Entry { name, id: None, mode, sequence: Sequence::new(0), delay: Some(delay), vanished: true }
+            Entry { name, id: None, mode, sequence: Sequence::new(0), delay: Some(delay), abandoned: true }
         });
-        self.entries.splice(0..0, vanished);
+        self.entries.splice(0..0, abandoned);
     }
 
     /// Puts the entries in order.
@@ -107,24 +111,24 @@ impl<'a> Queue<'a> {
         &self.unknown
     }
 
-    /// The dialect of a line that somebody before `me` stands in, where that is another one than `ours`.
+    /// The node format of a line that somebody before `me` stands in, where that is another one than `ours`.
     ///
     /// Two lines on one path do not see each other, so each would have a holder. Both number their nodes by one counter, and
     /// whoever came later sees the other in its first listing: so it is enough that the later one leaves.
-    pub fn other_line_before(&self, ours: Dialect, me: &str) -> Option<Dialect> {
+    pub fn incompatible_format_before(&self, ours: NodeFormat, me: &str) -> Option<NodeFormat> {
         let own = ours.parse(me)?.sequence.get();
-        let before = |name: &str, theirs: Dialect| match theirs.parse(name) {
+        let before = |name: &str, theirs: NodeFormat| match theirs.parse(name) {
             Some(node) => own.wrapping_sub(node.sequence.get()) > 0,
             // That does not say when it came.
             None => theirs.tells_of_holder(name),
         };
-        let mut others = Dialect::ALL.into_iter().filter(|theirs| *theirs != ours);
+        let mut others = NodeFormat::ALL.into_iter().filter(|theirs| *theirs != ours);
         others.find(|theirs| self.unknown.iter().any(|name| before(name, *theirs)))
     }
 
     /// Whether the holder's mark is there.
-    pub fn has_barrier(&self) -> bool {
-        self.barrier
+    pub fn has_holder_marker(&self) -> bool {
+        self.holder_marker
     }
 
     /// Where `name` stands: 0 is first in line.
@@ -138,15 +142,15 @@ mod tests {
     use super::*;
 
     fn order(names: &[&str]) -> Vec<String> {
-        Queue::read(Dialect::Recipe, names).entries().iter().map(|e| e.name.to_owned()).collect()
+        Queue::read(NodeFormat::Recipe, names).entries().iter().map(|e| e.name.to_owned()).collect()
     }
 
     #[test]
     fn case_26_listings_without_anything_of_ours_are_fine() {
-        let queue = Queue::read(Dialect::Curator, &["", "privateLock", "x", "lock-", "日本-0000000001"]);
+        let queue = Queue::read(NodeFormat::Curator, &["", "privateLock", "x", "lock-", "日本-0000000001"]);
         assert!(queue.entries().is_empty());
         assert_eq!(queue.unknown().len(), 5);
-        assert!(Queue::read::<&str>(Dialect::Curator, &[]).entries().is_empty());
+        assert!(Queue::read::<&str>(NodeFormat::Curator, &[]).entries().is_empty());
     }
 
     #[test]
@@ -166,21 +170,21 @@ mod tests {
         assert_eq!(order(&["lock-0000000000", "lock--000000001"]), ["lock--000000001", "lock-0000000000"]);
     }
 
-    fn other_line(ours: Dialect, names: &[&str], me: &str) -> Option<Dialect> {
-        Queue::read_with_barrier(ours, ours.mark(), names).other_line_before(ours, me)
+    fn incompatible_format(ours: NodeFormat, names: &[&str], me: &str) -> Option<NodeFormat> {
+        Queue::read_with_holder_marker(ours, ours.mark(), names).incompatible_format_before(ours, me)
     }
 
     const KAZOO: &str = "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__";
     const CURATOR: &str = "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-";
 
-    /// Each dialect but those that count each other's nodes: the later one sees the earlier one, and not the other way round.
+    /// Each node format but those that count each other's nodes: the later one sees the earlier one, and not the other way round.
     #[test]
-    fn whoever_comes_later_sees_the_line_of_another_dialect() {
+    fn whoever_comes_later_sees_the_line_of_another_node_format() {
         let makers = [
-            (Dialect::Curator, CURATOR),
-            (Dialect::Recipe, "read-"),
-            (Dialect::Kazoo, KAZOO),
-            (Dialect::Contentserv, "A-"),
+            (NodeFormat::Curator, CURATOR),
+            (NodeFormat::Recipe, "read-"),
+            (NodeFormat::Kazoo, KAZOO),
+            (NodeFormat::Contentserv, "A-"),
         ];
         for (ours, mine) in makers {
             for (theirs, other) in makers.into_iter().filter(|(theirs, _)| *theirs != ours) {
@@ -188,26 +192,29 @@ mod tests {
                     let [first, second] = [first, first.wrapping_add(1)].map(crate::Sequence::new);
                     let (older, newer) = (format!("{mine}{first}"), format!("{other}{second}"));
                     let names = [older.as_str(), newer.as_str()];
-                    assert_eq!(other_line(ours, &names, &older), None, "{names:?}");
-                    assert_eq!(other_line(theirs, &names, &newer), Some(ours), "{names:?}");
+                    assert_eq!(incompatible_format(ours, &names, &older), None, "{names:?}");
+                    assert_eq!(incompatible_format(theirs, &names, &newer), Some(ours), "{names:?}");
                 }
             }
         }
         assert_eq!(
-            other_line(Dialect::Recipe, &["__READ__0000000000", "lock-0000000001"], "lock-0000000001"),
-            Some(Dialect::Curator)
+            incompatible_format(NodeFormat::Recipe, &["__READ__0000000000", "lock-0000000001"], "lock-0000000001"),
+            Some(NodeFormat::Curator)
         );
     }
 
     #[test]
-    fn a_mark_or_a_stand_in_is_of_a_line_that_has_a_holder() {
+    fn a_mark_or_a_tombstone_is_of_a_line_that_has_a_holder() {
         let me = format!("{CURATOR}0000000000");
-        assert_eq!(other_line(Dialect::Curator, &["privateLock", &me], &me), Some(Dialect::Contentserv));
+        assert_eq!(incompatible_format(NodeFormat::Curator, &["privateLock", &me], &me), Some(NodeFormat::Contentserv));
         let classes = ["privateLock", "A-0000000003", "B-0000000001"];
-        assert_eq!(other_line(Dialect::Contentserv, &classes, "A-0000000003"), None, "its own line's");
-        let stand_in = "_s_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-x-d30000";
-        assert_eq!(other_line(Dialect::Kazoo, &[stand_in], &format!("{KAZOO}0000000001")), Some(Dialect::Curator));
-        assert_eq!(other_line(Dialect::Curator, &[stand_in, &me], &me), None, "its own line's");
+        assert_eq!(incompatible_format(NodeFormat::Contentserv, &classes, "A-0000000003"), None, "its own line's");
+        let tombstone = "_s_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-x-d30000";
+        assert_eq!(
+            incompatible_format(NodeFormat::Kazoo, &[tombstone], &format!("{KAZOO}0000000001")),
+            Some(NodeFormat::Curator)
+        );
+        assert_eq!(incompatible_format(NodeFormat::Curator, &[tombstone, &me], &me), None, "its own line's");
     }
 
     #[test]

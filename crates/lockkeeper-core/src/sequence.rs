@@ -54,7 +54,7 @@ impl Sequence {
     fn minus_belongs_to_prefix(name: &str) -> bool {
         let digits = &name[name.len() - 10..];
         let prefix = &name[..name.len() - 11];
-        // A sign follows the prefix's own last character, which for every dialect with a minus is that minus
+        // A sign follows the prefix's own last character, which for every node format with a minus is that minus
         // ("lock--2147483648") or an underscore ("__lock__-2147483648").
         let signed = prefix.ends_with(['-', '_']) && digits.as_bytes()[0] != b'0';
         !signed

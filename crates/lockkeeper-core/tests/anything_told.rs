@@ -1,8 +1,8 @@
 //! A contender told anything at all, asked for or not, stays sane: nothing from the network is trusted to make sense.
 
 use lockkeeper_core::{
-    Ask, AttemptId, Class, Command, Contender, Dialect, Discipline, Event, Failure, Inspection, Limit, Listing,
-    LockDelay, Mode, Sequence, SessionId, StandIn, Zxid,
+    Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, Inspection, Limit, Listing, LockDelay, Mode,
+    NodeFormat, Sequence, SessionId, Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-const BARRIER: &str = "privateLock";
+const HOLDER_MARKER: &str = "privateLock";
 const ME: AttemptId = AttemptId::new(1);
 const SESSION: SessionId = SessionId(1);
 
@@ -21,7 +21,7 @@ const SESSION: SessionId = SessionId(1);
 #[derive(Clone, Debug)]
 struct Kind {
     discipline: Discipline,
-    dialect: Dialect,
+    node_format: NodeFormat,
     mode: Mode,
     upgradeable: bool,
 }
@@ -30,10 +30,10 @@ impl Kind {
     /// With a lock delay where that is wanted and its names have room for one.
     fn contender(&self, delayed: bool) -> Contender {
         let contender = match self.upgradeable {
-            true => Contender::upgradeable(self.dialect, ME, SESSION),
-            false => Contender::new(self.discipline.clone(), self.dialect, self.mode, ME, SESSION),
+            true => Contender::upgradeable(self.node_format, ME, SESSION),
+            false => Contender::new(self.discipline.clone(), self.node_format, self.mode, ME, SESSION),
         };
-        match delayed && self.dialect == Dialect::Curator {
+        match delayed && self.node_format == NodeFormat::Curator {
             true => contender.with_delay(LockDelay::MILLISECOND),
             false => contender,
         }
@@ -48,14 +48,14 @@ impl Kind {
             Mode::Read | Mode::Write => [Mode::Write, Mode::Read],
         };
         let name = |i: usize| {
-            let prefix = self.dialect.prefix(modes[i % 2], AttemptId::new(i as u128 % 3)).expect("of its kind");
+            let prefix = self.node_format.prefix(modes[i % 2], AttemptId::new(i as u128 % 3)).expect("of its kind");
             format!("{prefix}{}", Sequence::new((i32::MAX - 3).wrapping_add(i as i32 % 4 * 2)))
         };
-        let stand_in = |id| {
-            let stand_in = StandIn { id: AttemptId::new(id), mode: modes[0], delay: LockDelay::MILLISECOND };
-            stand_in.name(self.dialect).unwrap_or_default()
+        let tombstone = |id| {
+            let tombstone = Tombstone { id: AttemptId::new(id), mode: modes[0], delay: LockDelay::MILLISECOND };
+            tombstone.name(self.node_format).unwrap_or_default()
         };
-        let others = [BARRIER.to_owned(), String::new(), stand_in(1), stand_in(2)];
+        let others = [HOLDER_MARKER.to_owned(), String::new(), tombstone(1), tombstone(2)];
         (0..NAMES - others.len()).map(name).chain(others).collect()
     }
 }
@@ -63,17 +63,17 @@ impl Kind {
 const NAMES: usize = 12;
 
 fn kinds() -> impl Strategy<Value = Kind> {
-    let shared = || select(&[Dialect::Curator, Dialect::Recipe, Dialect::Kazoo][..]);
-    let kind = |discipline, dialect, mode, upgradeable| Kind { discipline, dialect, mode, upgradeable };
+    let shared = || select(&[NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo][..]);
+    let kind = |discipline, node_format, mode, upgradeable| Kind { discipline, node_format, mode, upgradeable };
     prop_oneof![
-        shared().prop_map(move |dialect| kind(Discipline::Exclusive, dialect, Mode::Exclusive, false)),
+        shared().prop_map(move |node_format| kind(Discipline::Exclusive, node_format, Mode::Exclusive, false)),
         (shared(), select(&[(Mode::Read, false), (Mode::Write, false), (Mode::Write, true)][..])).prop_map(
-            move |(dialect, (mode, upgradeable))| kind(Discipline::SharedExclusive, dialect, mode, upgradeable)
+            move |(node_format, (mode, upgradeable))| kind(Discipline::SharedExclusive, node_format, mode, upgradeable)
         ),
-        Just(kind(Discipline::Permits { permits: 2 }, Dialect::Curator, Mode::Permits(1), false)),
+        Just(kind(Discipline::Permits { permits: 2 }, NodeFormat::Curator, Mode::Permits(1), false)),
         Just(kind(
-            Discipline::Classes { barrier: BARRIER.to_owned() },
-            Dialect::Contentserv,
+            Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
+            NodeFormat::Contentserv,
             Mode::Class(Class::BACKGROUND),
             false
         )),
@@ -102,10 +102,10 @@ enum Told {
 enum Written {
     Parent,
     Limit,
-    Barrier,
+    HolderMarker,
     Record,
     Downgrade,
-    StandIn,
+    Tombstone,
     Delete,
 }
 
@@ -137,11 +137,11 @@ fn told() -> impl Strategy<Value = Told> {
     let writes = [
         Written::Parent,
         Written::Limit,
-        Written::Barrier,
+        Written::HolderMarker,
         Written::Record,
         Written::Downgrade,
         Written::Delete,
-        Written::StandIn,
+        Written::Tombstone,
     ];
     let outcome = prop_oneof![3 => (0..9i64).prop_map(Ok), 2 => failure().prop_map(Err)];
     let other = [Event::ChildrenChanged, Event::Lingered, Event::Disconnected];
@@ -190,10 +190,10 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
             contender.handle(match write {
                 Written::Parent => Event::ParentMade(done),
                 Written::Limit => Event::LimitStored(done),
-                Written::Barrier => Event::BarrierTaken(zxid),
-                Written::Record => Event::Told(outcome.map(|version| version as i32)),
+                Written::HolderMarker => Event::HolderMarkerTaken(zxid),
+                Written::Record => Event::RecordWritten(outcome.map(|version| version as i32)),
                 Written::Downgrade => Event::Downgraded(zxid),
-                Written::StandIn => Event::StandInMade(done),
+                Written::Tombstone => Event::TombstoneMade(done),
                 Written::Delete => Event::Deleted(done),
             });
         }

@@ -1,12 +1,12 @@
 //! Golden names: what each maker's nodes are called, and what is read in them.
 //!
 //! A path is shared with other clients by its names alone, so each name here is a promise: what counts is ordered by its
-//! number, and what is not of the path's dialect is never counted, whatever number it ends in.
+//! number, and what is not of the path's node format is never counted, whatever number it ends in.
 
-use lockkeeper_core::{AttemptId, Class, Dialect, Mode, NodeName, Queue, Sequence};
+use lockkeeper_core::{AttemptId, Class, Mode, NodeFormat, NodeName, Queue, Sequence};
 
-use Dialect::{Contentserv, Curator, Kazoo, Recipe};
 use Mode::{Exclusive, Read, Write};
+use NodeFormat::{Contentserv, Curator, Kazoo, Recipe};
 
 const ID: AttemptId = AttemptId::new(0x0a1b_2c3d_4e5f_4a6b_8c7d_9e0f_1a2b_3c4d);
 
@@ -100,13 +100,13 @@ fn contentservs_names_are_read() {
 #[test]
 fn contentservs_listing_is_ordered_by_class_first() {
     let listed = ["B-0000000001", "privateLock", "A-0000000004", "C-0000000000", "A-0000000002", "LOCK"];
-    let queue = Queue::read_with_barrier(Contentserv, Some("privateLock"), &listed);
+    let queue = Queue::read_with_holder_marker(Contentserv, Some("privateLock"), &listed);
     let order: Vec<_> = queue.entries().iter().map(|e| e.name).collect();
     assert_eq!(order, ["A-0000000002", "A-0000000004", "B-0000000001", "C-0000000000"]);
-    assert_eq!((queue.has_barrier(), queue.unknown()), (true, &["LOCK"][..]));
+    assert_eq!((queue.has_holder_marker(), queue.unknown()), (true, &["LOCK"][..]));
 }
 
-/// Names that count in neither dialect. Case 26: such children must not disturb either.
+/// Names that count in neither node format. Case 26: such children must not disturb either.
 const FOREIGN: [&str; 31] = [
     // Kazoo: Lock, ReadLock, Semaphore; with and without the dash of its later versions.
     "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__0000000001",
@@ -150,19 +150,19 @@ const FOREIGN: [&str; 31] = [
 
 #[test]
 fn case_26_foreign_names_count_nowhere() {
-    for dialect in [Curator, Recipe] {
+    for node_format in [Curator, Recipe] {
         for name in FOREIGN {
-            assert_eq!(dialect.parse(name), None, "{name:?} in {dialect:?}");
+            assert_eq!(node_format.parse(name), None, "{name:?} in {node_format:?}");
         }
-        let queue = Queue::read(dialect, &FOREIGN);
+        let queue = Queue::read(node_format, &FOREIGN);
         assert!(queue.entries().is_empty());
         assert_eq!(queue.unknown(), FOREIGN);
     }
 }
 
-/// What one dialect counts, the other does not where the shapes differ: a path has one.
+/// What one node format counts, the other does not where the shapes differ: a path has one.
 #[test]
-fn case_26_each_dialect_refuses_the_other() {
+fn case_26_each_node_format_refuses_the_other() {
     for name in ["_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-0000000001", "__READ__0000000001", "__WRIT__0000000001"]
     {
         assert_eq!(Recipe.parse(name), None, "{name}");
@@ -177,10 +177,10 @@ fn case_26_each_dialect_refuses_the_other() {
 #[test]
 fn case_20_only_protected_names_carry_an_id() {
     assert!(Curator.protects() && !Recipe.protects());
-    for (dialect, id) in [(Curator, Some(ID)), (Recipe, None)] {
+    for (node_format, id) in [(Curator, Some(ID)), (Recipe, None)] {
         for mode in [Exclusive, Read] {
-            let name = dialect.prefix(mode, ID).map(|prefix| format!("{prefix}{}", Sequence::new(0)));
-            let parsed = name.as_deref().and_then(|name| dialect.parse(name));
+            let name = node_format.prefix(mode, ID).map(|prefix| format!("{prefix}{}", Sequence::new(0)));
+            let parsed = name.as_deref().and_then(|name| node_format.parse(name));
             assert_eq!(parsed.map(|node| node.id), Some(id), "{name:?}");
         }
     }

@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use claims::{EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NOTHING_LEFT, OWN_NODES, SETTLES, SOMEONE_IN};
-use lockkeeper_core::{Dialect, Discipline};
+use lockkeeper_core::{Discipline, NodeFormat};
 use stateright::{Checker, HasDiscoveries, Model, Path};
 use witness::Witness::*;
 use world::{Action, Budget, Mistake, State, World};
@@ -96,7 +96,7 @@ fn every_interleaving_of_a_semaphore_keeps_the_promises() {
     explore_all(worlds::permits());
 }
 
-/// C-10, C-11, C-14, C-18..C-21, C-25: one holds, by the barrier; within a class it is taken in order, and never by one that was not
+/// C-10, C-11, C-14, C-18..C-21, C-25: one holds, by the holder marker; within a class it is taken in order, and never by one that was not
 /// first while it was free; also beside clients that do as the document says and no more.
 #[test]
 fn every_interleaving_of_priority_classes_keeps_the_promises() {
@@ -191,23 +191,23 @@ fn seeded_mistake_no_announcement_is_found() {
 }
 
 #[test]
-fn seeded_mistake_classes_without_a_barrier_are_found() {
+fn seeded_mistake_classes_without_a_holder_marker_are_found() {
     let world = || World {
-        mistake: Some(Mistake::NoBarrier),
+        mistake: Some(Mistake::NoHolderMarker),
         lag: 0,
-        ..world("no barrier", classes_rule(), &[BACKGROUND, FOREGROUND])
+        ..world("no holder marker", classes_rule(), &[BACKGROUND, FOREGROUND])
     };
     is_found(world, &[EXCLUSION]);
 }
 
-/// Without it, a release whose reply was lost takes away the barrier of the next.
+/// Without it, a release whose reply was lost takes away the holder marker of the next.
 #[test]
-fn seeded_mistake_deleting_the_barrier_by_name_is_found() {
+fn seeded_mistake_deleting_the_holder_marker_by_name_is_found() {
     let world = || World {
-        mistake: Some(Mistake::BarrierByName),
+        mistake: Some(Mistake::HolderMarkerByName),
         budget: Budget { cuts: 1, ..NO_FAULT },
         lag: 0,
-        ..world("barrier deleted by name", classes_rule(), &[BACKGROUND, BACKGROUND, FOREGROUND])
+        ..world("holder marker deleted by name", classes_rule(), &[BACKGROUND, BACKGROUND, FOREGROUND])
     };
     is_found(world, &[OWN_NODES, EXCLUSION]);
 }
@@ -236,9 +236,9 @@ fn seeded_mistake_a_delay_that_names_do_not_tell_is_found() {
 }
 
 #[test]
-fn seeded_mistake_a_listing_without_stand_ins_is_found() {
+fn seeded_mistake_a_listing_without_tombstones_is_found() {
     let world = || World {
-        mistake: Some(Mistake::StandInsUnseen),
+        mistake: Some(Mistake::TombstonesUnseen),
         budget: Budget { crashes: 1, ..NO_FAULT },
         lag: 0,
         ..worlds::two_delayed("stand-ins unseen")
@@ -251,7 +251,7 @@ fn seeded_mistake_a_listing_without_stand_ins_is_found() {
 fn seeded_mistake_a_loss_that_looks_like_leaving_is_found() {
     let world = || World {
         mistake: Some(Mistake::LossLooksLikeLeaving),
-        budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+        budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
         lag: 0,
         ..worlds::two_delayed("a loss that looks like leaving")
     };
@@ -263,7 +263,7 @@ fn seeded_mistake_a_loss_that_looks_like_leaving_is_found() {
 fn seeded_mistake_deleting_by_name_is_found() {
     let world = || World {
         mistake: Some(Mistake::DeleteByName),
-        dialect: Dialect::Recipe,
+        node_format: NodeFormat::Recipe,
         budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
         lag: 0,
         ..World::new("delete by name", 3)

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper_core::{
-    AttemptId, Class, Dialect, Discipline, LinkClock, LockPath, Loss, Mode, Queue, Sequence, Testimony, Trust, Verdict,
-    Watch, decide, decide_as_reader,
+    AttemptId, Class, Discipline, LockPath, Loss, Mode, NodeData, NodeFormat, Queue, Sequence, SessionClock, Trust,
+    Verdict, Watch, decide, decide_as_reader,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -15,39 +15,39 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-fn name(dialect: Dialect, mode: Mode, id: u128, sequence: i32) -> String {
-    let prefix = dialect.prefix(mode, AttemptId::new(id)).expect("a mode that the dialect names");
+fn name(node_format: NodeFormat, mode: Mode, id: u128, sequence: i32) -> String {
+    let prefix = node_format.prefix(mode, AttemptId::new(id)).expect("a mode that the node format names");
     format!("{prefix}{}", Sequence::new(sequence))
 }
 
-const BARRIER: &str = "privateLock";
+const HOLDER_MARKER: &str = "privateLock";
 
 fn classes() -> Vec<Mode> {
     ["10", "A", "AB", "B"].map(|class| Mode::Class(Class::new(class).expect(class))).to_vec()
 }
 
-/// A rule, and the dialect and modes that its queues are made of.
-type Rule = (Discipline, Dialect, Vec<Mode>);
+/// A rule, and the node format and modes that its queues are made of.
+type Rule = (Discipline, NodeFormat, Vec<Mode>);
 
 fn shared_rules() -> impl Strategy<Value = Rule> {
-    let of = |dialect, modes: &[Mode]| (Discipline::SharedExclusive, dialect, modes.to_vec());
+    let of = |node_format, modes: &[Mode]| (Discipline::SharedExclusive, node_format, modes.to_vec());
     select(vec![
-        of(Dialect::Curator, &[Mode::Write, Mode::Read, Mode::Read]),
-        of(Dialect::Kazoo, &[Mode::Write, Mode::Read, Mode::Read]),
-        of(Dialect::Curator, &[Mode::Exclusive, Mode::Write, Mode::Read]),
-        of(Dialect::Recipe, &[Mode::Exclusive, Mode::Write, Mode::Read]),
+        of(NodeFormat::Curator, &[Mode::Write, Mode::Read, Mode::Read]),
+        of(NodeFormat::Kazoo, &[Mode::Write, Mode::Read, Mode::Read]),
+        of(NodeFormat::Curator, &[Mode::Exclusive, Mode::Write, Mode::Read]),
+        of(NodeFormat::Recipe, &[Mode::Exclusive, Mode::Write, Mode::Read]),
     ])
 }
 
 fn class_rules() -> impl Strategy<Value = Rule> {
-    Just((Discipline::Classes { barrier: BARRIER.to_owned() }, Dialect::Contentserv, classes()))
+    Just((Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() }, NodeFormat::Contentserv, classes()))
 }
 
 fn rules() -> impl Strategy<Value = Rule> {
     prop_oneof![
-        select(&[Dialect::Curator, Dialect::Recipe, Dialect::Kazoo][..]).prop_map(|dialect| (
+        select(&[NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo][..]).prop_map(|node_format| (
             Discipline::Exclusive,
-            dialect,
+            node_format,
             vec![Mode::Exclusive]
         )),
         shared_rules(),
@@ -55,7 +55,7 @@ fn rules() -> impl Strategy<Value = Rule> {
             let mut modes = [1, 1, 2, 3, u32::MAX].map(Mode::Permits).to_vec();
             // Somebody takes the path for an exclusive lock's.
             modes.push(Mode::Exclusive);
-            (Discipline::Permits { permits }, Dialect::Curator, modes)
+            (Discipline::Permits { permits }, NodeFormat::Curator, modes)
         }),
         class_rules(),
     ]
@@ -65,7 +65,7 @@ fn rules() -> impl Strategy<Value = Rule> {
 #[derive(Clone, Debug)]
 struct Line {
     discipline: Discipline,
-    dialect: Dialect,
+    node_format: NodeFormat,
     names: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ fn line() -> impl Strategy<Value = Line> {
 }
 
 fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
-    rules.prop_flat_map(|(discipline, dialect, modes)| {
+    rules.prop_flat_map(|(discipline, node_format, modes)| {
         let offsets = prop_oneof![btree_set(0..40u32, 0..9), btree_set(0..(1u32 << 31), 0..9)];
         (any::<i32>(), offsets, vec(select(modes), 9), any::<u128>()).prop_map(move |(start, offsets, modes, id)| {
             let sequences = offsets.into_iter().map(|offset| start.wrapping_add_unsigned(offset));
@@ -82,8 +82,8 @@ fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
             let mut entries: Vec<_> = sequences.zip(modes).zip(ids).collect();
             // Stable: within a class it is the order of the numbers.
             entries.sort_by_key(|((_, mode), _)| if let Mode::Class(class) = mode { Some(*class) } else { None });
-            let names = entries.into_iter().map(|((seq, mode), id)| name(dialect, mode, id, seq)).collect();
-            Line { discipline: discipline.clone(), dialect, names }
+            let names = entries.into_iter().map(|((seq, mode), id)| name(node_format, mode, id, seq)).collect();
+            Line { discipline: discipline.clone(), node_format, names }
         })
     })
 }
@@ -92,24 +92,24 @@ fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Granted,
-    TakeBarrier,
+    TakeHolderMarker,
     Missing,
     Deleted { name: String, grants: bool },
     GrantedOrDeleted(String),
     Children,
-    BarrierGone,
+    HolderMarkerGone,
 }
 
 impl From<Verdict<'_>> for Said {
     fn from(verdict: Verdict<'_>) -> Said {
         match verdict {
             Verdict::Granted => Said::Granted,
-            Verdict::TakeBarrier => Said::TakeBarrier,
+            Verdict::TakeHolderMarker => Said::TakeHolderMarker,
             Verdict::Missing => Said::Missing,
             Verdict::Blocked(Watch::Deleted { name, grants }) => Said::Deleted { name: name.to_owned(), grants },
             Verdict::Blocked(Watch::GrantedOrDeleted(name)) => Said::GrantedOrDeleted(name.to_owned()),
             Verdict::Blocked(Watch::Children) => Said::Children,
-            Verdict::Blocked(Watch::BarrierGone) => Said::BarrierGone,
+            Verdict::Blocked(Watch::HolderMarkerGone) => Said::HolderMarkerGone,
         }
     }
 }
@@ -117,12 +117,12 @@ impl From<Verdict<'_>> for Said {
 impl Line {
     /// What `decide` says to `me`.
     fn judge(&self, me: &str) -> Said {
-        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), &self.names);
+        let queue = Queue::read_with_holder_marker(self.node_format, self.discipline.holder_marker(), &self.names);
         decide(&self.discipline, &queue, me).into()
     }
 
     fn mode(&self, name: &str) -> Mode {
-        self.dialect.parse(name).expect("one of its own").mode
+        self.node_format.parse(name).expect("one of its own").mode
     }
 
     fn reads(&self, name: &str) -> bool {
@@ -189,7 +189,7 @@ proptest! {
     /// wait for when it wants to be alone.
     #[test]
     fn who_reads_with_a_writers_node_is_a_reader_to_those_before_it(line in line_by(shared_rules())) {
-        let queue = Queue::read(line.dialect, &line.names);
+        let queue = Queue::read(line.node_format, &line.names);
         for (i, me) in line.names.iter().enumerate() {
             let nearest = line.names[..i].iter().rev().find(|name| !line.reads(name));
             match (Said::from(decide_as_reader(&queue, me)), nearest) {
@@ -204,15 +204,15 @@ proptest! {
         prop_assert_eq!(Said::from(decide_as_reader(&queue, "")), Said::Missing);
     }
 
-    /// C-10, C-12: the first takes the barrier, or waits for it; nobody else thinks of it.
+    /// C-10, C-12: the first takes the holder marker, or waits for it; nobody else thinks of it.
     #[test]
-    fn only_the_first_in_line_takes_the_barrier(line in line_by(class_rules()), taken in any::<bool>()) {
+    fn only_the_first_in_line_takes_the_holder_marker(line in line_by(class_rules()), taken in any::<bool>()) {
         let mut listed = line.clone();
-        listed.names.extend(taken.then(|| BARRIER.to_owned()));
+        listed.names.extend(taken.then(|| HOLDER_MARKER.to_owned()));
         for (i, me) in line.names.iter().enumerate() {
             let expected = match i {
-                0 if taken => Said::BarrierGone,
-                0 => Said::TakeBarrier,
+                0 if taken => Said::HolderMarkerGone,
+                0 => Said::TakeHolderMarker,
                 _ => Said::Deleted { name: line.names[i - 1].clone(), grants: false },
             };
             prop_assert_eq!(listed.judge(me), expected);
@@ -236,7 +236,7 @@ proptest! {
                         prop_assert!(line.names[..at].iter().all(|older| line.judge(older) == Said::Granted));
                         break;
                     }
-                    Said::Granted | Said::TakeBarrier => break,
+                    Said::Granted | Said::TakeHolderMarker => break,
                     said => prop_assert!(false, "{at} is told {said:?}"),
                 }
             }
@@ -313,19 +313,19 @@ proptest! {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             listed.swap(i, (random >> 33) as usize % (i + 1));
         }
-        let queue = Queue::read(line.dialect, &listed);
+        let queue = Queue::read(line.node_format, &listed);
         prop_assert_eq!(queue.entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), line.names);
     }
 
     /// Also numbers that no server ever made stand in one order, ties too, and nothing is lost.
     #[test]
     fn any_listing_has_one_order(seqs in vec(any::<i32>(), 0..7), ties in 0..3usize, turn in any::<Index>()) {
-        let mut listed: Vec<_> = seqs.iter().map(|seq| name(Dialect::Recipe, Mode::Exclusive, 0, *seq)).collect();
-        listed.extend(seqs.iter().take(ties).map(|seq| name(Dialect::Recipe, Mode::Read, 0, *seq)));
+        let mut listed: Vec<_> = seqs.iter().map(|seq| name(NodeFormat::Recipe, Mode::Exclusive, 0, *seq)).collect();
+        listed.extend(seqs.iter().take(ties).map(|seq| name(NodeFormat::Recipe, Mode::Read, 0, *seq)));
         listed.sort();
         listed.dedup();
         let order = |names: &[String]| -> Vec<String> {
-            Queue::read(Dialect::Recipe, names).entries().iter().map(|entry| entry.name.to_owned()).collect()
+            Queue::read(NodeFormat::Recipe, names).entries().iter().map(|entry| entry.name.to_owned()).collect()
         };
         let expected = order(&listed);
         prop_assert_eq!(expected.len(), listed.len());
@@ -344,16 +344,16 @@ proptest! {
         let sequence = Sequence::new(count);
         let id = AttemptId::new(count as u32 as u128);
         let modes = [Mode::Exclusive, Mode::Write, Mode::Read, Mode::Permits(7), Mode::Class(Class::BACKGROUND)];
-        for (dialect, mode) in Dialect::ALL.into_iter().flat_map(|d| modes.map(|m| (d, m))) {
-            let Some(prefix) = dialect.prefix(mode, id) else { continue };
+        for (node_format, mode) in NodeFormat::ALL.into_iter().flat_map(|d| modes.map(|m| (d, m))) {
+            let Some(prefix) = node_format.prefix(mode, id) else { continue };
             // Kazoo names both alike.
-            let mode = if (dialect, mode) == (Dialect::Kazoo, Mode::Exclusive) { Mode::Write } else { mode };
+            let mode = if (node_format, mode) == (NodeFormat::Kazoo, Mode::Exclusive) { Mode::Write } else { mode };
             for near in [sequence, Sequence::new(count.wrapping_add(i32::MIN))] {
                 let name = format!("{prefix}{near}");
                 prop_assert_eq!(Sequence::split(&name), Some((prefix.as_str(), near)));
-                let node = dialect.parse(&name).expect("a name of its own making");
+                let node = node_format.parse(&name).expect("a name of its own making");
                 prop_assert_eq!((node.mode, node.sequence), (mode, near));
-                prop_assert_eq!(node.id, dialect.protects().then_some(id));
+                prop_assert_eq!(node.id, node_format.protects().then_some(id));
             }
         }
     }
@@ -375,14 +375,14 @@ proptest! {
     #[test]
     fn any_listing_is_read(
         names in vec(prop_oneof![any::<String>(), "[-_a-zA-Z0-9]{0,60}", "(_c_[-0-9a-f]{34,38})?-?(lock-|read-|__READ__|permits-[0-9]{1,11}-)-?[0-9]{7,20}",
-            "[0-9a-f]{31,33}(__lock__|__rlock__)-?[0-9]{7,20}", "[A-Za-z0-9]{0,9}-{0,2}[0-9]{7,20}", Just(BARRIER.to_owned())], 0..9),
+            "[0-9a-f]{31,33}(__lock__|__rlock__)-?[0-9]{7,20}", "[A-Za-z0-9]{0,9}-{0,2}[0-9]{7,20}", Just(HOLDER_MARKER.to_owned())], 0..9),
         me in any::<String>(),
         (discipline, ..) in rules(),
     ) {
-        for dialect in Dialect::ALL {
-            let queue = Queue::read_with_barrier(dialect, discipline.barrier(), &names);
-            let barriers = names.iter().filter(|name| discipline.barrier() == Some(name)).count();
-            prop_assert_eq!(queue.entries().len() + queue.unknown().len() + barriers, names.len());
+        for node_format in NodeFormat::ALL {
+            let queue = Queue::read_with_holder_marker(node_format, discipline.holder_marker(), &names);
+            let holder_markers = names.iter().filter(|name| discipline.holder_marker() == Some(name)).count();
+            prop_assert_eq!(queue.entries().len() + queue.unknown().len() + holder_markers, names.len());
             for me in names.iter().chain([&me]) {
                 let known = queue.position(me).is_some();
                 prop_assert_eq!(decide(&discipline, &queue, me) == Verdict::Missing, !known);
@@ -402,10 +402,10 @@ proptest! {
         "[{}\\[\\]\":,a-z0-9]{0,80}".prop_map(String::into_bytes),
         r#"\{"lockkeeper":[0-9]{1,12},"id":"[-0-9a-f]{0,40}","since_ms":[0-9]{1,22}\}"#.prop_map(String::into_bytes),
     ]) {
-        let testimony = Testimony::read(&data);
-        prop_assert_eq!(testimony == Testimony::Empty, data.is_empty());
-        prop_assert_eq!(testimony.id().is_some(), testimony.record().is_some_and(|r| r.id.parse::<AttemptId>().is_ok()));
-        prop_assert!(!testimony.to_string().is_empty());
+        let node_data = NodeData::read(&data);
+        prop_assert_eq!(node_data == NodeData::Empty, data.is_empty());
+        prop_assert_eq!(node_data.id().is_some(), node_data.record().is_some_and(|r| r.id.parse::<AttemptId>().is_ok()));
+        prop_assert!(!node_data.to_string().is_empty());
     }
 }
 
@@ -486,7 +486,7 @@ proptest! {
         granted_at in any::<Index>(),
     ) {
         let timeout = Duration::from_millis(timeout_ms);
-        let mut clock = LinkClock::connected(timeout);
+        let mut clock = SessionClock::connected(timeout);
         let granted_at = granted_at.index(turns.len() + 1);
         let mut hold = None;
         let mut now = Duration::from_secs(1000);
@@ -494,7 +494,7 @@ proptest! {
         let (mut good_until, mut connected, mut fresh, mut lost) = (Duration::ZERO, true, false, false);
         for (i, (turn, pause)) in turns.iter().enumerate() {
             if i == granted_at && fresh && now < good_until && !lost {
-                hold = Some(clock.link().breaches);
+                hold = Some(clock.link().missed_deadlines);
             }
             now += Duration::from_millis(*pause);
             lost |= hold.is_some() && now >= good_until;
@@ -524,8 +524,8 @@ proptest! {
                     lost = true;
                 }
             }
-            let Some(breaches) = hold else { continue };
-            match clock.trust(breaches, now) {
+            let Some(missed_deadlines) = hold else { continue };
+            match clock.trust(missed_deadlines, now) {
                 Trust::Lost(_) => prop_assert!(lost, "lost too early at {now:?}"),
                 Trust::Held { until } => {
                     prop_assert!(!lost && connected && fresh && now < until, "held at {now:?}");
@@ -534,7 +534,7 @@ proptest! {
                 Trust::Suspected { until } => {
                     prop_assert!(!lost && !fresh && now < until);
                     prop_assert_eq!(until, good_until);
-                    prop_assert_eq!(clock.trust(breaches, until), Trust::Lost(Loss::Unreachable));
+                    prop_assert_eq!(clock.trust(missed_deadlines, until), Trust::Lost(Loss::Unreachable));
                 }
             }
         }

@@ -12,7 +12,7 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper::Dialect;
+use lockkeeper::NodeFormat;
 use serde::{Deserialize, Serialize};
 
 use crate::history::{Claim, Event, Promises, Tally, Violation};
@@ -63,12 +63,12 @@ pub enum Names {
     Kazoo,
 }
 
-impl From<Names> for Dialect {
-    fn from(names: Names) -> Dialect {
+impl From<Names> for NodeFormat {
+    fn from(names: Names) -> NodeFormat {
         match names {
-            Names::Curator => Dialect::Curator,
-            Names::Recipe => Dialect::Recipe,
-            Names::Kazoo => Dialect::Kazoo,
+            Names::Curator => NodeFormat::Curator,
+            Names::Recipe => NodeFormat::Recipe,
+            Names::Kazoo => NodeFormat::Kazoo,
         }
     }
 }

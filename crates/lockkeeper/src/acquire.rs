@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{AttemptId, Class, Contender, Dialect, Discipline, LockPath, MAX_MESSAGE_BYTES, Mode, Payload};
+use lockkeeper_core::{
+    AttemptId, Class, Contender, Discipline, LockPath, MAX_MESSAGE_BYTES, Mode, NodeFormat, Payload,
+};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -19,7 +21,7 @@ use crate::ensemble::Ensemble;
 use crate::error::check_length;
 use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
-use crate::hold::{Care, OnLost};
+use crate::hold::{HoldOptions, OnLost};
 use crate::keeper::{Lockkeeper, wall_clock_ms};
 use crate::retry::About;
 use crate::session::{Io, Session};
@@ -28,7 +30,7 @@ use crate::session::{Io, Session};
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) path: LockPath,
-    pub(crate) dialect: Dialect,
+    pub(crate) node_format: NodeFormat,
     pub(crate) discipline: Discipline,
     pub(crate) mode: Mode,
     /// Read with a writer's node, to become one later.
@@ -40,24 +42,25 @@ pub(crate) struct Kind {
 impl Kind {
     /// A lock for one holder at a time.
     pub(crate) fn exclusive(path: LockPath) -> Self {
-        let (dialect, discipline, mode) = (Dialect::Curator, Discipline::Exclusive, Mode::Exclusive);
-        Kind { path, dialect, discipline, mode, upgradeable: false, ageing: None }
+        let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::Exclusive, Mode::Exclusive);
+        Kind { path, node_format, discipline, mode, upgradeable: false, ageing: None }
     }
 
     fn contender(&self, id: AttemptId, session: lockkeeper_core::SessionId) -> Contender {
         if self.upgradeable {
-            Contender::upgradeable(self.dialect, id, session)
+            Contender::upgradeable(self.node_format, id, session)
         } else {
-            Contender::new(self.discipline.clone(), self.dialect, self.mode, id, session)
+            Contender::new(self.discipline.clone(), self.node_format, self.mode, id, session)
         }
     }
 
-    /// Whether the dialect has names for this kind; one that has not is said before anything is sent.
+    /// Whether the node format has names for this kind; one that has not is said before anything is sent.
     fn check(&self) -> Result<(), Error> {
-        if self.dialect.prefix(self.mode, AttemptId::new(0)).is_some() {
+        if self.node_format.prefix(self.mode, AttemptId::new(0)).is_some() {
             return Ok(());
         }
-        let (path, reason) = (self.path.to_string(), format!("the dialect {:?} has no name for it", self.dialect));
+        let (path, reason) =
+            (self.path.to_string(), format!("the node format {:?} has no name for it", self.node_format));
         Err(Error::Refused { path, reason })
     }
 }
@@ -93,7 +96,7 @@ pub struct Acquire<G = Guard> {
     cancel: Option<CancellationToken>,
     create_parents: bool,
     max_waiters: usize,
-    care: Care,
+    options: HoldOptions,
     /// Where it is awaited.
     runtime: Option<Handle>,
     guard: PhantomData<fn() -> G>,
@@ -103,7 +106,7 @@ impl<G> Acquire<G> {
     /// A request for what `kind` says; where that is a mistake of the caller's, awaiting the request tells it.
     pub(crate) fn new(keeper: Lockkeeper, kind: Result<Kind, Error>, once: bool) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
-        let care = Care { on_lost: keeper.on_lost().clone(), ..Care::default() };
+        let options = HoldOptions { on_lost: keeper.on_lost().clone(), ..HoldOptions::default() };
         Acquire {
             keeper,
             kind,
@@ -114,7 +117,7 @@ impl<G> Acquire<G> {
             cancel,
             create_parents,
             max_waiters: MAX_WAITERS,
-            care,
+            options,
             runtime: None,
             guard: PhantomData,
         }
@@ -156,7 +159,7 @@ impl<G> Acquire<G> {
             cancel,
             create_parents,
             max_waiters,
-            care,
+            options,
             runtime,
             ..
         } = self;
@@ -170,7 +173,7 @@ impl<G> Acquire<G> {
             cancel,
             create_parents,
             max_waiters,
-            care,
+            options,
             runtime,
             guard: PhantomData,
         }
@@ -223,7 +226,7 @@ impl<G> Acquire<G> {
 
     /// What to do when the lock is lost once it is held, instead of what [`Builder::on_lost`](crate::Builder::on_lost) says.
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-        self.care.on_lost = on_lost;
+        self.options.on_lost = on_lost;
         self
     }
 
@@ -234,7 +237,7 @@ impl<G> Acquire<G> {
     /// clock that runs through suspend. Costs no round trip. A limit of nothing is
     /// [`Error::InvalidLiveness`].
     pub fn with_liveness(mut self, limit: Duration) -> Self {
-        self.care.liveness = Some(limit);
+        self.options.liveness = Some(limit);
         self
     }
 
@@ -250,7 +253,7 @@ impl<G> Acquire<G> {
     /// until somebody asks for the lock. For mutexes, readers and writers, and semaphores, in Curator's names; for others, and
     /// out of range, [`Error::InvalidLockDelay`].
     pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.care.delay = Some(delay);
+        self.options.delay = Some(delay);
         self
     }
 
@@ -299,13 +302,17 @@ impl Acquire<Holding> {
         self.keeper.check_process()?;
         kind.check()?;
         check_length("message", kind.path.as_str(), self.message.as_deref(), MAX_MESSAGE_BYTES)?;
-        if let Some(given) = self.care.delay {
-            let named = kind.dialect.prefix_with(kind.mode, AttemptId::new(0), self.care.lock_delay());
-            if self.care.lock_delay().is_none() || named.is_none() {
-                return Err(Error::InvalidLockDelay { path: kind.path.to_string(), given, dialect: kind.dialect });
+        if let Some(given) = self.options.delay {
+            let named = kind.node_format.prefix_with(kind.mode, AttemptId::new(0), self.options.lock_delay());
+            if self.options.lock_delay().is_none() || named.is_none() {
+                return Err(Error::InvalidLockDelay {
+                    path: kind.path.to_string(),
+                    given,
+                    node_format: kind.node_format,
+                });
             }
         }
-        match self.care.liveness {
+        match self.options.liveness {
             Some(given) if given.is_zero() => Err(Error::InvalidLiveness { path: kind.path.to_string(), given }),
             _ => Ok(()),
         }
@@ -345,7 +352,8 @@ impl Acquire<Holding> {
         caller: oneshot::Sender<Result<Holding, Error>>,
     ) {
         let deadline = self.deadline(started);
-        let Acquire { keeper, once, timeout, message, cancel, create_parents, max_waiters, care, runtime, .. } = self;
+        let Acquire { keeper, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } =
+            self;
         if let Some(runtime) = runtime {
             session.used_from(runtime);
         }
@@ -353,13 +361,13 @@ impl Acquire<Holding> {
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms());
         let contender = kind.contender(id, session.id());
-        let contender = match care.lock_delay() {
+        let contender = match options.lock_delay() {
             Some(delay) => contender.with_delay(delay),
             None => contender,
         };
         let ageing = kind.ageing.and_then(|(after, class)| Some((started.checked_add(after)?, class)));
         let (path, permits) = (kind.path.to_string(), kind.discipline.permits());
-        let mark = kind.discipline.barrier().map(str::to_owned);
+        let mark = kind.discipline.holder_marker().map(str::to_owned);
         let attempt = Attempt {
             path,
             ensemble,
@@ -376,7 +384,7 @@ impl Acquire<Holding> {
             started,
             deadline,
             cancel,
-            care,
+            options,
         };
         let runner = session.clone();
         runner.spawn(drive(attempt, contender, session, caller));

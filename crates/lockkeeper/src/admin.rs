@@ -18,15 +18,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    AttemptId, Class, Dialect, Discipline, FencingToken, Limit, LockPath, Mode, Owner, PathRecord, Queue, Revocation,
-    SessionId, StandIn, Testimony, Verdict, decide,
+    AttemptId, Class, Discipline, FencingToken, Limit, LockPath, Mode, NodeData, NodeFormat, Owner, PathRecord, Queue,
+    Revocation, SessionId, Tombstone, Verdict, decide,
 };
 use serde::{Serialize, Serializer};
 
 use crate::Error;
-use crate::ensemble::{Children, Ensemble, Fault, Node, Watcher, synced};
+use crate::ensemble::{Children, Ensemble, Node, OpError, Watcher, synced};
 use crate::keeper::Lockkeeper;
-use crate::priority::BARRIER;
+use crate::priority::HOLDER_MARKER;
 
 pub use copy::{Copied, CopyOptions};
 pub use journal::{Broken, DecisionRecord};
@@ -116,15 +116,15 @@ impl ContenderInfo {
     }
 
     pub(crate) fn read(node: String, seen: &Node) -> Self {
-        let testimony = Testimony::read(&seen.data);
-        let record = testimony.record();
-        let vanished = Dialect::ALL.iter().find_map(|dialect| StandIn::read(*dialect, &node));
-        let named = || Dialect::ALL.iter().find_map(|dialect| dialect.parse(&node)).map(|name| name.mode);
-        let mode = vanished.map(|stand_in| stand_in.mode).or_else(named);
+        let node_data = NodeData::read(&seen.data);
+        let record = node_data.record();
+        let vanished = NodeFormat::ALL.iter().find_map(|node_format| Tombstone::read(*node_format, &node));
+        let named = || NodeFormat::ALL.iter().find_map(|node_format| node_format.parse(&node)).map(|name| name.mode);
+        let mode = vanished.map(|tombstone| tombstone.mode).or_else(named);
         ContenderInfo {
             mode: match mode {
                 Some(mode) => mode_name(mode),
-                None if node == BARRIER => "class",
+                None if node == HOLDER_MARKER => "class",
                 None => "unknown",
             },
             permits: match mode {
@@ -138,19 +138,19 @@ impl ContenderInfo {
             node,
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),
-            revocation: record.and_then(|record| record.revocation.clone()).or_else(|| testimony.revocation()),
+            revocation: record.and_then(|record| record.revocation.clone()).or_else(|| node_data.revocation()),
             described: match vanished {
-                Some(StandIn { delay, .. }) => {
+                Some(Tombstone { delay, .. }) => {
                     let delay = humantime::format_duration(delay.duration());
-                    format!("{testimony}, who vanished (lock delay {delay})")
+                    format!("{node_data}, who vanished (lock delay {delay})")
                 }
-                None => testimony.to_string(),
+                None => node_data.to_string(),
             },
             vanished: vanished.is_some(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
             token: Some(FencingToken::from_zxid(seen.czxid)),
-            id: testimony.id(),
+            id: node_data.id(),
         }
     }
 }
@@ -300,9 +300,9 @@ impl Admin {
                 for (path, listed) in std::mem::take(&mut listings) {
                     match listed {
                         // Gone since its parent was listed, or a root nobody made yet.
-                        Err(Fault::NoNode) => {}
+                        Err(OpError::NoNode) => {}
                         // One such node does not hide the others.
-                        Err(Fault::Refused(reason)) if path != root => unreadable.push(Unreadable { path, reason }),
+                        Err(OpError::Refused(reason)) if path != root => unreadable.push(Unreadable { path, reason }),
                         Err(fault) => return Err(refused(&path, fault)),
                         Ok(Children { names, .. }) => {
                             let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
@@ -432,11 +432,11 @@ async fn describe(
 ) -> LockInfo {
     let (queue, discipline) = queue(ensemble, path, &names).await;
     // The mark has the token of a class's holder.
-    let barrier = match queue.has_barrier() {
-        true => ensemble.read(&format!("{path}/{BARRIER}")).await.ok(),
+    let holder_marker = match queue.has_holder_marker() {
+        true => ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await.ok(),
         false => None,
     };
-    let marked = barrier.as_ref().and_then(|node| Testimony::read(&node.data).id());
+    let marked = holder_marker.as_ref().and_then(|node| NodeData::read(&node.data).id());
     let fresh = queue.entries().iter().map(|e| e.name).filter(|name| !known.contains_key(*name));
     let reads: Vec<_> = fresh
         .map(|name| {
@@ -462,7 +462,7 @@ async fn describe(
         let Some(mut contender) = known.get(entry.name).cloned() else {
             continue;
         };
-        let holds = match &barrier {
+        let holds = match &holder_marker {
             Some(mark) => {
                 marked.is_some() && marked == contender.id
                     || marked.is_none() && info.holders.is_empty() && mark.owner == contender.session
@@ -470,7 +470,7 @@ async fn describe(
             None => decide(&discipline, &queue, entry.name) == Verdict::Granted,
         };
         if holds {
-            if let Some(mark) = &barrier {
+            if let Some(mark) = &holder_marker {
                 contender.token = Some(FencingToken::from_zxid(mark.czxid));
             }
             info.holders.push(contender);
@@ -481,12 +481,12 @@ async fn describe(
     info
 }
 
-/// Reads a listing in the dialect that its names are in, and finds the rule of the queue by them.
+/// Reads a listing in the node format that its names are in, and finds the rule of the queue by them.
 async fn queue<'a>(ensemble: &dyn Ensemble, path: &str, names: &'a [String]) -> (Queue<'a>, Discipline) {
-    let dialect = Dialect::of(names);
-    let queue = Queue::read_with_barrier(dialect, dialect.mark(), names);
+    let node_format = NodeFormat::of(names);
+    let queue = Queue::read_with_holder_marker(node_format, node_format.mark(), names);
     let discipline = match queue.entries().first().map(|entry| entry.mode) {
-        Some(Mode::Class(_)) => Discipline::Classes { barrier: BARRIER.to_owned() },
+        Some(Mode::Class(_)) => Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
         Some(Mode::Permits(_)) => {
             Discipline::Permits { permits: stated_permits(ensemble, path).await.unwrap_or(UNSTATED) }
         }
@@ -508,11 +508,11 @@ fn permits_in(node: &Node) -> Option<u32> {
     }
 }
 
-pub(crate) fn refused(path: &str, fault: Fault) -> Error {
+pub(crate) fn refused(path: &str, fault: OpError) -> Error {
     let path = path.to_owned();
     match fault {
-        Fault::NoNode => Error::NoSuchLock { path },
-        Fault::ConnectionLoss | Fault::SessionOver => Error::ConnectionLost { path },
+        OpError::NoNode => Error::NoSuchLock { path },
+        OpError::ConnectionLoss | OpError::SessionOver => Error::ConnectionLost { path },
         fault => Error::Refused { path, reason: fault.to_string() },
     }
 }

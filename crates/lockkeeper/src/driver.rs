@@ -14,8 +14,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    Ask, Class, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, Payload,
-    Revocation, Testimony, TokenEpoch,
+    Ask, Class, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Payload,
+    Revocation, TokenEpoch,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -27,9 +27,9 @@ pub(crate) use self::operations::make_path;
 use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::admin::{Broken, ContenderInfo, journal};
-use crate::ensemble::{Ensemble, Fault, Fired, Watcher};
+use crate::ensemble::{Ensemble, Fired, OpError, Watcher};
 use crate::epoch;
-use crate::hold::{Care, Request};
+use crate::hold::{HoldOptions, Request};
 use crate::session::{Dependant, Session};
 
 /// How old a node must be to be watched by its own maker.
@@ -69,7 +69,7 @@ pub(crate) struct Attempt {
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancel: Option<CancellationToken>,
     /// What is to be done about the hold.
-    pub(crate) care: Care,
+    pub(crate) options: HoldOptions,
 }
 
 /// What woke the driver.
@@ -77,7 +77,7 @@ enum Wake {
     Outcome(Outcome),
     Fired(String, Fired),
     Looked(Option<Box<ContenderInfo>>),
-    Verified(Result<(), Fault>),
+    Verified(Result<(), OpError>),
     Lingered,
     DelayOver(String),
     Aged,
@@ -107,7 +107,7 @@ struct Driver {
     /// How many deletes were sent: before the first, nobody but a stranger can have deleted a node of ours.
     deletes: u32,
     /// How often the connection had been lost when that was looked at last.
-    breaks: u32,
+    disconnects: u32,
     /// When the operation under way was started, by the session's clock.
     sent: Duration,
     /// Kept while the session must be proved at all times.
@@ -119,7 +119,7 @@ struct Driver {
     /// Told when the hold is proved; and when that request was sent.
     verifying: Vec<oneshot::Sender<Result<(), String>>>,
     asked_at: Duration,
-    /// Whose stand-ins are to go, and when.
+    /// Whose tombstones are to go, and when.
     delays: Vec<(Instant, String)>,
     /// The request to let go that was last seen in the own node, and the answer.
     revocation: Option<Revocation>,
@@ -139,7 +139,7 @@ struct Driver {
 
 /// Runs one attempt to its end. Whoever listens to `answer` gets the outcome.
 pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<Session>, answer: caller::Answer) {
-    let breaks = session.link().borrow().breaks;
+    let disconnects = session.link().borrow().disconnects;
     let driver = Driver {
         attempt,
         session,
@@ -149,7 +149,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         granted_by: None,
         cut_off: None,
         deletes: 0,
-        breaks,
+        disconnects,
         sent: Duration::ZERO,
         dependant: None,
         changing: None,
@@ -173,8 +173,8 @@ impl Driver {
     async fn run(mut self) {
         let mut flight: Option<BoxFuture<'static, Outcome>> = None;
         let mut look: Option<BoxFuture<'static, Option<Box<ContenderInfo>>>> = None;
-        let mut proof: Option<BoxFuture<'static, Result<(), Fault>>> = None;
-        let mut probe: Option<BoxFuture<'static, Result<(), Fault>>> = None;
+        let mut proof: Option<BoxFuture<'static, Result<(), OpError>>> = None;
+        let mut probe: Option<BoxFuture<'static, Result<(), OpError>>> = None;
         let mut probe_at = self.probe_at();
         let mut watches: Vec<(String, Watcher)> = Vec::new();
         let mut link = self.session.link();
@@ -249,7 +249,7 @@ impl Driver {
                 proved = optional(&mut proof) => Wake::Verified(proved),
                 _ = optional(&mut probe) => Wake::Probed,
                 () = passed(probe_at) => Wake::NearDeadline,
-                wake = self.caller.stirs(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
+                wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
                 () = passed(aged) => Wake::Aged,
                 () = passed(delayed.as_ref().map(|(when, _)| *when)) => {
@@ -416,7 +416,7 @@ impl Driver {
                 self.contender.handle(Event::Listed(Err(failure)));
             }
             Outcome::Inspected(seen) => {
-                if matches!(seen, Err(Fault::NoNode)) && self.deletes == 0 {
+                if matches!(seen, Err(OpError::NoNode)) && self.deletes == 0 {
                     self.was_taken();
                 }
                 let seen = seen.map_err(|f| self.failure(&f));
@@ -425,7 +425,7 @@ impl Driver {
             Outcome::Watched(name, Ok((node, watcher))) => {
                 let own = self.contender.node() == Some(&name);
                 let mut seen = inspection(&node);
-                if own && let Some(asked) = Testimony::read(&node.data).revocation() {
+                if own && let Some(asked) = NodeData::read(&node.data).revocation() {
                     if self.refusing && self.revocation.as_ref().is_some_and(|refused| refused.id == asked.id) {
                         seen.asked = false;
                     } else {
@@ -446,18 +446,18 @@ impl Driver {
                 let failure = self.failure(&fault);
                 self.contender.handle(Event::Watched(Err(failure)));
             }
-            Outcome::StandInMade(made) => {
+            Outcome::TombstoneMade(made) => {
                 let made = made.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::StandInMade(made));
+                self.contender.handle(Event::TombstoneMade(made));
             }
-            Outcome::BarrierTaken(taken) => {
+            Outcome::HolderMarkerTaken(taken) => {
                 let taken = taken.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::BarrierTaken(taken));
+                self.contender.handle(Event::HolderMarkerTaken(taken));
             }
             Outcome::Told { written: told, refusal } => {
                 self.refusing &= !(refusal && told.is_ok());
                 let told = told.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::Told(told));
+                self.contender.handle(Event::RecordWritten(told));
             }
             Outcome::Downgraded(made) => {
                 let made = made.map_err(|f| self.failure(&f));
@@ -465,7 +465,7 @@ impl Driver {
             }
             Outcome::Deleted(deleted) => {
                 // Not after another: that one's reply may be what was lost.
-                if matches!(deleted, Err(Fault::NoNode)) && self.deletes == 1 {
+                if matches!(deleted, Err(OpError::NoNode)) && self.deletes == 1 {
                     self.was_taken();
                 }
                 let deleted = deleted.map_err(|f| self.failure(&f));
@@ -475,7 +475,7 @@ impl Driver {
     }
 
     /// What a fault means to the contender; a refusal's words are kept for the caller.
-    fn failure(&mut self, fault: &Fault) -> Failure {
+    fn failure(&mut self, fault: &OpError) -> Failure {
         let failure = failure(fault);
         if let Failure::Refused | Failure::NodeExists = failure {
             self.refusal = Some(fault.to_string());
@@ -529,7 +529,7 @@ impl Driver {
         }
         self.bear(link.connected);
         // Also when it is up again already: a break that came and went while nobody looked was one all the same.
-        if std::mem::replace(&mut self.breaks, link.breaks) != link.breaks {
+        if std::mem::replace(&mut self.disconnects, link.disconnects) != link.disconnects {
             self.contender.handle(Event::Disconnected);
         }
         if let LinkState::Over(loss) = link.state {
@@ -549,9 +549,9 @@ impl Driver {
         let session_stands = async {
             loop {
                 match self.attempt.ensemble.sync(&self.attempt.path).await {
-                    Err(Fault::SessionOver) => return false,
+                    Err(OpError::SessionOver) => return false,
                     // The next one waits until the connection is back, or the session over.
-                    Err(Fault::ConnectionLoss) => {}
+                    Err(OpError::ConnectionLoss) => {}
                     _ => return true,
                 }
             }
@@ -578,8 +578,8 @@ impl Driver {
         let path = &self.attempt.path;
         let looked = async {
             let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
-            let mut breaks = entries.into_iter().rev().filter_map(journal::Entry::into_break);
-            breaks.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
+            let mut disconnects = entries.into_iter().rev().filter_map(journal::Entry::into_break);
+            disconnects.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
         };
         tokio::select! {
             biased;

@@ -6,7 +6,7 @@
 //!
 //! What an implementation must keep, because the protocol rests on it: operations of one session take effect in the order
 //! in which their futures were *first polled*; reads of one session never go back in time; a watch event is delivered before
-//! the reply to any read that shows the change; an operation that fails with [`Fault::ConnectionLoss`] may have happened,
+//! the reply to any read that shows the change; an operation that fails with [`OpError::ConnectionLoss`] may have happened,
 //! one that fails with any other fault has not.
 
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use lockkeeper_core::{Loss, SessionId, Zxid};
 use tokio::sync::mpsc;
 
 /// An operation under way. Nothing is sent before the first poll; dropping it later does not call it back.
-pub type Reply<T, F = Fault> = BoxFuture<'static, Result<T, F>>;
+pub type Reply<T, F = OpError> = BoxFuture<'static, Result<T, F>>;
 
 /// Resolves once, with what happened to the watched node. Dropping it takes the watch off.
 pub type Watcher = BoxFuture<'static, Fired>;
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum OpError {
     /// The node, or the parent of the node to create, is not there.
     #[error("no such node")]
     NoNode,
@@ -225,16 +225,16 @@ pub struct Undone {
     /// The step that could not be done; `None` where the transaction failed as a whole.
     pub step: Option<usize>,
     /// Why.
-    pub fault: Fault,
+    pub fault: OpError,
 }
 
-impl From<Fault> for Undone {
-    fn from(fault: Fault) -> Self {
+impl From<OpError> for Undone {
+    fn from(fault: OpError) -> Self {
         Undone { step: None, fault }
     }
 }
 
-impl From<Undone> for Fault {
+impl From<Undone> for OpError {
     fn from(undone: Undone) -> Self {
         undone.fault
     }
@@ -298,14 +298,14 @@ pub trait Ensemble: Send + Sync + 'static {
 /// A read of what is so by now, whoever wrote it: this session's server may lag behind the leader, and would tell what was so.
 ///
 /// The sync leaves before the read, in the same flight, so it costs the server's way to the leader and none of the client's more.
-pub(crate) async fn synced<T>(ensemble: &dyn Ensemble, path: &str, read: Reply<T>) -> Result<T, Fault> {
+pub(crate) async fn synced<T>(ensemble: &dyn Ensemble, path: &str, read: Reply<T>) -> Result<T, OpError> {
     let (synced, seen) = tokio::join!(biased; ensemble.sync(path), read);
     synced.and(seen)
 }
 
 fn unsupported<T: Send + 'static>(path: &str) -> Reply<T> {
     tracing::debug!(path, "nodes cannot be copied here");
-    Box::pin(std::future::ready(Err(Fault::Unsupported)))
+    Box::pin(std::future::ready(Err(OpError::Unsupported)))
 }
 
 /// What a connection goes through.

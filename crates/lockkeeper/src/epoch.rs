@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::admin::{Admin, ContenderInfo, LockInfo, refused};
-use crate::ensemble::{Ensemble, Fault, Fired, Node};
+use crate::ensemble::{Ensemble, Fired, Node, OpError};
 
 /// The node that states the epoch, as the servers know it: a decimal number. Without it the epoch is 0.
 pub(crate) const NODE: &str = "/lockkeeper/epoch";
@@ -68,9 +68,9 @@ pub(crate) async fn follow(
                     }
                     known.send_replace(Known::Unknown);
                 }
-                Err(Fault::SessionOver) => return,
+                Err(OpError::SessionOver) => return,
                 // The next one waits for the connection.
-                Err(Fault::ConnectionLoss) => {}
+                Err(OpError::ConnectionLoss) => {}
                 Err(fault) => {
                     known.send_replace(Known::Refused(fault.to_string()));
                     told();
@@ -162,7 +162,7 @@ impl Admin {
                         tracing::warn!(target: "lockkeeper::audit", from = %stated, to = %epoch, "token epoch raised")
                     }
                     // Somebody else did something at the same moment.
-                    Err(Fault::NodeExists | Fault::BadVersion | Fault::NoNode) => {}
+                    Err(OpError::NodeExists | OpError::BadVersion | OpError::NoNode) => {}
                     Err(fault) => return Err(refused(NODE, fault)),
                 }
             }

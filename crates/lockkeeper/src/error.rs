@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper_core::{ClassError, Dialect, Loss, OtherLine, PathError, Revocation};
+use lockkeeper_core::{ClassError, IncompatibleFormat, Loss, NodeFormat, PathError, Revocation};
 
 use crate::acl::LockAcl;
 use crate::admin::ContenderInfo;
@@ -42,11 +42,11 @@ pub enum Error {
     },
     /// Others came before this attempt who lock the path in a way in which neither sees the other: two would hold it.
     #[error("{path}: others lock it with {theirs}, and would not see this one")]
-    OtherLine {
+    IncompatibleFormat {
         /// The lock.
         path: String,
         /// How they do.
-        theirs: OtherLine,
+        theirs: IncompatibleFormat,
     },
     /// Somebody asked this attempt to withdraw before it was granted.
     #[error("the wait for {path} was called off by {by}")]
@@ -380,14 +380,14 @@ pub enum Error {
     #[error("this Lockkeeper belongs to the process that this one was forked from")]
     Forked,
     /// A lock delay out of range, or in names that have no room for one. Nothing was sent.
-    #[error("a lock delay of {} for {path} in the dialect {dialect:?} cannot be had", humantime::format_duration(*given))]
+    #[error("a lock delay of {} for {path} in the node format {node_format:?} cannot be had", humantime::format_duration(*given))]
     InvalidLockDelay {
         /// The lock.
         path: String,
         /// What was given.
         given: Duration,
         /// How the path's nodes are named.
-        dialect: lockkeeper_core::Dialect,
+        node_format: lockkeeper_core::NodeFormat,
     },
     /// A liveness limit that could not be kept. Nothing was sent.
     #[error("a liveness limit of {} for {path} cannot be kept", humantime::format_duration(*given))]
@@ -479,13 +479,13 @@ impl Error {
             Error::PermitsMismatch { stated: Some(stated), .. } => {
                 Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
             }
-            Error::OtherLine { theirs, .. } => Some(format!(
+            Error::IncompatibleFormat { theirs, .. } => Some(format!(
                 "all who use the path must lock it in the same way ({}), or this one needs a path of its own",
                 match theirs {
-                    OtherLine::Named(Dialect::Curator) => "without --dialect and without a class",
-                    OtherLine::Named(Dialect::Recipe) => "--dialect recipe",
-                    OtherLine::Named(Dialect::Kazoo) => "--dialect kazoo",
-                    OtherLine::Named(_) => "--foreground, --background or --class",
+                    IncompatibleFormat::Named(NodeFormat::Curator) => "without --format and without a class",
+                    IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
+                    IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
+                    IncompatibleFormat::Named(_) => "--foreground, --background or --class",
                     _ => "--lease",
                 }
             )),

@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, select_all};
 use lockkeeper_core::{LockPath, Loss};
 use tokio::sync::oneshot;
 
-use crate::ensemble::{Done, Ensemble, Fault, Kind, Step, Undone};
+use crate::ensemble::{Done, Ensemble, Kind, OpError, Step, Undone};
 use crate::error::WriteError;
 use crate::guard::Holding;
 use crate::helix::{above, standing};
@@ -220,8 +220,8 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
             Some(at) => return Err(refused(&steps[at - checks.len()], fault)),
             None => {
                 return Err(match fault {
-                    Fault::SessionOver => over(&holds[0]),
-                    Fault::ConnectionLoss => WriteError::Unknown { path: holds[0].path.clone() },
+                    OpError::SessionOver => over(&holds[0]),
+                    OpError::ConnectionLoss => WriteError::Unknown { path: holds[0].path.clone() },
                     fault => WriteError::Refused { path: holds[0].path.clone(), reason: fault.to_string() },
                 });
             }
@@ -264,7 +264,7 @@ async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Re
 async fn look(ensemble: &dyn Ensemble, hold: &Hold, lease: &Lease) -> Result<Option<Versions>, WriteError> {
     standing(ensemble, &hold.path, &lease.owner).await.map_err(|fault| match fault {
         // Nothing was written yet.
-        Fault::SessionOver | Fault::ConnectionLoss => over(hold),
+        OpError::SessionOver | OpError::ConnectionLoss => over(hold),
         fault => WriteError::Refused { path: hold.path.clone(), reason: fault.to_string() },
     })
 }
@@ -300,13 +300,13 @@ fn written(steps: &[Step], done: &[Done]) -> FencedWritten {
 }
 
 /// Why a change of the caller's could not be made.
-fn refused(step: &Step, fault: Fault) -> WriteError {
+fn refused(step: &Step, fault: OpError) -> WriteError {
     let path = step.path().to_owned();
     match (fault, step) {
-        (Fault::NoNode, _) => WriteError::NoNode { path },
-        (Fault::NodeExists, _) => WriteError::NodeExists { path },
+        (OpError::NoNode, _) => WriteError::NoNode { path },
+        (OpError::NodeExists, _) => WriteError::NodeExists { path },
         (
-            Fault::BadVersion,
+            OpError::BadVersion,
             Step::Check { version, .. } | Step::Write { version, .. } | Step::Delete { version, .. },
         ) => WriteError::BadVersion { path, expected: version.unwrap_or(-1) },
         (fault, _) => WriteError::Refused { path, reason: fault.to_string() },

@@ -157,9 +157,9 @@ impl Holding {
         }
     }
 
-    /// See [`Hold::stirs`].
-    pub(crate) fn stirs(&self) -> impl Future<Output = ()> + Send + '_ {
-        self.hold.stirs()
+    /// See [`Hold::state_changed`].
+    pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.hold.state_changed()
     }
 
     /// Waits until the state is another than `seen`, and says which: for work that pauses while the lock is
@@ -171,12 +171,12 @@ impl Holding {
             if !self.hold.is_ours() {
                 return self.state();
             }
-            let stirs = self.stirs();
+            let state_changed = self.state_changed();
             let state = self.state();
             if state != seen {
                 return state;
             }
-            stirs.await;
+            state_changed.await;
         }
     }
 
@@ -329,7 +329,7 @@ impl Holding {
     /// ```
     ///
     /// One round trip; what can go wrong, and what dropping it leaves, stands at [`FencedWrite`](crate::FencedWrite) and
-    /// [`WriteError`](crate::WriteError). Where names carry no id (a lock in the recipes' dialect, a class's mark, a leased lock's
+    /// [`WriteError`](crate::WriteError). Where names carry no id (a lock in the recipes' node format, a class's mark, a leased lock's
     /// record), a node that was made anew under the same name after somebody had removed this hold's by hand passes for it.
     pub fn fenced_write(&self) -> FencedWrite<'_> {
         FencedWrite::new(vec![self])

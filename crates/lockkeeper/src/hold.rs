@@ -85,7 +85,7 @@ pub(crate) enum Request {
 
 /// What is to be done about a hold, in its owner's words.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Care {
+pub(crate) struct HoldOptions {
     pub(crate) on_lost: OnLost,
     /// How often the owner says that it is at work.
     pub(crate) liveness: Option<Duration>,
@@ -93,7 +93,7 @@ pub(crate) struct Care {
     pub(crate) delay: Option<Duration>,
 }
 
-impl Care {
+impl HoldOptions {
     /// The lock delay, where it is one.
     pub(crate) fn lock_delay(&self) -> Option<LockDelay> {
         LockDelay::new(self.delay?)
@@ -108,12 +108,12 @@ struct Liveness {
 }
 
 /// What a hold stands and falls with.
-enum Ground {
+enum TrustBasis {
     /// A node of the session.
     Session {
         session: Arc<Session>,
         /// How many of the session's deadlines had passed when it was granted.
-        breaches: u32,
+        missed_deadlines: u32,
     },
     /// A record that outlives sessions, until its lease ends.
     Lease(watch::Sender<Lease>),
@@ -149,7 +149,7 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     /// Its kind has tokens.
     pub(crate) fences: bool,
-    ground: Ground,
+    basis: TrustBasis,
     on_lost: OnLost,
     liveness: Option<Liveness>,
     loss: OnceLock<Loss>,
@@ -170,16 +170,16 @@ impl Hold {
         mark: Option<String>,
         fences: bool,
         session: Arc<Session>,
-        care: &Care,
+        options: &HoldOptions,
     ) -> Arc<Hold> {
-        let breaches = session.link().borrow().breaches;
+        let missed_deadlines = session.link().borrow().missed_deadlines;
         let Grant { name, token } = grant;
-        Self::on(path, name, mark, token, fences, Ground::Session { session, breaches }, care)
+        Self::on(path, name, mark, token, fences, TrustBasis::Session { session, missed_deadlines }, options)
     }
 
     /// A hold by the record at `path`.
-    pub(crate) fn leased(path: String, token: FencingToken, lease: Lease, care: &Care) -> Arc<Hold> {
-        Self::on(path, String::new(), None, token, true, Ground::Lease(watch::Sender::new(lease)), care)
+    pub(crate) fn leased(path: String, token: FencingToken, lease: Lease, options: &HoldOptions) -> Arc<Hold> {
+        Self::on(path, String::new(), None, token, true, TrustBasis::Lease(watch::Sender::new(lease)), options)
     }
 
     fn on(
@@ -188,8 +188,8 @@ impl Hold {
         mark: Option<String>,
         token: FencingToken,
         fences: bool,
-        ground: Ground,
-        care: &Care,
+        basis: TrustBasis,
+        options: &HoldOptions,
     ) -> Arc<Hold> {
         let mut hold = Hold {
             path,
@@ -197,8 +197,8 @@ impl Hold {
             mark,
             token,
             fences,
-            ground,
-            on_lost: care.on_lost.clone(),
+            basis,
+            on_lost: options.on_lost.clone(),
             liveness: None,
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
@@ -207,7 +207,7 @@ impl Hold {
             ward: OnceLock::new(),
             early: Mutex::default(),
         };
-        if let Some(every) = care.liveness {
+        if let Some(every) = options.liveness {
             let until = AtomicU64::new(nanos(hold.session().now() + every));
             hold.liveness = Some(Liveness { every, until });
         }
@@ -225,39 +225,39 @@ impl Hold {
 
     /// Goes on in another session, or with another end of the lease, or another version of the record.
     pub(crate) fn lease(&self, now: Lease) {
-        if let Ground::Lease(lease) = &self.ground {
+        if let TrustBasis::Lease(lease) = &self.basis {
             lease.send_replace(now);
         }
     }
 
     /// How its lease stands and goes on, where it has one.
     pub(crate) fn leases(&self) -> Option<watch::Receiver<Lease>> {
-        match &self.ground {
-            Ground::Session { .. } => None,
-            Ground::Lease(lease) => Some(lease.subscribe()),
+        match &self.basis {
+            TrustBasis::Session { .. } => None,
+            TrustBasis::Lease(lease) => Some(lease.subscribe()),
         }
     }
 
     /// The last moment of the session's clock at which a lease can be relied on.
     pub(crate) fn lease_until(&self) -> Duration {
-        match &self.ground {
-            Ground::Session { .. } => Duration::MAX,
-            Ground::Lease(lease) => lease.borrow().until,
+        match &self.basis {
+            TrustBasis::Session { .. } => Duration::MAX,
+            TrustBasis::Lease(lease) => lease.borrow().until,
         }
     }
 
     pub(crate) fn session(&self) -> Arc<Session> {
-        match &self.ground {
-            Ground::Session { session, .. } => session.clone(),
-            Ground::Lease(lease) => lease.borrow().session.clone(),
+        match &self.basis {
+            TrustBasis::Session { session, .. } => session.clone(),
+            TrustBasis::Lease(lease) => lease.borrow().session.clone(),
         }
     }
 
     /// The nodes without which it is not held: its own, and the mark where there is one. Of a record there are none.
     pub(crate) fn nodes(&self) -> Vec<String> {
-        match &self.ground {
-            Ground::Lease(_) => Vec::new(),
-            Ground::Session { .. } => {
+        match &self.basis {
+            TrustBasis::Lease(_) => Vec::new(),
+            TrustBasis::Session { .. } => {
                 let names = std::iter::once(self.node()).chain(self.mark.clone());
                 names.map(|name| format!("{}/{name}", self.path)).collect()
             }
@@ -363,9 +363,9 @@ impl Hold {
         if let Some(loss) = self.loss.get() {
             return Trust::Lost(*loss);
         }
-        let trust = match &self.ground {
-            Ground::Session { session, breaches } => session.trust(*breaches),
-            Ground::Lease(lease) => {
+        let trust = match &self.basis {
+            TrustBasis::Session { session, missed_deadlines } => session.trust(*missed_deadlines),
+            TrustBasis::Lease(lease) => {
                 let lease = lease.borrow();
                 lease.session.lease_trust(lease.until)
             }
@@ -384,9 +384,9 @@ impl Hold {
 
     /// When it is lost by the clock if nothing comes that keeps it.
     fn ends(&self) -> Duration {
-        let ends = match &self.ground {
-            Ground::Session { session, breaches } => session.due(*breaches),
-            Ground::Lease(_) => self.lease_until(),
+        let ends = match &self.basis {
+            TrustBasis::Session { session, missed_deadlines } => session.due(*missed_deadlines),
+            TrustBasis::Lease(_) => self.lease_until(),
         };
         match &self.liveness {
             Some(liveness) => ends.min(Duration::from_nanos(liveness.until.load(Ordering::Relaxed))),
@@ -442,11 +442,11 @@ impl Hold {
     }
 
     /// Resolves when its state may be another than it was when this was called.
-    pub(crate) fn stirs(&self) -> impl Future<Output = ()> + '_ {
+    pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + '_ {
         let mut link = self.session().link();
-        let mut lease = match &self.ground {
-            Ground::Lease(lease) => Some(lease.subscribe()),
-            Ground::Session { .. } => None,
+        let mut lease = match &self.basis {
+            TrustBasis::Lease(lease) => Some(lease.subscribe()),
+            TrustBasis::Session { .. } => None,
         };
         async move {
             let moved = async {

@@ -127,8 +127,8 @@ pub use hold::{LostLock, OnLost};
 pub use identity::this_process;
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{
-    Class, ClassError, Dialect, FencingToken, LockPath, Loss, OtherLine, Owner, PathError, Revocation, SessionId,
-    TokenEpoch,
+    Class, ClassError, FencingToken, IncompatibleFormat, LockPath, Loss, NodeFormat, Owner, PathError, Revocation,
+    SessionId, TokenEpoch,
 };
 pub use multi::{MultiAcquire, MultiGuard};
 pub use mutex::Mutex;

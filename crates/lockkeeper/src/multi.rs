@@ -223,12 +223,12 @@ impl MultiGuard {
     pub async fn changed(&self, seen: HoldState) -> HoldState {
         loop {
             // Before the look, so that no change falls between.
-            let stirs = select_all(self.holdings.iter().map(|holding| holding.stirs().boxed()));
+            let state_changed = select_all(self.holdings.iter().map(|holding| holding.state_changed().boxed()));
             let state = self.state();
             if state != seen {
                 return state;
             }
-            stirs.await;
+            state_changed.await;
         }
     }
 

@@ -1,6 +1,6 @@
 //! The exclusive lock.
 
-use lockkeeper_core::{Dialect, LockPath, PathError};
+use lockkeeper_core::{LockPath, NodeFormat, PathError};
 
 use crate::Error;
 use crate::acquire::{Acquire, Kind};
@@ -14,17 +14,17 @@ use crate::keeper::Lockkeeper;
 pub struct Mutex {
     keeper: Lockkeeper,
     path: Result<LockPath, PathError>,
-    dialect: Dialect,
+    node_format: NodeFormat,
 }
 
 impl Mutex {
     pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
-        Mutex { keeper, path, dialect: Dialect::Curator }
+        Mutex { keeper, path, node_format: NodeFormat::Curator }
     }
 
-    /// Names the nodes of this path in another dialect. All who use a path must agree on it.
-    pub fn dialect(mut self, dialect: Dialect) -> Self {
-        self.dialect = dialect;
+    /// Names the nodes of this path in another node format. All who use a path must agree on it.
+    pub fn node_format(mut self, node_format: NodeFormat) -> Self {
+        self.node_format = node_format;
         self
     }
 
@@ -42,6 +42,6 @@ impl Mutex {
     }
 
     fn kind(&self) -> Result<Kind, Error> {
-        Ok(Kind { dialect: self.dialect, ..Kind::exclusive(self.path.clone()?) })
+        Ok(Kind { node_format: self.node_format, ..Kind::exclusive(self.path.clone()?) })
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Dialect, Discipline, LockPath, Mode, PathError};
+use lockkeeper_core::{Class, Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
 use crate::acquire::{Acquire, Kind};
 use crate::keeper::Lockkeeper;
 
 /// The node that marks the holder.
-pub(crate) const BARRIER: &str = Dialect::Contentserv.mark().expect("it has one");
+pub(crate) const HOLDER_MARKER: &str = NodeFormat::Contentserv.mark().expect("it has one");
 
 /// A lock for one holder, for which the foreground is served before the background; within a class, first come, first served.
 ///
@@ -73,8 +73,8 @@ impl PriorityLock {
     fn kind(&self) -> Result<Kind, Error> {
         Ok(Kind {
             path: self.path.clone()?,
-            dialect: Dialect::Contentserv,
-            discipline: Discipline::Classes { barrier: BARRIER.to_owned() },
+            node_format: NodeFormat::Contentserv,
+            discipline: Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
             mode: Mode::Class(self.class),
             upgradeable: false,
             ageing: self.ageing.filter(|(_, class)| *class != self.class),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Record, Refusal, Rules, Terms, Wish};
-use lockkeeper_core::{AttemptId, Dialect, LockPath, MAX_MESSAGE_BYTES, Revocation, Testimony, Zxid};
+use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid};
 use tokio::time::Instant;
 
 use crate::Error;
 use crate::admin::{Admin, ContenderInfo, refused};
 use crate::driver::passed;
-use crate::ensemble::{Ensemble, Fault, Node, synced};
+use crate::ensemble::{Ensemble, Node, OpError, synced};
 use crate::error::check_length;
 use crate::helix::node::{LockNode, Stepped};
 use crate::keeper::wall_clock_ms;
@@ -69,7 +69,7 @@ impl Asked {
                     // The session may be another than that which asked, at a server that knows nothing of the node yet.
                     let (node, changed) = match synced(&*ensemble, &at, ensemble.read_and_watch(&at)).await {
                         Ok(read) => read,
-                        Err(Fault::NoNode) => return Ok(Answer::Released),
+                        Err(OpError::NoNode) => return Ok(Answer::Released),
                         Err(fault) => return Err(refused(&path, fault)),
                     };
                     if node.czxid != czxid {
@@ -80,7 +80,7 @@ impl Asked {
                             Some(revocation) => revocation,
                             None => return Ok(Answer::Released),
                         },
-                        false => Testimony::read(&node.data).record().and_then(|record| record.revocation.clone()),
+                        false => NodeData::read(&node.data).record().and_then(|record| record.revocation.clone()),
                     };
                     if let Some(why) = record.and_then(|revocation| revocation.refused) {
                         return Ok(Answer::Refused(why));
@@ -178,19 +178,19 @@ async fn put(
     for _ in 0..MAX_ATTEMPTS {
         let node = match ensemble.read(&node_path).await {
             Ok(node) => node,
-            Err(Fault::NoNode) => return Ok(None),
+            Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),
         };
-        let data = match Testimony::read(&node.data) {
-            Testimony::Record(mut record) => {
+        let data = match NodeData::read(&node.data) {
+            NodeData::Record(mut record) => {
                 record.revocation = Some(request.clone());
                 record.to_bytes()
             }
             // Asked already.
-            Testimony::Revoked => return Ok(Some(node.czxid)),
+            NodeData::Revoked => return Ok(Some(node.czxid)),
             _ => {
-                let dialect = Dialect::of(std::slice::from_ref(&name));
-                let Some(word) = dialect.revocation_word() else {
+                let node_format = NodeFormat::of(std::slice::from_ref(&name));
+                let Some(word) = node_format.revocation_word() else {
                     return Err(Error::CannotAsk { path, node: name });
                 };
                 word.as_bytes().to_vec()
@@ -198,8 +198,8 @@ async fn put(
         };
         match ensemble.write(&node_path, data, Some(node.version)).await {
             Ok(_) => return Ok(Some(node.czxid)),
-            Err(Fault::BadVersion) => {}
-            Err(Fault::NoNode) => return Ok(None),
+            Err(OpError::BadVersion) => {}
+            Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),
         }
     }

@@ -1,6 +1,6 @@
 //! The shared lock: readers together, a writer alone.
 
-use lockkeeper_core::{Dialect, Discipline, LockPath, Mode, PathError};
+use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
 use crate::acquire::{Acquire, Kind};
@@ -21,17 +21,17 @@ use crate::keeper::Lockkeeper;
 pub struct RwLock {
     keeper: Lockkeeper,
     path: Result<LockPath, PathError>,
-    dialect: Dialect,
+    node_format: NodeFormat,
 }
 
 impl RwLock {
     pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
-        RwLock { keeper, path, dialect: Dialect::Curator }
+        RwLock { keeper, path, node_format: NodeFormat::Curator }
     }
 
-    /// Names the nodes of this path in another dialect. All who use a path must agree on it.
-    pub fn dialect(mut self, dialect: Dialect) -> Self {
-        self.dialect = dialect;
+    /// Names the nodes of this path in another node format. All who use a path must agree on it.
+    pub fn node_format(mut self, node_format: NodeFormat) -> Self {
+        self.node_format = node_format;
         self
     }
 
@@ -52,9 +52,9 @@ impl RwLock {
     }
 
     fn access<G>(&self, mode: Mode, upgradeable: bool) -> Access<G> {
-        let (keeper, path, dialect) = (self.keeper.clone(), self.path.clone(), self.dialect);
+        let (keeper, path, node_format) = (self.keeper.clone(), self.path.clone(), self.node_format);
         let discipline = Discipline::SharedExclusive;
-        let kind = path.map(|path| Kind { path, dialect, discipline, mode, upgradeable, ageing: None });
+        let kind = path.map(|path| Kind { path, node_format, discipline, mode, upgradeable, ageing: None });
         Access { keeper, kind, guard: std::marker::PhantomData }
     }
 }

@@ -1,6 +1,6 @@
 //! The semaphore: a number of permits.
 
-use lockkeeper_core::{Dialect, Discipline, LockPath, Mode, PathError};
+use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
 use crate::acquire::{Acquire, Kind};
@@ -60,6 +60,6 @@ impl Semaphore {
             return Err(Error::InvalidPermits { path: path.to_string(), permits, take, problem });
         }
         let (discipline, mode) = (Discipline::Permits { permits }, Mode::Permits(take));
-        Ok(Kind { path, dialect: Dialect::Curator, discipline, mode, upgradeable: false, ageing: None })
+        Ok(Kind { path, node_format: NodeFormat::Curator, discipline, mode, upgradeable: false, ageing: None })
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper_core::helix::ServerClock;
-use lockkeeper_core::{Link, LinkClock, LinkState, Loss, SessionId, TokenEpoch, Trust};
+use lockkeeper_core::{Link, LinkState, Loss, SessionClock, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -118,7 +118,7 @@ impl Drop for Io {
 
 /// What is known of how long a session lives, for all who rest on it.
 struct Life {
-    link_clock: Mutex<LinkClock>,
+    link_clock: Mutex<SessionClock>,
     clock: Clock,
     /// Told of changes of the state, not of every proof: there may be many who listen.
     link: watch::Sender<Link>,
@@ -133,7 +133,7 @@ struct Life {
 
 impl Life {
     /// Takes something in and tells everyone if it changes the state.
-    fn learn<T>(&self, change: impl FnOnce(&mut LinkClock, Duration) -> T) -> T {
+    fn learn<T>(&self, change: impl FnOnce(&mut SessionClock, Duration) -> T) -> T {
         let mut clock = self.link_clock.lock().expect("held for a change only");
         let told = change(&mut clock, self.clock.now());
         let link = clock.link();
@@ -142,7 +142,7 @@ impl Life {
         told
     }
 
-    fn look<T>(&self, look: impl FnOnce(&LinkClock, Duration) -> T) -> T {
+    fn look<T>(&self, look: impl FnOnce(&SessionClock, Duration) -> T) -> T {
         look(&self.link_clock.lock().expect("held for a look only"), self.clock.now())
     }
 
@@ -190,7 +190,7 @@ impl Session {
     /// Takes a session just opened into use.
     pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
         let Opened { ensemble, timeout, connection, anchor } = opened;
-        let link_clock = LinkClock::connected(timeout);
+        let link_clock = SessionClock::connected(timeout);
         let link = watch::Sender::new(link_clock.link());
         let (dependants, wanted, proofs) = (AtomicUsize::new(0), Notify::new(), watch::Sender::new(()));
         let lag = Lag::default();
@@ -281,12 +281,12 @@ impl Session {
         self.life.proofs.subscribe()
     }
 
-    /// Whether a hold that was granted at `granted` may be handed over now ([`LinkClock::is_fresh`]). If not, and if the caller is a
+    /// Whether a hold that was granted at `granted` may be handed over now ([`SessionClock::is_fresh`]). If not, and if the caller is a
     /// [`Dependant`], a heartbeat is sent as soon as a server is connected, and [`Session::proofs`] tells when it is confirmed.
     pub(crate) fn is_fresh(&self, granted: Duration) -> bool {
         let fresh = self.life.look(|clock, now| clock.is_fresh(granted, now));
         if !fresh {
-            self.life.learn(LinkClock::tick);
+            self.life.learn(SessionClock::tick);
             self.life.wanted.notify_one();
         }
         fresh
@@ -328,9 +328,9 @@ impl Session {
         self.closing.clone()
     }
 
-    /// How far a hold that was granted when `breaches` deadlines had passed may be trusted now. No round trip.
-    pub(crate) fn trust(&self, breaches: u32) -> Trust {
-        self.life.look(|clock, now| clock.trust(breaches, now))
+    /// How far a hold that was granted when `missed_deadlines` deadlines had passed may be trusted now. No round trip.
+    pub(crate) fn trust(&self, missed_deadlines: u32) -> Trust {
+        self.life.look(|clock, now| clock.trust(missed_deadlines, now))
     }
 
     /// Locks are acquired from this runtime.
@@ -343,9 +343,9 @@ impl Session {
         self.life.lag.last(self.life.clock)
     }
 
-    /// From when on a hold that was granted when `breaches` deadlines had passed is lost if nothing comes.
-    pub(crate) fn due(&self, breaches: u32) -> Duration {
-        self.life.look(|clock, _| clock.due(breaches))
+    /// From when on a hold that was granted when `missed_deadlines` deadlines had passed is lost if nothing comes.
+    pub(crate) fn due(&self, missed_deadlines: u32) -> Duration {
+        self.life.look(|clock, _| clock.due(missed_deadlines))
     }
 
     /// Takes a hold under the watch of a thread that knows nothing but the time, where there is one.
@@ -426,7 +426,7 @@ impl Supervisor {
                     // What was asked on the old connection says nothing of the new one.
                     beat = self.beat().filter(|_| connected && life.dependants.load(Ordering::Relaxed) > 0);
                 }
-                () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => life.learn(LinkClock::tick),
+                () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => life.learn(SessionClock::tick),
                 outcome = async { beat.as_mut().expect("looked at before").1.as_mut().await }, if beat.is_some() => {
                     if let Some((sent, _)) = beat.take().filter(|_| outcome.is_ok()) {
                         life.prove(sent);
@@ -455,7 +455,7 @@ impl Supervisor {
     }
 
     /// When the next heartbeat is due, by the last proof.
-    fn next_beat(clock: &LinkClock) -> Duration {
+    fn next_beat(clock: &SessionClock) -> Duration {
         (clock.until() + clock.heartbeat()).saturating_sub(clock.validity())
     }
 

@@ -29,7 +29,7 @@ use self::dial::{Dial, pauses};
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::{
-    Children, Done, Ensemble, Fault, Grant, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher, Whole, Written,
+    Children, Done, Ensemble, Grant, Kind, Network, Node, OpError, Opened, Reply, Step, Undone, Watcher, Whole, Written,
 };
 use crate::epoch;
 use crate::keeper::Reconnect;
@@ -533,9 +533,9 @@ async fn transaction(
 }
 
 /// What an error means, told after a pause where a server in trouble would be asked as fast as it answers.
-async fn told(error: &zk::Error) -> Fault {
+async fn told(error: &zk::Error) -> OpError {
     let fault = fault(error);
-    if fault == Fault::ConnectionLoss && connection_stands(error) {
+    if fault == OpError::ConnectionLoss && connection_stands(error) {
         tracing::debug!(%error, "the server is in trouble; trying again");
         tokio::time::sleep(TROUBLED).await;
     }
@@ -543,32 +543,32 @@ async fn told(error: &zk::Error) -> Fault {
 }
 
 /// A refusal with the node that it is about, as the server knows it: often another than the lock's, and below a chroot.
-fn at_node(fault: Fault, path: &str) -> Fault {
+fn at_node(fault: OpError, path: &str) -> OpError {
     match fault {
-        Fault::Refused(reason) => Fault::Refused(format!("{reason} (node {path})")),
+        OpError::Refused(reason) => OpError::Refused(format!("{reason} (node {path})")),
         other => other,
     }
 }
 
 /// What an error of the client means for the protocol.
-fn fault(error: &zk::Error) -> Fault {
+fn fault(error: &zk::Error) -> OpError {
     match error {
-        zk::Error::NoNode => Fault::NoNode,
-        zk::Error::NodeExists => Fault::NodeExists,
-        zk::Error::BadVersion => Fault::BadVersion,
-        zk::Error::SessionExpired | zk::Error::ClientClosed | zk::Error::AuthFailed => Fault::SessionOver,
-        zk::Error::Unimplemented => Fault::Unsupported,
+        zk::Error::NoNode => OpError::NoNode,
+        zk::Error::NodeExists => OpError::NodeExists,
+        zk::Error::BadVersion => OpError::BadVersion,
+        zk::Error::SessionExpired | zk::Error::ClientClosed | zk::Error::AuthFailed => OpError::SessionOver,
+        zk::Error::Unimplemented => OpError::Unsupported,
         // The server looked at the request and said no, and would say so again.
         zk::Error::NoAuth
         | zk::Error::InvalidAcl
         | zk::Error::NoChildrenForEphemerals
         | zk::Error::NotEmpty
         | zk::Error::QuotaExceeded
-        | zk::Error::BadArguments(_) => Fault::Refused(error.to_string()),
+        | zk::Error::BadArguments(_) => OpError::Refused(error.to_string()),
         // Everything else says that something went wrong, not that the request is wrong: a server that loses its leader, or is
         // shutting down, answers with a marshalling error, a moved session or a code of its own. Taken for a refusal, that
         // would leave a node behind for good. So it may have happened, and is looked for again.
-        _ => Fault::ConnectionLoss,
+        _ => OpError::ConnectionLoss,
     }
 }
 
@@ -579,7 +579,7 @@ const NOBODYS: &str = "lockkeeper-heartbeat";
 /// asked as fast as it answers.
 const TROUBLED: Duration = Duration::from_millis(50);
 
-/// Whether the connection still stands although the operation has failed with [`Fault::ConnectionLoss`].
+/// Whether the connection still stands although the operation has failed with [`OpError::ConnectionLoss`].
 fn connection_stands(error: &zk::Error) -> bool {
     !matches!(error, zk::Error::ConnectionLoss | zk::Error::Custom(_) | zk::Error::UnexpectedError(_))
 }

@@ -8,7 +8,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use lockkeeper::{Answer, Dialect, Error, Lockkeeper};
+use lockkeeper::{Answer, Error, Lockkeeper, NodeFormat};
 use lockkeeper_server::{Config, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -91,13 +91,13 @@ impl World {
     }
 
     /// Two contenders of ours count up, as the others do.
-    async fn count(&self, shared: bool, dialect: Dialect) {
+    async fn count(&self, shared: bool, node_format: NodeFormat) {
         let mut ours = JoinSet::new();
         for _ in 0..2 {
             let (keeper, client) = (self.keeper().await, self.client.clone());
             let (path, counter) = (self.path.clone(), self.counter.clone());
             ours.spawn(async move {
-                let lock = keeper.rwlock(&path).dialect(dialect);
+                let lock = keeper.rwlock(&path).node_format(node_format);
                 for _ in 0..ROUNDS {
                     let write = if shared {
                         let reads = lock.read().acquire().await.unwrap();
@@ -107,7 +107,7 @@ impl World {
                         reads.release().await.unwrap();
                         lock.write().acquire().any().await.unwrap()
                     } else {
-                        keeper.mutex(&path).dialect(dialect).acquire().any().await.unwrap()
+                        keeper.mutex(&path).node_format(node_format).acquire().any().await.unwrap()
                     };
                     let next = Self::number(&client, &counter).await + 1;
                     client.set_data(&counter, next.to_string().as_bytes(), None).await.unwrap();
@@ -133,22 +133,22 @@ fn on_both_servers(claim: impl AsyncFn(&World)) {
     });
 }
 
-async fn no_update_is_lost(world: &World, shared: bool, dialect: Dialect, start: fn(&[&str]) -> Other) {
-    let kind = match (shared, dialect) {
+async fn no_update_is_lost(world: &World, shared: bool, node_format: NodeFormat, start: fn(&[&str]) -> Other) {
+    let kind = match (shared, node_format) {
         (true, _) => "rw",
-        (false, Dialect::Kazoo) => "lock",
+        (false, NodeFormat::Kazoo) => "lock",
         (false, _) => "mutex",
     };
     let rounds = ROUNDS.to_string();
     let mut others: Vec<Other> = Vec::new();
     for _ in 0..2 {
-        let arguments: &[&str] = match dialect {
-            Dialect::Kazoo => &[&world.servers, kind, &world.path, &world.counter, &rounds],
+        let arguments: &[&str] = match node_format {
+            NodeFormat::Kazoo => &[&world.servers, kind, &world.path, &world.counter, &rounds],
             _ => &[&world.servers, "count", kind, &world.path, &world.counter, &rounds],
         };
         others.push(start(arguments));
     }
-    world.count(shared, dialect).await;
+    world.count(shared, node_format).await;
     for other in &mut others {
         other.says("done").await;
     }
@@ -158,22 +158,22 @@ async fn no_update_is_lost(world: &World, shared: bool, dialect: Dialect, start:
 
 #[test]
 fn kazoos_lock_and_ours_lose_no_update() {
-    on_both_servers(async |world| no_update_is_lost(world, false, Dialect::Kazoo, Other::kazoo).await);
+    on_both_servers(async |world| no_update_is_lost(world, false, NodeFormat::Kazoo, Other::kazoo).await);
 }
 
 #[test]
 fn kazoos_readers_and_writers_and_ours_lose_no_update() {
-    on_both_servers(async |world| no_update_is_lost(world, true, Dialect::Kazoo, Other::kazoo).await);
+    on_both_servers(async |world| no_update_is_lost(world, true, NodeFormat::Kazoo, Other::kazoo).await);
 }
 
 #[test]
 fn curators_mutex_and_ours_lose_no_update() {
-    on_both_servers(async |world| no_update_is_lost(world, false, Dialect::Curator, Other::curator).await);
+    on_both_servers(async |world| no_update_is_lost(world, false, NodeFormat::Curator, Other::curator).await);
 }
 
 #[test]
 fn curators_readers_and_writers_and_ours_lose_no_update() {
-    on_both_servers(async |world| no_update_is_lost(world, true, Dialect::Curator, Other::curator).await);
+    on_both_servers(async |world| no_update_is_lost(world, true, NodeFormat::Curator, Other::curator).await);
 }
 
 /// Case 57: each maker's way to ask is heard by the other.

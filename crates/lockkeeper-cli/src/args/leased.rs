@@ -11,7 +11,7 @@ pub(crate) struct LeaseArgs {
     /// Takes the lock for this long, or not at all
     ///
     /// The command is stopped when that is over.
-    #[arg(long, value_name = "DURATION", value_parser = duration, group = "kind", conflicts_with_all = ["wait", "once", "dialect"])]
+    #[arg(long, value_name = "DURATION", value_parser = duration, group = "kind", conflicts_with_all = ["wait", "once", "node_format"])]
     pub lease: Option<Duration>,
     /// Takes the lock from owners of a lower priority; 0 is the lowest
     #[arg(long, hide_short_help = true, value_name = "NUMBER", default_value_t = 0, requires = "lease")]

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
-use lockkeeper::{Broken, ContenderInfo, Dialect, LockInfo};
+use lockkeeper::{Broken, ContenderInfo, LockInfo, NodeFormat};
 use serde::Serialize;
 
 use crate::advice::{Suggested, can_be_asked};
-use crate::args::{DialectArg, ShowArgs};
+use crate::args::{NodeFormatArg, ShowArgs};
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{
@@ -144,12 +144,13 @@ fn kind(lock: &LockInfo) -> Vec<String> {
         return vec!["--class".to_owned(), class.to_string()];
     }
     let names: Vec<_> = all().map(|contender| contender.node.clone()).collect();
-    let format = DialectArg::value_variants().iter().find(|format| Dialect::from(**format) == Dialect::of(&names));
+    let format =
+        NodeFormatArg::value_variants().iter().find(|format| NodeFormat::from(**format) == NodeFormat::of(&names));
     match format {
-        None | Some(DialectArg::Curator) => Vec::new(),
+        None | Some(NodeFormatArg::Curator) => Vec::new(),
         Some(format) => {
             let name = format.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
-            vec!["--dialect".to_owned(), name]
+            vec!["--format".to_owned(), name]
         }
     }
 }

@@ -180,9 +180,9 @@ fn every_recipe_of_why_does_what_it_says() {
         &["--foreground"],
         &["--background"],
         &["--class", "K"],
-        &["--dialect", "recipe"],
-        &["--dialect", "kazoo"],
-        &["--dialect", "kazoo", "--shared"],
+        &["--format", "recipe"],
+        &["--format", "kazoo"],
+        &["--format", "kazoo", "--shared"],
     ];
     for kind in kinds {
         let name = format!("{ODD} {}", kind.join(" "));

@@ -28,19 +28,19 @@ fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
     }
 }
 
-/// T-15, T-22, N-27: who shares and who does not, each pair in both orders, in every dialect.
+/// T-15, T-22, N-27: who shares and who does not, each pair in both orders, in every node format.
 #[test]
 fn readers_hold_together_and_with_nobody_else() {
     let home = Home::new();
-    for dialect in ["curator", "recipe", "kazoo"] {
+    for node_format in ["curator", "recipe", "kazoo"] {
         let kinds = [vec![], vec!["--exclusive"], vec!["--shared"]];
-        let kinds = kinds.map(|kind| [kind, vec!["--dialect", dialect]].concat());
+        let kinds = kinds.map(|kind| [kind, vec!["--format", node_format]].concat());
         for first in &kinds {
-            let holding = holder(&home, dialect, first);
+            let holding = holder(&home, node_format, first);
             for second in &kinds {
                 let both_read = first[0] == "--shared" && second[0] == "--shared";
                 // The recipes' writers and plain locks have names of their own, which count for each other here.
-                assert_eq!(is_kept_out(&home, dialect, second), !both_read, "{first:?}, {second:?}");
+                assert_eq!(is_kept_out(&home, node_format, second), !both_read, "{first:?}, {second:?}");
             }
             let_go(vec![holding]);
         }
@@ -149,15 +149,15 @@ type IsNamed = fn(&str) -> bool;
 
 /// The nodes are named as the other clients name theirs.
 #[test]
-fn dialects_name_the_nodes() {
+fn node_formats_name_the_nodes() {
     let home = Home::new();
     let cases: [(&[&str], IsNamed); 7] = [
         (&[], |name| name.starts_with("_c_") && name.contains("-lock-")),
         (&["--exclusive"], |name| name.starts_with("_c_") && name.contains("-__WRIT__")),
-        (&["--shared", "--dialect", "curator"], |name| name.starts_with("_c_") && name.contains("-__READ__")),
-        (&["--dialect", "recipe"], |name| name.starts_with("lock-")),
-        (&["--dialect", "recipe", "--shared"], |name| name.starts_with("read-")),
-        (&["--dialect", "kazoo", "--shared"], |name| name[32..].starts_with("__rlock__")),
+        (&["--shared", "--format", "curator"], |name| name.starts_with("_c_") && name.contains("-__READ__")),
+        (&["--format", "recipe"], |name| name.starts_with("lock-")),
+        (&["--format", "recipe", "--shared"], |name| name.starts_with("read-")),
+        (&["--format", "kazoo", "--shared"], |name| name[32..].starts_with("__rlock__")),
         (&["--background"], |name| name.starts_with("B-")),
     ];
     for (at, (args, is_named)) in cases.iter().enumerate() {

@@ -21,7 +21,7 @@ fn a_nested_run_that_would_wait_for_itself_is_refused_at_once() {
         (&["r"], &["r", "--shared"]),
         (&["p", "--permits", "3", "--take", "2"], &["p", "--permits", "3", "--take", "2"]),
         (&["c", "--background"], &["c", "--foreground"]),
-        (&["k", "--dialect", "kazoo"], &["k", "--dialect", "kazoo"]),
+        (&["k", "--format", "kazoo"], &["k", "--format", "kazoo"]),
     ] {
         let (code, line) = failure(&nested(&home, outer, inner, "touch ran"));
         assert_eq!(code, Some(64), "{outer:?} {inner:?}: {line}");

@@ -20,8 +20,8 @@ fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
         &["--shared"],
         &["--permits", "2"],
         &["--background"],
-        &["--dialect", "recipe"],
-        &["--dialect", "kazoo"],
+        &["--format", "recipe"],
+        &["--format", "kazoo"],
     ];
     for (at, kind) in kinds.iter().enumerate() {
         let name = format!("k{at}");

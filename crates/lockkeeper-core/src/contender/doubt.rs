@@ -1,6 +1,6 @@
 //! What a lost reply leaves open, and how it is settled: behind a `sync`, by looking at what stands.
 
-use super::standing::{Barrier, Downgrade};
+use super::standing::{Downgrade, HolderMarker};
 use super::{Contender, Flight, Own};
 use crate::protocol::{Command, Failure, Inspection};
 use crate::{Mode, Queue, Zxid};
@@ -19,11 +19,11 @@ impl Contender {
             self.flight = Some(Flight::Recover);
             return Some(Command::Recover);
         }
-        if self.barrier == Barrier::Suspect {
-            self.flight = Some(Flight::InspectBarrier);
-            return Some(Command::Inspect { name: self.discipline.barrier().expect("it took one").to_owned() });
+        if self.holder_marker == HolderMarker::Suspect {
+            self.flight = Some(Flight::InspectHolderMarker);
+            return Some(Command::Inspect { name: self.discipline.holder_marker().expect("it took one").to_owned() });
         }
-        if self.barrier == Barrier::Doubtful || self.downgrade == Downgrade::Doubtful {
+        if self.holder_marker == HolderMarker::Doubtful || self.downgrade == Downgrade::Doubtful {
             return Some(self.settle());
         }
         None
@@ -46,11 +46,11 @@ impl Contender {
 
     /// Looks in a synced listing for nodes of this attempt.
     pub(super) fn search(&mut self, names: &[String]) {
-        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), names);
+        let queue = Queue::read_with_holder_marker(self.node_format, self.discipline.holder_marker(), names);
         let mine = |e: &&crate::Entry<'_>| match e.id {
             Some(id) => id == self.id,
             // Only the data tells whose an unprotected node is.
-            None => !self.dialect.protects() && e.mode == self.mode,
+            None => !self.node_format.protects() && e.mode == self.mode,
         };
         self.suspects = queue.entries().iter().rev().filter(mine).map(|e| e.name.to_owned()).collect();
         if self.own == Own::Doubtful {
@@ -68,10 +68,14 @@ impl Contender {
                 self.own = Own::None;
             }
         }
-        match &self.barrier {
-            Barrier::Ours { .. } if !self.discipline.barrier().is_some_and(stands) => self.barrier = Barrier::None,
-            Barrier::Doubtful if self.discipline.barrier().is_some_and(stands) => self.barrier = Barrier::Suspect,
-            Barrier::Doubtful => (self.barrier, self.listing_due) = (Barrier::None, true),
+        match &self.holder_marker {
+            HolderMarker::Ours { .. } if !self.discipline.holder_marker().is_some_and(stands) => {
+                self.holder_marker = HolderMarker::None
+            }
+            HolderMarker::Doubtful if self.discipline.holder_marker().is_some_and(stands) => {
+                self.holder_marker = HolderMarker::Suspect
+            }
+            HolderMarker::Doubtful => (self.holder_marker, self.listing_due) = (HolderMarker::None, true),
             _ => {}
         }
         if self.downgrade == Downgrade::Doubtful
@@ -93,8 +97,8 @@ impl Contender {
         match self.flight.take() {
             Some(Flight::Inspect(name)) => self.identify(name, outcome),
             Some(Flight::Verify(name)) => self.verify(&name, outcome),
-            Some(Flight::InspectBarrier) => self.identify_barrier(outcome),
-            Some(Flight::VerifyBarrier) => self.verify_barrier(outcome),
+            Some(Flight::InspectHolderMarker) => self.identify_holder_marker(outcome),
+            Some(Flight::VerifyHolderMarker) => self.verify_holder_marker(outcome),
             _ => {}
         }
     }
@@ -114,7 +118,7 @@ impl Contender {
         };
         // The name that a downgrade gives is known beforehand, so that a bare word over the data does not hide it.
         let adopting = self.downgrade == Downgrade::Adopt;
-        let names_us = self.dialect.protects() || seen.id == Some(self.id) || adopting && seen.id.is_none();
+        let names_us = self.node_format.protects() || seen.id == Some(self.id) || adopting && seen.id.is_none();
         if seen.owner != self.session || !names_us {
             if adopting {
                 self.evicted();
@@ -155,36 +159,36 @@ impl Contender {
         own == Some(&seen.czxid) && seen.owner == self.session
     }
 
-    /// Whose is the barrier that stands after the reply to our create was lost?
-    fn identify_barrier(&mut self, outcome: Result<Inspection, Failure>) {
+    /// Whose is the holder marker that stands after the reply to our create was lost?
+    fn identify_holder_marker(&mut self, outcome: Result<Inspection, Failure>) {
         match outcome {
-            Ok(seen) if seen.owner == self.session && seen.id == Some(self.id) => self.hold_barrier(seen.czxid),
-            Ok(_) | Err(Failure::NoNode) => (self.barrier, self.listing_due) = (Barrier::None, true),
+            Ok(seen) if seen.owner == self.session && seen.id == Some(self.id) => self.hold_holder_marker(seen.czxid),
+            Ok(_) | Err(Failure::NoNode) => (self.holder_marker, self.listing_due) = (HolderMarker::None, true),
             Err(Failure::ConnectionLoss) => {}
             Err(Failure::SessionOver) => self.session_over = true,
             Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => {
-                self.barrier = Barrier::None;
+                self.holder_marker = HolderMarker::None;
                 self.leave_because(super::Leaving::Refused);
             }
         }
     }
 
-    /// The barrier was looked at before its delete.
-    fn verify_barrier(&mut self, outcome: Result<Inspection, Failure>) {
-        let Barrier::Ours { czxid, verified, .. } = &mut self.barrier else { return };
+    /// The holder marker was looked at before its delete.
+    fn verify_holder_marker(&mut self, outcome: Result<Inspection, Failure>) {
+        let HolderMarker::Ours { czxid, verified, .. } = &mut self.holder_marker else { return };
         match outcome {
             Ok(seen) if seen.owner == self.session && seen.czxid == *czxid => *verified = Some(seen.version),
             // Somebody took it away.
-            Ok(_) | Err(Failure::NoNode) => self.barrier = Barrier::None,
+            Ok(_) | Err(Failure::NoNode) => self.holder_marker = HolderMarker::None,
             Err(Failure::ConnectionLoss) => {}
             Err(Failure::SessionOver) => self.session_over = true,
             Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.stuck = true,
         }
     }
 
-    /// The barrier is ours, by this transaction: that is the grant.
-    pub(super) fn hold_barrier(&mut self, czxid: Zxid) {
-        self.barrier = Barrier::Ours { czxid, watched: false, verified: None };
+    /// The holder marker is ours, by this transaction: that is the grant.
+    pub(super) fn hold_holder_marker(&mut self, czxid: Zxid) {
+        self.holder_marker = HolderMarker::Ours { czxid, watched: false, verified: None };
         self.token = Some(crate::FencingToken::from_zxid(czxid));
         (self.granted, self.inferred) = (true, false);
     }

@@ -1,9 +1,9 @@
 //! Listings: entering the queue, and what a listing says of the own place in it.
 
-use super::standing::Barrier;
+use super::standing::HolderMarker;
 use super::{Contender, Flight, Leaving, MAX_PARENTS_MADE, Own};
 use crate::protocol::{Failure, Inspection, Limit, Listing, Place};
-use crate::{Class, Mode, OtherLine, Queue, Verdict, Watch, Zxid, decide, decide_as_reader};
+use crate::{Class, IncompatibleFormat, Mode, Queue, Verdict, Watch, Zxid, decide, decide_as_reader};
 
 /// What keeps it from going on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +70,7 @@ impl Contender {
     pub(super) fn parent_made(&mut self, outcome: Result<(), Failure>) {
         self.flight = None;
         match outcome {
-            // Made, or something above it vanished meanwhile: the next create tells.
+            // Made, or something above it abandoned meanwhile: the next create tells.
             Ok(()) | Err(Failure::NoNode) => {
                 self.parent_missing = false;
                 self.parents_made += 1;
@@ -127,10 +127,12 @@ impl Contender {
         if !self.waits() {
             return;
         }
-        let queue = Queue::read_with_barrier(self.dialect, self.discipline.barrier(), listing.names);
-        let leased = listing.leased.then_some(OtherLine::Leased);
-        if let Some(theirs) = queue.other_line_before(self.dialect, own).map(OtherLine::Named).or(leased) {
-            return self.leave_because(Leaving::OtherLine(theirs));
+        let queue = Queue::read_with_holder_marker(self.node_format, self.discipline.holder_marker(), listing.names);
+        let leased = listing.leased.then_some(IncompatibleFormat::Leased);
+        if let Some(theirs) =
+            queue.incompatible_format_before(self.node_format, own).map(IncompatibleFormat::Named).or(leased)
+        {
+            return self.leave_because(Leaving::IncompatibleFormat(theirs));
         }
         if let Some(ours) = self.discipline.permits() {
             match listing.limit {
@@ -157,14 +159,14 @@ impl Contender {
                 self.followed = counted && queue.entries().last().is_some_and(|last| last.name != own);
                 self.let_in(false);
             }
-            Verdict::TakeBarrier => self.barrier = Barrier::Due,
+            Verdict::TakeHolderMarker => self.holder_marker = HolderMarker::Due,
             Verdict::Missing => self.evicted(),
             Verdict::Blocked(watch) => {
-                let first = match self.discipline.barrier().filter(|_| queue.has_barrier()) {
-                    Some(barrier) => barrier,
+                let first = match self.discipline.holder_marker().filter(|_| queue.has_holder_marker()) {
+                    Some(holder_marker) => holder_marker,
                     None => queue.entries()[0].name,
                 };
-                // Who waits for nothing but the barrier has its owner before it.
+                // Who waits for nothing but the holder marker has its owner before it.
                 let ahead = queue.position(own).unwrap_or(0).max(1);
                 self.place = Some(Place { ahead, first: first.to_owned() });
                 self.waited = true;
@@ -178,7 +180,9 @@ impl Contender {
                 self.blocker = match watch {
                     Watch::Deleted { name, grants } => Some(block(name, grants, false)),
                     Watch::GrantedOrDeleted(name) => Some(block(name, false, true)),
-                    Watch::BarrierGone => self.discipline.barrier().map(|barrier| block(barrier, false, false)),
+                    Watch::HolderMarkerGone => {
+                        self.discipline.holder_marker().map(|holder_marker| block(holder_marker, false, false))
+                    }
                     Watch::Children if watching => Some(Blocker::Children),
                     Watch::Children => {
                         // List again with a watch, so that nothing can come between.
@@ -188,7 +192,7 @@ impl Contender {
                 };
             }
         }
-        self.see_vanished(&queue);
+        self.see_abandoned(&queue);
     }
 
     /// The blocker was read, and its watch stands.
@@ -229,7 +233,7 @@ impl Contender {
 
     /// Goes over to another class: the own node becomes a stray, and the next command after its end is to enter.
     pub(super) fn change_class(&mut self) {
-        let may = !self.granted && self.leaving.is_none() && self.barrier == Barrier::None;
+        let may = !self.granted && self.leaving.is_none() && self.holder_marker == HolderMarker::None;
         if let (true, Own::Node { name, czxid }) = (may, &self.own)
             && let Some(class) = self.reclassify.take()
         {

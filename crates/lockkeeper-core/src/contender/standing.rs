@@ -4,9 +4,9 @@ use super::{Contender, Flight, Leaving, Own};
 use crate::protocol::{Ask, Command, Failure, Inspection};
 use crate::{Mode, Zxid};
 
-/// What is known of the barrier, where the discipline has one.
+/// What is known of the holder marker, where the discipline has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Barrier {
+pub(super) enum HolderMarker {
     /// None of ours.
     None,
     /// To be taken.
@@ -26,7 +26,7 @@ pub(super) enum Barrier {
 
 /// An upgradeable reader's way to be alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Alone {
+pub(super) enum Upgrade {
     Unasked,
     Wanted,
     Reached,
@@ -69,11 +69,11 @@ impl Contender {
                 self.stop_upgrade();
             }
             Ask::Upgrade if self.handed_over && self.reads_early => {
-                (self.reads_early, self.alone, self.listing_due) = (false, Alone::Wanted, true);
+                (self.reads_early, self.upgrade, self.listing_due) = (false, Upgrade::Wanted, true);
             }
             // Its caller missed the first answer.
-            Ask::Upgrade if self.alone == Alone::Told => self.alone = Alone::Reached,
-            Ask::StayReader if self.alone == Alone::Wanted => {
+            Ask::Upgrade if self.upgrade == Upgrade::Told => self.upgrade = Upgrade::Reached,
+            Ask::StayReader if self.upgrade == Upgrade::Wanted => {
                 self.reads_early = true;
                 self.stop_upgrade();
             }
@@ -87,8 +87,8 @@ impl Contender {
     }
 
     fn stop_upgrade(&mut self) {
-        if self.alone == Alone::Wanted {
-            (self.alone, self.blocker, self.listing_due) = (Alone::Unasked, None, false);
+        if self.upgrade == Upgrade::Wanted {
+            (self.upgrade, self.blocker, self.listing_due) = (Upgrade::Unasked, None, false);
         }
     }
 
@@ -121,8 +121,8 @@ impl Contender {
         };
         match outcome {
             Ok(seen) if self.node() == Some(&name) => self.own_read(&seen),
-            Ok(seen) => match &mut self.barrier {
-                Barrier::Ours { czxid, watched, .. } if self.discipline.barrier() == Some(&name) => {
+            Ok(seen) => match &mut self.holder_marker {
+                HolderMarker::Ours { czxid, watched, .. } if self.discipline.holder_marker() == Some(&name) => {
                     *watched = true;
                     if *czxid != seen.czxid {
                         self.gone(&name);
@@ -131,7 +131,7 @@ impl Contender {
                 _ => self.blocker_watched(&seen),
             },
             Err(Failure::NoNode) => {
-                if let Barrier::Ours { watched, .. } = &mut self.barrier {
+                if let HolderMarker::Ours { watched, .. } = &mut self.holder_marker {
                     *watched = true;
                 }
                 self.gone(&name);
@@ -171,13 +171,13 @@ impl Contender {
             }
             return;
         }
-        match self.barrier {
-            Barrier::Ours { watched: true, .. } if self.discipline.barrier() == Some(name) => {
-                self.barrier = Barrier::None;
+        match self.holder_marker {
+            HolderMarker::Ours { watched: true, .. } if self.discipline.holder_marker() == Some(name) => {
+                self.holder_marker = HolderMarker::None;
                 self.leave_because(Leaving::Evicted);
             }
             // Not of the watch on ours: one that stood since we waited for another's.
-            Barrier::Ours { .. } if self.discipline.barrier() == Some(name) => {}
+            HolderMarker::Ours { .. } if self.discipline.holder_marker() == Some(name) => {}
             _ => self.blocker_gone(name),
         }
     }
@@ -186,8 +186,8 @@ impl Contender {
     pub(super) fn changed(&mut self, name: &str) {
         if self.node() == Some(name) {
             self.own_watched = false;
-        } else if let Barrier::Ours { watched, .. } = &mut self.barrier
-            && self.discipline.barrier() == Some(name)
+        } else if let HolderMarker::Ours { watched, .. } = &mut self.holder_marker
+            && self.discipline.holder_marker() == Some(name)
         {
             *watched = false;
         } else {
@@ -196,7 +196,7 @@ impl Contender {
     }
 
     pub(super) fn told(&mut self, outcome: Result<i32, Failure>) {
-        let Some(Flight::Tell { granted, due }) = self.flight.take() else {
+        let Some(Flight::WriteRecord { granted, due }) = self.flight.take() else {
             return;
         };
         match outcome {
@@ -213,16 +213,16 @@ impl Contender {
         }
     }
 
-    pub(super) fn barrier_taken(&mut self, outcome: Result<Zxid, Failure>) {
-        let Some(Flight::TakeBarrier) = self.flight.take() else {
+    pub(super) fn holder_marker_taken(&mut self, outcome: Result<Zxid, Failure>) {
+        let Some(Flight::TakeHolderMarker) = self.flight.take() else {
             return;
         };
-        self.barrier = Barrier::None;
+        self.holder_marker = HolderMarker::None;
         match outcome {
-            Ok(czxid) => self.hold_barrier(czxid),
+            Ok(czxid) => self.hold_holder_marker(czxid),
             Err(Failure::NodeExists) => self.listing_due = true,
             Err(Failure::NoNode) => self.evicted(),
-            Err(Failure::ConnectionLoss) => self.barrier = Barrier::Doubtful,
+            Err(Failure::ConnectionLoss) => self.holder_marker = HolderMarker::Doubtful,
             Err(Failure::SessionOver) => self.session_over = true,
             Err(Failure::Refused | Failure::BadVersion) => self.leave_because(Leaving::Refused),
         }

@@ -10,7 +10,7 @@ const SEEN: Inspection =
 
 /// A contender whose node is the second in line.
 fn second() -> (Contender, String) {
-    let mut contender = Contender::new(Discipline::Exclusive, Dialect::Curator, Mode::Exclusive, ID, SessionId(1));
+    let mut contender = Contender::new(Discipline::Exclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
     let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
         panic!("it enters first");
     };
@@ -24,7 +24,8 @@ fn second() -> (Contender, String) {
 #[test]
 fn case_03_a_node_with_our_id_is_adopted_only_if_this_session_made_it() {
     for (owner, adopted) in [(SessionId(1), true), (SessionId(2), false)] {
-        let mut contender = Contender::new(Discipline::Exclusive, Dialect::Curator, Mode::Exclusive, ID, SessionId(1));
+        let mut contender =
+            Contender::new(Discipline::Exclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
         let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
             panic!("it enters first");
         };
@@ -72,7 +73,7 @@ fn a_waiter_is_granted_by_its_blockers_going_without_another_listing() {
 
 #[test]
 fn the_going_of_its_own_node_by_its_own_downgrade_is_no_eviction() {
-    let mut writer = Contender::new(Discipline::SharedExclusive, Dialect::Curator, Mode::Write, ID, SessionId(1));
+    let mut writer = Contender::new(Discipline::SharedExclusive, NodeFormat::Curator, Mode::Write, ID, SessionId(1));
     let Some(Command::Enter { prefix, .. }) = writer.next_command() else {
         panic!("it enters first");
     };

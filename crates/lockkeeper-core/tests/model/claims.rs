@@ -22,7 +22,7 @@ pub(crate) const SOMEONE_IN: &str = "at rest someone holds if anyone wants to";
 pub(crate) const OWN_NODES: &str = "nobody deletes the node of another session";
 pub(crate) const NO_HERD: &str = "one going wakes one of each class, or the readers behind one writer";
 pub(crate) const IN_TURN: &str =
-    "the barrier is taken in order within a class, and by one who was first while it was free";
+    "the holder marker is taken in order within a class, and by one who was first while it was free";
 pub(crate) const ASKED: &str = "at rest a holder who is asked was told so, its node names it, and no waiter is asked";
 pub(crate) const NO_DEAD_END: &str = "no attempt ends but as it may";
 pub(crate) const LATE_ENOUGH: &str = "nobody holds too early beside one that ended against its will";
@@ -73,8 +73,8 @@ impl State {
     pub(crate) fn holders(&self, world: &World) -> Vec<usize> {
         let stands = |client: &Client| {
             let node = client.own().is_some_and(|own| self.leader.get(own).is_some());
-            let ours = |barrier: &Node| barrier.owner == client.session;
-            node && (world.discipline.barrier().is_none() || self.leader.barrier().is_some_and(ours))
+            let ours = |holder_marker: &Node| holder_marker.owner == client.session;
+            node && (world.discipline.holder_marker().is_none() || self.leader.holder_marker().is_some_and(ours))
         };
         let holds = |client: &Client| {
             client.says_it_holds()
@@ -125,19 +125,21 @@ impl World {
         let queue = tree.queue();
         let Some(position) = queue.iter().position(|n| n.owner == session) else { return false };
         let older = &queue[..position];
-        // A writer that read on when it vanished keeps new readers out; those who read beside it stay.
+        // A writer that read on when it abandoned keeps new readers out; those who read beside it stay.
         let reads_on = self.reads(state, i) && state.clients[i].says_it_holds();
-        let mut vanished = tree.vanished().filter(|_| !reads_on);
+        let mut abandoned = tree.abandoned().filter(|_| !reads_on);
         match &self.discipline {
-            Discipline::Exclusive => older.is_empty() && vanished.next().is_none(),
+            Discipline::Exclusive => older.is_empty() && abandoned.next().is_none(),
             Discipline::SharedExclusive if self.reads(state, i) => {
-                older.iter().copied().chain(vanished).all(|n| n.name.mode == Some(Mode::Read))
+                older.iter().copied().chain(abandoned).all(|n| n.name.mode == Some(Mode::Read))
             }
-            Discipline::SharedExclusive => older.is_empty() && vanished.next().is_none(),
+            Discipline::SharedExclusive => older.is_empty() && abandoned.next().is_none(),
             Discipline::Permits { permits: limit } => {
-                queue[..=position].iter().copied().chain(vanished).map(|n| permits(n.name.mode)).sum::<u32>() <= *limit
+                queue[..=position].iter().copied().chain(abandoned).map(|n| permits(n.name.mode)).sum::<u32>() <= *limit
             }
-            Discipline::Classes { .. } => tree.barrier().is_some_and(|barrier| barrier.owner == session),
+            Discipline::Classes { .. } => {
+                tree.holder_marker().is_some_and(|holder_marker| holder_marker.owner == session)
+            }
         }
     }
 
@@ -146,7 +148,7 @@ impl World {
         match &self.discipline {
             Discipline::Classes { .. } => {
                 let first = tree.queue().first().is_some_and(|n| n.owner == state.clients[i].session);
-                first && tree.barrier().is_none()
+                first && tree.holder_marker().is_none()
             }
             Discipline::SharedExclusive if state.clients[i].upgrading => {
                 tree.queue().first().is_some_and(|n| n.owner == state.clients[i].session)
@@ -196,9 +198,9 @@ fn nothing_left(_: &World, state: &State) -> bool {
     let mut gone = state.clients.iter().filter(|c| says_it_left(c.life));
     gone.all(|c| state.leader.nodes.iter().all(|n| n.owner != c.session))
         && state.clients.iter().enumerate().all(|(i, c)| {
-            // Who has let go of what it held leaves no stand-in either.
+            // Who has let go of what it held leaves no tombstone either.
             let let_go = c.life == Life::Ended(End::Left) && !c.past.was_overdue && state.cooling[i].is_none();
-            !let_go || state.leader.nodes.iter().all(|n| !n.name.stand_in || n.name.id != Some(i as u8))
+            !let_go || state.leader.nodes.iter().all(|n| !n.name.tombstone || n.name.id != Some(i as u8))
         })
 }
 
@@ -216,12 +218,12 @@ struct NoGhost;
 impl AtRest for NoGhost {
     fn holds(_: &World, state: &State) -> bool {
         state.leader.nodes.iter().all(|n| {
-            // A stand-in stays until somebody comes.
-            if n.name.stand_in {
+            // A tombstone stays until somebody comes.
+            if n.name.tombstone {
                 return true;
             }
             let mut owners = state.clients.iter().filter(|c| c.is_live() && c.session == n.owner && !c.left);
-            owners.any(|c| if n.name.is_barrier() { c.says_it_holds() } else { c.own() == Some(n.name) })
+            owners.any(|c| if n.name.is_holder_marker() { c.says_it_holds() } else { c.own() == Some(n.name) })
         })
     }
 }
@@ -236,7 +238,7 @@ impl AtRest for NoLostWakeup {
             let client = &state.clients[i];
             let from_before = |watched: Name| match (place(watched), client.own().and_then(place)) {
                 (Some(watched), Some(own)) => watched < own,
-                _ => (watched.is_barrier() || watched.stand_in) && state.leader.get(watched).is_some(),
+                _ => (watched.is_holder_marker() || watched.tombstone) && state.leader.get(watched).is_some(),
             };
             let watch = client.watches[..2].iter().flatten().any(|watch| from_before(watch.target));
             let children = client.children.is_some();
@@ -297,14 +299,14 @@ fn no_herd(world: &World, state: &State) -> bool {
 }
 
 fn in_turn(world: &World, state: &State) -> bool {
-    let by_barrier = world.discipline.barrier().is_some();
-    !state.overtook && (!by_barrier || state.holders(world).into_iter().all(|i| state.clients[i].was_first))
+    let by_holder_marker = world.discipline.holder_marker().is_some();
+    !state.overtook && (!by_holder_marker || state.holders(world).into_iter().all(|i| state.clients[i].was_first))
 }
 
 fn no_dead_end(world: &World, state: &State) -> bool {
     let budget = &world.budget;
     state.clients.iter().enumerate().all(|(i, client)| match client.life {
-        Life::Ended(End::Stuck | End::Refused | End::ParentVanishes | End::OtherLine(_)) => false,
+        Life::Ended(End::Stuck | End::Refused | End::ParentVanishes | End::IncompatibleFormat(_)) => false,
         Life::Ended(End::Evicted) => budget.evictions > 0,
         Life::Ended(End::Revoked) => budget.words + budget.asks > 0,
         Life::Ended(End::LimitDiffers(stated)) => {
@@ -337,7 +339,7 @@ fn settles(world: &World, state: &State) -> bool {
             actions.extend(holder.map(|i| Action::Leave(i as u8)));
         }
         if actions.is_empty() {
-            return state.leader.nodes.iter().all(|n| n.name.stand_in) && !state.clients.iter().any(Client::is_live);
+            return state.leader.nodes.iter().all(|n| n.name.tombstone) && !state.clients.iter().any(Client::is_live);
         }
         state = world.after(&state, actions[step % actions.len()]);
     }

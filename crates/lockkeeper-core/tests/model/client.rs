@@ -19,12 +19,12 @@ pub(crate) enum Request {
     Recover,
     Inspect(Name),
     Watch(Name, WatchKind),
-    TakeBarrier(Name),
-    Tell(Name, bool, i32),
+    TakeHolderMarker(Name),
+    WriteRecord(Name, bool, i32),
     Downgrade(Name, Name),
     Delete(Name, Option<i32>),
     DeleteBoth(Name, i32),
-    StandIn(Name, Name),
+    Tombstone(Name, Name),
     DeleteWith(Name, Name),
 }
 
@@ -175,7 +175,7 @@ impl Hash for Machine {
     }
 }
 
-/// The watches that a client may have at once: the blocker's, the barrier's as the blocker's, and those of its own nodes.
+/// The watches that a client may have at once: the blocker's, the holder marker's as the blocker's, and those of its own nodes.
 pub(crate) const WATCHES: usize = 4;
 
 /// A client: one contender, its session and its connection.
@@ -207,7 +207,7 @@ pub(crate) struct Client {
     pub(crate) told: bool,
     /// The driver keeps the request that it read in the own node.
     pub(crate) keeps_request: bool,
-    /// It was first in line while no barrier stood, since it entered.
+    /// It was first in line while no holder marker stood, since it entered.
     pub(crate) was_first: bool,
     /// The czxid of the last node that it knows to be its own.
     pub(crate) knows: u8,
@@ -234,7 +234,7 @@ pub(crate) struct Past {
     pub(crate) refused: bool,
     pub(crate) announced: bool,
     pub(crate) stored: bool,
-    pub(crate) barrier_doubted: bool,
+    pub(crate) holder_marker_doubted: bool,
     pub(crate) downgrade_doubted: bool,
 }
 

@@ -1,12 +1,12 @@
 //! A client of another maker: Contentserv's algorithm as its document tells it, without a thought of ours.
 //!
-//! It watches the parent, sorts the names, and takes the barrier when it was first in a listing without one, however old that
-//! listing is by then; it gives up request and barrier one by one. It speaks the driver's words, so that the harness carries
+//! It watches the parent, sorts the names, and takes the holder marker when it was first in a listing without one, however old that
+//! listing is by then; it gives up request and holder marker one by one. It speaks the driver's words, so that the harness carries
 //! out what it wants as it does for a contender.
 
 use lockkeeper_core::{Class, Command, Event, Failure};
 
-use super::tree::BARRIER;
+use super::tree::HOLDER_MARKER;
 
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ enum At {
     Wait,
     Take,
     Hold,
-    DropBarrier,
+    DropHolderMarker,
     DropRequest,
     End,
 }
@@ -54,17 +54,17 @@ impl Plain {
                 self.go(if self.own.is_some() { At::Look } else { At::End });
             }
             Event::Listed(Ok(listing)) => {
-                let mut names: Vec<_> = listing.names.iter().filter(|name| *name != BARRIER).collect();
+                let mut names: Vec<_> = listing.names.iter().filter(|name| *name != HOLDER_MARKER).collect();
                 names.sort();
                 let first = names.first().copied() == self.own.as_ref();
                 let free = names.len() == listing.names.len();
                 self.go(if first && free { At::Take } else { At::Wait });
             }
             Event::ChildrenChanged if self.at == At::Wait => self.go(At::Look),
-            Event::BarrierTaken(Ok(_)) => self.go(At::Hold),
-            Event::BarrierTaken(Err(Failure::NodeExists)) => self.go(At::Look),
-            Event::Leave => self.go(At::DropBarrier),
-            Event::Deleted(_) if self.at == At::DropBarrier => self.go(At::DropRequest),
+            Event::HolderMarkerTaken(Ok(_)) => self.go(At::Hold),
+            Event::HolderMarkerTaken(Err(Failure::NodeExists)) => self.go(At::Look),
+            Event::Leave => self.go(At::DropHolderMarker),
+            Event::Deleted(_) if self.at == At::DropHolderMarker => self.go(At::DropRequest),
             Event::Deleted(_) => self.go(At::End),
             Event::SessionOver => self.go(At::End),
             _ => {}
@@ -77,12 +77,12 @@ impl Plain {
             return None;
         }
         let own = || self.own.clone().expect("it has entered");
-        let delete = |name| Command::Delete { name, version: None, barrier: None };
+        let delete = |name| Command::Delete { name, version: None, holder_marker: None };
         match self.at {
             At::Start => Some(Command::Enter { prefix: format!("{}-", self.class), limit: false }),
             At::Look => Some(Command::List { limit: false, watch: true }),
-            At::Take => Some(Command::TakeBarrier { own: own(), barrier: BARRIER.to_owned() }),
-            At::DropBarrier => Some(delete(BARRIER.to_owned())),
+            At::Take => Some(Command::TakeHolderMarker { own: own(), holder_marker: HOLDER_MARKER.to_owned() }),
+            At::DropHolderMarker => Some(delete(HOLDER_MARKER.to_owned())),
             At::DropRequest => Some(delete(own())),
             At::End => Some(Command::End(lockkeeper_core::End::Left)),
             At::Wait | At::Hold => None,

@@ -1,6 +1,6 @@
 //! What the model has found, step by step: each is a path on which an earlier contender broke a promise.
 
-use lockkeeper_core::{Dialect, Discipline, End, Mode};
+use lockkeeper_core::{Discipline, End, Mode, NodeFormat};
 
 use super::client::Life;
 use super::world::Action::{self, *};
@@ -36,7 +36,7 @@ fn enters(i: u8) -> [Action; 3] {
 #[test]
 fn case_20_a_lost_delete_is_repeated_only_behind_a_sync() {
     let world = World {
-        dialect: Dialect::Recipe,
+        node_format: NodeFormat::Recipe,
         budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
         lag: 1,
         ..World::new("a delete repeated on a stale look", 2)

@@ -51,8 +51,8 @@ impl Step<'_> {
     fn list(&self, i: u8) -> Result<Vec<String>, Failure> {
         let tree = self.view(i);
         let seen = |n: &&Node| {
-            let unseen = n.name.is_barrier() && self.world.mistake == Some(Mistake::NoBarrier)
-                || n.name.stand_in && self.world.mistake == Some(Mistake::StandInsUnseen);
+            let unseen = n.name.is_holder_marker() && self.world.mistake == Some(Mistake::NoHolderMarker)
+                || n.name.tombstone && self.world.mistake == Some(Mistake::TombstonesUnseen);
             !unseen
         };
         let names = || tree.nodes.iter().filter(seen).map(|n| self.world.print(n.name)).collect();
@@ -80,7 +80,7 @@ impl Step<'_> {
         self.state.created += 1;
         let unprotected = self.world.mistake == Some(Mistake::Unprotected);
         let keeps = self.world.mistake == Some(Mistake::DeleteByName)
-            || self.world.mistake == Some(Mistake::BarrierByName) && name.is_barrier();
+            || self.world.mistake == Some(Mistake::HolderMarkerByName) && name.is_holder_marker();
         let data = if unprotected { Data { id: None, ..Data::of(i) } } else { Data::of(i) };
         let node = Node { name, czxid: self.state.created, owner: self.client(i).session, data, version: 0 };
         if keeps {
@@ -94,9 +94,10 @@ impl Step<'_> {
         let outcome = match request {
             Request::Enter(mode) => match self.state.leader.counter {
                 Some(seq) => {
-                    let protected = self.world.dialect.protects() && self.world.mistake != Some(Mistake::Unprotected);
+                    let protected =
+                        self.world.node_format.protects() && self.world.mistake != Some(Mistake::Unprotected);
                     let id = protected.then_some(i);
-                    let node = self.node(i, Name { id, mode: Some(mode), seq, stand_in: false });
+                    let node = self.node(i, Name { id, mode: Some(mode), seq, tombstone: false });
                     self.commit(Txn::Create(node));
                     let wait = self.distance(i);
                     self.client(i).flight = Flight::Created { node, wait };
@@ -118,8 +119,8 @@ impl Step<'_> {
                 }
                 _ => Outcome::BadVersion,
             },
-            Request::TakeBarrier(own) => self.take_barrier(i, own),
-            Request::Tell(name, granted, version) => match self.state.leader.get(name) {
+            Request::TakeHolderMarker(own) => self.take_holder_marker(i, own),
+            Request::WriteRecord(name, granted, version) => match self.state.leader.get(name) {
                 None => Outcome::NoNode,
                 Some(node) if i32::from(node.version) != version => Outcome::BadVersion,
                 Some(node) => {
@@ -154,32 +155,36 @@ impl Step<'_> {
                 }
             },
             Request::DeleteBoth(name, version) => {
-                match (self.state.leader.get(name).copied(), self.state.leader.barrier().copied()) {
-                    (Some(_), Some(barrier)) if !self.is_version(barrier, Some(version)) => Outcome::BadVersion,
-                    (Some(node), Some(barrier)) => {
+                match (self.state.leader.get(name).copied(), self.state.leader.holder_marker().copied()) {
+                    (Some(_), Some(holder_marker)) if !self.is_version(holder_marker, Some(version)) => {
+                        Outcome::BadVersion
+                    }
+                    (Some(node), Some(holder_marker)) => {
                         self.note_delete(i, node);
-                        self.note_delete(i, barrier);
+                        self.note_delete(i, holder_marker);
                         self.commit(Txn::DeleteBoth(name));
                         Outcome::Done
                     }
                     _ => Outcome::NoNode,
                 }
             }
-            Request::StandIn(own, stand_in) => match (self.state.leader.get(own), self.state.leader.get(stand_in)) {
-                (None, _) => Outcome::NoNode,
-                (_, Some(_)) => Outcome::NodeExists,
-                (Some(_), None) => {
-                    let node = self.node(i, stand_in);
-                    self.commit(Txn::Create(Node { owner: NOBODY, ..node }));
-                    Outcome::Done
+            Request::Tombstone(own, tombstone) => {
+                match (self.state.leader.get(own), self.state.leader.get(tombstone)) {
+                    (None, _) => Outcome::NoNode,
+                    (_, Some(_)) => Outcome::NodeExists,
+                    (Some(_), None) => {
+                        let node = self.node(i, tombstone);
+                        self.commit(Txn::Create(Node { owner: NOBODY, ..node }));
+                        Outcome::Done
+                    }
                 }
-            },
-            Request::DeleteWith(name, stand_in) => {
-                match (self.state.leader.get(name).copied(), self.state.leader.get(stand_in).copied()) {
-                    (Some(node), Some(stand_in)) => {
+            }
+            Request::DeleteWith(name, tombstone) => {
+                match (self.state.leader.get(name).copied(), self.state.leader.get(tombstone).copied()) {
+                    (Some(node), Some(tombstone)) => {
                         self.note_delete(i, node);
-                        self.note_delete(i, stand_in);
-                        self.commit(Txn::DeleteWith(name, stand_in.name));
+                        self.note_delete(i, tombstone);
+                        self.commit(Txn::DeleteWith(name, tombstone.name));
                         Outcome::Done
                     }
                     _ => Outcome::NoNode,
@@ -197,30 +202,30 @@ impl Step<'_> {
     }
 
     fn note_delete(&mut self, i: u8, node: Node) {
-        // Of stand-ins the own, and those of the vanished whose delay is over.
-        let buried = node.name.stand_in && self.state.leader.vanished().any(|n| n.name == node.name);
+        // Of tombstones the own, and those of the abandoned whose delay is over.
+        let tombstone_deleted = node.name.tombstone && self.state.leader.abandoned().any(|n| n.name == node.name);
         let client = &mut self.state.clients[usize::from(i)];
         let cooling = node.name.id.is_some_and(|id| self.state.cooling[usize::from(id)].is_some());
-        let ours = if node.name.stand_in { node.name.id == Some(i) } else { node.owner == client.session };
-        self.state.deleted_foreign |= !(ours || buried && !cooling);
+        let ours = if node.name.tombstone { node.name.id == Some(i) } else { node.owner == client.session };
+        self.state.deleted_foreign |= !(ours || tombstone_deleted && !cooling);
         client.past.word_seen |= node.version > 0;
     }
 
-    fn take_barrier(&mut self, i: u8, own: Name) -> Outcome {
+    fn take_holder_marker(&mut self, i: u8, own: Name) -> Outcome {
         let plain = matches!(self.world.roles[usize::from(i)], Role::Plain(_));
         if !plain && self.state.leader.get(own).is_none() {
             return Outcome::NoNode;
         }
-        if self.world.mistake == Some(Mistake::NoBarrier) {
+        if self.world.mistake == Some(Mistake::NoHolderMarker) {
             self.state.created += 1;
             return Outcome::Made(self.state.created);
         }
-        if self.state.leader.barrier().is_some() {
+        if self.state.leader.holder_marker().is_some() {
             return Outcome::NodeExists;
         }
         let older = |n: &&&Node| n.name.class() == own.class();
         self.state.overtook |= self.state.leader.queue().iter().find(older).is_some_and(|n| n.name != own);
-        let node = self.node(i, Name::BARRIER);
+        let node = self.node(i, Name::HOLDER_MARKER);
         self.commit(Txn::Create(node));
         Outcome::Made(node.czxid)
     }
@@ -255,10 +260,10 @@ impl Step<'_> {
                 self.client(i).past.stored |= done.is_ok();
                 self.tell(i, Event::LimitStored(done));
             }
-            Request::TakeBarrier(_) => self.tell(i, Event::BarrierTaken(made)),
-            Request::Tell(..) => {
+            Request::TakeHolderMarker(_) => self.tell(i, Event::HolderMarkerTaken(made)),
+            Request::WriteRecord(..) => {
                 let version = if let Outcome::Version(version) = outcome { i32::from(version) } else { 0 };
-                self.tell(i, Event::Told(done.map(|()| version)));
+                self.tell(i, Event::RecordWritten(done.map(|()| version)));
             }
             Request::Downgrade(..) => {
                 if let Outcome::Made(czxid) = outcome {
@@ -266,7 +271,7 @@ impl Step<'_> {
                 }
                 self.tell(i, Event::Downgraded(made));
             }
-            Request::StandIn(..) => self.tell(i, Event::StandInMade(done)),
+            Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(done)),
             Request::Delete(name, _) | Request::DeleteBoth(name, _) | Request::DeleteWith(name, _) => {
                 let client = self.client(i);
                 let own = client.own();
@@ -336,7 +341,7 @@ impl Step<'_> {
         let me = &self.state.clients[usize::from(i)];
         let from_memory = match self.world.mistake {
             Some(Mistake::DeleteByName) => me.own() == Some(name),
-            Some(Mistake::BarrierByName) => name.is_barrier() && me.made > 0,
+            Some(Mistake::HolderMarkerByName) => name.is_holder_marker() && me.made > 0,
             _ => false,
         };
         if from_memory {
@@ -394,7 +399,7 @@ impl Step<'_> {
         };
         let (failure, lost) = (Failure::ConnectionLoss, Err(Failure::ConnectionLoss));
         let past = &mut self.client(i).past;
-        past.barrier_doubted |= matches!(request, Request::TakeBarrier(_));
+        past.holder_marker_doubted |= matches!(request, Request::TakeHolderMarker(_));
         past.downgrade_doubted |= matches!(request, Request::Downgrade(..));
         match request {
             Request::Enter(_) => self.tell(i, Event::Entered { created: Err(failure), listed: Err(failure) }),
@@ -403,10 +408,10 @@ impl Step<'_> {
             Request::List { .. } | Request::Recover => self.tell(i, Event::Listed(Err(failure))),
             Request::Inspect(_) => self.tell(i, Event::Inspected(Err(failure))),
             Request::Watch(..) => self.tell(i, Event::Watched(Err(failure))),
-            Request::TakeBarrier(_) => self.tell(i, Event::BarrierTaken(Err(failure))),
-            Request::Tell(..) => self.tell(i, Event::Told(Err(failure))),
+            Request::TakeHolderMarker(_) => self.tell(i, Event::HolderMarkerTaken(Err(failure))),
+            Request::WriteRecord(..) => self.tell(i, Event::RecordWritten(Err(failure))),
             Request::Downgrade(..) => self.tell(i, Event::Downgraded(Err(failure))),
-            Request::StandIn(..) => self.tell(i, Event::StandInMade(lost)),
+            Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(lost)),
             Request::Delete(..) | Request::DeleteBoth(..) | Request::DeleteWith(..) => {
                 self.tell(i, Event::Deleted(lost));
             }

@@ -67,7 +67,7 @@ impl Step<'_> {
                 self.stop(i, Life::Crashed { holding });
             }
             Action::ClockRunsOut(i) => {
-                budget.breaches -= 1;
+                budget.missed_deadlines -= 1;
                 let client = self.client(i);
                 client.overdue = true;
                 client.past.was_overdue = true;
@@ -102,9 +102,10 @@ impl Step<'_> {
                 if let Some(i) = evicted {
                     self.cools(i as u8);
                 }
-                // Who takes a barrier away takes its owner's node with it, as `lockkeeper break` does.
+                // Who takes a holder marker away takes its owner's node with it, as `lockkeeper break` does.
                 let leader = &self.state.leader;
-                let owner = leader.barrier().filter(|_| name.is_barrier()).map(|barrier| barrier.owner);
+                let owner =
+                    leader.holder_marker().filter(|_| name.is_holder_marker()).map(|holder_marker| holder_marker.owner);
                 let owners = leader.queue().into_iter().find(|n| Some(n.owner) == owner).map(|n| n.name);
                 self.commit(owners.map_or(Txn::Delete(name), Txn::DeleteBoth));
             }
@@ -251,7 +252,8 @@ impl Step<'_> {
                 }
                 Command::Enter { prefix, limit } => {
                     assert_eq!(limit, world.discipline.permits().is_some());
-                    let asked = world.dialect.parse(&format!("{prefix}0000000000")).expect("a name of its dialect");
+                    let asked =
+                        world.node_format.parse(&format!("{prefix}0000000000")).expect("a name of its node format");
                     Request::Enter(asked.mode)
                 }
                 Command::MakeParent { stays: _, limit } => Request::MakeParent(limit),
@@ -260,17 +262,21 @@ impl Step<'_> {
                 Command::Recover => Request::Recover,
                 Command::Inspect { name } => Request::Inspect(world.read(&name)),
                 Command::Watch { name, kind } => Request::Watch(world.read(&name), kind),
-                Command::TakeBarrier { own, barrier: _ } => Request::TakeBarrier(world.read(&own)),
-                Command::StandIn { own, stand_in } => Request::StandIn(world.read(&own), world.read(&stand_in)),
-                Command::Tell { name, granted, version } => Request::Tell(world.read(&name), granted, version),
-                Command::Downgrade { from, into } => Request::Downgrade(world.read(&from), world.read(&into)),
-                Command::Delete { name, version, barrier: None } => Request::Delete(world.read(&name), version),
-                Command::Delete { name, version: None, barrier: Some((stand_in, 0)) } if world.delay.is_some() => {
-                    Request::DeleteWith(world.read(&name), world.read(&stand_in))
+                Command::TakeHolderMarker { own, holder_marker: _ } => Request::TakeHolderMarker(world.read(&own)),
+                Command::Tombstone { own, tombstone } => Request::Tombstone(world.read(&own), world.read(&tombstone)),
+                Command::WriteRecord { name, granted, version } => {
+                    Request::WriteRecord(world.read(&name), granted, version)
                 }
-                Command::Delete { name, version, barrier: Some((_, barriers)) } => {
-                    assert_eq!(version, None, "the barrier's version is proof enough");
-                    Request::DeleteBoth(world.read(&name), barriers)
+                Command::Downgrade { from, into } => Request::Downgrade(world.read(&from), world.read(&into)),
+                Command::Delete { name, version, holder_marker: None } => Request::Delete(world.read(&name), version),
+                Command::Delete { name, version: None, holder_marker: Some((tombstone, 0)) }
+                    if world.delay.is_some() =>
+                {
+                    Request::DeleteWith(world.read(&name), world.read(&tombstone))
+                }
+                Command::Delete { name, version, holder_marker: Some((_, holder_markers)) } => {
+                    assert_eq!(version, None, "the holder marker's version is proof enough");
+                    Request::DeleteBoth(world.read(&name), holder_markers)
                 }
             };
             self.client(i).flight = Flight::Sent(request);
@@ -295,7 +301,8 @@ impl Step<'_> {
         let token = u8::try_from(token.0).expect("few nodes are made");
         let server = self.client(i).server.unwrap_or(Server::Leader);
         let made = |tree: &super::tree::Tree| tree.nodes.iter().any(|n| n.czxid == token);
-        self.state.granted_to_none |= !made(self.state.tree(server)) && self.world.mistake != Some(Mistake::NoBarrier);
+        self.state.granted_to_none |=
+            !made(self.state.tree(server)) && self.world.mistake != Some(Mistake::NoHolderMarker);
         if self.world.budget.evictions > 0 && !made(&self.state.leader) {
             // Its server does not know yet that an operator took the node. A later token fences it off, whenever it came.
             return;
@@ -332,10 +339,10 @@ impl Step<'_> {
         }
     }
 
-    /// Who is first in line while nobody holds may take the barrier, now or a little later.
+    /// Who is first in line while nobody holds may take the holder marker, now or a little later.
     fn note_the_first(&mut self) {
-        if self.world.discipline.barrier().is_some()
-            && self.state.leader.barrier().is_none()
+        if self.world.discipline.holder_marker().is_some()
+            && self.state.leader.holder_marker().is_none()
             && let Some(owner) = self.state.leader.queue().first().map(|n| n.owner)
         {
             self.client(owner % 4).was_first = true;
@@ -396,7 +403,7 @@ impl Step<'_> {
 
     /// Which of a client's watches one is.
     pub(crate) fn slot(watched: super::tree::Name, kind: WatchKind) -> usize {
-        usize::from(watched.is_barrier()) + if kind == WatchKind::Own { 2 } else { 0 }
+        usize::from(watched.is_holder_marker()) + if kind == WatchKind::Own { 2 } else { 0 }
     }
 }
 

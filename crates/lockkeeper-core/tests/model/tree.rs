@@ -2,11 +2,11 @@
 //!
 //! A transaction is applied by every server in the same order and means the same on each; only the leader decides whether
 //! it happens. Names are kept apart into what they tell (so a state stays small) and printed and read by the real
-//! [`Dialect`], so that what the contender sees are the names it would see in production.
+//! [`NodeFormat`], so that what the contender sees are the names it would see in production.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use lockkeeper_core::{AttemptId, Class, Dialect, Limit, LockDelay, Mode, Sequence, StandIn};
+use lockkeeper_core::{AttemptId, Class, Limit, LockDelay, Mode, NodeFormat, Sequence, Tombstone};
 
 /// The attempt of client `i`.
 pub(crate) fn attempt(client: u8) -> AttemptId {
@@ -16,26 +16,26 @@ pub(crate) fn attempt(client: u8) -> AttemptId {
 /// No session.
 pub(crate) const NOBODY: u8 = u8::MAX;
 
-/// The barrier's name, as Contentserv's document has it.
-pub(crate) const BARRIER: &str = "privateLock";
+/// The holder marker's name, as Contentserv's document has it.
+pub(crate) const HOLDER_MARKER: &str = "privateLock";
 
 /// What a child's name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
-    /// The client whose attempt's id it carries; none in a dialect without.
+    /// The client whose attempt's id it carries; none in a node format without.
     pub(crate) id: Option<u8>,
-    /// What it asks for; none for the barrier.
+    /// What it asks for; none for the holder marker.
     pub(crate) mode: Option<Mode>,
-    /// Its number; the barrier has none.
+    /// Its number; the holder marker has none.
     pub(crate) seq: i32,
     /// It is no contender's: it stands in for the holder of this id.
-    pub(crate) stand_in: bool,
+    pub(crate) tombstone: bool,
 }
 
 impl Name {
-    pub(crate) const BARRIER: Name = Name { id: None, mode: None, seq: 0, stand_in: false };
+    pub(crate) const HOLDER_MARKER: Name = Name { id: None, mode: None, seq: 0, tombstone: false };
 
-    pub(crate) fn is_barrier(self) -> bool {
+    pub(crate) fn is_holder_marker(self) -> bool {
         self.mode.is_none()
     }
 
@@ -44,37 +44,37 @@ impl Name {
     }
 
     /// Reads a name that a contender said.
-    pub(crate) fn read(dialect: Dialect, text: &str) -> Name {
-        if text == BARRIER {
-            return Name::BARRIER;
+    pub(crate) fn read(node_format: NodeFormat, text: &str) -> Name {
+        if text == HOLDER_MARKER {
+            return Name::HOLDER_MARKER;
         }
         let client = |id| (0..8).find(|i| attempt(*i) == id).expect("only clients of this world make nodes");
-        if let Some(StandIn { id, mode, delay: _ }) = StandIn::read(dialect, text) {
-            return Name::stand_in(client(id), mode);
+        if let Some(Tombstone { id, mode, delay: _ }) = Tombstone::read(node_format, text) {
+            return Name::tombstone(client(id), mode);
         }
-        let name = dialect.parse(text).expect("a contender only says names that its dialect knows");
-        Name { id: name.id.map(client), mode: Some(name.mode), seq: name.sequence.get(), stand_in: false }
+        let name = node_format.parse(text).expect("a contender only says names that its node format knows");
+        Name { id: name.id.map(client), mode: Some(name.mode), seq: name.sequence.get(), tombstone: false }
     }
 
-    /// The stand-in of client `i`, who holds this.
-    pub(crate) fn stand_in(i: u8, mode: Mode) -> Name {
-        Name { id: Some(i), mode: Some(mode), seq: 0, stand_in: true }
+    /// The tombstone of client `i`, who holds this.
+    pub(crate) fn tombstone(i: u8, mode: Mode) -> Name {
+        Name { id: Some(i), mode: Some(mode), seq: 0, tombstone: true }
     }
 
     /// As the server lists it.
-    pub(crate) fn print(self, dialect: Dialect, delay: Option<LockDelay>) -> String {
-        let Some(mode) = self.mode else { return BARRIER.to_owned() };
+    pub(crate) fn print(self, node_format: NodeFormat, delay: Option<LockDelay>) -> String {
+        let Some(mode) = self.mode else { return HOLDER_MARKER.to_owned() };
         let prefix = match self.id {
-            Some(client) if self.stand_in => {
+            Some(client) if self.tombstone => {
                 let delay = delay.expect("a world with delays");
-                return StandIn { id: attempt(client), mode, delay }.name(dialect).expect("has such names");
+                return Tombstone { id: attempt(client), mode, delay }.name(node_format).expect("has such names");
             }
-            Some(client) => dialect.prefix_with(mode, attempt(client), delay),
+            Some(client) => node_format.prefix_with(mode, attempt(client), delay),
             // Without its protection a Curator mutex is named as the recipe's lock is.
-            None if dialect.protects() => Dialect::Recipe.prefix(mode, attempt(0)),
-            None => dialect.prefix(mode, attempt(0)),
+            None if node_format.protects() => NodeFormat::Recipe.prefix(mode, attempt(0)),
+            None => node_format.prefix(mode, attempt(0)),
         };
-        format!("{}{}", prefix.expect("its dialect names what it asks for"), Sequence::new(self.seq))
+        format!("{}{}", prefix.expect("its node format names what it asks for"), Sequence::new(self.seq))
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Tree {
     pub(crate) counter: Option<i32>,
     /// The limit that the parent's data states.
     pub(crate) limit: Limit,
-    /// The children, in the order of their numbers; the barrier, which has none, where it was made.
+    /// The children, in the order of their numbers; the holder marker, which has none, where it was made.
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -128,9 +128,9 @@ pub(crate) struct Tree {
 pub(crate) enum Txn {
     Create(Node),
     Delete(Name),
-    /// A contender's node and the barrier.
+    /// A contender's node and the holder marker.
     DeleteBoth(Name),
-    /// A contender's node and its stand-in.
+    /// A contender's node and its tombstone.
     DeleteWith(Name, Name),
     /// The node of this name gives its place to the other.
     Replace(Name, Node),
@@ -165,22 +165,22 @@ impl Tree {
         self.nodes.iter().find(|n| n.name == name)
     }
 
-    /// The barrier.
-    pub(crate) fn barrier(&self) -> Option<&Node> {
-        self.get(Name::BARRIER)
+    /// The holder marker.
+    pub(crate) fn holder_marker(&self) -> Option<&Node> {
+        self.get(Name::HOLDER_MARKER)
     }
 
     /// The contenders' nodes, the first in line first: by class, then in the order of their numbers.
     pub(crate) fn queue(&self) -> Vec<&Node> {
-        let mut queue: Vec<_> = self.nodes.iter().filter(|n| !n.name.is_barrier() && !n.name.stand_in).collect();
+        let mut queue: Vec<_> = self.nodes.iter().filter(|n| !n.name.is_holder_marker() && !n.name.tombstone).collect();
         queue.sort_by_key(|n| n.name.class());
         queue
     }
 
-    /// The stand-ins whose holders' nodes are gone.
-    pub(crate) fn vanished(&self) -> impl Iterator<Item = &Node> {
-        let stands = |id| self.nodes.iter().any(|n| !n.name.stand_in && n.name.id == id);
-        self.nodes.iter().filter(move |n| n.name.stand_in && !stands(n.name.id))
+    /// The tombstones whose holders' nodes are gone.
+    pub(crate) fn abandoned(&self) -> impl Iterator<Item = &Node> {
+        let stands = |id| self.nodes.iter().any(|n| !n.name.tombstone && n.name.id == id);
+        self.nodes.iter().filter(move |n| n.name.tombstone && !stands(n.name.id))
     }
 
     /// A number for the set of children, to see whether it has changed.
@@ -203,12 +203,12 @@ impl Tree {
                 vec![Fired::Gone(name), Fired::Children]
             }
             Txn::DeleteBoth(name) => {
-                self.nodes.retain(|n| n.name != name && !n.name.is_barrier());
-                vec![Fired::Gone(name), Fired::Children, Fired::Gone(Name::BARRIER)]
+                self.nodes.retain(|n| n.name != name && !n.name.is_holder_marker());
+                vec![Fired::Gone(name), Fired::Children, Fired::Gone(Name::HOLDER_MARKER)]
             }
-            Txn::DeleteWith(name, stand_in) => {
-                self.nodes.retain(|n| n.name != name && n.name != stand_in);
-                vec![Fired::Gone(name), Fired::Children, Fired::Gone(stand_in)]
+            Txn::DeleteWith(name, tombstone) => {
+                self.nodes.retain(|n| n.name != name && n.name != tombstone);
+                vec![Fired::Gone(name), Fired::Children, Fired::Gone(tombstone)]
             }
             Txn::Replace(name, node) => {
                 self.counter = self.counter.map(|n| n.wrapping_add(1));

@@ -74,8 +74,8 @@ witnesses! {
     OtherLimit: "one who thinks of another limit is turned away while another holds",
     LimitStored: "the limit is stored by one who found none, and two hold by it",
     LowerClassFirst: "one of a lower class holds while one of a higher class waits that came earlier",
-    BarrierWaited: "the first in line waits for the barrier alone, and nothing moves",
-    LostBarrierFound: "a barrier whose create's reply was lost is found to be ours",
+    HolderMarkerWaited: "the first in line waits for the holder marker alone, and nothing moves",
+    LostHolderMarkerFound: "a holder marker whose create's reply was lost is found to be ours",
     ClassChanged: "one who changed its class holds while one of its old class waits",
     BesidePlain: "one of ours holds while a client of another maker waits",
     PlainHolds: "a client of another maker holds while one of ours waits",
@@ -195,12 +195,12 @@ impl Witness {
                 };
                 holders_with(&earlier)
             }
-            BarrierWaited => {
+            HolderMarkerWaited => {
                 let first = state.leader.queue().first().map(|n| n.name);
                 clients().any(|c| c.wants_in() && c.own() == first && c.watches[1].is_some()) && state.is_at_rest(world)
             }
-            LostBarrierFound => {
-                holders_with(&|c| c.past.barrier_doubted && c.granted_by == Some(GrantedBy::Inspection))
+            LostHolderMarkerFound => {
+                holders_with(&|c| c.past.holder_marker_doubted && c.granted_by == Some(GrantedBy::Inspection))
             }
             ClassChanged => {
                 let old = |c: &Client| c.own().is_some_and(|own| own.class() == Some(Class::BACKGROUND));

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lockkeeper_core::{Class, Contender, Dialect, Discipline, End, Limit, LockDelay, Mode, SessionId};
+use lockkeeper_core::{Class, Contender, Discipline, End, Limit, LockDelay, Mode, NodeFormat, SessionId};
 
 use super::client::{Client, Engine, Flight, Life, Machine, Past, WATCHES};
 use super::plain::Plain;
@@ -21,7 +21,7 @@ use super::witness::Witness;
 /// A world to explore.
 pub(crate) struct World {
     pub(crate) name: &'static str,
-    pub(crate) dialect: Dialect,
+    pub(crate) node_format: NodeFormat,
     pub(crate) discipline: Discipline,
     /// One client each.
     pub(crate) roles: Vec<Role>,
@@ -67,7 +67,7 @@ pub(crate) struct Budget {
     /// Clients stopped for good, their sessions left to expire.
     pub(crate) crashes: u8,
     /// Breaks that outlast what the client's own clock allows: its hold is lost, its session may expire or come back.
-    pub(crate) breaches: u8,
+    pub(crate) missed_deadlines: u8,
     /// Sessions that their client gives up, of which the server learns only by expiry.
     pub(crate) closes: u8,
     /// Clients with a session over that come back with a new one and, on purpose, the same attempt.
@@ -98,7 +98,7 @@ impl Budget {
     pub(crate) const NONE: Budget = Budget {
         cuts: 0,
         crashes: 0,
-        breaches: 0,
+        missed_deadlines: 0,
         closes: 0,
         returns: 0,
         cancels: 0,
@@ -135,18 +135,18 @@ pub(crate) enum Mistake {
     WatchOnePlace,
     /// No grant is written to the own node.
     NoAnnouncement,
-    /// Nobody's barrier keeps anybody out.
-    NoBarrier,
-    /// A look at the barrier is answered from memory.
-    BarrierByName,
+    /// Nobody's holder marker keeps anybody out.
+    NoHolderMarker,
+    /// A look at the holder marker is answered from memory.
+    HolderMarkerByName,
     /// A writer's node is named like a mutex's: its going is taken for the end of its hold.
     WritersLookExclusive,
     /// A node's name does not say that nobody is to follow it at once.
     DelayNotInNames,
     /// A hold that its clock has ended is left as if its caller had let go of it.
     LossLooksLikeLeaving,
-    /// Listings are taken without the stand-ins.
-    StandInsUnseen,
+    /// Listings are taken without the tombstones.
+    TombstonesUnseen,
 }
 
 /// One of the two servers.
@@ -179,7 +179,7 @@ pub(crate) struct State {
     pub(crate) token_went_back: bool,
     /// Somebody deleted the node of another session.
     pub(crate) deleted_foreign: bool,
-    /// The barrier was taken while an older node of the same class stood.
+    /// The holder marker was taken while an older node of the same class stood.
     pub(crate) overtook: bool,
     /// Whose holds have ended against their will and are not to be followed yet: what each held.
     pub(crate) cooling: [Option<Held>; 4],
@@ -226,7 +226,7 @@ pub(crate) enum Action {
     FollowerApplies,
     Reconnect(u8, Server),
     Lingered(u8),
-    /// As long as the delay has passed since a client first saw that stand-in without its holder's node.
+    /// As long as the delay has passed since a client first saw that tombstone without its holder's node.
     DelayOver(u8, Name),
     Expire(u8),
     Leave(u8),
@@ -257,7 +257,7 @@ impl World {
     pub(crate) fn new(name: &'static str, contenders: usize) -> World {
         World {
             name,
-            dialect: Dialect::Curator,
+            node_format: NodeFormat::Curator,
             discipline: Discipline::Exclusive,
             roles: vec![Role::Enters(Mode::Exclusive); contenders],
             first: 0,
@@ -323,12 +323,12 @@ impl World {
 
     /// What client `i` runs, in this session.
     pub(crate) fn machine(&self, i: u8, number: u8) -> Machine {
-        let (id, session, dialect) = (attempt(i), session(number), self.dialect);
-        let contender = |discipline: Discipline, mode| Contender::new(discipline, dialect, mode, id, session);
+        let (id, session, node_format) = (attempt(i), session(number), self.node_format);
+        let contender = |discipline: Discipline, mode| Contender::new(discipline, node_format, mode, id, session);
         let contender = match self.roles[usize::from(i)] {
             Role::Enters(mode) => contender(self.discipline.clone(), mode),
             Role::Dissents(permits) => contender(Discipline::Permits { permits }, Mode::Permits(1)),
-            Role::Upgradeable => Contender::upgradeable(dialect, id, session),
+            Role::Upgradeable => Contender::upgradeable(node_format, id, session),
             Role::Plain(class) => return Machine::new(Engine::Plain(Arc::new(Plain::new(class)))),
         };
         let contender = match self.delay {
@@ -340,7 +340,7 @@ impl World {
 
     /// Reads a name that a client said.
     pub(crate) fn read(&self, text: &str) -> Name {
-        let name = Name::read(self.dialect, text);
+        let name = Name::read(self.node_format, text);
         match name.mode {
             Some(Mode::Exclusive) if self.mistake == Some(Mistake::WritersLookExclusive) => {
                 Name { mode: Some(Mode::Write), ..name }
@@ -355,9 +355,9 @@ impl World {
             Some(Mode::Write) if self.mistake == Some(Mistake::WritersLookExclusive) => Some(Mode::Exclusive),
             mode => mode,
         };
-        // Names that keep the delay to themselves, by a mistake; a stand-in's has to have one.
-        let tells = name.stand_in || self.mistake != Some(Mistake::DelayNotInNames);
-        Name { mode, ..name }.print(self.dialect, self.delay.filter(|_| tells))
+        // Names that keep the delay to themselves, by a mistake; a tombstone's has to have one.
+        let tells = name.tombstone || self.mistake != Some(Mistake::DelayNotInNames);
+        Name { mode, ..name }.print(self.node_format, self.delay.filter(|_| tells))
     }
 
     /// Everything that can happen now.
@@ -388,17 +388,18 @@ impl World {
             actions.push(Action::Reap);
         }
         if state.budget.evictions > 0 {
-            let nodes = state.leader.nodes.iter().filter(|n| !n.name.stand_in);
+            let nodes = state.leader.nodes.iter().filter(|n| !n.name.tombstone);
             actions.extend(nodes.map(|n| Action::Evict(n.name)));
         }
         if state.budget.words > 0 {
             // An unprotected node's maker knows it by its data alone: a word before it has its name would hide it for good.
-            let known = |n: &&Node| self.dialect.protects() || n.czxid <= state.clients[usize::from(n.owner % 4)].knows;
-            let nodes = state.leader.nodes.iter().filter(known).map(|n| n.name).filter(|name| !name.is_barrier());
+            let known =
+                |n: &&Node| self.node_format.protects() || n.czxid <= state.clients[usize::from(n.owner % 4)].knows;
+            let nodes = state.leader.nodes.iter().filter(known).map(|n| n.name).filter(|name| !name.is_holder_marker());
             actions.extend(nodes.map(Action::Word));
         }
         if state.budget.asks > 0 {
-            let nodes = state.leader.nodes.iter().map(|n| n.name).filter(|name| !name.is_barrier());
+            let nodes = state.leader.nodes.iter().map(|n| n.name).filter(|name| !name.is_holder_marker());
             actions.extend(nodes.map(Action::AskFor));
         }
     }
@@ -467,7 +468,7 @@ impl World {
             actions.push(Action::Close(i));
         }
         if client.server.is_none() {
-            if budget.breaches > 0 && !client.overdue {
+            if budget.missed_deadlines > 0 && !client.overdue {
                 actions.push(Action::ClockRunsOut(i));
             }
         } else if budget.cuts > 0 && !matches!(self.roles[usize::from(i)], Role::Plain(_)) {

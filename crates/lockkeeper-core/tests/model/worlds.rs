@@ -3,9 +3,9 @@
 //! Four clients wherever the number of faults leaves it finite in seconds; each kind of fault and of wish in at least one world
 //! with each that it could meet.
 
-use lockkeeper_core::{Class, Dialect, Discipline, Limit, LockDelay, Mode};
+use lockkeeper_core::{Class, Discipline, Limit, LockDelay, Mode, NodeFormat};
 
-use super::tree::BARRIER;
+use super::tree::HOLDER_MARKER;
 use super::witness::Witness::{self, *};
 use super::world::{Budget, Role, World};
 
@@ -23,15 +23,15 @@ pub(crate) const fn takes(permits: u32) -> Role {
     Role::Enters(Mode::Permits(permits))
 }
 
-/// A world of one discipline, its clients in the dialect that is usual for it.
+/// A world of one discipline, its clients in the node format that is usual for it.
 pub(crate) fn world(name: &'static str, discipline: Discipline, roles: &[Role]) -> World {
-    let dialect = if discipline.barrier().is_some() { Dialect::Contentserv } else { Dialect::Curator };
+    let node_format = if discipline.holder_marker().is_some() { NodeFormat::Contentserv } else { NodeFormat::Curator };
     let limit = discipline.permits().map_or(Limit::Unset { version: 0 }, Limit::Permits);
-    World { dialect, discipline, limit, roles: roles.to_vec(), ..World::new(name, 0) }
+    World { node_format, discipline, limit, roles: roles.to_vec(), ..World::new(name, 0) }
 }
 
 pub(crate) fn classes_rule() -> Discipline {
-    Discipline::Classes { barrier: BARRIER.to_owned() }
+    Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() }
 }
 
 /// One holder, oldest first.
@@ -79,7 +79,7 @@ pub(crate) fn exclusive() -> Vec<World> {
             ..World::new("three contenders, a connection lost, a follower two behind", 3)
         },
         World {
-            budget: Budget { cuts: 1, crashes: 1, breaches: 1, cancels: 1, ..NO_FAULT },
+            budget: Budget { cuts: 1, crashes: 1, missed_deadlines: 1, cancels: 1, ..NO_FAULT },
             lag: 0,
             witnesses: [
                 OneWaitsWhileAnotherHolds,
@@ -111,33 +111,33 @@ pub(crate) fn exclusive() -> Vec<World> {
             ..World::new("the same, two connections lost, a follower behind", 2)
         },
         World {
-            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
             lag: 1,
             witnesses: with(&[BackInTime, ExpiredMeanwhile]),
             ..World::new("three contenders, a break that outlasts the session's trust", 3)
         },
         World {
-            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
             lag: 0,
             witnesses: [OneWaitsWhileAnotherHolds, QueueAtRest, BackInTime, ExpiredMeanwhile].into(),
             ..World::new("four contenders, a break that outlasts the session's trust", 4)
         },
         World {
-            dialect: Dialect::Recipe,
+            node_format: NodeFormat::Recipe,
             budget: Budget { reaps: 1, ..NO_FAULT },
             lag: 0,
             witnesses: vec![NumbersStartAgain, SecondGrant, Handover, QueueAtRest, AllGone],
             ..World::new("four contenders with unprotected names, a parent reaped", 4)
         },
         World {
-            dialect: Dialect::Recipe,
+            node_format: NodeFormat::Recipe,
             budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
             lag: 1,
             witnesses: with(&[NumbersStartAgain, LostCreateAdopted]),
             ..World::new("unprotected names, a connection lost, a parent reaped", 3)
         },
         World {
-            dialect: Dialect::Recipe,
+            node_format: NodeFormat::Recipe,
             budget: Budget { cuts: 1, words: 1, ..NO_FAULT },
             linger: true,
             lag: 1,
@@ -211,7 +211,7 @@ pub(crate) fn delayed() -> Vec<World> {
             ..exclusive("delays: three contenders, a crash, a follower behind", 3)
         },
         World {
-            budget: Budget { cuts: 2, breaches: 1, ..NO_FAULT },
+            budget: Budget { cuts: 2, missed_deadlines: 1, ..NO_FAULT },
             lag: 1,
             witnesses: vec![ExpiredMeanwhile, BackInTime, DeleteRepeated],
             ..exclusive("delays: two contenders, two breaks, one that outlasts the trust", 2)
@@ -339,7 +339,7 @@ pub(crate) fn shared() -> Vec<World> {
             ..shared("alone and back to reading, a connection lost", &[Role::Upgradeable, READ, WRITE])
         },
         World {
-            dialect: Dialect::Recipe,
+            node_format: NodeFormat::Recipe,
             budget: Budget { downgrades: 1, cuts: 1, ..NO_FAULT },
             lag: 0,
             witnesses: vec![ReadsOn, LostDowngrade],
@@ -443,10 +443,10 @@ pub(crate) fn permits() -> Vec<World> {
     ]
 }
 
-/// A lower class first; the barrier says who holds.
+/// A lower class first; the holder marker says who holds.
 pub(crate) fn classes() -> Vec<World> {
     let classes = |name, roles: &[Role]| world(name, classes_rule(), roles);
-    let usual = [LowerClassFirst, BarrierWaited, SecondGrant, QueueAtRest, AllGone];
+    let usual = [LowerClassFirst, HolderMarkerWaited, SecondGrant, QueueAtRest, AllGone];
     let with = |more: &[Witness]| usual.iter().chain(more).copied().collect::<Vec<_>>();
     let mixed = [BACKGROUND, FOREGROUND, BACKGROUND, FOREGROUND];
     vec![
@@ -465,19 +465,19 @@ pub(crate) fn classes() -> Vec<World> {
         World {
             budget: Budget { cuts: 1, ..NO_FAULT },
             lag: 1,
-            witnesses: vec![LostCreateAdopted, LostBarrierFound],
+            witnesses: vec![LostCreateAdopted, LostHolderMarkerFound],
             ..classes("two classes, a connection lost", &[BACKGROUND, FOREGROUND, BACKGROUND])
         },
         World {
-            budget: Budget { cuts: 1, breaches: 1, ..NO_FAULT },
+            budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
             lag: 0,
-            witnesses: vec![BackInTime, ExpiredMeanwhile, LostBarrierFound],
+            witnesses: vec![BackInTime, ExpiredMeanwhile, LostHolderMarkerFound],
             ..classes("two classes, a break that outlasts the session's trust", &[BACKGROUND, FOREGROUND, BACKGROUND])
         },
         World {
             budget: Budget { ages: 1, cuts: 1, ..NO_FAULT },
             lag: 0,
-            witnesses: vec![ClassChanged, LostBarrierFound],
+            witnesses: vec![ClassChanged, LostHolderMarkerFound],
             ..classes("one changes its class, a connection lost", &[BACKGROUND, FOREGROUND, BACKGROUND])
         },
         World {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, Guard, Holding, Lockkeeper, WriteGuard};
+use lockkeeper::{Error, Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
 use tokio::time::sleep;
 
 use super::witness::{Line, Teller, now};
@@ -161,7 +161,7 @@ async fn ask(
     }
     match lock {
         0 => ask!(keeper.mutex(path), Held::Alone),
-        1 => ask!(keeper.mutex(path).dialect(Dialect::Recipe), Held::Alone),
+        1 => ask!(keeper.mutex(path).node_format(NodeFormat::Recipe), Held::Alone),
         _ if rng.bool() => ask!(keeper.rwlock(path).read(), Held::Reads),
         _ => ask!(keeper.rwlock(path).write(), Held::Writes),
     }

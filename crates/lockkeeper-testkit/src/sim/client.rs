@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::ensemble::{
-    Children, Connection, Done, Ensemble, Fault, Fired, Kind, Network, Node, Opened, Reply, Step, Undone, Watcher,
+    Children, Connection, Done, Ensemble, Fired, Kind, Network, Node, OpError, Opened, Reply, Step, Undone, Watcher,
     Written,
 };
 use lockkeeper::{Loss, SessionId};
@@ -66,7 +66,7 @@ impl Network for SimNetwork {
 /// A request and who waits for its answer.
 struct Pending {
     request: Request,
-    answer: oneshot::Sender<Result<Answer, Fault>>,
+    answer: oneshot::Sender<Result<Answer, OpError>>,
 }
 
 /// An answer, with the watch it left.
@@ -89,8 +89,8 @@ impl Client {
             _ = queue.send(Pending { request, answer });
             // Not kept while waiting: the last handle gone is what closes the session.
             drop(queue);
-            let answer = answered.await.unwrap_or(Err(Fault::SessionOver))?;
-            read(answer).ok_or_else(|| Fault::Refused("an answer of another kind".to_owned()))
+            let answer = answered.await.unwrap_or(Err(OpError::SessionOver))?;
+            read(answer).ok_or_else(|| OpError::Refused("an answer of another kind".to_owned()))
         }
         .boxed()
     }
@@ -174,13 +174,13 @@ impl Ensemble for Client {
     }
 
     fn set_epoch(&self, _: Vec<u8>, _: Option<i32>) -> Reply<()> {
-        std::future::ready(Err(Fault::Unsupported)).boxed()
+        std::future::ready(Err(OpError::Unsupported)).boxed()
     }
 
     fn prove(&self) -> Reply<()> {
         let nobodys = VersionedPath { path: "/lockkeeper-heartbeat".to_owned(), version: i32::MAX };
         let asked = self.ask(Request::Delete(nobodys), |_| Some(()));
-        asked.map(|answer| answer.or_else(|fault| if fault == Fault::NoNode { Ok(()) } else { Err(fault) })).boxed()
+        asked.map(|answer| answer.or_else(|fault| if fault == OpError::NoNode { Ok(()) } else { Err(fault) })).boxed()
     }
 
     fn sync(&self, path: &str) -> Reply<()> {
@@ -208,12 +208,12 @@ fn write_op(step: Step) -> WriteOp {
     }
 }
 
-fn fault(error: ErrorCode) -> Fault {
+fn fault(error: ErrorCode) -> OpError {
     match error {
-        ErrorCode::NoNode => Fault::NoNode,
-        ErrorCode::NodeExists => Fault::NodeExists,
-        ErrorCode::BadVersion => Fault::BadVersion,
-        error => Fault::Refused(format!("{error:?}")),
+        ErrorCode::NoNode => OpError::NoNode,
+        ErrorCode::NodeExists => OpError::NodeExists,
+        ErrorCode::BadVersion => OpError::BadVersion,
+        error => OpError::Refused(format!("{error:?}")),
     }
 }
 
@@ -401,7 +401,7 @@ impl Session {
     /// Forgets the connection; what is under way on it is lost or not, by chance.
     fn drop_link(&mut self, link: ClientLink) {
         for pending in link.waiting.into_iter().flatten() {
-            _ = pending.answer.send(Err(Fault::ConnectionLoss));
+            _ = pending.answer.send(Err(OpError::ConnectionLoss));
         }
         let mut world = self.sim.world();
         if world.rng.bool() {

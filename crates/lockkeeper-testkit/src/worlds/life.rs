@@ -226,11 +226,11 @@ impl World {
     async fn ask(&self, keeper: &Lockkeeper, turn: Turn) -> Option<Result<Held, Error>> {
         match self.family {
             Family::Mutex(names) => {
-                let lock = keeper.mutex(LOCK).dialect(names.into());
+                let lock = keeper.mutex(LOCK).node_format(names.into());
                 answer(turn.call, |once| if once { lock.try_acquire() } else { lock.acquire() }, Held::Alone).await
             }
             Family::Shared(names) => {
-                let lock = keeper.rwlock(LOCK).dialect(names.into());
+                let lock = keeper.rwlock(LOCK).node_format(names.into());
                 match turn.want {
                     Want::Read => {
                         let read = lock.read();

@@ -12,11 +12,11 @@ use tracing::warn;
 use super::journal::{self, Broken, Entry};
 use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, lease, records, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Step, synced};
+use crate::ensemble::{Ensemble, OpError, Step, synced};
 use crate::error::check_length;
 use crate::helix::above;
 use crate::keeper::Lockkeeper;
-use crate::priority::BARRIER;
+use crate::priority::HOLDER_MARKER;
 
 /// Longest reason kept, in bytes.
 const MAX_REASON_BYTES: usize = 1024;
@@ -121,7 +121,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
                     return Ok(broken);
                 }
                 Ok(_) => sent = false,
-                Err(Fault::ConnectionLoss | Fault::SessionOver) => continue,
+                Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
@@ -151,16 +151,18 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
             ]),
             None => steps.push(Step::Delete { path: at, version: Some(version) }),
         }
-        steps.extend(mark.map(|version| Step::Delete { path: format!("{path}/{BARRIER}"), version: Some(version) }));
-        match ensemble.transact(steps).await.map_err(Fault::from) {
-            Ok(_) | Err(Fault::ConnectionLoss | Fault::SessionOver | Fault::NodeExists) => sent = true,
+        steps.extend(
+            mark.map(|version| Step::Delete { path: format!("{path}/{HOLDER_MARKER}"), version: Some(version) }),
+        );
+        match ensemble.transact(steps).await.map_err(OpError::from) {
+            Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::NodeExists) => sent = true,
             // It has gone, which the next look shows; or nobody has broken anything before.
-            Err(Fault::NoNode) => match records::make(ensemble, journal::ROOT).await {
-                Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+            Err(OpError::NoNode) => match records::make(ensemble, journal::ROOT).await {
+                Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
             },
             // Somebody wrote to its node since the look.
-            Err(Fault::BadVersion) => {}
+            Err(OpError::BadVersion) => {}
             Err(fault) => return Err(refused(path, fault)),
         }
     }
@@ -205,16 +207,16 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
     let gone = || Error::NotContending { path: path.to_owned(), node: contender.node.clone() };
     let seen = match ensemble.read(&format!("{path}/{}", contender.node)).await {
         Ok(seen) => seen,
-        Err(Fault::NoNode) => return Err(gone()),
+        Err(OpError::NoNode) => return Err(gone()),
         Err(fault) => return Err(refused(path, fault)),
     };
     if !is_the_same(&ContenderInfo::read(contender.node.clone(), &seen), &contender) {
         return Err(gone());
     }
     let mark = match held {
-        true => match ensemble.read(&format!("{path}/{BARRIER}")).await {
+        true => match ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await {
             Ok(mark) => (mark.owner == contender.session).then_some(mark.version),
-            Err(Fault::NoNode) => None,
+            Err(OpError::NoNode) => None,
             Err(fault) => return Err(refused(path, fault)),
         },
         false => None,

@@ -13,7 +13,7 @@ use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
 use super::{Admin, READS_IN_FLIGHT, refused};
-use crate::ensemble::{Ensemble, Fault, Kind, Whole};
+use crate::ensemble::{Ensemble, Kind, OpError, Whole};
 use crate::{Error, epoch};
 
 /// How many conflicts are told by name.
@@ -105,7 +105,7 @@ impl Side {
                 }
                 Ok(Some(whole)) => return Ok(Some(whole)),
                 Ok(None) => {}
-                Err(Fault::NoNode) => return Ok(None),
+                Err(OpError::NoNode) => return Ok(None),
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
@@ -272,7 +272,7 @@ impl Copying {
         }
         let names = match self.source.ensemble.list(&path).await {
             Ok(listed) => listed.names,
-            Err(Fault::NoNode) => return Ok(None),
+            Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),
         };
         let mut step = self.compare(&path, &whole).await?;
@@ -281,7 +281,7 @@ impl Copying {
                 Step::Create => match self.target.ensemble.create_whole(&path, whole.clone()).await {
                     Ok(()) => {}
                     // By somebody else, or by us before the reply was lost.
-                    Err(Fault::NodeExists) => step = self.compare(&path, &whole).await?,
+                    Err(OpError::NodeExists) => step = self.compare(&path, &whole).await?,
                     Err(fault) => return Err(refused(&path, fault)),
                 },
                 Step::Replace => self

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::requests::TransferFacts;
 use super::{records, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Kind, Node, Step, synced};
+use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, synced};
 use crate::keeper::Lockkeeper;
 
 /// How often it is tried to write an entry.
@@ -134,17 +134,17 @@ pub(super) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
 }
 
 /// Reads one entry, as of now or later than all this session has sent; `None` if it is not there.
-pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, Fault> {
+pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, OpError> {
     let path = node(id);
     match synced(ensemble, &path, ensemble.read(&path)).await {
         Ok(seen) => Ok(parse(&seen)),
-        Err(Fault::NoNode) => Ok(None),
+        Err(OpError::NoNode) => Ok(None),
         Err(fault) => Err(fault),
     }
 }
 
 /// All entries, the oldest first. What is no entry, or of a later kind, is left out.
-pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, Fault> {
+pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, OpError> {
     let entries = oldest_first(ensemble, records::names(ensemble, ROOT).await?).await;
     Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
 }
@@ -189,15 +189,15 @@ pub(crate) async fn write(keeper: &Lockkeeper, id: uuid::Uuid, entry: &Entry) ->
         let Step::Create { path, data, kind } = step(id, entry) else { break };
         match ensemble.create(&path, data, kind).await {
             // Its name is its own, so whatever stands there is this one.
-            Ok(_) | Err(Fault::NodeExists) => {
+            Ok(_) | Err(OpError::NodeExists) => {
                 prune(ensemble).await;
                 return Ok(());
             }
-            Err(Fault::NoNode) => match records::make(ensemble, ROOT).await {
-                Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+            Err(OpError::NoNode) => match records::make(ensemble, ROOT).await {
+                Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(ROOT, fault)),
             },
-            Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+            Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
             Err(fault) => return Err(refused(ROOT, fault)),
         }
     }

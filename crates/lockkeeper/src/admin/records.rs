@@ -3,14 +3,14 @@
 use futures_util::stream::{self, StreamExt};
 
 use super::READS_IN_FLIGHT;
-use crate::ensemble::{Ensemble, Fault, Kind, Node, synced};
+use crate::ensemble::{Ensemble, Kind, Node, OpError, synced};
 
 /// Makes the node above all records, and the one above that.
-pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), Fault> {
+pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
     let above = root.rfind('/').map_or(root, |at| &root[..at]);
     for path in [above, root] {
         match ensemble.create(path, Vec::new(), Kind::Persistent).await {
-            Ok(_) | Err(Fault::NodeExists) => {}
+            Ok(_) | Err(OpError::NodeExists) => {}
             Err(fault) => return Err(fault),
         }
     }
@@ -18,9 +18,9 @@ pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), Faul
 }
 
 /// The names of all records that stand by now; none where nobody has written any yet.
-pub(super) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, Fault> {
+pub(super) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, OpError> {
     match synced(ensemble, root, ensemble.list(root)).await {
-        Err(Fault::NoNode) => Ok(Vec::new()),
+        Err(OpError::NoNode) => Ok(Vec::new()),
         listed => Ok(listed?.names),
     }
 }

@@ -13,7 +13,7 @@ use super::breaking::{is_below, reason_for};
 use super::journal::{self, DecisionRecord, Entry};
 use super::{Admin, records, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Kind, Step, Watcher};
+use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher};
 use crate::keeper::Lockkeeper;
 
 /// The node above all of them.
@@ -182,13 +182,13 @@ async fn decide(
                 return Ok(decision);
             }
             Ok(_) => {}
-            Err(Fault::ConnectionLoss | Fault::SessionOver) => continue,
+            Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
             Err(fault) => return Err(refused(&path, fault)),
         }
         let seen = match ensemble.read(&node(id)).await {
             Ok(seen) => seen,
-            Err(Fault::NoNode) => return Err(gone()),
-            Err(Fault::ConnectionLoss | Fault::SessionOver) => continue,
+            Err(OpError::NoNode) => return Err(gone()),
+            Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
             Err(fault) => return Err(refused(&path, fault)),
         };
         let Ok(mut stored) = serde_json::from_slice::<Stored>(&seen.data) else { return Err(gone()) };
@@ -204,13 +204,13 @@ async fn decide(
         });
         let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
         let write = Step::Write { path: node(id), data, version: Some(seen.version) };
-        match ensemble.transact(vec![journal::step(name, &entry), write]).await.map_err(Fault::from) {
-            Ok(_) | Err(Fault::ConnectionLoss | Fault::SessionOver) => sent = true,
+        match ensemble.transact(vec![journal::step(name, &entry), write]).await.map_err(OpError::from) {
+            Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver) => sent = true,
             // Somebody was first, which the next look shows.
-            Err(Fault::NodeExists | Fault::BadVersion) => {}
+            Err(OpError::NodeExists | OpError::BadVersion) => {}
             // It has gone, which the next look shows; or nothing stands in the journal yet.
-            Err(Fault::NoNode) => match records::make(ensemble, journal::ROOT).await {
-                Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+            Err(OpError::NoNode) => match records::make(ensemble, journal::ROOT).await {
+                Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
             },
             Err(fault) => return Err(refused(&path, fault)),
@@ -273,11 +273,11 @@ impl Pending {
     }
 
     /// Makes the node, if it is not there, and watches it.
-    async fn open(&self, ensemble: &dyn Ensemble) -> Result<Watcher, Fault> {
+    async fn open(&self, ensemble: &dyn Ensemble) -> Result<Watcher, OpError> {
         for _ in 0..2 {
             match ensemble.create(&self.node(), self.data.clone(), Kind::Ephemeral).await {
-                Ok(_) | Err(Fault::NodeExists) => break,
-                Err(Fault::NoNode) => records::make(ensemble, ROOT).await?,
+                Ok(_) | Err(OpError::NodeExists) => break,
+                Err(OpError::NoNode) => records::make(ensemble, ROOT).await?,
                 Err(fault) => return Err(fault),
             }
         }
@@ -289,7 +289,7 @@ impl Pending {
         }
     }
 
-    async fn spoken(&self, ensemble: &dyn Ensemble) -> Result<Option<Verdict>, Fault> {
+    async fn spoken(&self, ensemble: &dyn Ensemble) -> Result<Option<Verdict>, OpError> {
         Ok(match journal::find(ensemble, self.id).await? {
             Some(Entry::Decision(decision)) => {
                 let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
@@ -304,12 +304,12 @@ impl Pending {
         for _ in 0..MAX_ATTEMPTS {
             let Ok((_session, ensemble)) = self.keeper.session(None).await else { return None };
             match ensemble.delete(&self.node(), None).await {
-                Ok(()) | Err(Fault::NoNode) => match self.spoken(&*ensemble).await {
+                Ok(()) | Err(OpError::NoNode) => match self.spoken(&*ensemble).await {
                     Ok(verdict) => return verdict,
-                    Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+                    Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                     Err(_) => return None,
                 },
-                Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+                Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => {
                     tracing::warn!(path = %self.path, %fault, "a request for a decision stays until the session ends");
                     return None;
@@ -320,9 +320,9 @@ impl Pending {
     }
 
     /// What may pass is tried again.
-    fn passing(&self, fault: Fault) -> Result<(), Error> {
+    fn passing(&self, fault: OpError) -> Result<(), Error> {
         match fault {
-            Fault::ConnectionLoss | Fault::SessionOver | Fault::NoNode => Ok(()),
+            OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(()),
             fault => Err(refused(&self.path, fault)),
         }
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admin, records, refused};
 use crate::Error;
-use crate::ensemble::{Ensemble, Fault, Kind, synced};
+use crate::ensemble::{Ensemble, Kind, OpError, synced};
 use crate::keeper::Lockkeeper;
 
 /// The node above all locks'.
@@ -75,7 +75,7 @@ impl Admin {
             let at = node(path.as_str());
             match synced(&*ensemble, &at, ensemble.read(&at)).await {
                 Ok(seen) => Ok(Some(Stored::read(path.as_str(), &seen.data)?.statistics)),
-                Err(Fault::NoNode) => Ok(None),
+                Err(OpError::NoNode) => Ok(None),
                 Err(fault) => Err(refused(path.as_str(), fault)),
             }
         })
@@ -93,7 +93,7 @@ impl Admin {
         self.on_session(move |ensemble| async move {
             match ensemble.delete(&node(path.as_str()), None).await {
                 Ok(()) => Ok(true),
-                Err(Fault::NoNode) => Ok(false),
+                Err(OpError::NoNode) => Ok(false),
                 Err(fault) => Err(refused(path.as_str(), fault)),
             }
         })
@@ -108,14 +108,14 @@ pub(crate) async fn add(keeper: &Lockkeeper, path: &str, counted: &Statistics) -
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = keeper.session(None).await?;
         let ensemble = &*ensemble;
-        if unsure && let Err(fault @ (Fault::ConnectionLoss | Fault::SessionOver)) = ensemble.sync(ROOT).await {
+        if unsure && let Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) = ensemble.sync(ROOT).await {
             tracing::debug!(%path, %fault, "looking again");
             continue;
         }
         let (mut stored, version) = match ensemble.read(&at).await {
             Ok(seen) => (Stored::read(path, &seen.data)?, Some(seen.version)),
-            Err(Fault::NoNode) => (Stored { lockkeeper: 1, ..Stored::default() }, None),
-            Err(Fault::ConnectionLoss | Fault::SessionOver) => {
+            Err(OpError::NoNode) => (Stored { lockkeeper: 1, ..Stored::default() }, None),
+            Err(OpError::ConnectionLoss | OpError::SessionOver) => {
                 unsure = true;
                 continue;
             }
@@ -142,12 +142,12 @@ pub(crate) async fn add(keeper: &Lockkeeper, path: &str, counted: &Statistics) -
         };
         match written {
             Ok(()) => return Ok(()),
-            Err(Fault::NoNode) if version.is_none() => match records::make(ensemble, ROOT).await {
-                Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionOver) => {}
+            Err(OpError::NoNode) if version.is_none() => match records::make(ensemble, ROOT).await {
+                Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(path, fault)),
             },
-            Err(Fault::BadVersion | Fault::NodeExists | Fault::NoNode) => unsure = true,
-            Err(Fault::ConnectionLoss | Fault::SessionOver) => unsure = true,
+            Err(OpError::BadVersion | OpError::NodeExists | OpError::NoNode) => unsure = true,
+            Err(OpError::ConnectionLoss | OpError::SessionOver) => unsure = true,
             Err(fault) => return Err(refused(path, fault)),
         }
     }

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::{Attempt, Driver, Wake, cancelled, passed};
 use crate::Error;
-use crate::ensemble::{Fault, Step};
+use crate::ensemble::{OpError, Step};
 use crate::epoch;
 use crate::error::ReleaseError;
 use crate::guard::Holding;
@@ -41,7 +41,11 @@ pub(super) enum Caller {
 
 impl Caller {
     /// What the other end does next.
-    pub(super) async fn stirs(&mut self, deadline: Option<Instant>, cancel: Option<&CancellationToken>) -> Wake {
+    pub(super) async fn state_changed(
+        &mut self,
+        deadline: Option<Instant>,
+        cancel: Option<&CancellationToken>,
+    ) -> Wake {
         match self {
             Caller::Waiting(outcome) | Caller::Refusing { caller: outcome, .. } => {
                 tokio::select! {
@@ -90,8 +94,8 @@ impl Driver {
         self.node.clone_from(&grant.name);
         let (sender, requests) = mpsc::unbounded_channel();
         let fences = self.attempt.permits.is_none();
-        let Attempt { path, mark, care, .. } = &self.attempt;
-        let hold = Hold::new(path.clone(), grant, mark.clone(), fences, self.session.clone(), care);
+        let Attempt { path, mark, options, .. } = &self.attempt;
+        let hold = Hold::new(path.clone(), grant, mark.clone(), fences, self.session.clone(), options);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
         // Asked while the grant waited for its proof.
         hold.asked.send_replace(self.revocation.clone().filter(|asked| asked.refused.is_none()));
@@ -140,7 +144,7 @@ impl Driver {
     ///
     /// A check in a transaction is put in order with all writes, so the answer is a majority's and proves the session. It is
     /// asked again where the connection is lost.
-    pub(super) fn prove_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), Fault>>> {
+    pub(super) fn prove_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), OpError>>> {
         let hold = self.caller.hold()?;
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
         let (node, granted_by) = (format!("{path}/{}", hold.node()), self.granted_by);
@@ -149,17 +153,17 @@ impl Driver {
         let asked = async move {
             loop {
                 let check = Step::Check { path: node.clone(), version: None };
-                let checked = ensemble.transact(vec![check]).map(|done| done.map(drop).map_err(Fault::from));
+                let checked = ensemble.transact(vec![check]).map(|done| done.map(drop).map_err(OpError::from));
                 let outcome = match &mark {
                     None => checked.await,
                     Some(mark) => {
                         let (checked, seen) = tokio::join!(biased; checked, ensemble.read(mark));
                         let ours =
                             |seen: crate::ensemble::Node| Some(FencingToken::from_zxid(seen.czxid)) == granted_by;
-                        checked.and(seen).and_then(|seen| if ours(seen) { Ok(()) } else { Err(Fault::NoNode) })
+                        checked.and(seen).and_then(|seen| if ours(seen) { Ok(()) } else { Err(OpError::NoNode) })
                     }
                 };
-                if outcome != Err(Fault::ConnectionLoss) {
+                if outcome != Err(OpError::ConnectionLoss) {
                     return outcome;
                 }
             }
@@ -168,18 +172,18 @@ impl Driver {
     }
 
     /// What the servers say of the hold.
-    pub(super) fn verified(&mut self, proved: Result<(), Fault>) {
+    pub(super) fn verified(&mut self, proved: Result<(), OpError>) {
         let answer = match proved {
             Ok(()) => {
                 self.session.proved(self.asked_at);
                 Ok(())
             }
             // Told as a loss: by this word, or by the link's. The contender's own watch tells the contender.
-            Err(Fault::NoNode) => {
+            Err(OpError::NoNode) => {
                 self.verifying.clear();
                 return self.lose(Loss::Removed);
             }
-            Err(Fault::SessionOver) => return self.verifying.clear(),
+            Err(OpError::SessionOver) => return self.verifying.clear(),
             Err(refusal) => Err(refusal.to_string()),
         };
         for asked in self.verifying.drain(..) {
@@ -225,7 +229,7 @@ impl Driver {
                     End::LimitDiffers(stated) => {
                         Error::PermitsMismatch { path, ours: permits.unwrap_or_default(), stated }
                     }
-                    End::OtherLine(theirs) => Error::OtherLine { path, theirs },
+                    End::IncompatibleFormat(theirs) => Error::IncompatibleFormat { path, theirs },
                     End::Refused | End::Stuck | End::Left => {
                         Error::Refused { path, reason: refusal.unwrap_or_else(|| "no reason given".to_owned()) }
                     }

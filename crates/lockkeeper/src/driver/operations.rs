@@ -5,27 +5,27 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::helix::Record;
-use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, PathRecord, Payload, Revocation, Testimony, Zxid};
+use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, NodeData, PathRecord, Payload, Revocation, Zxid};
 
-use crate::ensemble::{Children, Ensemble, Fault, Kind, Node, Reply, Step, Watcher, synced, zxid_of};
+use crate::ensemble::{Children, Ensemble, Kind, Node, OpError, Reply, Step, Watcher, synced, zxid_of};
 
 /// The outcome of an operation.
 pub(super) enum Outcome {
-    Entered(Result<(String, Zxid), Fault>, Result<Seen, Fault>),
-    ParentMade(Result<(), Fault>),
-    LimitStored(Result<(), Fault>),
-    Listed(Result<(Seen, Option<Watcher>), Fault>),
-    Inspected(Result<Inspection, Fault>),
-    Watched(String, Result<(Node, Watcher), Fault>),
-    BarrierTaken(Result<Zxid, Fault>),
-    StandInMade(Result<(), Fault>),
+    Entered(Result<(String, Zxid), OpError>, Result<Seen, OpError>),
+    ParentMade(Result<(), OpError>),
+    LimitStored(Result<(), OpError>),
+    Listed(Result<(Seen, Option<Watcher>), OpError>),
+    Inspected(Result<Inspection, OpError>),
+    Watched(String, Result<(Node, Watcher), OpError>),
+    HolderMarkerTaken(Result<Zxid, OpError>),
+    TombstoneMade(Result<(), OpError>),
     Told {
-        written: Result<i32, Fault>,
+        written: Result<i32, OpError>,
         /// What was written says that a request to let go is refused.
         refusal: bool,
     },
-    Downgraded(Result<Zxid, Fault>),
-    Deleted(Result<(), Fault>),
+    Downgraded(Result<Zxid, OpError>),
+    Deleted(Result<(), OpError>),
 }
 
 impl Outcome {
@@ -33,9 +33,9 @@ impl Outcome {
     pub(super) fn proves(&self) -> bool {
         match self {
             Outcome::Entered(created, _) => created.is_ok(),
-            Outcome::BarrierTaken(made) | Outcome::Downgraded(made) => made.is_ok(),
+            Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.is_ok(),
             Outcome::Told { written, .. } => written.is_ok(),
-            Outcome::LimitStored(done) | Outcome::Deleted(done) | Outcome::StandInMade(done) => done.is_ok(),
+            Outcome::LimitStored(done) | Outcome::Deleted(done) | Outcome::TombstoneMade(done) => done.is_ok(),
             Outcome::ParentMade(_) | Outcome::Listed(_) | Outcome::Inspected(_) | Outcome::Watched(..) => false,
         }
     }
@@ -55,14 +55,14 @@ impl Seen {
 }
 
 pub(super) fn inspection(node: &Node) -> Inspection {
-    let testimony = Testimony::read(&node.data);
+    let node_data = NodeData::read(&node.data);
     Inspection {
         owner: node.owner,
         czxid: node.czxid,
-        id: testimony.id(),
+        id: node_data.id(),
         version: node.version,
-        granted: testimony.record().is_some_and(|record| record.granted),
-        asked: testimony.revocation().is_some(),
+        granted: node_data.record().is_some_and(|record| record.granted),
+        asked: node_data.revocation().is_some(),
     }
 }
 
@@ -133,19 +133,19 @@ impl Operations<'_> {
             Command::Watch { name, kind: _ } => {
                 ensemble.read_and_watch(&self.child(&name)).map(|read| Outcome::Watched(name, read)).boxed()
             }
-            Command::TakeBarrier { own, barrier } => {
+            Command::TakeHolderMarker { own, holder_marker } => {
                 let check = Step::Check { path: self.child(&own), version: None };
                 let data = self.payload.to_bytes();
-                let create = Step::Create { path: self.child(&barrier), data, kind: Kind::Ephemeral };
-                self.made(vec![check, create], Outcome::BarrierTaken)
+                let create = Step::Create { path: self.child(&holder_marker), data, kind: Kind::Ephemeral };
+                self.made(vec![check, create], Outcome::HolderMarkerTaken)
             }
-            Command::StandIn { own, stand_in } => {
+            Command::Tombstone { own, tombstone } => {
                 let check = Step::Check { path: self.child(&own), version: None };
                 let data = self.payload.to_bytes();
-                let create = Step::Create { path: self.child(&stand_in), data, kind: Kind::Persistent };
-                self.made(vec![check, create], |made| Outcome::StandInMade(made.map(drop)))
+                let create = Step::Create { path: self.child(&tombstone), data, kind: Kind::Persistent };
+                self.made(vec![check, create], |made| Outcome::TombstoneMade(made.map(drop)))
             }
-            Command::Tell { name, granted, version } => {
+            Command::WriteRecord { name, granted, version } => {
                 let record = Payload { granted, revocation: self.revocation.cloned(), ..self.payload.clone() };
                 let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
                 let refusal = self.revocation.is_some_and(|asked| asked.refused.is_some());
@@ -157,14 +157,14 @@ impl Operations<'_> {
                 let delete = Step::Delete { path: self.child(&from), version: None };
                 self.made(vec![create, delete], Outcome::Downgraded)
             }
-            Command::Delete { name, version, barrier: None } => {
+            Command::Delete { name, version, holder_marker: None } => {
                 ensemble.delete(&self.child(&name), version).map(Outcome::Deleted).boxed()
             }
-            Command::Delete { name, version, barrier: Some((barrier, barriers)) } => {
+            Command::Delete { name, version, holder_marker: Some((holder_marker, holder_markers)) } => {
                 let own = Step::Delete { path: self.child(&name), version };
-                let barrier = Step::Delete { path: self.child(&barrier), version: Some(barriers) };
-                let both = ensemble.transact(vec![own, barrier]);
-                both.map(|deleted| Outcome::Deleted(deleted.map(drop).map_err(Fault::from))).boxed()
+                let holder_marker = Step::Delete { path: self.child(&holder_marker), version: Some(holder_markers) };
+                let both = ensemble.transact(vec![own, holder_marker]);
+                both.map(|deleted| Outcome::Deleted(deleted.map(drop).map_err(OpError::from))).boxed()
             }
             Command::Grant(_)
             | Command::Delay { .. }
@@ -181,7 +181,7 @@ impl Operations<'_> {
     fn made(
         &self,
         steps: Vec<Step>,
-        outcome: impl FnOnce(Result<Zxid, Fault>) -> Outcome + Send + 'static,
+        outcome: impl FnOnce(Result<Zxid, OpError>) -> Outcome + Send + 'static,
     ) -> BoxFuture<'static, Outcome> {
         let created = steps.iter().find(|step| matches!(step, Step::Create { .. })).map(|step| step.path().to_owned());
         let (made, ensemble) = (self.ensemble.transact(steps), self.ensemble.clone());
@@ -189,7 +189,7 @@ impl Operations<'_> {
             match (zxid_of(&made.await?), created) {
                 (Some(zxid), _) => Ok(zxid),
                 (None, Some(path)) => Ok(ensemble.read(&path).await?.czxid),
-                (None, None) => Err(Fault::ConnectionLoss),
+                (None, None) => Err(OpError::ConnectionLoss),
             }
         };
         zxid.map(outcome).boxed()
@@ -221,14 +221,14 @@ impl Operations<'_> {
 }
 
 /// What a fault means to the contender.
-pub(super) fn failure(fault: &Fault) -> Failure {
+pub(super) fn failure(fault: &OpError) -> Failure {
     match fault {
-        Fault::NoNode => Failure::NoNode,
-        Fault::NodeExists => Failure::NodeExists,
-        Fault::BadVersion => Failure::BadVersion,
-        Fault::ConnectionLoss => Failure::ConnectionLoss,
-        Fault::SessionOver => Failure::SessionOver,
-        Fault::Unsupported | Fault::Refused(_) => Failure::Refused,
+        OpError::NoNode => Failure::NoNode,
+        OpError::NodeExists => Failure::NodeExists,
+        OpError::BadVersion => Failure::BadVersion,
+        OpError::ConnectionLoss => Failure::ConnectionLoss,
+        OpError::SessionOver => Failure::SessionOver,
+        OpError::Unsupported | OpError::Refused(_) => Failure::Refused,
     }
 }
 
@@ -237,7 +237,7 @@ pub(super) fn failure(fault: &Fault) -> Failure {
 ///
 /// Containers above, so that a path nobody uses any more goes away by itself; where the server knows none (before 3.5), nodes
 /// that stay. The path itself is of the kind asked for and gets the data; one that is there already keeps its own.
-pub(crate) async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, data: Vec<u8>) -> Result<(), Fault> {
+pub(crate) async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, data: Vec<u8>) -> Result<(), OpError> {
     let mut missing = vec![path];
     let mut containers = true;
     while let Some(deepest) = missing.last() {
@@ -245,13 +245,13 @@ pub(crate) async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, d
         let kind = if containers { kind } else { Kind::Persistent };
         let made: Reply<_> = ensemble.create(deepest, data, kind);
         match made.await {
-            Ok(_) | Err(Fault::NodeExists) => _ = missing.pop(),
-            Err(Fault::Unsupported) if containers => containers = false,
-            Err(Fault::NoNode) => match deepest.rfind('/') {
+            Ok(_) | Err(OpError::NodeExists) => _ = missing.pop(),
+            Err(OpError::Unsupported) if containers => containers = false,
+            Err(OpError::NoNode) => match deepest.rfind('/') {
                 // Bounded: each step is one component shorter.
                 Some(at) if at > 0 && !missing.contains(&&deepest[..at]) => missing.push(&deepest[..at]),
                 // Someone deletes what was just made; the caller counts how often.
-                _ => return Err(Fault::NoNode),
+                _ => return Err(OpError::NoNode),
             },
             Err(fault) => return Err(fault),
         }

@@ -12,15 +12,15 @@ use lockkeeper_core::{FencingToken, Loss, Revocation};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::Error;
-use crate::ensemble::{Fault, Watcher};
+use crate::ensemble::{OpError, Watcher};
 use crate::error::ReleaseError;
 use crate::guard::sealed::Here;
 use crate::guard::{FromHolding, Guard, Holding};
 use crate::helix::guard::{HelixGuard, Order, Preemption};
 use crate::helix::lock::LockStatus;
-use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::helix::node::{LockNode, Look, SessionRef, Stepped};
 use crate::helix::recorder::{CleanupAccount, HoldAccount, Recorder};
-use crate::hold::{Care, Hold, Lease, Request, Versions};
+use crate::hold::{Hold, HoldOptions, Lease, Request, Versions};
 use crate::keeper::Lockkeeper;
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -41,13 +41,13 @@ pub(super) enum Cleanup {
 }
 
 /// One hold.
-pub(super) struct Tenure {
+pub(super) struct LeaseTask {
     keeper: Lockkeeper,
     node: LockNode,
     terms: Terms,
     cleanup: Cleanup,
     status: Arc<watch::Sender<LockStatus>>,
-    seat: Seat,
+    seat: SessionRef,
     hold: Arc<Hold>,
     /// The end of the lease as this hold wrote it: by that it knows the record for its own.
     until_ms: i64,
@@ -72,7 +72,7 @@ pub(super) struct Tenure {
 
 /// What woke the task.
 enum Wake {
-    Looked(Result<Result<Box<Look>, Fault>, Error>),
+    Looked(Result<Result<Box<Look>, OpError>, Error>),
     Changed,
     SessionOver,
     Closing,
@@ -86,20 +86,20 @@ enum Wake {
     Other,
 }
 
-impl Tenure {
+impl LeaseTask {
     pub(super) fn begin(
         keeper: Lockkeeper,
         node: LockNode,
         terms: Terms,
         cleanup: Cleanup,
         (status, recorder): (Arc<watch::Sender<LockStatus>>, Recorder),
-        seat: Seat,
+        seat: SessionRef,
         (token, until_ms, until): (FencingToken, i64, Duration),
-    ) -> (Tenure, HelixGuard) {
+    ) -> (LeaseTask, HelixGuard) {
         let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
-        let care = Care { on_lost: keeper.on_lost().clone(), ..Care::default() };
+        let options = HoldOptions { on_lost: keeper.on_lost().clone(), ..HoldOptions::default() };
         let lease = Lease { session, until, owner, versions: None };
-        let hold = Hold::leased(node.path.clone(), token, lease, &care);
+        let hold = Hold::leased(node.path.clone(), token, lease, &options);
         keeper.leased(&terms.id, &hold);
         let (request, requests) = mpsc::unbounded_channel();
         let (order, orders) = mpsc::unbounded_channel();
@@ -109,7 +109,7 @@ impl Tenure {
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
         let account = HoldAccount::open(recorder.clone(), &node.path, &terms.id, seat.session.now(), terms.lease_ms);
         let id = terms.id.clone();
-        let tenure = Tenure {
+        let tenure = LeaseTask {
             keeper,
             node,
             terms,
@@ -182,7 +182,7 @@ impl Tenure {
                 Wake::Changed => watcher = None,
                 Wake::SessionOver => {
                     watcher = None;
-                    if let Err(error) = self.seat.recover(&self.keeper, &Fault::SessionOver).await {
+                    if let Err(error) = self.seat.recover(&self.keeper, &OpError::SessionOver).await {
                         return self.cut_off(&error);
                     }
                 }
@@ -554,7 +554,7 @@ impl Tenure {
     }
 }
 
-impl Tenure {
+impl LeaseTask {
     /// The lock is somebody else's, and the cleanup goes on: it is counted when it is done, so that its owner learns how long it takes.
     /// Without a session: nothing is asked of a server any more.
     fn outlive_by_its_cleanup(self) {

@@ -15,7 +15,7 @@ use crate::helix::approval::{Approval, CleanupAlert, Decided, Decision, Transfer
 use crate::helix::guard::{HelixGuard, Preemption};
 use crate::helix::hold::Cleanup;
 use crate::helix::interface::DistributedLock;
-use crate::helix::node::{LockNode, Seat, Stepped};
+use crate::helix::node::{LockNode, SessionRef, Stepped};
 use crate::helix::recorder::Recorder;
 use crate::helix::request::Request;
 use crate::keeper::Lockkeeper;
@@ -444,7 +444,7 @@ impl HelixLock {
     ) -> Result<T, Error> {
         let (node, keeper) = (self.node()?, self.keeper.clone());
         let looked = self.keeper.run(async move {
-            let mut seat = Seat::take(&keeper).await?;
+            let mut seat = SessionRef::take(&keeper).await?;
             loop {
                 match node.look(&mut seat).await? {
                     Ok(look) => return Ok(read(&look.record, look.now.latest_ms)),

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, ServerNow, Terms, Wish, transition};
-use lockkeeper_core::{Dialect, FencingToken, Limit, LinkState, OtherLine, PathRecord, TokenEpoch, Zxid};
+use lockkeeper_core::{FencingToken, IncompatibleFormat, Limit, LinkState, NodeFormat, PathRecord, TokenEpoch, Zxid};
 use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::driver::make_path;
-use crate::ensemble::{Children, Done, Ensemble, Fault, Kind, Reply, Step, Watcher, zxid_of};
+use crate::ensemble::{Children, Done, Ensemble, Kind, OpError, Reply, Step, Watcher, zxid_of};
 use crate::epoch;
 use crate::hold::Versions;
 use crate::keeper::Lockkeeper;
@@ -32,7 +32,7 @@ pub(crate) struct LockNode {
 }
 
 /// A session to work in. The session does not close before this is dropped.
-pub(crate) struct Seat {
+pub(crate) struct SessionRef {
     pub(crate) session: Arc<Session>,
     ensemble: Arc<dyn Ensemble>,
     /// Somebody else may have written what this session has not seen yet.
@@ -86,13 +86,13 @@ pub(crate) enum Stepped {
     },
 }
 
-impl Seat {
+impl SessionRef {
     /// Takes a seat in the session of now, opening one if that is over.
-    pub(crate) async fn take(keeper: &Lockkeeper) -> Result<Seat, Error> {
+    pub(crate) async fn take(keeper: &Lockkeeper) -> Result<SessionRef, Error> {
         let (session, ensemble) = keeper.session(None).await?;
         let (present, absent) = oneshot::channel::<()>();
         session.spawn(async move { _ = absent.await });
-        Ok(Seat { session, ensemble, behind: true, _present: present })
+        Ok(SessionRef { session, ensemble, behind: true, _present: present })
     }
 
     /// Waits for a reply, but not beyond the session's end.
@@ -119,13 +119,13 @@ impl Seat {
     ///
     /// # Errors
     /// No session is to be had: [`Error::Closed`], or a server's refusal. An ensemble out of reach is tried again.
-    pub(crate) async fn recover(&mut self, keeper: &Lockkeeper, fault: &Fault) -> Result<(), Error> {
+    pub(crate) async fn recover(&mut self, keeper: &Lockkeeper, fault: &OpError) -> Result<(), Error> {
         self.behind = true;
-        if *fault == Fault::SessionOver {
+        if *fault == OpError::SessionOver {
             self.over().await;
         }
         while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
-            match Seat::take(keeper).await {
+            match SessionRef::take(keeper).await {
                 Ok(seat) => *self = seat,
                 Err(error @ Error::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
                 Err(error) => return Err(error),
@@ -148,14 +148,14 @@ pub(crate) async fn standing(
     ensemble: &dyn Ensemble,
     path: &str,
     (id, until_ms): &(String, i64),
-) -> Result<Option<Versions>, Fault> {
+) -> Result<Option<Versions>, OpError> {
     // Another server than that of a write before may not have it yet. The parent first, as in a look.
     let (sync, parent, node) = (ensemble.sync(path), ensemble.read(above(path)), ensemble.read(path));
     let (synced, parent, node) = tokio::join!(biased; sync, parent, node);
     synced?;
     let (parent, node) = match (parent, node) {
         (Ok(parent), Ok(node)) => (parent, node),
-        (_, Err(Fault::NoNode)) | (Err(Fault::NoNode), _) => return Ok(None),
+        (_, Err(OpError::NoNode)) | (Err(OpError::NoNode), _) => return Ok(None),
         (Err(fault), _) | (_, Err(fault)) => return Err(fault),
     };
     let owner = Record::from_bytes(&node.data).ok().and_then(|record| record.owner);
@@ -176,7 +176,7 @@ impl LockNode {
     ///
     /// # Errors
     /// `Ok(Err(fault))` for what may be tried again in a session that lives.
-    pub(crate) async fn look(&self, seat: &mut Seat) -> Result<Result<Look, Fault>, Error> {
+    pub(crate) async fn look(&self, seat: &mut SessionRef) -> Result<Result<Look, OpError>, Error> {
         let clock = match self.clock(seat).await {
             Ok(clock) => clock,
             Err(fault) => return self.passing(fault),
@@ -185,7 +185,7 @@ impl LockNode {
         let epoch = match seat.reply(seat.session.epoch(), over).await {
             Ok(epoch) => Ok(epoch),
             Err(Error::TokenEpoch { problem, .. }) => Err(problem),
-            Err(_) => return Ok(Err(Fault::SessionOver)),
+            Err(_) => return Ok(Err(OpError::SessionOver)),
         };
         let sync: Reply<()> = match seat.behind {
             true => seat.ensemble.sync(&self.path),
@@ -195,7 +195,7 @@ impl LockNode {
         let parent = seat.ensemble.read(self.parent());
         let node = seat.ensemble.read_and_watch(&self.path);
         let replies = async { tokio::join!(biased; sync, parent, node) };
-        let over = || (Err(Fault::SessionOver), Err(Fault::SessionOver), Err(Fault::SessionOver));
+        let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
         let (synced, parent, node) = seat.reply(replies, over).await;
         if let Err(fault) = synced {
             seat.behind = true;
@@ -204,7 +204,7 @@ impl LockNode {
         let parent = match parent {
             Ok(parent) => Parent { data: parent.data, version: parent.version },
             // Only with a lock's node missing as well; making that makes it.
-            Err(Fault::NoNode) => Parent { data: Vec::new(), version: 0 },
+            Err(OpError::NoNode) => Parent { data: Vec::new(), version: 0 },
             Err(fault) => return self.passing(fault),
         };
         let now = clock.at(seat.session.now());
@@ -231,7 +231,7 @@ impl LockNode {
                     written: false,
                 }
             }
-            Err(Fault::NoNode) => Look {
+            Err(OpError::NoNode) => Look {
                 record: Record::default(),
                 epoch,
                 now,
@@ -250,7 +250,13 @@ impl LockNode {
     }
 
     /// Decides and writes, once.
-    pub(crate) async fn step(&self, seat: &mut Seat, look: Look, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
+    pub(crate) async fn step(
+        &self,
+        seat: &mut SessionRef,
+        look: Look,
+        me: &Terms,
+        wish: Wish<'_>,
+    ) -> Result<Stepped, Error> {
         let seen = Seen { record: &look.record, modified_ms: look.modified_ms };
         let step = match transition(seen, me, wish, look.now, &self.rules) {
             Ok(step) => step,
@@ -280,11 +286,11 @@ impl LockNode {
                 Ok(Stepped::Done { answer, token, look: Box::new(look) })
             }
             // The race was lost; this session has not seen by whose write.
-            Err(Fault::BadVersion | Fault::NoNode | Fault::NodeExists) => {
+            Err(OpError::BadVersion | OpError::NoNode | OpError::NodeExists) => {
                 seat.behind = true;
                 Ok(Stepped::Again { written: false })
             }
-            Err(fault @ (Fault::ConnectionLoss | Fault::SessionOver)) => {
+            Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) => {
                 seat.behind = true;
                 tracing::debug!(path = %self.path, %fault, "the fate of a write is unknown; looking again");
                 Ok(Stepped::Again { written: true })
@@ -297,17 +303,17 @@ impl LockNode {
     ///
     /// # Errors
     /// `Ok(Err(fault))` as in [`LockNode::look`].
-    pub(crate) async fn refuse_other_lines(
+    pub(crate) async fn refuse_incompatible_formats(
         &self,
-        seat: &mut Seat,
+        seat: &mut SessionRef,
         children: usize,
-    ) -> Result<Result<(), Fault>, Error> {
+    ) -> Result<Result<(), OpError>, Error> {
         if children == 0 {
             return Ok(Ok(()));
         }
-        match seat.reply(seat.ensemble.list(&self.path), || Err(Fault::SessionOver)).await {
-            Ok(Children { names, .. }) => match Dialect::of_line(&names).map(OtherLine::Named) {
-                Some(theirs) => Err(Error::OtherLine { path: self.path.clone(), theirs }),
+        match seat.reply(seat.ensemble.list(&self.path), || Err(OpError::SessionOver)).await {
+            Ok(Children { names, .. }) => match NodeFormat::of_line(&names).map(IncompatibleFormat::Named) {
+                Some(theirs) => Err(Error::IncompatibleFormat { path: self.path.clone(), theirs }),
                 None => Ok(Ok(())),
             },
             Err(fault) => self.passing(fault),
@@ -316,7 +322,7 @@ impl LockNode {
 
     /// Looks and decides until it is done or refused: for wishes that need no waiting.
     pub(crate) async fn settle(&self, keeper: &Lockkeeper, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
-        let mut seat = Seat::take(keeper).await?;
+        let mut seat = SessionRef::take(keeper).await?;
         loop {
             let look = match self.look(&mut seat).await? {
                 Ok(look) => look,
@@ -333,18 +339,18 @@ impl LockNode {
     }
 
     /// Makes, writes or deletes the node, if it still is what was read. One round trip; more where the parent is missing.
-    async fn put(&self, seat: &Seat, found: &Found, record: &Record) -> Result<Zxid, Fault> {
+    async fn put(&self, seat: &SessionRef, found: &Found, record: &Record) -> Result<Zxid, OpError> {
         let (ensemble, path, parent) = (&seat.ensemble, &self.path, self.parent().to_owned());
-        let over = || Err(Fault::SessionOver);
+        let over = || Err(OpError::SessionOver);
         let Some(version) = found.version else {
             if record.is_free() {
                 return Ok(found.zxid);
             }
             let create = || ensemble.create(path, record.to_bytes(), Kind::Persistent);
             let mut made = seat.reply(create(), over).await;
-            if made == Err(Fault::NoNode) {
+            if made == Err(OpError::NoNode) {
                 let parents = make_path(&**ensemble, &parent, Kind::Persistent, Vec::new());
-                seat.reply(parents, || Err(Fault::SessionOver)).await?;
+                seat.reply(parents, || Err(OpError::SessionOver)).await?;
                 made = seat.reply(create(), over).await;
             }
             return made.map(|(_, zxid)| zxid);
@@ -354,15 +360,15 @@ impl LockNode {
         let write = Step::Write { path: path.clone(), data: record.to_bytes(), version };
         let zxid = |done: Vec<Done>| zxid_of(&done).unwrap_or(Zxid(0));
         let transact = async |steps| {
-            let done = seat.reply(ensemble.transact(steps), || Err(Fault::SessionOver.into())).await;
-            done.map(zxid).map_err(Fault::from)
+            let done = seat.reply(ensemble.transact(steps), || Err(OpError::SessionOver.into())).await;
+            done.map(zxid).map_err(OpError::from)
         };
         if record.is_free() && !self.keep {
             let mark = Step::Write { path: parent, data: found.parent.data.clone(), version: parent_version };
             let delete = Step::Delete { path: path.clone(), version };
             match transact(vec![mark, delete]).await {
                 // Somebody's nodes are below it, or the parent is not ours to write: a free lock's record does as well.
-                Err(Fault::Refused(reason)) => tracing::debug!(%path, reason, "a free lock's node stays"),
+                Err(OpError::Refused(reason)) => tracing::debug!(%path, reason, "a free lock's node stays"),
                 deleted => return deleted,
             }
         }
@@ -371,7 +377,7 @@ impl LockNode {
 
     /// What the session knows of the server's time; if nothing, a node of the moment tells: made, written and deleted in one
     /// round trip, and gone with the session at the latest.
-    async fn clock(&self, seat: &mut Seat) -> Result<ServerClock, Fault> {
+    async fn clock(&self, seat: &mut SessionRef) -> Result<ServerClock, OpError> {
         let session = seat.session.clone();
         if let Some(clock) = session.server_clock().filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
             return Ok(clock);
@@ -387,11 +393,11 @@ impl LockNode {
             let create = ensemble.create(&probe, Vec::new(), Kind::Ephemeral);
             let write = ensemble.write(&probe, Vec::new(), None);
             let replies = async { tokio::join!(biased; create, write, ensemble.delete(&probe, None)) };
-            let over = || (Err(Fault::SessionOver), Err(Fault::SessionOver), Err(Fault::SessionOver));
+            let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
             let (created, written, mut deleted) = seat.reply(replies, over).await;
             let heard = session.now();
-            while deleted == Err(Fault::ConnectionLoss) {
-                deleted = seat.reply(ensemble.delete(&probe, None), || Err(Fault::SessionOver)).await;
+            while deleted == Err(OpError::ConnectionLoss) {
+                deleted = seat.reply(ensemble.delete(&probe, None), || Err(OpError::SessionOver)).await;
             }
             match (created, written) {
                 (_, Ok(written)) => {
@@ -399,10 +405,10 @@ impl LockNode {
                     session.set_server_clock(clock);
                     return Ok(clock);
                 }
-                (Err(Fault::NoNode), _) if !parents_made => {
+                (Err(OpError::NoNode), _) if !parents_made => {
                     parents_made = true;
                     let parents = make_path(&*ensemble, self.parent(), Kind::Persistent, Vec::new());
-                    seat.reply(parents, || Err(Fault::SessionOver)).await?;
+                    seat.reply(parents, || Err(OpError::SessionOver)).await?;
                 }
                 (Err(fault), _) | (Ok(_), Err(fault)) => return Err(fault),
             }
@@ -410,14 +416,14 @@ impl LockNode {
     }
 
     /// A fault that may pass, or the error it means.
-    fn passing<T>(&self, fault: Fault) -> Result<Result<T, Fault>, Error> {
+    fn passing<T>(&self, fault: OpError) -> Result<Result<T, OpError>, Error> {
         match fault {
-            Fault::ConnectionLoss | Fault::SessionOver | Fault::NoNode => Ok(Err(fault)),
+            OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(Err(fault)),
             fault => Err(self.refused(&fault)),
         }
     }
 
-    fn refused(&self, fault: &Fault) -> Error {
+    fn refused(&self, fault: &OpError) -> Error {
         Error::Refused { path: self.path.clone(), reason: fault.to_string() }
     }
 }

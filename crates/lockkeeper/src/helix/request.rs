@@ -11,12 +11,12 @@ use lockkeeper_core::helix::{Answer, EMERGENCY, Event, Outcome as Preemption, Re
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
-use crate::ensemble::Fault;
+use crate::ensemble::OpError;
 use crate::helix::approval::{Approval, CleanupAlert};
 use crate::helix::guard::HelixGuard;
-use crate::helix::hold::{Cleanup, Tenure};
+use crate::helix::hold::{Cleanup, LeaseTask};
 use crate::helix::lock::LockStatus;
-use crate::helix::node::{LockNode, Look, Seat, Stepped};
+use crate::helix::node::{LockNode, Look, SessionRef, Stepped};
 use crate::helix::recorder::Recorder;
 use crate::helix::verdict::Verdict;
 use crate::keeper::Lockkeeper;
@@ -65,7 +65,7 @@ enum Woken {
 impl Request {
     /// Runs the attempt and, if it succeeds, the hold.
     pub(super) async fn run(mut self) {
-        let mut seat = match Seat::take(&self.keeper).await {
+        let mut seat = match SessionRef::take(&self.keeper).await {
             Ok(seat) => seat,
             Err(error) => return self.refuse(LockStatus::Unlocked, error),
         };
@@ -95,7 +95,7 @@ impl Request {
         }
     }
 
-    async fn pursue(&mut self, seat: &mut Seat) -> Result<Outcome, Error> {
+    async fn pursue(&mut self, seat: &mut SessionRef) -> Result<Outcome, Error> {
         let mut give_up_ms = None;
         let mut asked: Option<Asked> = None;
         let mut verdict = Verdict::new(&self.approval, &self.terms);
@@ -108,7 +108,7 @@ impl Request {
                 }
             };
             if look.record.is_free()
-                && let Err(fault) = self.node.refuse_other_lines(seat, look.children).await?
+                && let Err(fault) = self.node.refuse_incompatible_formats(seat, look.children).await?
             {
                 seat.recover(&self.keeper, &fault).await?;
                 continue;
@@ -147,7 +147,7 @@ impl Request {
                         verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.keeper, seat));
                     match self.wait(seat, *look, until_ms, &mut verdict).await {
                         Woken::LookAgain => {}
-                        Woken::SessionOver => seat.recover(&self.keeper, &Fault::SessionOver).await?,
+                        Woken::SessionOver => seat.recover(&self.keeper, &OpError::SessionOver).await?,
                         Woken::CallerGone => return Ok(Outcome::CallerGone),
                         Woken::Closing => {
                             self.withdraw(seat).await;
@@ -178,14 +178,14 @@ impl Request {
     }
 
     /// Counts what came of a preemption, for the owner that was preempted.
-    fn count(&self, asked: Option<&Asked>, owner: &str, outcome: Preemption, seat: &Seat) {
+    fn count(&self, asked: Option<&Asked>, owner: &str, outcome: Preemption, seat: &SessionRef) {
         let waited = asked.map_or(Duration::ZERO, |asked| seat.session.now().saturating_sub(asked.since));
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.recorder.record(&self.node.path, owner, Event::Preemption { waited_ms, outcome });
     }
 
     /// Waits for a change of the record, for the end of the wait, or for that of the owner's lease.
-    async fn wait(&mut self, seat: &Seat, look: Look, until_ms: i64, verdict: &mut Verdict) -> Woken {
+    async fn wait(&mut self, seat: &SessionRef, look: Look, until_ms: i64, verdict: &mut Verdict) -> Woken {
         let lease_over_ms =
             look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
         let over = look.until(until_ms.min(lease_over_ms)).saturating_add(Duration::from_millis(1));
@@ -204,7 +204,7 @@ impl Request {
     }
 
     /// Takes the own request, or a grant that nobody wants, out of the record.
-    async fn withdraw(&self, seat: &mut Seat) {
+    async fn withdraw(&self, seat: &mut SessionRef) {
         loop {
             let left = match self.node.look(seat).await {
                 Ok(Ok(look)) => self.node.step(seat, look, &self.terms, Wish::Leave).await,
@@ -225,9 +225,9 @@ impl Request {
         }
     }
 
-    async fn hand_over(self, seat: Seat, grant: (FencingToken, i64, Duration)) {
+    async fn hand_over(self, seat: SessionRef, grant: (FencingToken, i64, Duration)) {
         let Request { keeper, node, terms, cleanup, approval: _, status, recorder, caller } = self;
-        let (tenure, guard) = Tenure::begin(keeper, node, terms, cleanup, (status, recorder), seat, grant);
+        let (tenure, guard) = LeaseTask::begin(keeper, node, terms, cleanup, (status, recorder), seat, grant);
         // A guard that nobody takes is dropped here, and asks for the release by that.
         _ = caller.send(Ok(guard));
         tenure.run().await;

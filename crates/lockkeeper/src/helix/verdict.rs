@@ -6,7 +6,7 @@ use lockkeeper_core::helix::Terms;
 use tokio::sync::oneshot;
 
 use crate::helix::approval::{Answer, Approval, CleanupAlert, Decision};
-use crate::helix::node::{Look, Seat};
+use crate::helix::node::{Look, SessionRef};
 use crate::keeper::Lockkeeper;
 
 /// How much later than its deadline a request whose decision is pending would end by itself, in milliseconds.
@@ -60,7 +60,7 @@ impl Verdict {
         look: &Look,
         alert: impl FnOnce() -> CleanupAlert,
         approval: &Approval,
-        (keeper, seat): (&Lockkeeper, &Seat),
+        (keeper, seat): (&Lockkeeper, &SessionRef),
     ) -> i64 {
         match *self {
             Verdict::Unasked => answered_ms,

@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client as zk;
 
 use super::told;
-use crate::ensemble::{Fault, Fired, Watcher};
+use crate::ensemble::{Fired, OpError, Watcher};
 
 /// More bytes of watched paths than this are not left to the client: half of its packet, for what is being taken off it.
 const CROWDED: usize = 64 << 10;
@@ -86,8 +86,8 @@ impl Carrier {
     /// The client, at once where there is one. Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// [`Fault::SessionOver`].
-    pub(super) async fn client(&self) -> Result<Arc<Carried>, Fault> {
+    /// [`OpError::SessionOver`].
+    pub(super) async fn client(&self) -> Result<Arc<Carried>, OpError> {
         // Not by way of the channel's receiver: it may yield though there is one, and requests go in the order of first polls.
         if let Now::Carried(carried) = &*self.0.borrow() {
             return Ok(Arc::clone(carried));
@@ -95,7 +95,7 @@ impl Carrier {
         let mut now = self.0.subscribe();
         match now.wait_for(|now| !matches!(now, Now::Between)).await.as_deref() {
             Ok(Now::Carried(carried)) => Ok(Arc::clone(carried)),
-            _ => Err(Fault::SessionOver),
+            _ => Err(OpError::SessionOver),
         }
     }
 
@@ -262,9 +262,9 @@ async fn again(carrier: Weak<Carrier>, path: String, read: Version) -> Result<Wa
             Err(error) => error,
         };
         match told(&error).await {
-            Fault::NoNode => return Err(Fired::Gone),
-            Fault::SessionOver => return Err(Fired::SessionOver),
-            Fault::ConnectionLoss => {}
+            OpError::NoNode => return Err(Fired::Gone),
+            OpError::SessionOver => return Err(Fired::SessionOver),
+            OpError::ConnectionLoss => {}
             // Who looks hears of it.
             _ => return Err(Fired::Changed),
         }

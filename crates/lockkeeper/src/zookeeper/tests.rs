@@ -21,11 +21,11 @@ fn trouble_of_a_server_is_no_refusal() {
         zk::Error::RuntimeInconsistent,
         zk::Error::Timeout,
     ] {
-        assert_eq!(fault(&error), Fault::ConnectionLoss, "{error}");
+        assert_eq!(fault(&error), OpError::ConnectionLoss, "{error}");
         assert!(connection_stands(&error), "{error}");
     }
     assert!(!connection_stands(&zk::Error::ConnectionLoss));
-    assert!(matches!(fault(&zk::Error::NoAuth), Fault::Refused(_)));
+    assert!(matches!(fault(&zk::Error::NoAuth), OpError::Refused(_)));
 }
 
 /// A session that watches nodes by the thousand, and one that changes them.
@@ -78,7 +78,7 @@ impl Crowd {
         opened.ensemble.sync("/").await.unwrap();
         let watching = stream::iter(names).map(|node| {
             let read = opened.ensemble.read_and_watch(&path(node));
-            async move { Ok::<_, Fault>((node, read.await?.1)) }
+            async move { Ok::<_, OpError>((node, read.await?.1)) }
         });
         let watches: Vec<(usize, Watcher)> = watching.buffer_unordered(1_000).try_collect().await.unwrap();
         let watches = watches.into_iter().map(|(node, watcher)| watcher.map(move |fired| (node, fired)).boxed());
@@ -156,7 +156,7 @@ async fn a_crowded_session_that_expires_while_away_is_over() {
     assert!(crowd.server.expire_session(crowd.opened.ensemble.session().0).await);
     crowd.proxy.heal();
     assert_eq!(crowd.opened.connection.recv().await, Some(Connection::Over(Loss::SessionExpired)));
-    assert_eq!(asked.await, Err(Fault::SessionOver));
+    assert_eq!(asked.await, Err(OpError::SessionOver));
     assert!(crowd.fired(2_000).await.values().all(|fired| *fired == Fired::SessionOver));
 }
 
@@ -197,11 +197,11 @@ async fn a_session_whose_requests_are_not_answered_goes_on_elsewhere() {
     let (node, watcher) = opened.ensemble.read_and_watch("/a").await.unwrap();
     assert_eq!(node.czxid, made.1);
     let mut dropped = server.faults().drop_reply(lockkeeper_server::OpCode::Delete, 1).await.unwrap();
-    assert_eq!(opened.ensemble.delete("/a", None).await, Err(Fault::ConnectionLoss));
+    assert_eq!(opened.ensemble.delete("/a", None).await, Err(OpError::ConnectionLoss));
     dropped.fired().await;
     assert_eq!(opened.connection.recv().await, Some(Connection::Lost));
     assert_eq!(opened.connection.recv().await, Some(Connection::Back));
-    assert_eq!(opened.ensemble.delete("/a", None).await, Err(Fault::NoNode));
+    assert_eq!(opened.ensemble.delete("/a", None).await, Err(OpError::NoNode));
     assert_eq!(watcher.await, Fired::Gone);
     assert_eq!((opened.ensemble.session(), server.stats().sessions), (session, 1));
 }
@@ -217,7 +217,7 @@ async fn only_a_server_says_that_a_session_has_expired() {
     proxy.cut(Cut::Reset);
     assert_eq!(opened.connection.recv().await, Some(Connection::Lost));
     assert_eq!(opened.connection.recv().await, Some(Connection::Over(Loss::Unreachable)));
-    assert_eq!(asked.await, Err(Fault::SessionOver));
+    assert_eq!(asked.await, Err(OpError::SessionOver));
 }
 
 /// Servers give every session its full timeout after a restart, however long that took. The client crate alone would have given it
@@ -240,7 +240,7 @@ async fn a_session_goes_on_after_an_outage_longer_than_its_timeout() {
     let server = Server::start(config.with_listen(address)).await.unwrap();
     assert_eq!(opened.connection.recv().await, Some(Connection::Back));
     // What was asked meanwhile may be told that the connection was lost, never that the session is over.
-    assert!(!matches!(reading.await.unwrap(), Err(Fault::SessionOver)));
+    assert!(!matches!(reading.await.unwrap(), Err(OpError::SessionOver)));
     assert_eq!(opened.ensemble.read("/a").await.unwrap().owner, session);
     opened.ensemble.delete("/a", None).await.unwrap();
     assert_eq!((watcher.await, server.stats().sessions), (Fired::Gone, 1));

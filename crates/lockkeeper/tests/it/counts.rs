@@ -91,7 +91,7 @@ async fn the_holders_going_grants_without_another_listing(world: &World) {
     let keeper = world.keeper_through(&waiting, STEADY).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let before = waiting.counts();
-    let waiter = world.stand_in_line(&keeper).await;
+    let waiter = world.wait_in_queue(&keeper).await;
     waiting.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
     let before = waiting.counts();
     guard.release().await.unwrap();
@@ -107,7 +107,7 @@ async fn a_removed_waiter_asks_for_nothing_more(world: &World) {
     let keeper = world.keeper_through(&waiting, STEADY).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let before = waiting.counts();
-    let waiter = world.stand_in_line(&keeper).await;
+    let waiter = world.wait_in_queue(&keeper).await;
     waiting.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
     let before = waiting.counts();
     let node = world.queue().await.pop().unwrap();

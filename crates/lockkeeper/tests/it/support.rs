@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, Guard, Lockkeeper};
+use lockkeeper::{Error, Guard, Lockkeeper, NodeFormat};
 use lockkeeper_server::{Config, Server as EmbeddedServer};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::task::JoinHandle;
@@ -392,7 +392,7 @@ impl World {
     }
 
     /// Asks for [`World::lock`] and returns when the request stands in the queue, so that it is behind whoever stands there.
-    pub(crate) async fn stand_in_line(&self, keeper: &Lockkeeper) -> Waiter {
+    pub(crate) async fn wait_in_queue(&self, keeper: &Lockkeeper) -> Waiter {
         self.await_in_line(self.mutex(keeper).acquire()).await
     }
 
@@ -439,7 +439,7 @@ impl World {
 }
 
 fn is_contender(name: &str) -> bool {
-    name == MARK || Dialect::ALL.iter().any(|dialect| dialect.parse(name).is_some())
+    name == MARK || NodeFormat::ALL.iter().any(|node_format| node_format.parse(name).is_some())
 }
 
 impl Server {

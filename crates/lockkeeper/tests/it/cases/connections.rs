@@ -184,7 +184,7 @@ async fn case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed(world: &
         let before = proxy.counts();
         // Away before it could watch, or after.
         let unwatched = (!watched).then(|| proxy.on(OpCode::GetData).hold_request());
-        let waiter = world.stand_in_line(&keeper).await;
+        let waiter = world.wait_in_queue(&keeper).await;
         match &unwatched {
             Some(hold) => hold.caught().await,
             None => _ = proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) > 0).await,

@@ -60,7 +60,7 @@ async fn case_28_progress_in_the_queue_does_not_stretch_a_deadline(world: &World
     let mut holder = world.mutex(&one).acquire().await.unwrap();
     let mut before = Vec::new();
     for _ in 0..5 {
-        before.push(world.stand_in_line(&one).await);
+        before.push(world.wait_in_queue(&one).await);
     }
     let started = Instant::now();
     let mut waiting = tokio::spawn(world.mutex(&other).acquire().timeout(whole).into_future());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, Guard, Lockkeeper};
+use lockkeeper::{Error, Guard, Lockkeeper, NodeFormat};
 use tokio::time::Instant;
 
 use crate::support::{PATIENCE, STEADY, World, eventually, on_the_embedded_server_for};
@@ -93,7 +93,7 @@ async fn case_34_a_writer_waits_for_readers_that_vanished_and_readers_do_not(wor
     writer.release().await.unwrap();
 }
 
-/// A create and a list, the stand-in, and one delete of both.
+/// A create and a list, the tombstone, and one delete of both.
 async fn a_delay_costs_one_write(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -113,7 +113,7 @@ async fn an_impossible_delay_never_reaches_the_network(world: &World) {
         let refused = world.mutex(&keeper).acquire().lock_delay(given).await;
         assert!(matches!(refused, Err(Error::InvalidLockDelay { .. })), "{refused:?}");
     }
-    let recipe = world.mutex(&keeper).dialect(Dialect::Recipe).acquire().lock_delay(DELAY).await;
+    let recipe = world.mutex(&keeper).node_format(NodeFormat::Recipe).acquire().lock_delay(DELAY).await;
     assert!(matches!(recipe, Err(Error::InvalidLockDelay { .. })), "{recipe:?}");
     assert_eq!(proxy.counts().since(&before).requested.total(), 0);
 }

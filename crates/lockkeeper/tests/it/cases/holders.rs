@@ -70,7 +70,7 @@ async fn case_32_a_guard_turns_lost_by_its_deadline_though_the_librarys_thread_i
     let (told, tells) = mpsc::channel();
     let on_lost = OnLost::call(move |lost| told.send(lost.clone()).unwrap());
     let guard = world.mutex(&keeper).acquire().on_lost(on_lost).await.unwrap();
-    let next = world.stand_in_line(&world.keeper().await).await;
+    let next = world.wait_in_queue(&world.keeper().await).await;
     let stuck = block_the_librarys_thread(&keeper, &proxy, &world.path("aside")).await;
     let since = Instant::now();
     let lost = guard.lost_token();
@@ -131,7 +131,7 @@ async fn case_43_a_hold_that_nobody_attends_is_let_go(world: &World) {
     let limit = Duration::from_secs(2);
     let guard = world.mutex(&keeper).acquire().with_liveness(limit).await.unwrap();
     let steady = world.kind.mutex(&keeper, &world.path("steady")).acquire().await.unwrap();
-    let next = world.stand_in_line(&world.keeper().await).await;
+    let next = world.wait_in_queue(&world.keeper().await).await;
     let started = Instant::now();
     let mut since = started;
     while started.elapsed() < limit + limit / 4 {

@@ -78,7 +78,7 @@ async fn case_19_own_node_and_parent_deleted_is_an_eviction(world: &World) {
 }
 
 /// The lock is cleared under a holder who does not notice, its parent made again: the next holder's node has the same number,
-/// in the recipe's dialect the same name. The old holder's release leaves it alone.
+/// in the recipe's node format the same name. The old holder's release leaves it alone.
 async fn case_20_a_stale_release_spares_a_node_of_the_same_number(world: &World) {
     let proxy = world.proxy().await;
     let (stale, fresh) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
@@ -110,7 +110,7 @@ async fn case_23_a_predecessor_gone_between_list_and_watch_grants_at_once(world:
     let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
     let before = proxy.counts();
     let watch = proxy.on(OpCode::GetData).hold_request();
-    let waiter = world.stand_in_line(&keeper).await;
+    let waiter = world.wait_in_queue(&keeper).await;
     watch.caught().await;
     guard.release().await.unwrap();
     assert!(waiter.waits());
@@ -131,10 +131,10 @@ async fn case_18_order_is_right_across_the_counters_wrap(world: &World) {
     assert!(holder.node().ends_with("-2147483640"), "{}", holder.node());
     let mut line = std::collections::VecDeque::new();
     for place in 0..4 {
-        line.push_back(world.stand_in_line(if place % 2 == 0 { &one } else { &other }).await);
+        line.push_back(world.wait_in_queue(if place % 2 == 0 { &one } else { &other }).await);
     }
     for cycle in 0..20 {
-        line.push_back(world.stand_in_line(if cycle % 2 == 0 { &one } else { &other }).await);
+        line.push_back(world.wait_in_queue(if cycle % 2 == 0 { &one } else { &other }).await);
         assert!(matches!(world.mutex(&other).try_acquire().await, Err(Error::Held { ahead: Some(6), .. })));
         world.queued(6).await;
         let token = holder.token();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Dialect, Error, Lockkeeper, Owner};
+use lockkeeper::{Error, Lockkeeper, NodeFormat, Owner};
 
 use crate::support::{Kind, STEADY, World, for_every_kind};
 
@@ -122,9 +122,9 @@ async fn a_lock_that_is_not_there_is_said_so(world: &World) {
 async fn strange_nodes_are_shown_and_counted_as_nobody(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
-    let silent = match world.kind.dialect() {
-        Dialect::Kazoo => "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000999",
-        Dialect::Contentserv => "B-0000000999",
+    let silent = match world.kind.node_format() {
+        NodeFormat::Kazoo => "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000999",
+        NodeFormat::Contentserv => "B-0000000999",
         _ if world.kind == Kind::Permits => "_c_01234567-89ab-cdef-0123-456789abcdef-permits-3-0000000999",
         _ => "lock-0000000999",
     };

@@ -37,7 +37,7 @@ async fn case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_wh
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (operator, by) = operator(world).await;
     let guard = world.mutex(&one).acquire().message("nightly index").await.unwrap();
-    let next = world.stand_in_line(&other).await;
+    let next = world.wait_in_queue(&other).await;
     let seen = operator.admin().show(&world.lock()).await.unwrap().holders.remove(0);
     let before = SystemTime::now();
     let broken = operator.admin().break_lock(&world.lock(), "  its host burns\n").await.unwrap();
@@ -69,8 +69,8 @@ async fn case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_wh
 async fn an_evicted_waiter_is_told_and_the_others_keep_their_places(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.mutex(&one).acquire().await.unwrap();
-    let waiter = world.stand_in_line(&other).await;
-    let last = world.stand_in_line(&one).await;
+    let waiter = world.wait_in_queue(&other).await;
+    let last = world.wait_in_queue(&one).await;
     let seen = one.admin().show(&world.lock()).await.unwrap().waiters.remove(0);
     let broken = one.admin().evict(&world.lock(), &seen, "in the way").await.unwrap();
     assert_eq!((broken.held, &broken.node), (false, &seen.node));
@@ -178,7 +178,7 @@ async fn a_break_whose_reply_is_lost_is_made_once(world: &World) {
     guard.lost().await;
     for (times, effect) in [(2, true), (3, false)] {
         let guard = world.mutex(&one).acquire().await.unwrap();
-        let next = world.stand_in_line(&other).await;
+        let next = world.wait_in_queue(&other).await;
         let breaks = proxy.on(OpCode::Multi);
         let lost = if effect { breaks.cut_before_reply() } else { breaks.cut_before_request() };
         let broken = operator.admin().break_lock(&world.lock(), "lost and found").await.unwrap();

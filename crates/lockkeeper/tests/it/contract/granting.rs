@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, FencingToken, HoldState, OtherLine};
+use lockkeeper::{Error, FencingToken, HoldState, IncompatibleFormat, NodeFormat};
 
 use crate::support::{Held, Kind, PATIENCE, World, eventually, for_every_kind, grew};
 
@@ -16,9 +16,9 @@ for_every_kind!(
     a_try_names_the_holder_and_leaves_no_node,
     a_handle_contends_with_itself,
     locks_of_different_paths_do_not_know_each_other,
-    a_path_has_the_line_of_one_dialect,
-    children_of_no_dialect_block_nobody,
-    contenders_of_other_makes_stand_in_the_same_line,
+    a_path_has_the_line_of_one_node_format,
+    children_of_no_node_format_block_nobody,
+    contenders_of_other_makes_wait_in_the_same_queue,
     a_short_break_suspects_the_hold_and_gives_it_back,
 );
 
@@ -186,7 +186,7 @@ async fn locks_of_different_paths_do_not_know_each_other(world: &World) {
 }
 
 /// Foreign children are never counted: one that looks older than all blocks nobody, and nobody deletes it.
-async fn children_of_no_dialect_block_nobody(world: &World) {
+async fn children_of_no_node_format_block_nobody(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
     let foreign = ["config", "lock-7", "write", "_c_not-a-uuid-lock-0000000000", "lock-00000000000000000001"];
@@ -204,16 +204,16 @@ async fn children_of_no_dialect_block_nobody(world: &World) {
 }
 
 /// Neither line sees the other, so each would have a holder: whoever comes later is refused, by name, and leaves nothing.
-async fn a_path_has_the_line_of_one_dialect(world: &World) {
+async fn a_path_has_the_line_of_one_node_format(world: &World) {
     let (first, keeper) = (world.keeper().await, world.keeper().await);
-    // Of the recipes a reader: Curator's dialect, too, counts the node of their mutex.
+    // Of the recipes a reader: Curator's node format, too, counts the node of their mutex.
     let others = [Kind::Native, Kind::RecipeRead, Kind::Kazoo, Kind::Foreground];
-    for other in others.into_iter().filter(|other| other.dialect() != world.kind.dialect()) {
+    for other in others.into_iter().filter(|other| other.node_format() != world.kind.node_format()) {
         let guard = other.lock(&first, &world.lock()).acquire().await.unwrap();
         for request in [world.subject(&keeper).acquire(), world.subject(&keeper).try_acquire()] {
             match request.await {
-                Err(error @ Error::OtherLine { theirs, .. }) => {
-                    assert_eq!(theirs, OtherLine::Named(other.dialect()));
+                Err(error @ Error::IncompatibleFormat { theirs, .. }) => {
+                    assert_eq!(theirs, IncompatibleFormat::Named(other.node_format()));
                     assert!(!error.is_retryable() && error.hint().is_some(), "{error}");
                 }
                 other => panic!("{other:?}"),
@@ -227,20 +227,22 @@ async fn a_path_has_the_line_of_one_dialect(world: &World) {
     }
 }
 
-/// A node that another program made in the path's dialect holds the lock until it goes.
-async fn contenders_of_other_makes_stand_in_the_same_line(world: &World) {
+/// A node that another program made in the path's node format holds the lock until it goes.
+async fn contenders_of_other_makes_wait_in_the_same_queue(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
     // As its makers name one that nobody is held beside.
-    let foreign = match world.kind.dialect() {
-        Dialect::Kazoo => "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000000",
-        Dialect::Contentserv => "A-0000000000",
-        Dialect::Curator if world.kind == Kind::Permits => {
+    let foreign = match world.kind.node_format() {
+        NodeFormat::Kazoo => "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000000",
+        NodeFormat::Contentserv => "A-0000000000",
+        NodeFormat::Curator if world.kind == Kind::Permits => {
             "_c_01234567-89ab-cdef-0123-456789abcdef-permits-3-0000000000"
         }
-        Dialect::Curator if world.kind != Kind::Native => "_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0000000000",
-        Dialect::Recipe if world.kind != Kind::Recipe => "write-0000000000",
-        // Both dialects know this name: Curator's without protection, and the recipe's.
+        NodeFormat::Curator if world.kind != Kind::Native => {
+            "_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0000000000"
+        }
+        NodeFormat::Recipe if world.kind != Kind::Recipe => "write-0000000000",
+        // Both node formats know this name: Curator's without protection, and the recipe's.
         _ => "lock-0000000000",
     };
     let foreign = format!("{}/{foreign}", world.lock());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Answer, Dialect, Error, Lockkeeper, Owner};
+use lockkeeper::{Answer, Error, Lockkeeper, NodeFormat, Owner};
 use tokio::time::Instant;
 
 use super::on_every_server;
@@ -55,7 +55,7 @@ async fn case_57_every_kind_hears_it(world: &World) {
         keeper.rwlock(&w).write().acquire().any().await.unwrap(),
         keeper.semaphore(&p, 2).acquire().any().await.unwrap(),
         keeper.priority_lock(&c).background().acquire().any().await.unwrap(),
-        keeper.mutex(&z).dialect(Dialect::Kazoo).acquire().any().await.unwrap(),
+        keeper.mutex(&z).node_format(NodeFormat::Kazoo).acquire().any().await.unwrap(),
     ];
     for (path, holders) in [(&r, 2), (&w, 1), (&p, 1), (&c, 1), (&z, 1)] {
         assert_eq!(admin.revoke(path, None).await.unwrap().len(), holders, "{path}");
@@ -106,8 +106,8 @@ async fn foreign_words_are_heard_and_the_record_is_kept(world: &World) {
 async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
     let keeper = world.keeper().await;
-    let waiter = world.stand_in_line(&keeper).await;
-    let next = world.stand_in_line(&keeper).await;
+    let waiter = world.wait_in_queue(&keeper).await;
+    let next = world.wait_in_queue(&keeper).await;
     let node = world.queue().await[1].clone();
     let admin = world.keeper().await.admin();
     let asked = admin.revoke_node(&world.lock(), &node, Some("not today")).await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::helix::{DistributedLock, HelixLock, LockInfo, QueueLock, Scope, Unlocked};
-use lockkeeper::{Dialect, Error, HoldState, Loss, OtherLine};
+use lockkeeper::{Error, HoldState, IncompatibleFormat, Loss, NodeFormat};
 use lockkeeper_core::helix::Record;
 
 use super::{LONG, info, lock, on_every_record_server, stored};
@@ -259,13 +259,16 @@ async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (leased, queued) = (lock(world, &one, "a"), other.mutex(&world.lock()));
     let guard = queued.acquire().await.unwrap();
-    let theirs = OtherLine::Named(Dialect::Curator);
-    assert!(matches!(leased.try_lock().await, Err(Error::OtherLine { theirs: told, .. }) if told == theirs));
+    let theirs = IncompatibleFormat::Named(NodeFormat::Curator);
+    assert!(matches!(leased.try_lock().await, Err(Error::IncompatibleFormat { theirs: told, .. }) if told == theirs));
     assert!(guard.is_held());
     guard.release().await.unwrap();
     assert!(leased.try_lock().await.unwrap());
     for refused in [queued.try_acquire().await, queued.acquire().await] {
-        assert!(matches!(refused, Err(Error::OtherLine { theirs: OtherLine::Leased, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::IncompatibleFormat { theirs: IncompatibleFormat::Leased, .. })),
+            "{refused:?}"
+        );
     }
     assert!(leased.is_current_owner().await.unwrap());
     DistributedLock::unlock(&leased).await.unwrap();
@@ -278,14 +281,23 @@ async fn a_semaphores_path_can_be_leased_once_nobody_uses_it(world: &World) {
     let (leased, permits) = (lock(world, &one, "a"), other.semaphore(&world.lock(), 3));
     let permit = permits.acquire().await.unwrap();
     let refused = leased.acquire().await;
-    assert!(matches!(refused, Err(Error::OtherLine { theirs: OtherLine::Named(Dialect::Curator), .. })), "{refused:?}");
+    assert!(
+        matches!(
+            refused,
+            Err(Error::IncompatibleFormat { theirs: IncompatibleFormat::Named(NodeFormat::Curator), .. })
+        ),
+        "{refused:?}"
+    );
     assert!(permit.is_held());
     permit.release().await.unwrap();
     assert!(matches!(leased.unlock().await, Ok(Unlocked::WasFree)));
     assert_eq!(leased.current_lock_info().await.unwrap(), LockInfo::default());
     let guard = leased.acquire().await.unwrap();
     let refused = permits.try_acquire().await;
-    assert!(matches!(refused, Err(Error::OtherLine { theirs: OtherLine::Leased, .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::IncompatibleFormat { theirs: IncompatibleFormat::Leased, .. })),
+        "{refused:?}"
+    );
     assert!(guard.is_held());
     guard.release().await.unwrap();
     // And it may become another semaphore's.

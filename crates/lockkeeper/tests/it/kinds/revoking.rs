@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, Lockkeeper, Owner, Revocation};
+use lockkeeper::{Error, Lockkeeper, NodeFormat, Owner, Revocation};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, Record, What};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -167,12 +167,12 @@ async fn a_request_written_before_the_first_read_is_not_missed(world: &World) {
 
 /// What the paths of the subject's nodes have in common, and those of its lock and its mark have not.
 fn own_nodes(world: &World) -> String {
-    let start = match world.kind.dialect() {
-        Dialect::Curator => "_c_",
-        Dialect::Recipe if world.kind == Kind::Recipe => "lock-",
-        Dialect::Recipe if world.kind == Kind::RecipeRead => "read-",
-        Dialect::Recipe => "write-",
-        Dialect::Kazoo => "",
+    let start = match world.kind.node_format() {
+        NodeFormat::Curator => "_c_",
+        NodeFormat::Recipe if world.kind == Kind::Recipe => "lock-",
+        NodeFormat::Recipe if world.kind == Kind::RecipeRead => "read-",
+        NodeFormat::Recipe => "write-",
+        NodeFormat::Kazoo => "",
         _ if world.kind == Kind::Foreground => "A-",
         _ => "B-",
     };

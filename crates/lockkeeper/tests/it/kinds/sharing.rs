@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Dialect, Error, Guard, Lockkeeper, RwLock, WriteGuard};
+use lockkeeper::{Error, Guard, Lockkeeper, NodeFormat, RwLock, WriteGuard};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds};
@@ -28,7 +28,7 @@ for_kinds!(
 const LOOKS: &[OpCode] = &[OpCode::GetChildren, OpCode::GetChildren2, OpCode::GetData];
 
 fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
-    keeper.rwlock(&world.lock()).dialect(world.kind.dialect())
+    keeper.rwlock(&world.lock()).node_format(world.kind.node_format())
 }
 
 async fn reader(world: &World, keeper: &Lockkeeper) -> Waiter {
@@ -53,20 +53,20 @@ fn number(name: &str) -> &str {
 }
 
 /// What stands before the number of a reader's and of a writer's name.
-fn markers(dialect: Dialect) -> [&'static str; 2] {
-    match dialect {
-        Dialect::Curator => ["-__READ__", "-__WRIT__"],
-        Dialect::Kazoo => ["__rlock__", "__lock__"],
+fn markers(node_format: NodeFormat) -> [&'static str; 2] {
+    match node_format {
+        NodeFormat::Curator => ["-__READ__", "-__WRIT__"],
+        NodeFormat::Kazoo => ["__rlock__", "__lock__"],
         _ => ["read-", "write-"],
     }
 }
 
-/// N-23, N-24, N-25, N-27, T-13, T-14, T-15, T-19: ephemeral, numbered by the server, named as the dialect's makers do; and
+/// N-23, N-24, N-25, N-27, T-13, T-14, T-15, T-19: ephemeral, numbered by the server, named as the node format's makers do; and
 /// the listing that decides leaves no watch, so other children are none of a holder's business.
 async fn requests_are_nodes_of_their_makers_names(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    let [read, write] = markers(world.kind.dialect());
+    let [read, write] = markers(world.kind.node_format());
     let reader = lock(world, &keeper).read().acquire().await.unwrap();
     let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session;
     let writer = {
@@ -89,9 +89,9 @@ async fn requests_are_nodes_of_their_makers_names(world: &World) {
 async fn check_name(world: &World, name: &str, marker: &str, session: i64) {
     let (prefix, number) = name.split_at(name.len() - 10);
     assert!(prefix.ends_with(marker) && number.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
-    let length = match world.kind.dialect() {
-        Dialect::Curator => "_c_".len() + 36,
-        Dialect::Kazoo => 32,
+    let length = match world.kind.node_format() {
+        NodeFormat::Curator => "_c_".len() + 36,
+        NodeFormat::Kazoo => 32,
         _ => 0,
     };
     assert_eq!(prefix.len(), length + marker.len(), "{name}");
@@ -281,7 +281,7 @@ async fn a_downgrade_keeps_the_place(world: &World) {
     let (node, token) = (name(&guard), guard.token());
     let guard = guard.downgrade().await.unwrap();
     let near = near.granted().await;
-    let [read, _] = markers(world.kind.dialect());
+    let [read, _] = markers(world.kind.node_format());
     assert!(name(&guard).contains(read), "{}", name(&guard));
     assert_eq!((number(&name(&guard)), guard.token()), (number(&node), token));
     assert_eq!(world.queue().await[0], name(&guard));
@@ -300,7 +300,7 @@ async fn a_downgrade_keeps_the_place(world: &World) {
 async fn a_downgrade_whose_reply_is_lost_is_found(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    let [read, _] = markers(world.kind.dialect());
+    let [read, _] = markers(world.kind.node_format());
     for effect in [false, true] {
         let guard = lock(world, &keeper).write().acquire().await.unwrap();
         let node = name(&guard);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::{
-    Acquire, Dialect, Error, FencingToken, Guard, Holding, Lockkeeper, Permit, ReleaseError, UpgradeableGuard,
+    Acquire, Error, FencingToken, Guard, Holding, Lockkeeper, NodeFormat, Permit, ReleaseError, UpgradeableGuard,
     WriteGuard,
 };
 use tokio_util::sync::CancellationToken;
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// The mutex of this kind, where it is one.
     pub(crate) fn mutex(self, keeper: &Lockkeeper, path: &str) -> lockkeeper::Mutex {
-        keeper.mutex(path).dialect(self.dialect())
+        keeper.mutex(path).node_format(self.node_format())
     }
 
     /// The subject of a claim.
@@ -81,15 +81,15 @@ impl Kind {
 
     /// Whether only its data says whose a node is.
     pub(crate) fn is_unprotected(self) -> bool {
-        !self.dialect().protects()
+        !self.node_format().protects()
     }
 
-    pub(crate) fn dialect(self) -> Dialect {
+    pub(crate) fn node_format(self) -> NodeFormat {
         match self {
-            Kind::Recipe | Kind::RecipeRead | Kind::RecipeWrite => Dialect::Recipe,
-            Kind::Kazoo | Kind::KazooRead | Kind::KazooWrite => Dialect::Kazoo,
-            Kind::Foreground | Kind::Background => Dialect::Contentserv,
-            _ => Dialect::Curator,
+            Kind::Recipe | Kind::RecipeRead | Kind::RecipeWrite => NodeFormat::Recipe,
+            Kind::Kazoo | Kind::KazooRead | Kind::KazooWrite => NodeFormat::Kazoo,
+            Kind::Foreground | Kind::Background => NodeFormat::Contentserv,
+            _ => NodeFormat::Curator,
         }
     }
 
@@ -135,8 +135,8 @@ impl Lock {
     }
 
     fn ask(&self, once: bool) -> Ask {
-        let (keeper, path, dialect) = (&self.keeper, self.path.as_str(), self.kind.dialect());
-        let rwlock = || keeper.rwlock(path).dialect(dialect);
+        let (keeper, path, node_format) = (&self.keeper, self.path.as_str(), self.kind.node_format());
+        let rwlock = || keeper.rwlock(path).node_format(node_format);
         match self.kind {
             Kind::Native | Kind::Recipe | Kind::Kazoo => {
                 let lock = self.kind.mutex(keeper, path);

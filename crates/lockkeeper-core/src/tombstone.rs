@@ -5,15 +5,15 @@
 //! section 2.4). After a release it is let in at once.
 //!
 //! How the end of a hold is told apart: with its grant the holder makes a second node, which does not end with the session, its
-//! *stand-in*. A release takes both away in one transaction. So a stand-in without its holder's node says that the holder has
-//! vanished, in any listing, to whoever comes and however late. It then stands at the head of the queue as a contender would,
-//! and whoever it blocks removes it once the delay has passed since it was first seen. (Seen, not vanished: no server keeps
+//! *tombstone*. A release takes both away in one transaction. So a tombstone without its holder's node says that the holder has
+//! abandoned, in any listing, to whoever comes and however late. It then stands at the head of the queue as a contender would,
+//! and whoever it blocks removes it once the delay has passed since it was first seen. (Seen, not abandoned: no server keeps
 //! the time of that, and a wait that is too long does no harm.)
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::{AttemptId, Dialect, Mode};
+use crate::{AttemptId, Mode, NodeFormat};
 
 /// How long nobody is to follow a holder that ended against its will: 1 ms to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,27 +56,27 @@ impl fmt::Display for LockDelay {
     }
 }
 
-/// What the name of a stand-in says.
+/// What the name of a tombstone says.
 ///
 /// `_s_<uuid>-x-d30000`: of no other maker's shape. Curator orders it behind all contenders, by its first letter, and so lets its
 /// own in; Kazoo does not count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StandIn {
+pub struct Tombstone {
     /// The attempt whose holder it stands in for.
     pub id: AttemptId,
     /// What that one held.
     pub mode: Mode,
-    /// For how long, once it has vanished.
+    /// For how long, once it has abandoned.
     pub delay: LockDelay,
 }
 
 const MARK: &str = "_s_";
 
-impl StandIn {
-    /// The node's name; `None` where the dialect or the mode has none.
-    pub fn name(&self, dialect: Dialect) -> Option<String> {
+impl Tombstone {
+    /// The node's name; `None` where the node format or the mode has none.
+    pub fn name(&self, node_format: NodeFormat) -> Option<String> {
         let held = match self.mode {
-            _ if dialect != Dialect::Curator => return None,
+            _ if node_format != NodeFormat::Curator => return None,
             Mode::Exclusive => "x".to_owned(),
             Mode::Write => "w".to_owned(),
             Mode::Read => "r".to_owned(),
@@ -87,7 +87,7 @@ impl StandIn {
     }
 
     /// Reads a child's name; exactly as printed, so that one name is read one way.
-    pub fn read(dialect: Dialect, name: &str) -> Option<Self> {
+    pub fn read(node_format: NodeFormat, name: &str) -> Option<Self> {
         let (id, rest) = name.strip_prefix(MARK)?.split_at_checked(AttemptId::LEN)?;
         let (held, delay) = rest.strip_prefix('-')?.split_once('-')?;
         let mode = match held {
@@ -96,8 +96,8 @@ impl StandIn {
             "r" => Mode::Read,
             permits => Mode::Permits(permits.strip_prefix('p')?.parse().ok().filter(|permits| *permits > 0)?),
         };
-        let read = StandIn { id: id.parse().ok()?, mode, delay: LockDelay::read(delay)? };
-        (read.name(dialect).as_deref() == Some(name)).then_some(read)
+        let read = Tombstone { id: id.parse().ok()?, mode, delay: LockDelay::read(delay)? };
+        (read.name(node_format).as_deref() == Some(name)).then_some(read)
     }
 }
 
@@ -124,30 +124,30 @@ mod tests {
 
     #[test]
     fn contenders_say_their_delay_where_other_makers_do_not_look() {
-        let prefix = Dialect::Curator.prefix_with(Mode::Exclusive, ID, Some(delay(30_000))).expect("has room");
+        let prefix = NodeFormat::Curator.prefix_with(Mode::Exclusive, ID, Some(delay(30_000))).expect("has room");
         assert_eq!(prefix, format!("_c_{ID}-d30000-lock-"));
-        let name = Dialect::Curator.parse(&format!("{prefix}0000000007")).expect("is ours");
+        let name = NodeFormat::Curator.parse(&format!("{prefix}0000000007")).expect("is ours");
         assert_eq!((name.id, name.mode, name.delay), (Some(ID), Mode::Exclusive, Some(delay(30_000))));
-        for other in [Dialect::Recipe, Dialect::Kazoo, Dialect::Contentserv] {
+        for other in [NodeFormat::Recipe, NodeFormat::Kazoo, NodeFormat::Contentserv] {
             assert_eq!(other.prefix_with(Mode::Exclusive, ID, Some(delay(1))), None);
         }
     }
 
     #[test]
-    fn stand_ins_read_back_and_are_nobodys_contender() {
+    fn tombstones_read_back_and_are_nobodys_contender() {
         for mode in [Mode::Exclusive, Mode::Write, Mode::Read, Mode::Permits(3)] {
-            let stand_in = StandIn { id: ID, mode, delay: delay(1_500) };
-            let name = stand_in.name(Dialect::Curator).expect("has one");
-            assert_eq!(StandIn::read(Dialect::Curator, &name), Some(stand_in), "{name}");
-            for dialect in Dialect::ALL {
-                assert_eq!(dialect.parse(&name), None, "{name}");
+            let tombstone = Tombstone { id: ID, mode, delay: delay(1_500) };
+            let name = tombstone.name(NodeFormat::Curator).expect("has one");
+            assert_eq!(Tombstone::read(NodeFormat::Curator, &name), Some(tombstone), "{name}");
+            for node_format in NodeFormat::ALL {
+                assert_eq!(node_format.parse(&name), None, "{name}");
             }
             // Curator looks for these in any child's name, and takes what follows for its number.
             assert!(!["lock-", "__READ__", "__WRIT__"].iter().any(|marker| name.contains(marker)), "{name}");
             assert!(name.as_str() > "9999999999", "sorted before Curator's numbers, it would block its clients");
         }
         for bad in ["_s_", "_s_x", &format!("_s_{ID}-p0-d1"), &format!("_s_{ID}-x-d01"), &format!("_s_{ID}-x-d1-")] {
-            assert_eq!(StandIn::read(Dialect::Curator, bad), None, "{bad}");
+            assert_eq!(Tombstone::read(NodeFormat::Curator, bad), None, "{bad}");
         }
     }
 }
