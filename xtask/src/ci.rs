@@ -54,6 +54,7 @@ fn builds() -> Vec<Step> {
         Step::cargo("documentation", 10, "doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
         Step::cargo("optimised chores", 15, "build --quiet --profile worlds -p xtask"),
         Step::chore("acceptance", 2, "part acceptance"),
+        Step::chore("layers", 2, "layers"),
         Step::chore("Apache ZooKeeper", 5, "zookeeper install"),
     ]
 }

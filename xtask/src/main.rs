@@ -12,6 +12,7 @@ mod figures;
 mod fuzz;
 mod healthy;
 mod interop;
+mod layers;
 mod neighbours;
 mod peers;
 mod postgres;
@@ -48,6 +49,8 @@ enum Chore {
     Part(ci::Part),
     /// Prints which tests show which line of docs/acceptance; fails where a required line has none.
     Acceptance(acceptance::Options),
+    /// Checks that imports point downwards in the layers that ARCHITECTURE.md lists.
+    Layers,
     /// Checks that every published crate compiles with every set of its features.
     Features(features::Options),
     /// Runs Apache ZooKeeper on free loopback ports.
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
         Chore::Ci(options) => ci::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Part(part) => part.run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
+        Chore::Layers => layers::run(&root()).map(|()| ExitCode::SUCCESS),
         Chore::Features(options) => shell().and_then(|sh| features::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
         Chore::Kafka(command) => command.run(),
