@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How many bytes a queue holds.
 const LIMIT: usize = 1 << 20;
@@ -171,18 +175,47 @@ pub(crate) fn flush() {
     STDERR.flush(PATIENCE);
 }
 
-/// Sends log events to standard error, those that `filter` lets through.
+/// Writes the log events that `filter` selects to standard error: `LEVEL`, `TARGET` or `TARGET=LEVEL`, separated by commas.
 pub(crate) fn log(filter: &str) {
     // Colours are for people: not for files, and not where somebody said so (https://no-color.org).
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let (targets, mistakes) = targets(filter);
     // Fails only if there is a subscriber already.
     _ = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+        .with_max_level(LevelFilter::TRACE)
         .with_ansi(colours)
-        // It would say them on standard error, and panic where that is closed.
+        // It would print them on standard error, and panic where that is closed.
         .log_internal_errors(false)
         .with_writer(|| LogLine)
+        .finish()
+        .with(targets)
         .try_init();
+    for mistake in mistakes {
+        tracing::error!("ignoring {mistake:?} in LOCKKEEPER_LOG: write LEVEL or TARGET=LEVEL");
+    }
+}
+
+/// What a filter selects, and its parts that cannot be read. Without a part that can be read, it selects errors.
+fn targets(filter: &str) -> (Targets, Vec<&str>) {
+    let parts = filter.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let (mut read, mut mistakes) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part.parse::<Targets>() {
+            Ok(targets) => read.push(targets),
+            Err(_) => mistakes.push(part),
+        }
+    }
+    if read.is_empty() {
+        return (Targets::new().with_default(LevelFilter::ERROR), mistakes);
+    }
+    let mut all = Targets::new();
+    for targets in read {
+        all = match targets.default_level() {
+            Some(level) => all.with_default(level),
+            None => all.with_targets(targets),
+        };
+    }
+    (all, mistakes)
 }
 
 /// A line of the log, for standard error.
@@ -205,6 +238,28 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn a_log_filter_selects_by_level_and_target() {
+        let selects =
+            |filter: &str, target: &str, level: tracing::Level| targets(filter).0.would_enable(target, &level);
+        for (filter, info, trace_of_ours, warning_of_another) in [
+            ("info", true, false, true),
+            ("lockkeeper=trace", true, true, false),
+            ("lockkeeper", true, true, false),
+            ("warn, lockkeeper=info", true, false, true),
+            ("trace,lockkeeper=off", false, false, true),
+            ("4", true, false, true),
+            ("lockkeeper=loud,info", true, false, true),
+            ("=", false, false, false),
+        ] {
+            assert_eq!(selects(filter, "lockkeeper::session", tracing::Level::INFO), info, "{filter}");
+            assert_eq!(selects(filter, "lockkeeper::session", tracing::Level::TRACE), trace_of_ours, "{filter}");
+            assert_eq!(selects(filter, "zookeeper_client", tracing::Level::WARN), warning_of_another, "{filter}");
+        }
+        assert_eq!(targets("lockkeeper=loud,info").1, ["lockkeeper=loud"]);
+        assert!(selects("lockkeeper=loud", "lockkeeper", tracing::Level::ERROR));
+    }
 
     #[test]
     fn a_full_stream_loses_its_oldest_lines_and_says_how_many() {
