@@ -3,6 +3,8 @@
 //! Answers are a sync, a listing behind it and the reads that follow: true of a moment since the question, however far this
 //! session's server lags behind the leader. Nothing here changes a node, but for what a person asks to be broken (`breaking`).
 
+pub(crate) mod revoke;
+
 mod breaking;
 mod copy;
 pub(crate) mod journal;
@@ -26,7 +28,7 @@ use serde::{Serialize, Serializer};
 use crate::Error;
 use crate::ensemble::{Children, Ensemble, Node, OpError, Watcher, synced};
 use crate::keeper::Lockkeeper;
-use crate::priority::HOLDER_MARKER;
+use crate::queue::priority::HOLDER_MARKER;
 
 pub use copy::{Copied, CopyOptions};
 pub use journal::{Broken, DecisionRecord};

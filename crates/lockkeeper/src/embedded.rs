@@ -25,9 +25,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::Error;
-use crate::acl::LockAcl;
+use crate::ensemble::acl::LockAcl;
+use crate::ensemble::zookeeper::{Locate, Located, ZooKeeper};
 use crate::ensemble::{Network, Opened};
-use crate::zookeeper::{Locate, Located, ZooKeeper};
 
 use self::trust::Listener;
 

@@ -9,6 +9,12 @@
 //! the reply to any read that shows the change; an operation that fails with [`OpError::ConnectionLoss`] may have happened,
 //! one that fails with any other fault has not.
 
+pub(crate) mod acl;
+pub(crate) mod servers;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
+pub(crate) mod zookeeper;
+
 use std::sync::Arc;
 use std::time::Duration;
 

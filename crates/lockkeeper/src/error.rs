@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lockkeeper_core::{ClassError, IncompatibleFormat, Loss, NodeFormat, PathError, Revocation};
 
-use crate::acl::LockAcl;
 use crate::admin::ContenderInfo;
+use crate::ensemble::acl::LockAcl;
 
 /// Why a lock was not acquired, or a question about locks not answered.
 #[derive(Debug, thiserror::Error)]

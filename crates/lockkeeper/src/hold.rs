@@ -2,6 +2,9 @@
 //!
 //! Lost is final, and whoever waits for it is woken before anything else is done about it.
 
+pub(crate) mod fenced;
+pub(crate) mod guard;
+
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -13,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::ReleaseError;
 use crate::session::Session;
-use crate::watchdog::Ward;
+use crate::session::watchdog::Ward;
 
 /// How long a process that is about to be aborted waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);

@@ -11,18 +11,18 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::acl::LockAcl;
 use crate::admin::Admin;
 use crate::clock::Clock;
-use crate::driver::passed;
+use crate::ensemble::acl::LockAcl;
+use crate::ensemble::servers::Servers;
+#[cfg(feature = "tls")]
+use crate::ensemble::tls::Tls;
+use crate::ensemble::zookeeper::ZooKeeper;
 use crate::ensemble::{Ensemble, Network};
 use crate::hold::{Hold, OnLost};
-use crate::process::Owned;
-use crate::servers::Servers;
+use crate::queue::driver::passed;
+use crate::session::process::Owned;
 use crate::session::{Io, Session};
-#[cfg(feature = "tls")]
-use crate::tls::Tls;
-use crate::zookeeper::ZooKeeper;
 use crate::{Error, identity};
 
 /// How long a session lives without a sign of life of its process. The server may grant less or more.
@@ -468,8 +468,8 @@ impl Lockkeeper {
 
     /// The leased lock of a Helix scope, or at a path, to be held for `lease` at most before others may take it. Costs nothing;
     /// a bad path or lease is reported by the acquire.
-    pub fn helix_lock(&self, place: impl Into<crate::helix::Place>, lease: Duration) -> crate::helix::HelixLock {
-        crate::helix::HelixLock::new(self.clone(), place.into(), lease)
+    pub fn helix_lock(&self, place: impl Into<crate::lease::Place>, lease: Duration) -> crate::lease::HelixLock {
+        crate::lease::HelixLock::new(self.clone(), place.into(), lease)
     }
 
     /// The semaphore at `path`, which has `permits` permits. Costs nothing; a bad path or number is reported by the acquire.

@@ -72,57 +72,38 @@
 
 #![warn(missing_docs)]
 
-mod acl;
-mod acquire;
 mod admin;
 mod clock;
-mod distributed;
-mod driver;
-mod epoch;
 mod error;
-mod fenced;
-mod guard;
-pub mod helix;
 mod hold;
 mod identity;
 mod keeper;
-mod lag;
-mod multi;
-mod mutex;
-mod priority;
-mod process;
-mod revoke;
-mod rwlock;
-mod semaphore;
-mod servers;
+mod lease;
+mod queue;
+mod recipes;
 mod session;
-#[cfg(feature = "tls")]
-mod tls;
-mod watchdog;
-mod zookeeper;
+mod work;
 
 pub mod blocking;
-pub mod contentserv;
-pub mod deadletter;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
 pub mod realms;
-pub mod retry;
 #[cfg(feature = "settings")]
 pub mod settings;
 
-pub use acl::LockAcl;
-pub use acquire::Acquire;
+pub use admin::revoke::{Answer, Asked};
 pub use admin::{
     Admin, Broken, ContenderInfo, Copied, CopyOptions, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo,
     Survey, TransferFacts, TransferRequest, Unreadable,
 };
-pub use distributed::DistributedLock;
+pub use ensemble::acl::LockAcl;
+#[cfg(feature = "tls")]
+pub use ensemble::tls::Tls;
 pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
-pub use fenced::{FencedWrite, FencedWritten};
-pub use guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
+pub use hold::fenced::{FencedWrite, FencedWritten};
+pub use hold::guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use hold::{LostLock, OnLost};
 pub use identity::this_process;
 pub use keeper::{Builder, Lockkeeper};
@@ -130,14 +111,20 @@ pub use lockkeeper_core::{
     Class, ClassError, FencingToken, IncompatibleFormat, LockPath, Loss, NodeFormat, Owner, PathError, Revocation,
     SessionId, TokenEpoch,
 };
-pub use multi::{MultiAcquire, MultiGuard};
-pub use mutex::Mutex;
-pub use priority::PriorityLock;
-pub use revoke::{Answer, Asked};
-pub use rwlock::{Access, RwLock};
-pub use semaphore::Semaphore;
-#[cfg(feature = "tls")]
-pub use tls::Tls;
+pub use queue::acquire::Acquire;
+pub use queue::multi::{MultiAcquire, MultiGuard};
+pub use queue::mutex::Mutex;
+pub use queue::priority::PriorityLock;
+pub use queue::rwlock::{Access, RwLock};
+pub use queue::semaphore::Semaphore;
+pub use recipes::contentserv;
+pub use recipes::distributed::DistributedLock;
+pub use work::{deadletter, retry};
+
+/// Leased locks with priorities, on nodes shared with Apache Helix.
+pub mod helix {
+    pub use crate::lease::*;
+}
 
 /// The README's examples compile.
 #[cfg(doctest)]

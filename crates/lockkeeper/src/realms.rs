@@ -10,8 +10,8 @@ use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::ScopeError;
 use tokio::sync::OnceCell;
 
-use crate::helix::{HelixLock, Place};
-use crate::servers::Servers;
+use crate::ensemble::servers::Servers;
+use crate::lease::{HelixLock, Place};
 use crate::{Builder, Error, Lockkeeper};
 
 /// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, opened when it is first needed.

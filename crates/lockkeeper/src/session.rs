@@ -7,6 +7,11 @@
 //! queue: [`TaskTracker`] counts them. That is the whole of what other libraries have a janitor for: the task that made a
 //! node is the one that sees it deleted.
 
+pub(crate) mod epoch;
+pub(crate) mod lag;
+pub(crate) mod process;
+pub(crate) mod watchdog;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -23,10 +28,9 @@ use tracing::{debug, info, warn};
 use crate::Error;
 use crate::clock::Clock;
 use crate::ensemble::{Connection, Ensemble, Opened, Reply};
-use crate::epoch;
 use crate::hold::Hold;
-use crate::lag::Lag;
-use crate::watchdog::{Ward, Watchdog};
+use crate::session::lag::Lag;
+use crate::session::watchdog::{Ward, Watchdog};
 
 /// Where the library's tasks run.
 pub(crate) struct Io {

@@ -43,10 +43,10 @@ pub use self::keys::Key;
 use self::layers::{Given, Layers, Unit};
 pub use self::values::Entry;
 pub use self::variables::known_variables;
-use crate::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
-use crate::helix::TransferRule;
 use crate::keeper::CONNECT_TIMEOUT;
+use crate::lease::TransferRule;
 use crate::realms::Realms;
+use crate::recipes::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
 use crate::{Builder, Error, Lockkeeper};
 
 /// The variable that names our file, as [`Sources::config`] does.
@@ -327,7 +327,7 @@ impl Settings {
         self.builder().connect(servers).await
     }
 
-    /// The two classes as [`MonitorLock::classes`](crate::contentserv::MonitorLock::classes) takes them; one that waits as
+    /// The two classes as [`MonitorLock::classes`](crate::recipes::contentserv::MonitorLock::classes) takes them; one that waits as
     /// long as it takes waits for the document's 2000 ms there.
     pub fn task_classes(&self) -> TaskClasses {
         let class = |class: &ClassSettings| TaskClass {

@@ -14,9 +14,9 @@ use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, leas
 use crate::Error;
 use crate::ensemble::{Ensemble, OpError, Step, synced};
 use crate::error::check_length;
-use crate::helix::above;
 use crate::keeper::Lockkeeper;
-use crate::priority::HOLDER_MARKER;
+use crate::lease::above;
+use crate::queue::priority::HOLDER_MARKER;
 
 /// Longest reason kept, in bytes.
 const MAX_REASON_BYTES: usize = 1024;

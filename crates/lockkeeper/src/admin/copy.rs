@@ -13,8 +13,9 @@ use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
 use super::{Admin, READS_IN_FLIGHT, refused};
+use crate::Error;
 use crate::ensemble::{Ensemble, Kind, OpError, Whole};
-use crate::{Error, epoch};
+use crate::session::epoch;
 
 /// How many conflicts are told by name.
 const NAMED: usize = 20;

@@ -64,7 +64,7 @@ impl Admin {
     /// What the fleet has counted of the leased lock at `path`, by owner; `None` if nobody has counted it. One round trip, and its
     /// server's to the leader.
     ///
-    /// Counted by lock objects with [`HelixLock::publish_statistics`](crate::helix::HelixLock::publish_statistics).
+    /// Counted by lock objects with [`HelixLock::publish_statistics`](crate::lease::HelixLock::publish_statistics).
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::fault::{Fault, Origin};
 use super::keys::Key;
 use super::{RealmSetting, Setting};
-use crate::helix::TransferRule;
+use crate::lease::TransferRule;
 
 /// How a time is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use super::fault::{Fault, Origin};
 use super::keys::meant;
 use super::layers::Layers;
 use super::{RealmSetting, Setting};
-use crate::helix::TransferRule;
+use crate::ensemble::servers::Servers;
+use crate::lease::TransferRule;
 use crate::realms::check_prefix;
-use crate::servers::Servers;
 
 /// The table of realms.
 pub(super) const REALMS: &str = "realms";

@@ -9,9 +9,9 @@ use super::fault::{Fault, Origin, SettingsError};
 use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
-use crate::contentserv::TASK_TIMEOUT;
+use crate::ensemble::servers::Servers;
 use crate::keeper::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
-use crate::servers::Servers;
+use crate::recipes::contentserv::TASK_TIMEOUT;
 
 /// Below the least, an ordinary hiccup of a machine looks like a crash.
 const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(24 * 3600));

@@ -1,0 +1,207 @@
+//! Asking for a lock: the holder is told who wants it and why, and answers by letting go or by refusing.
+//!
+//! Nothing is taken by force. What is asked of a holder of another make is what its makers understand: a word in the place
+//! of its data (ZooKeeper's recipes "Revocable Shared Locks", Curator's `Revoker`). A record of ours is changed, not replaced,
+//! so that asking does not erase who holds the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::helix::{Record, Refusal, Rules, Terms, Wish};
+use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid};
+use tokio::time::Instant;
+
+use crate::Error;
+use crate::admin::{Admin, ContenderInfo, refused};
+use crate::ensemble::{Ensemble, Node, OpError, synced};
+use crate::error::check_length;
+use crate::keeper::wall_clock_ms;
+use crate::lease::node::{LockNode, Stepped};
+use crate::queue::driver::passed;
+
+/// How often a record is read again because somebody else wrote it meanwhile, before the asker gives up.
+const MAX_ATTEMPTS: usize = 16;
+
+/// What a holder said to a request to let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Its node is gone: it let go, or its session ended.
+    Released,
+    /// It will not, and says why.
+    Refused(String),
+    /// Nothing, within the time.
+    None,
+}
+
+/// A request to let go that was put to one contender. Made by [`Admin::revoke`].
+///
+/// Dropping it calls nothing back.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    admin: Admin,
+    path: String,
+    contender: ContenderInfo,
+    /// The node that was asked, where it was still there.
+    czxid: Option<Zxid>,
+}
+
+impl Asked {
+    /// Who was asked.
+    pub fn contender(&self) -> &ContenderInfo {
+        &self.contender
+    }
+
+    /// Waits for the answer, at most `timeout`. A watch, not polling; one sync and one read for each change of the node.
+    ///
+    /// Dropping the future leaves nothing behind; it may be called again.
+    ///
+    /// # Errors
+    /// A lost connection, or a refusal by the server.
+    pub async fn answer(&self, timeout: Duration) -> Result<Answer, Error> {
+        let Some(czxid) = self.czxid else { return Ok(Answer::Released) };
+        let (path, contender) = (self.path.clone(), self.contender.clone());
+        self.admin
+            .on_session(move |ensemble| async move {
+                let deadline = Instant::now().checked_add(timeout);
+                let at = contender.node_path(&path);
+                loop {
+                    // The session may be another than that which asked, at a server that knows nothing of the node yet.
+                    let (node, changed) = match synced(&*ensemble, &at, ensemble.read_and_watch(&at)).await {
+                        Ok(read) => read,
+                        Err(OpError::NoNode) => return Ok(Answer::Released),
+                        Err(fault) => return Err(refused(&path, fault)),
+                    };
+                    if node.czxid != czxid {
+                        return Ok(Answer::Released);
+                    }
+                    let record = match contender.is_leased() {
+                        true => match owner_of(&node, &contender.described) {
+                            Some(revocation) => revocation,
+                            None => return Ok(Answer::Released),
+                        },
+                        false => NodeData::read(&node.data).record().and_then(|record| record.revocation.clone()),
+                    };
+                    if let Some(why) = record.and_then(|revocation| revocation.refused) {
+                        return Ok(Answer::Refused(why));
+                    }
+                    tokio::select! {
+                        biased;
+                        _ = changed => {}
+                        () = passed(deadline) => return Ok(Answer::None),
+                    }
+                }
+            })
+            .await
+    }
+}
+
+impl Admin {
+    /// Asks all who hold the lock at `path` to let go, and says why: those it returns. Nobody holds it: none.
+    ///
+    /// What [`Admin::show`] costs, and a read and a write for each holder. A later request takes the place of one that
+    /// stands, and the holder hears of it. Dropping the future may leave some of them asked.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLock`] if the path has no node; [`Error::CannotAsk`] where a foreign client knows no such request;
+    /// [`Error::Refused`] where an ACL forbids the write; [`Error::TooLong`] for a reason of more than 4096 bytes.
+    pub async fn revoke(&self, path: &str, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+        let holders = self.show(path).await?.holders;
+        let mut asked = Vec::with_capacity(holders.len());
+        for holder in holders {
+            asked.push(self.ask(path, holder, reason).await?);
+        }
+        Ok(asked)
+    }
+
+    /// Asks one contender, by its node's name: a holder to let go, a waiter to withdraw. As [`Admin::revoke`].
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLock`] if there is no such contender; else as [`Admin::revoke`].
+    pub async fn revoke_node(&self, path: &str, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
+        let info = self.show(path).await?;
+        let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
+        match contender {
+            Some(contender) => self.ask(path, contender, reason).await,
+            None => Err(Error::NoSuchLock { path: format!("{path}/{node}") }),
+        }
+    }
+
+    async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, Error> {
+        let path = LockPath::parse_node(path)?.to_string();
+        check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
+        let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
+        let request = Revocation::new(id, self.owner().clone(), reason, wall_clock_ms());
+        if contender.is_leased() {
+            return self.ask_owner(path, contender, request).await;
+        }
+        let (at, name) = (path.clone(), contender.node.clone());
+        let czxid = self.on_session(move |ensemble| put(ensemble, at, name, request)).await?;
+        Ok(Asked { admin: self.clone(), path, contender, czxid })
+    }
+}
+
+impl Admin {
+    /// Writes the request into a leased lock's record.
+    async fn ask_owner(&self, path: String, contender: ContenderInfo, request: Revocation) -> Result<Asked, Error> {
+        let (keeper, node) = (self.keeper().clone(), LockNode::new(path.clone(), Rules::default(), true));
+        let owner = contender.described.clone();
+        let asking = self.keeper().run(async move {
+            // Whoever asks: the record names only owners and requestors, and this is neither.
+            let asker = Terms::new(request.id.as_str(), 1);
+            node.settle(&keeper, &asker, Wish::Revoke { request: &request }).await
+        });
+        let czxid = match asking.await? {
+            Stepped::Done { look, .. } if look.record.owner.as_ref().is_some_and(|now| now.id == owner) => look.czxid(),
+            // It has gone meanwhile; of its successor it is as well asked.
+            Stepped::Done { .. } | Stepped::Refused(Refusal::NotOwner { .. }) => None,
+            Stepped::Refused(_) | Stepped::Again { .. } => None,
+        };
+        Ok(Asked { admin: self.clone(), path, contender, czxid })
+    }
+}
+
+/// What this owner of a leased lock was asked; `None` if it is the owner no longer.
+fn owner_of(node: &Node, id: &str) -> Option<Option<Revocation>> {
+    let owner = Record::from_bytes(&node.data).ok()?.owner?;
+    (owner.id == id).then_some(owner.revocation.map(|revocation| *revocation))
+}
+
+/// Writes the request into the node: which node that was, or `None` if it is gone.
+async fn put(
+    ensemble: Arc<dyn Ensemble>,
+    path: String,
+    name: String,
+    request: Revocation,
+) -> Result<Option<Zxid>, Error> {
+    let node_path = format!("{path}/{name}");
+    for _ in 0..MAX_ATTEMPTS {
+        let node = match ensemble.read(&node_path).await {
+            Ok(node) => node,
+            Err(OpError::NoNode) => return Ok(None),
+            Err(fault) => return Err(refused(&path, fault)),
+        };
+        let data = match NodeData::read(&node.data) {
+            NodeData::Record(mut record) => {
+                record.revocation = Some(request.clone());
+                record.to_bytes()
+            }
+            // Asked already.
+            NodeData::Revoked => return Ok(Some(node.czxid)),
+            _ => {
+                let node_format = NodeFormat::of(std::slice::from_ref(&name));
+                let Some(word) = node_format.revocation_word() else {
+                    return Err(Error::CannotAsk { path, node: name });
+                };
+                word.as_bytes().to_vec()
+            }
+        };
+        match ensemble.write(&node_path, data, Some(node.version)).await {
+            Ok(_) => return Ok(Some(node.czxid)),
+            Err(OpError::BadVersion) => {}
+            Err(OpError::NoNode) => return Ok(None),
+            Err(fault) => return Err(refused(&path, fault)),
+        }
+    }
+    Err(Error::Refused { path, reason: format!("{name} is written to as often as it is read") })
+}

@@ -1,0 +1,314 @@
+//! Writes that take effect only while a lock is held, by the ensemble's own judgement.
+//!
+//! The data is in the same ensemble as the lock, so one transaction can do both: check that the nodes of the hold still stand,
+//! and change the data. Nothing that a paused, cut off or expired holder sends later can get past that check. Invariant: a
+//! transaction is sent once, in the session it was made in; whether a lost one took effect is never guessed.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, select_all};
+use lockkeeper_core::{LockPath, Loss};
+use tokio::sync::oneshot;
+
+use crate::ensemble::{Done, Ensemble, Kind, OpError, Step, Undone};
+use crate::error::WriteError;
+use crate::hold::guard::Holding;
+use crate::hold::{Hold, Lease, Versions};
+use crate::lease::{above, standing};
+
+/// The most bytes of one write: what a server takes in one frame unless `jute.maxbuffer` says otherwise, less what stands
+/// around the data.
+const MAX_BYTES: usize = 1024 * 1024 - 16 * 1024;
+
+/// What a step takes beside its path and its data: lengths, version, access list.
+const STEP_BYTES: usize = 96;
+
+/// Changes of nodes, to be made in one transaction if the lock is held still: all of them or none. Await it.
+///
+/// Made by [`Holding::fenced_write`] and [`MultiGuard::fenced_write`](crate::MultiGuard::fenced_write). Paths are those of the
+/// handle: a chroot stands before them as it does before the lock's. Without any change it asks the ensemble whether the lock
+/// is held.
+///
+/// One round trip, and a write for the ensemble. It waits for a broken connection to come back, but no longer than the hold can
+/// be trusted ([`Holding::valid_for`]). A leased lock's takes a second round trip where its record has just been written.
+///
+/// # Cancel safety
+/// Dropping the future does not call the write back: it may be done or not. A write of [`Holding::release`] that follows is
+/// behind it, so nothing is written once a release was confirmed.
+#[derive(Debug)]
+#[must_use = "nothing is written before it is awaited"]
+pub struct FencedWrite<'a> {
+    holdings: Vec<&'a Holding>,
+    steps: Vec<Step>,
+    /// The first mistake of the caller's.
+    mistake: Option<WriteError>,
+}
+
+/// What a fenced write has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencedWritten {
+    versions: Vec<(String, i32)>,
+}
+
+impl FencedWritten {
+    /// The version that the data of a node has now, which was set or created: for a later [`FencedWrite::set_if`].
+    pub fn version(&self, path: &str) -> Option<i32> {
+        self.versions.iter().rfind(|(written, _)| written == path).map(|(_, version)| *version)
+    }
+}
+
+impl<'a> FencedWrite<'a> {
+    pub(crate) fn new(holdings: Vec<&'a Holding>) -> Self {
+        FencedWrite { holdings, steps: Vec::new(), mistake: None }
+    }
+
+    /// Replaces the data of a node.
+    pub fn set(self, path: &str, data: impl Into<Vec<u8>>) -> Self {
+        let data = data.into();
+        self.step(path, |path| Step::Write { path, data, version: None })
+    }
+
+    /// Replaces the data of a node, if it has this version.
+    pub fn set_if(self, path: &str, data: impl Into<Vec<u8>>, version: i32) -> Self {
+        let data = data.into();
+        self.step(path, |path| Step::Write { path, data, version: Some(version) })
+    }
+
+    /// Makes a node that stays. The node above it must be there.
+    pub fn create(self, path: &str, data: impl Into<Vec<u8>>) -> Self {
+        let data = data.into();
+        self.step(path, |path| Step::Create { path, data, kind: Kind::Persistent })
+    }
+
+    /// Deletes a node, which must have no children.
+    pub fn delete(self, path: &str) -> Self {
+        self.step(path, |path| Step::Delete { path, version: None })
+    }
+
+    /// Deletes a node, if its data has this version.
+    pub fn delete_if(self, path: &str, version: i32) -> Self {
+        self.step(path, |path| Step::Delete { path, version: Some(version) })
+    }
+
+    /// Changes nothing, but only if the data of this node has this version is the rest done.
+    pub fn check(self, path: &str, version: i32) -> Self {
+        self.step(path, |path| Step::Check { path, version: Some(version) })
+    }
+
+    fn step(mut self, path: &str, step: impl FnOnce(String) -> Step) -> Self {
+        match LockPath::parse_node(path) {
+            Ok(path) => self.steps.push(step(path.to_string())),
+            Err(problem) => self.mistake = self.mistake.or(Some(WriteError::InvalidPath(problem))),
+        }
+        self
+    }
+
+    /// Waits on this thread, for programs without async.
+    ///
+    /// # Errors
+    /// As awaiting it.
+    ///
+    /// # Panics
+    /// If called from within an async runtime's thread.
+    #[track_caller]
+    pub fn wait(self) -> Result<FencedWritten, WriteError> {
+        let session = self.holdings.first().expect("a guard has a hold").session();
+        session.block_on(self.into_future())
+    }
+
+    /// What can be said to be wrong before anything is sent.
+    fn checked(self) -> Result<(Vec<Arc<Hold>>, Vec<Step>), WriteError> {
+        if let Some(mistake) = self.mistake {
+            return Err(mistake);
+        }
+        if let Some(copy) = self.holdings.iter().find(|holding| holding.loss() == Some(Loss::Forked)) {
+            return Err(WriteError::Lost { path: copy.path().to_owned(), loss: Loss::Forked });
+        }
+        let bytes = self.steps.iter().map(size).sum();
+        if bytes > MAX_BYTES {
+            return Err(WriteError::TooLarge { bytes, max: MAX_BYTES });
+        }
+        Ok((self.holdings.iter().map(|holding| holding.hold().clone()).collect(), self.steps))
+    }
+}
+
+impl<'a> IntoFuture for FencedWrite<'a> {
+    type Output = Result<FencedWritten, WriteError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let (holds, steps) = match self.checked() {
+            Ok(checked) => checked,
+            Err(mistake) => return std::future::ready(Err(mistake)).boxed(),
+        };
+        let session = holds.first().expect("a guard has a hold").session();
+        let (caller, outcome) = oneshot::channel();
+        let path = holds[0].path.clone();
+        // On the library's thread, and to its end whoever listens. The session does not close before.
+        session.spawn(async move { _ = caller.send(write(&holds, &steps).await) });
+        async move { outcome.await.unwrap_or(Err(WriteError::Unknown { path })) }.boxed()
+    }
+}
+
+fn size(step: &Step) -> usize {
+    let data = match step {
+        Step::Create { data, .. } | Step::Write { data, .. } => data.len(),
+        Step::Check { .. } | Step::Delete { .. } => 0,
+    };
+    step.path().len() + data + STEP_BYTES
+}
+
+/// What a write is bound to: for each hold its nodes, or its record and the node above.
+struct Bonds {
+    checks: Vec<Step>,
+    /// For each of the checks, whose.
+    of: Vec<usize>,
+}
+
+/// Writes, if all is held.
+async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, WriteError> {
+    let mut doubted = false;
+    loop {
+        if let Some(lost) = holds.iter().find(|hold| hold.judge()) {
+            return Err(gone(lost));
+        }
+        let session = holds[0].session();
+        let Some(ensemble) = session.ensemble() else { return Err(over(&holds[0])) };
+        // A look at a record may take its time only while all is held.
+        let bonds = tokio::select! {
+            biased;
+            bonds = bind(&*ensemble, holds, doubted) => bonds?,
+            lost = lost(holds) => return Err(gone(lost)),
+        };
+        let Some(Bonds { checks, of }) = bonds else { continue };
+        let mut transaction = ensemble.transact(checks.iter().chain(steps).cloned().collect());
+        let (sent, trusted) = (session.now(), trusted_until(holds));
+        let done = tokio::select! {
+            biased;
+            done = &mut transaction => done,
+            // It may be under way still. If it gets there, the ensemble judges it; but nobody waits for that, unless the session
+            // lives as far as one knows: then the reply comes right behind the news.
+            lost = lost(holds) => {
+                let unknown = WriteError::Unknown { path: lost.path.clone() };
+                if lost.loss() != Some(Loss::Removed) {
+                    return Err(unknown);
+                }
+                let left = trusted.saturating_sub(session.now());
+                tokio::time::timeout(left, transaction).await.map_err(|_| unknown)?
+            }
+        };
+        let Undone { step, fault } = match done {
+            Ok(done) => {
+                session.proved(sent);
+                return Ok(written(steps, &done[checks.len()..]));
+            }
+            Err(undone) => undone,
+        };
+        match step {
+            Some(at) if at < checks.len() => {
+                let hold = &holds[of[at]];
+                if hold.leases().is_none() {
+                    // Its node is gone: nobody who comes by this hold writes any more, whatever the cause.
+                    hold.lose(Loss::Removed);
+                    return Err(gone(hold));
+                }
+                doubted = true;
+            }
+            Some(at) => return Err(refused(&steps[at - checks.len()], fault)),
+            None => {
+                return Err(match fault {
+                    OpError::SessionOver => over(&holds[0]),
+                    OpError::ConnectionLoss => WriteError::Unknown { path: holds[0].path.clone() },
+                    fault => WriteError::Refused { path: holds[0].path.clone(), reason: fault.to_string() },
+                });
+            }
+        }
+    }
+}
+
+/// Until when all of them could be trusted without another proof, on the session's clock.
+fn trusted_until(holds: &[Arc<Hold>]) -> Duration {
+    holds.iter().map(|hold| hold.trust().until()).min().unwrap_or(Duration::ZERO)
+}
+
+/// What the holds stand on now; `None` where that changed while it was looked at.
+async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Result<Option<Bonds>, WriteError> {
+    let mut bonds = Bonds { checks: Vec::new(), of: Vec::new() };
+    for (at, hold) in holds.iter().enumerate() {
+        let mut checks: Vec<_> = hold.nodes().into_iter().map(|path| Step::Check { path, version: None }).collect();
+        if let Some(mut leases) = hold.leases() {
+            let lease = leases.borrow_and_update().clone();
+            let versions = match lease.versions.filter(|_| !doubted) {
+                Some(versions) => versions,
+                None => match look(ensemble, hold, &lease).await? {
+                    Some(versions) => versions,
+                    None => {
+                        // Renewed, or taken. The task of the hold sees it too, and knows which.
+                        _ = leases.changed().await;
+                        return Ok(None);
+                    }
+                },
+            };
+            checks.push(Step::Check { path: above(&hold.path).to_owned(), version: Some(versions.parent) });
+            checks.push(Step::Check { path: hold.path.clone(), version: Some(versions.record) });
+        }
+        bonds.of.extend(std::iter::repeat_n(at, checks.len()));
+        bonds.checks.extend(checks);
+    }
+    Ok(Some(bonds))
+}
+
+async fn look(ensemble: &dyn Ensemble, hold: &Hold, lease: &Lease) -> Result<Option<Versions>, WriteError> {
+    standing(ensemble, &hold.path, &lease.owner).await.map_err(|fault| match fault {
+        // Nothing was written yet.
+        OpError::SessionOver | OpError::ConnectionLoss => over(hold),
+        fault => WriteError::Refused { path: hold.path.clone(), reason: fault.to_string() },
+    })
+}
+
+/// The first that is lost.
+async fn lost(holds: &[Arc<Hold>]) -> &Arc<Hold> {
+    let (_, at, _) = select_all(holds.iter().map(|hold| hold.lost.cancelled().boxed())).await;
+    &holds[at]
+}
+
+fn gone(hold: &Hold) -> WriteError {
+    WriteError::Lost { path: hold.path.clone(), loss: hold.loss().unwrap_or(Loss::Removed) }
+}
+
+/// The session has ended under it, or breaks: with it a hold that is a node of it, but not a lease.
+fn over(hold: &Hold) -> WriteError {
+    let path = hold.path.clone();
+    match hold.leases() {
+        None => WriteError::Lost { path, loss: hold.loss().unwrap_or(Loss::SessionExpired) },
+        Some(_) => WriteError::NotSent { path },
+    }
+}
+
+/// What was done, by those steps that leave data.
+fn written(steps: &[Step], done: &[Done]) -> FencedWritten {
+    let version = |done: &Done| match done {
+        Done::Created(_) => Some(0),
+        Done::Written(written) => Some(written.version),
+        Done::Checked | Done::Deleted => None,
+    };
+    let versions = steps.iter().zip(done).filter_map(|(step, done)| Some((step.path().to_owned(), version(done)?)));
+    FencedWritten { versions: versions.collect() }
+}
+
+/// Why a change of the caller's could not be made.
+fn refused(step: &Step, fault: OpError) -> WriteError {
+    let path = step.path().to_owned();
+    match (fault, step) {
+        (OpError::NoNode, _) => WriteError::NoNode { path },
+        (OpError::NodeExists, _) => WriteError::NodeExists { path },
+        (
+            OpError::BadVersion,
+            Step::Check { version, .. } | Step::Write { version, .. } | Step::Delete { version, .. },
+        ) => WriteError::BadVersion { path, expected: version.unwrap_or(-1) },
+        (fault, _) => WriteError::Refused { path, reason: fault.to_string() },
+    }
+}

@@ -1,0 +1,371 @@
+//! Who decides when a cleanup is not finished in time: rules first, then a person or a program, and no answer is a no.
+//!
+//! An approval transfers the lock by force, so it is for requests that are not forceful themselves. Every decision is logged with
+//! the target `lockkeeper::audit`, kept for [`HelixLock::decisions`](crate::lease::HelixLock::decisions), and, but for the silence
+//! that is a no, written to the ensemble's journal before it has an effect: no transfer without a record.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+
+use crate::admin::journal::{self, Entry};
+use crate::admin::requests::{Pending, Verdict};
+use crate::admin::{DecisionRecord, TransferFacts};
+use crate::keeper::Lockkeeper;
+use crate::session::Session;
+
+/// How long it may take to write a decision down.
+const WRITING: Duration = Duration::from_secs(5);
+
+/// How many decisions a lock object keeps.
+const KEPT: usize = 100;
+
+/// A cleanup that is not finished when the wait for it is over: all that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CleanupAlert {
+    /// The lock.
+    pub path: String,
+    /// Who owns it.
+    pub owner: String,
+    /// Why, in its words.
+    pub owner_message: Option<String>,
+    /// Its priority.
+    pub owner_priority: i32,
+    /// How long it has been cleaning up.
+    pub elapsed: Duration,
+    /// How long it may.
+    pub allotted: Duration,
+    /// Who wants the lock.
+    pub requestor: String,
+    /// Why, in its words.
+    pub requestor_message: Option<String>,
+    /// Its priority.
+    pub requestor_priority: i32,
+    /// The name under which [`Admin::requests`](crate::Admin::requests) has it, where operators are asked.
+    pub request: Option<String>,
+}
+
+impl CleanupAlert {
+    /// The same as what operators are asked ([`Admin::requests`](crate::Admin::requests)).
+    pub fn facts(&self) -> TransferFacts {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        TransferFacts {
+            path: self.path.clone(),
+            owner: self.owner.clone(),
+            owner_message: self.owner_message.clone(),
+            owner_priority: self.owner_priority,
+            elapsed_ms: millis(self.elapsed),
+            allotted_ms: millis(self.allotted),
+            requestor: self.requestor.clone(),
+            requestor_message: self.requestor_message.clone(),
+            requestor_priority: self.requestor_priority,
+        }
+    }
+}
+
+/// Whether the lock is to be taken from an owner that has not cleaned up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Take it, by force.
+    Approve {
+        /// Who says so.
+        by: String,
+        /// Why.
+        why: String,
+    },
+    /// The owner keeps it.
+    Reject {
+        /// Who says so.
+        by: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A decision that was made beforehand: the lock is always taken from these owners by these requestors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferRule {
+    /// Its name, for the audit.
+    pub name: String,
+    /// Which owners' user ids; `*` stands for anything.
+    pub owner: String,
+    /// Which requestors' user ids; `*` stands for anything.
+    pub requestor: String,
+}
+
+/// A decision, and what it was about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decided {
+    /// What was to be decided.
+    pub alert: CleanupAlert,
+    /// What was decided, by whom and why; for a rule, by its name.
+    pub decision: Decision,
+    /// Whether a rule decided.
+    pub by_rule: bool,
+}
+
+/// A decision, and where it came from.
+pub(super) struct Answer {
+    pub(super) decision: Decision,
+    pub(super) by_rule: bool,
+}
+
+type Hook = Arc<dyn Fn(CleanupAlert) -> BoxFuture<'static, Decision> + Send + Sync>;
+
+/// How unfinished cleanups of a lock object's owners are decided.
+#[derive(Clone, Default)]
+pub(super) struct Approval {
+    rules: Vec<TransferRule>,
+    hook: Option<(Hook, Option<tokio::runtime::Handle>)>,
+    /// Whether operators are asked too.
+    operators: bool,
+    /// How long the hook and the operators may take.
+    timeout: Duration,
+    decisions: Arc<Mutex<VecDeque<Decided>>>,
+}
+
+impl Approval {
+    pub(super) fn add_rule(&mut self, rule: TransferRule) {
+        self.rules.push(rule);
+    }
+
+    pub(super) fn set_hook(&mut self, hook: Hook, timeout: Duration) {
+        self.hook = Some((hook, tokio::runtime::Handle::try_current().ok()));
+        self.timeout = self.timeout.max(timeout);
+    }
+
+    pub(super) fn ask_operators(&mut self, timeout: Duration) {
+        self.operators = true;
+        self.timeout = self.timeout.max(timeout);
+    }
+
+    /// Whether there is anybody to decide.
+    pub(super) fn is_set(&self) -> bool {
+        self.hook.is_some() || self.operators || !self.rules.is_empty()
+    }
+
+    /// How long a decision may take, with what it takes to write it down.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout.saturating_add(WRITING)
+    }
+
+    pub(super) fn decisions(&self) -> Vec<Decided> {
+        self.decisions.lock().expect("held for a copy only").iter().cloned().collect()
+    }
+
+    /// Asks for a decision, in a task of its own that ends with the receiver. The channel closes where nobody decides.
+    pub(super) fn ask(
+        &self,
+        alert: &CleanupAlert,
+        until_ms: i64,
+        keeper: &Lockkeeper,
+        session: &Arc<Session>,
+    ) -> oneshot::Receiver<Answer> {
+        let (answer, decision) = oneshot::channel();
+        tracing::warn!(target: "lockkeeper::audit", path = %alert.path, owner = %alert.owner, requestor = %alert.requestor,
+            elapsed = ?alert.elapsed, allotted = ?alert.allotted, "a cleanup is not finished");
+        let asking = Asking {
+            approval: self.clone(),
+            alert: alert.clone(),
+            id: uuid::Uuid::new_v4(),
+            until_ms,
+            keeper: keeper.clone(),
+            session: session.clone(),
+        };
+        keeper.spawn(asking.run(answer));
+        decision
+    }
+
+    /// Keeps a decision and logs it.
+    pub(super) fn record(&self, alert: CleanupAlert, Answer { decision, by_rule }: Answer) {
+        let (approved, by, why) = match &decision {
+            Decision::Approve { by, why } => (true, by, why),
+            Decision::Reject { by, why } => (false, by, why),
+        };
+        tracing::warn!(target: "lockkeeper::audit", path = %alert.path, owner = %alert.owner, requestor = %alert.requestor,
+            approved, by, why, by_rule, "a forced transfer was decided");
+        let mut decisions = self.decisions.lock().expect("held for a push only");
+        if decisions.len() == KEPT {
+            decisions.pop_front();
+        }
+        decisions.push_back(Decided { alert, decision, by_rule });
+    }
+}
+
+/// One decision that is asked for.
+struct Asking {
+    approval: Approval,
+    alert: CleanupAlert,
+    /// Its name in the journal and, where operators are asked, among the requests.
+    id: uuid::Uuid,
+    until_ms: i64,
+    keeper: Lockkeeper,
+    session: Arc<Session>,
+}
+
+impl Asking {
+    async fn run(mut self, mut answer: oneshot::Sender<Answer>) {
+        let pending = self.approval.operators.then(|| {
+            let until_ms = u64::try_from(self.until_ms).unwrap_or(0);
+            Pending::new(self.keeper.clone(), self.id, self.alert.facts(), until_ms)
+        });
+        self.alert.request = pending.as_ref().map(|_| self.id.to_string());
+        let rule =
+            self.approval.rules.iter().find(|rule| {
+                matches(&rule.owner, &self.alert.owner) && matches(&rule.requestor, &self.alert.requestor)
+            });
+        if let Some(rule) = rule {
+            let decision = Decision::Approve { by: rule.name.clone(), why: "a rule says so".to_owned() };
+            let made = self.journal(decision, true).await;
+            // Unheard where the request has ended meanwhile.
+            _ = answer.send(made);
+            return;
+        }
+        let hook = self.approval.hook.clone().and_then(|hook| self.call(hook));
+        let timeout = self.approval.timeout;
+        let made = tokio::select! {
+            biased;
+            // The request has ended: nobody needs a decision any more.
+            () = answer.closed() => None,
+            Some(decision) = called(hook) => Some(self.journal(decision, false).await),
+            verdict = spoken(pending.as_ref()) => verdict,
+            () = tokio::time::sleep(timeout) => None,
+        };
+        // What was decided before it was taken away counts, be it in the last moment.
+        let last = match &pending {
+            Some(pending) => pending.close().await.map(by_operator),
+            None => None,
+        };
+        if let Some(made) = made.or(last) {
+            _ = answer.send(made);
+        }
+    }
+
+    /// Runs the user's code on a thread of its own.
+    fn call(&self, (hook, runtime): (Hook, Option<tokio::runtime::Handle>)) -> Option<oneshot::Receiver<Decision>> {
+        let (mut done, decision) = oneshot::channel();
+        let (session, alert) = (self.session.clone(), self.alert.clone());
+        let asking = std::thread::Builder::new().name("lockkeeper-approval".to_owned()).spawn(move || {
+            let work = async {
+                let work = hook(alert);
+                let decided = tokio::select! {
+                    biased;
+                    () = done.closed() => None,
+                    decided = work => Some(decided),
+                };
+                // Unheard where somebody else has decided, or the request has ended.
+                decided.map(|decided| done.send(decided))
+            };
+            _ = match runtime {
+                Some(runtime) => runtime.block_on(work),
+                None => session.block_on(work),
+            };
+        });
+        match asking {
+            Ok(_) => Some(decision),
+            Err(error) => {
+                tracing::warn!(%error, "no thread to ask for a decision");
+                None
+            }
+        }
+    }
+
+    /// Writes the decision down. One that cannot be is a no.
+    async fn journal(&self, decision: Decision, by_rule: bool) -> Answer {
+        let (approved, by, why) = match &decision {
+            Decision::Approve { by, why } => (true, by, why),
+            Decision::Reject { by, why } => (false, by, why),
+        };
+        let entry = Entry::Decision(DecisionRecord {
+            facts: self.alert.facts(),
+            approved,
+            by: self.keeper.owner().clone(),
+            on_behalf_of: Some(by.clone()),
+            by_rule,
+            why: why.clone(),
+            at: std::time::UNIX_EPOCH,
+        });
+        // A name of its own: an operator may decide under the other one in the same moment.
+        match journal::write(&self.keeper, uuid::Uuid::new_v4(), &entry).await {
+            Ok(()) => Answer { decision, by_rule },
+            Err(error) => {
+                let why = format!("the decision could not be written down: {error}");
+                Answer { decision: Decision::Reject { by: "nobody".to_owned(), why }, by_rule: false }
+            }
+        }
+    }
+}
+
+/// What the user's code decides; never where there is none.
+async fn called(hook: Option<oneshot::Receiver<Decision>>) -> Option<Decision> {
+    match hook {
+        // An error is code that panicked: it decides nothing.
+        Some(hook) => match hook.await {
+            Ok(decision) => Some(decision),
+            Err(_) => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
+
+/// What an operator decides; never where none is asked.
+async fn spoken(pending: Option<&Pending>) -> Option<Answer> {
+    match pending {
+        Some(pending) => match pending.decided().await {
+            Ok(verdict) => Some(by_operator(verdict)),
+            Err(error) => {
+                tracing::warn!(%error, "no operator can be asked");
+                std::future::pending().await
+            }
+        },
+        None => std::future::pending().await,
+    }
+}
+
+fn by_operator(Verdict { approved, by, why }: Verdict) -> Answer {
+    let decision = if approved { Decision::Approve { by, why } } else { Decision::Reject { by, why } };
+    Answer { decision, by_rule: false }
+}
+
+/// Whether a user id is one that the pattern means.
+fn matches(pattern: &str, id: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = id.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, id) in [
+            ("a", "a"),
+            ("*", ""),
+            ("*", "abc"),
+            ("batch-*", "batch-7"),
+            ("*-7", "x-7"),
+            ("a*b*c", "a1b2bc"),
+            ("a**b", "ab"),
+        ] {
+            assert!(matches(pattern, id), "{pattern} {id}");
+        }
+        for (pattern, id) in [("a", "ab"), ("", "a"), ("batch-*", "batc"), ("a*a", "a"), ("a*b*c", "acb")] {
+            assert!(!matches(pattern, id), "{pattern} {id}");
+        }
+    }
+}

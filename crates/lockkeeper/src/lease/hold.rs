@@ -1,0 +1,594 @@
+//! A leased lock while it is held: watched, renewed, cleaned up when it is preempted, given back.
+//!
+//! A task on the library's thread, from the grant until the record is seen without this hold. It outlives sessions: the record
+//! does too. Users' cleanup runs on a thread of its own, never here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use lockkeeper_core::helix::{Answer, Held, Record, Refusal, Terms, Wish};
+use lockkeeper_core::{FencingToken, Loss, Revocation};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::Error;
+use crate::ensemble::{OpError, Watcher};
+use crate::error::ReleaseError;
+use crate::hold::guard::sealed::Here;
+use crate::hold::guard::{FromHolding, Guard, Holding};
+use crate::hold::{Hold, HoldOptions, Lease, Request, Versions};
+use crate::keeper::Lockkeeper;
+use crate::lease::guard::{HelixGuard, Order, Preemption};
+use crate::lease::lock::LockStatus;
+use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
+use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
+
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// A cleanup in the user's code.
+pub(super) type Listener = Arc<dyn Fn(Preemption) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Who cleans up when the hold is preempted.
+#[derive(Clone, Default)]
+pub(super) enum Cleanup {
+    /// Nobody: there is nothing to clean up.
+    #[default]
+    Nobody,
+    /// Whoever has the guard, until it is released.
+    Guard,
+    /// This, until it returns; on this runtime, if there is one.
+    Listener(Listener, Option<tokio::runtime::Handle>),
+}
+
+/// One hold.
+pub(super) struct LeaseTask {
+    keeper: Lockkeeper,
+    node: LockNode,
+    terms: Terms,
+    cleanup: Cleanup,
+    status: Arc<watch::Sender<LockStatus>>,
+    seat: SessionRef,
+    hold: Arc<Hold>,
+    /// The end of the lease as this hold wrote it: by that it knows the record for its own.
+    until_ms: i64,
+    requests: mpsc::UnboundedReceiver<Request>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    preemption: watch::Sender<Option<Preemption>>,
+    /// The preemption that was told, by the time of its first request.
+    told: Option<i64>,
+    /// Somebody wanted the lock when it was last looked at.
+    wanted: bool,
+    /// The request to let go that was told.
+    asked: Option<Revocation>,
+    cleaned: Option<oneshot::Receiver<()>>,
+    /// The cleanup has returned, or the guard was given back.
+    cleaned_up: bool,
+    recorder: Recorder,
+    /// Until the hold has ended.
+    account: Option<HoldAccount>,
+    /// While somebody cleans up.
+    cleaning: Option<CleanupAccount>,
+}
+
+/// What woke the task.
+enum Wake {
+    Looked(Result<Result<Box<Look>, OpError>, Error>),
+    Changed,
+    SessionOver,
+    Closing,
+    LeaseEnded,
+    Cleaned,
+    Order(Order),
+    Refuse(String),
+    Release(oneshot::Sender<Result<(), ReleaseError>>),
+    Verify(oneshot::Sender<Result<(), String>>),
+    Dropped,
+    Other,
+}
+
+impl LeaseTask {
+    pub(super) fn begin(
+        keeper: Lockkeeper,
+        node: LockNode,
+        terms: Terms,
+        cleanup: Cleanup,
+        (status, recorder): (Arc<watch::Sender<LockStatus>>, Recorder),
+        seat: SessionRef,
+        (token, until_ms, until): (FencingToken, i64, Duration),
+    ) -> (LeaseTask, HelixGuard) {
+        let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
+        let options = HoldOptions { on_lost: keeper.on_lost().clone(), ..HoldOptions::default() };
+        let lease = Lease { session, until, owner, versions: None };
+        let hold = Hold::leased(node.path.clone(), token, lease, &options);
+        keeper.leased(&terms.id, &hold);
+        let (request, requests) = mpsc::unbounded_channel();
+        let (order, orders) = mpsc::unbounded_channel();
+        let (preemption, preempted) = watch::channel(None);
+        let guard = Guard::from_holding(Holding::new(hold.clone(), request), Here(()));
+        status.send_replace(LockStatus::Locked);
+        tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
+        let account = HoldAccount::open(recorder.clone(), &node.path, &terms.id, seat.session.now(), terms.lease_ms);
+        let id = terms.id.clone();
+        let tenure = LeaseTask {
+            keeper,
+            node,
+            terms,
+            cleanup,
+            status,
+            seat,
+            hold,
+            until_ms,
+            requests,
+            orders,
+            preemption,
+            told: None,
+            wanted: false,
+            asked: None,
+            cleaned: None,
+            cleaned_up: false,
+            recorder,
+            account: Some(account),
+            cleaning: None,
+        };
+        (tenure, HelixGuard::new(guard, order, preempted, id))
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut watcher: Option<Watcher> = None;
+        let mut renewing = Vec::new();
+        let mut verifying: Vec<oneshot::Sender<Result<(), String>>> = Vec::new();
+        let mut refusing: Option<String> = None;
+        loop {
+            if self.hold.loss().is_some() {
+                self.count_hold();
+            }
+            let wake = match &mut watcher {
+                Some(_) => self.wait(&mut watcher).await,
+                None => self.look().await,
+            };
+            match wake {
+                Wake::Looked(Ok(Ok(look))) => {
+                    if !self.judge(&look) {
+                        self.ended();
+                        return self.outlive_by_its_cleanup();
+                    }
+                    if matches!(self.cleanup, Cleanup::Nobody) && self.told.is_some() {
+                        // Nothing to clean up: the other need not wait.
+                        return self.make_room().await;
+                    }
+                    for asked in verifying.drain(..) {
+                        _ = asked.send(Ok(()));
+                    }
+                    if let Some(renewal) = renewing.pop() {
+                        if let Some(unsure) = self.renew(*look, renewal).await {
+                            renewing.push(unsure);
+                        }
+                        continue;
+                    }
+                    if let Some(why) = refusing.take() {
+                        if !self.refuse(*look, &why).await {
+                            refusing = Some(why);
+                        }
+                        continue;
+                    }
+                    watcher = look.watcher;
+                }
+                Wake::Looked(Ok(Err(fault))) => {
+                    if let Err(error) = self.seat.recover(&self.keeper, &fault).await {
+                        return self.cut_off(&error);
+                    }
+                }
+                Wake::Looked(Err(error)) => return self.cut_off(&error),
+                Wake::Changed => watcher = None,
+                Wake::SessionOver => {
+                    watcher = None;
+                    if let Err(error) = self.seat.recover(&self.keeper, &OpError::SessionOver).await {
+                        return self.cut_off(&error);
+                    }
+                }
+                Wake::LeaseEnded => self.hold.lose(Loss::LeaseEnded),
+                Wake::Cleaned => return self.make_room().await,
+                Wake::Order(Order::Renew(renewal)) => {
+                    renewing.push(renewal);
+                    watcher = None;
+                }
+                Wake::Order(Order::Transfer(to, done)) => return self.transfer(&to, done).await,
+                Wake::Verify(answer) => {
+                    verifying.push(answer);
+                    self.seat.distrust();
+                    watcher = None;
+                }
+                Wake::Refuse(why) => {
+                    refusing = Some(why);
+                    watcher = None;
+                }
+                Wake::Release(confirm) => return self.release(confirm).await,
+                Wake::Dropped => {
+                    self.cleaned_up = true;
+                    return self.give_back().await;
+                }
+                Wake::Closing => {
+                    self.hold.lose(Loss::Closed);
+                    return self.give_back().await;
+                }
+                Wake::Other => {}
+            }
+        }
+    }
+
+    /// Looks; the lease may end meanwhile.
+    async fn look(&mut self) -> Wake {
+        let left = self.lease_left();
+        let hold = self.hold.clone();
+        let mut looked = std::pin::pin!(self.node.look(&mut self.seat));
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(left), if hold.loss().is_none() => {
+                hold.lose(Loss::LeaseEnded);
+                Wake::Looked(looked.await.map(|look| look.map(Box::new)))
+            }
+            looked = &mut looked => Wake::Looked(looked.map(|look| look.map(Box::new))),
+        }
+    }
+
+    /// Waits for whatever comes next.
+    async fn wait(&mut self, watcher: &mut Option<Watcher>) -> Wake {
+        let left = self.lease_left();
+        let closing = self.seat.session.closing();
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(left), if self.hold.loss().is_none() => Wake::LeaseEnded,
+            () = self.seat.over() => Wake::SessionOver,
+            () = closing.cancelled() => Wake::Closing,
+            () = fired(watcher) => Wake::Changed,
+            () = finished(&mut self.cleaned) => Wake::Cleaned,
+            Some(order) = self.orders.recv() => Wake::Order(order),
+            request = self.requests.recv() => match request {
+                Some(Request::Release(confirm)) => Wake::Release(confirm),
+                Some(Request::Verify(answer)) => Wake::Verify(answer),
+                Some(Request::LetGo) => Wake::Dropped,
+                Some(Request::Refuse(why)) => Wake::Refuse(why),
+                Some(_) => Wake::Other,
+                None => Wake::Dropped,
+            },
+        }
+    }
+
+    /// How long the lease can be relied on from now.
+    fn lease_left(&self) -> Duration {
+        self.hold.lease_until().saturating_sub(self.seat.session.now())
+    }
+
+    /// Takes in what the record says; `false` if it does not speak of this hold any more.
+    fn judge(&mut self, look: &Look) -> bool {
+        let Some(owner) = look.record.owner.as_ref().filter(|owner| owner.id == self.terms.id) else {
+            self.succeeded(&look.record);
+            return false;
+        };
+        if owner.until_ms != self.until_ms {
+            self.hold.lose(Loss::Superseded);
+            return false;
+        }
+        self.lease(look, look.versions());
+        let request = look.record.request.as_ref().filter(|request| request.id != self.terms.id);
+        self.wanted = request.is_some();
+        if let Some(request) = request {
+            // Once for each preemption, however often its requestor is replaced by a higher one.
+            if self.told != Some(request.since_ms) {
+                self.told = Some(request.since_ms);
+                let cleaned_ms = request.since_ms.saturating_add(owner.cleanup_ms.max(0));
+                let wanted_ms = request.until_ms.unwrap_or(cleaned_ms);
+                let now = self.seat.session.now();
+                let left = |ms| look.safe_until(ms).saturating_sub(now);
+                if !matches!(self.cleanup, Cleanup::Nobody) {
+                    let late = u64::try_from(look.now.earliest_ms.saturating_sub(request.since_ms)).unwrap_or(0);
+                    let asked = now.saturating_sub(Duration::from_millis(late));
+                    let (path, id) = (&self.node.path, &self.terms.id);
+                    let account = CleanupAccount::open(self.recorder.clone(), path, id, asked, owner.cleanup_ms);
+                    self.cleaning = Some(account);
+                }
+                self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));
+            }
+        }
+        // A request that stands is told once, until it is answered.
+        let asked = owner.revocation.as_deref().filter(|revocation| revocation.refused.is_none());
+        if self.asked.as_ref() != asked {
+            self.asked = asked.cloned();
+            if let Some(asked) = asked {
+                self.hold.asked.send_replace(Some(asked.clone()));
+            }
+        }
+        true
+    }
+
+    /// The hold stands as this look shows it.
+    fn lease(&self, look: &Look, versions: Option<Versions>) {
+        let (session, owner) = (self.seat.session.clone(), (self.terms.id.clone(), self.until_ms));
+        self.hold.lease(Lease { session, until: look.safe_until(self.until_ms), owner, versions });
+    }
+
+    /// Tells the user that somebody wants the lock.
+    fn tell(&mut self, by: String, priority: i32, left: Duration, wanted: Duration) {
+        let now = Instant::now();
+        // A time beyond the clock's end is as good as a century.
+        let after = |left: Duration| now + left.min(CENTURY);
+        let (deadline, wanted_by) = (after(left), after(wanted));
+        let preemption = Preemption { by, priority, deadline, wanted_by };
+        tracing::info!(path = %self.node.path, by = preemption.by, priority, ?left, "preempted");
+        let mut asked = Revocation::default();
+        asked.reason = Some(format!("preempted by {} with priority {priority}", preemption.by));
+        // In this order: whoever hears of the request finds the facts.
+        self.preemption.send_replace(Some(preemption.clone()));
+        self.hold.asked.send_replace(Some(asked));
+        if let Cleanup::Listener(listener, runtime) = &self.cleanup {
+            let (done, cleaned) = oneshot::channel();
+            let (listener, runtime, session) = (listener.clone(), runtime.clone(), self.seat.session.clone());
+            let cleaning = std::thread::Builder::new().name("lockkeeper-cleanup".to_owned()).spawn(move || {
+                let work = listener(preemption);
+                match runtime {
+                    Some(runtime) => runtime.block_on(work),
+                    None => session.block_on(work),
+                }
+                _ = done.send(());
+            });
+            match cleaning {
+                Ok(_) => self.cleaned = Some(cleaned),
+                // Without a thread there is no cleanup to wait for; the requestor decides at the end of its wait.
+                Err(error) => tracing::warn!(path = %self.node.path, %error, "no thread for the cleanup"),
+            }
+        }
+    }
+
+    /// Somebody else has the lock, or nobody.
+    fn succeeded(&mut self, record: &Record) {
+        // The same lease with another owner: whoever else uses this id has handed it over. A preemption may end in the same
+        // millisecond, but not with the same priority.
+        let same = |owner: &Held| (owner.until_ms, owner.priority) == (self.until_ms, self.terms.priority);
+        if record.owner.as_ref().is_some_and(same) {
+            return self.hold.lose(Loss::Transferred);
+        }
+        let next = record.owner.as_ref().map(|owner| (owner.id.clone(), owner.priority));
+        match next.filter(|(_, priority)| *priority > self.terms.priority) {
+            Some((by, priority)) => {
+                if self.told.is_none() && self.hold.loss().is_none() {
+                    // It went so fast that only the outcome was seen.
+                    self.tell(by, priority, Duration::ZERO, Duration::ZERO);
+                }
+                self.hold.lose(Loss::Preempted);
+            }
+            // Whoever took it by force has left again already. A request that still stands was not served: somebody broke the lock.
+            None if self.wanted && record.request.is_none() => self.hold.lose(Loss::Preempted),
+            None => self.hold.lose(Loss::Removed),
+        }
+    }
+
+    /// Answers a request to let go with a no; `false` if that is to be tried again.
+    async fn refuse(&mut self, look: Look, why: &str) -> bool {
+        match self.node.step(&mut self.seat, look, &self.terms, Wish::Refuse { why }).await {
+            Ok(Stepped::Again { .. }) => false,
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(path = %self.node.path, %error, "whoever asks for the lock could not be answered");
+                true
+            }
+        }
+    }
+
+    async fn renew(
+        &mut self,
+        look: Look,
+        renewal: oneshot::Sender<Result<(), Error>>,
+    ) -> Option<oneshot::Sender<Result<(), Error>>> {
+        if let Some(loss) = self.hold.loss() {
+            _ = renewal.send(Err(Error::LeaseLost { path: self.node.path.clone(), loss }));
+            return None;
+        }
+        let outcome = match self.node.step(&mut self.seat, look, &self.terms, Wish::Renew).await {
+            Ok(Stepped::Done { answer: Answer::Holds { until_ms }, look, .. }) => {
+                self.until_ms = until_ms;
+                self.lease(&look, None);
+                if let Some(account) = &mut self.account {
+                    account.renewed(self.seat.session.now(), self.terms.lease_ms);
+                }
+                Ok(())
+            }
+            Ok(Stepped::Again { .. }) => return Some(renewal),
+            Ok(Stepped::Refused(Refusal::Requested(request))) => Err(Error::Outranked {
+                path: self.node.path.clone(),
+                by: request.id,
+                priority: request.priority,
+                message: None,
+            }),
+            // The record speaks of somebody else: the next look says of whom.
+            Ok(Stepped::Done { .. } | Stepped::Refused(_)) => return Some(renewal),
+            Err(error) => Err(error),
+        };
+        _ = renewal.send(outcome);
+        None
+    }
+
+    /// Gives the lock back. What the record says, if it was not this hold's any more.
+    async fn leave(&mut self) -> Result<Option<Box<Look>>, Error> {
+        let mut unsure = false;
+        loop {
+            let look = match self.node.look(&mut self.seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    self.seat.recover(&self.keeper, &fault).await?;
+                    continue;
+                }
+            };
+            let owner = look.record.owner.as_ref();
+            if !owner.is_some_and(|owner| owner.id == self.terms.id && owner.until_ms == self.until_ms) {
+                // It was, if a write of ours whose reply was lost has freed it.
+                return Ok((!unsure).then(|| Box::new(look)));
+            }
+            self.wanted = look.record.request.as_ref().is_some_and(|request| request.id != self.terms.id);
+            match self.node.step(&mut self.seat, look, &self.terms, Wish::Leave).await? {
+                Stepped::Again { written } => unsure |= written,
+                Stepped::Done { .. } | Stepped::Refused(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// Makes somebody else the owner, or gives the lock back where that is refused.
+    async fn transfer(mut self, to: &str, done: oneshot::Sender<Result<(), Error>>) {
+        let path = self.node.path.clone();
+        let lost = |loss| Error::LeaseLost { path, loss };
+        if let Some(loss) = self.hold.loss() {
+            _ = done.send(Err(lost(loss)));
+            return self.give_back().await;
+        }
+        // Before the write: nobody relies on it beside whoever may have it the next moment.
+        self.hold.lose(Loss::Transferred);
+        let handed = match self.hand_over(to).await {
+            Ok(None) => Ok(()),
+            Ok(Some(loss)) => Err(lost(loss)),
+            Err(error) => Err(error),
+        };
+        match &handed {
+            Ok(()) => self.ended(),
+            Err(_) => self.give_back().await,
+        }
+        _ = done.send(handed);
+    }
+
+    /// What had become of the hold, where it could not be handed over any more.
+    async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, Error> {
+        let mut unsure = false;
+        loop {
+            let look = match self.node.look(&mut self.seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    self.seat.recover(&self.keeper, &fault).await?;
+                    continue;
+                }
+            };
+            match &look.record.owner {
+                Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => {}
+                // A write of ours whose reply was lost.
+                Some(owner) if unsure && owner.id == to => return Ok(None),
+                Some(owner) if owner.priority > self.terms.priority => return Ok(Some(Loss::Preempted)),
+                _ => return Ok(Some(Loss::Removed)),
+            }
+            match self.node.step(&mut self.seat, look, &self.terms, Wish::Transfer { to }).await? {
+                Stepped::Again { written } => unsure |= written,
+                Stepped::Refused(_) => return Ok(Some(Loss::LeaseEnded)),
+                Stepped::Done { .. } => return Ok(None),
+            }
+        }
+    }
+
+    /// The cleanup is done, or there is none to do: whoever waits gets in.
+    async fn make_room(mut self) {
+        self.cleaned_up = true;
+        self.hold.lose(Loss::Preempted);
+        self.give_back().await;
+    }
+
+    /// Gives the lock back, and nobody waits to hear of it.
+    async fn give_back(&mut self) {
+        match self.leave().await {
+            Ok(_) => self.ended(),
+            Err(error) => {
+                tracing::warn!(path = %self.node.path, %error, "the lock could not be given back; its lease ends");
+            }
+        }
+    }
+
+    async fn release(mut self, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
+        self.cleaned_up = true;
+        let before = self.hold.loss();
+        let left = self.leave().await;
+        if let Ok(taken) = &left {
+            // Who took it is in the record, whether or not its watch has fired.
+            if let Some(look) = taken {
+                self.judge(look);
+            }
+            self.ended();
+        }
+        let gone = self.hold.loss().unwrap_or(Loss::Removed);
+        _ = confirm.send(match (before, left) {
+            (Some(loss), _) => Err(ReleaseError::NotHeld { loss }),
+            (None, Ok(None)) => Ok(()),
+            (None, Ok(Some(_))) => Err(ReleaseError::NotHeld { loss: gone }),
+            (None, Err(Error::Closed)) => Err(ReleaseError::NotHeld { loss: Loss::Closed }),
+            (None, Err(error)) => Err(ReleaseError::Failed { reason: error.to_string() }),
+        });
+    }
+
+    /// Nobody can be reached any more, or the node is not a lock's: the lease ends this hold.
+    fn cut_off(&mut self, error: &Error) {
+        tracing::warn!(path = %self.node.path, %error, "a hold is given up");
+        self.hold.lose(match error {
+            Error::Closed => Loss::Closed,
+            _ => Loss::Removed,
+        });
+        self.ended();
+    }
+
+    /// Counts the hold, the first time that it is known to have ended.
+    fn count_hold(&mut self) {
+        if let Some(account) = self.account.take() {
+            account.close(self.seat.session.now(), self.hold.loss() == Some(Loss::LeaseEnded));
+        }
+    }
+
+    fn ended(&mut self) {
+        self.count_hold();
+        let now = self.seat.session.now();
+        // Unless the lock was taken while somebody still cleans up.
+        let goes_on = self.hold.loss() == Some(Loss::Preempted) && !self.cleaned_up;
+        if let Some(cleaning) = self.cleaning.take_if(|_| !goes_on) {
+            cleaning.close(now);
+        }
+        self.status.send_if_modified(|status| {
+            let now = match self.hold.loss() {
+                Some(Loss::Preempted) => LockStatus::Preempted,
+                // Another hold of the same lock goes on.
+                Some(Loss::Superseded) => return false,
+                _ => LockStatus::Unlocked,
+            };
+            std::mem::replace(status, now) != now
+        });
+    }
+}
+
+impl LeaseTask {
+    /// The lock is somebody else's, and the cleanup goes on: it is counted when it is done, so that its owner learns how long it takes.
+    /// Without a session: nothing is asked of a server any more.
+    fn outlive_by_its_cleanup(self) {
+        let Some(account) = self.cleaning else { return };
+        let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.keeper.clock());
+        let by_listener = cleaned.is_some();
+        let closed = self.keeper.closed();
+        self.keeper.spawn(async move {
+            let given_back = async {
+                // Whoever releases it is answered by the end of this channel, as after any loss.
+                while !matches!(requests.recv().await, None | Some(Request::Release(_) | Request::LetGo)) {}
+            };
+            tokio::select! {
+                () = finished(&mut cleaned), if by_listener => {}
+                () = given_back, if !by_listener => {}
+                // Nobody will know how long it took.
+                () = closed.cancelled() => return,
+            }
+            account.close(clock.now());
+        });
+    }
+}
+
+async fn fired(watcher: &mut Option<Watcher>) {
+    match watcher {
+        Some(watcher) => _ = watcher.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn finished(cleaned: &mut Option<oneshot::Receiver<()>>) {
+    match cleaned {
+        // An error is a cleanup that panicked: it is over as well.
+        Some(cleaned) => _ = cleaned.await,
+        None => std::future::pending().await,
+    }
+}

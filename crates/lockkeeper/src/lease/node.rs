@@ -1,0 +1,452 @@
+//! The lock's node: read, written under compare-and-set, deleted when the lock is free.
+//!
+//! A version alone does not tell a record from another one in a node that was deleted and made again: both begin at 0. So every
+//! deletion also writes the parent, and every write checks that the parent still is as it was before the record was read. The
+//! parent is made to stay, so that its own version never begins again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, ServerNow, Terms, Wish, transition};
+use lockkeeper_core::{FencingToken, IncompatibleFormat, Limit, LinkState, NodeFormat, PathRecord, TokenEpoch, Zxid};
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::ensemble::{Children, Done, Ensemble, Kind, OpError, Reply, Step, Watcher, zxid_of};
+use crate::hold::Versions;
+use crate::keeper::Lockkeeper;
+use crate::queue::driver::make_path;
+use crate::session::Session;
+use crate::session::epoch;
+
+/// How old an estimate of the server's time may become: 300 ms each way at most are added to what a round trip leaves open.
+const CLOCK_AGE: Duration = Duration::from_secs(300);
+
+/// Which node, and how it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct LockNode {
+    pub(crate) path: String,
+    pub(crate) rules: Rules,
+    /// A free lock's node stays, as Helix leaves it.
+    keep: bool,
+}
+
+/// A session to work in. The session does not close before this is dropped.
+pub(crate) struct SessionRef {
+    pub(crate) session: Arc<Session>,
+    ensemble: Arc<dyn Ensemble>,
+    /// Somebody else may have written what this session has not seen yet.
+    behind: bool,
+    _present: oneshot::Sender<()>,
+}
+
+/// The record as it was read.
+pub(crate) struct Look {
+    pub(crate) record: Record,
+    /// What the token of a hold by it is of, or why that cannot be told.
+    epoch: Result<TokenEpoch, String>,
+    pub(crate) now: ServerNow,
+    clock: ServerClock,
+    modified_ms: i64,
+    found: Found,
+    /// The transaction that made the node.
+    czxid: Option<Zxid>,
+    /// How many children the node has.
+    pub(crate) children: usize,
+    /// Fires at the next change; `None` where there is no node, or where it was written since.
+    pub(crate) watcher: Option<Watcher>,
+    /// It was written since, and is what was written.
+    pub(crate) written: bool,
+}
+
+/// What a write is to find unchanged.
+struct Found {
+    /// `None`: there is no node.
+    version: Option<i32>,
+    /// The transaction that wrote the record.
+    zxid: Zxid,
+    parent: Parent,
+}
+
+struct Parent {
+    data: Vec<u8>,
+    version: i32,
+}
+
+/// How a step went.
+pub(crate) enum Stepped {
+    /// It is so, by this look or by the write that followed it.
+    Done { answer: Answer, token: FencingToken, look: Box<Look> },
+    /// The wish is not to be had.
+    Refused(Refusal),
+    /// To be asked again: somebody else wrote first, or nobody knows who did.
+    Again {
+        /// Whether the write may have been done.
+        written: bool,
+    },
+}
+
+impl SessionRef {
+    /// Takes a seat in the session of now, opening one if that is over.
+    pub(crate) async fn take(keeper: &Lockkeeper) -> Result<SessionRef, Error> {
+        let (session, ensemble) = keeper.session(None).await?;
+        let (present, absent) = oneshot::channel::<()>();
+        session.spawn(async move { _ = absent.await });
+        Ok(SessionRef { session, ensemble, behind: true, _present: present })
+    }
+
+    /// Waits for a reply, but not beyond the session's end.
+    async fn reply<T>(&self, reply: impl Future<Output = T>, over: impl FnOnce() -> T) -> T {
+        tokio::select! {
+            biased;
+            reply = reply => reply,
+            () = self.over() => over(),
+        }
+    }
+
+    /// What this session sees may be older than what is asked for: the next look is behind a sync.
+    pub(crate) fn distrust(&mut self) {
+        self.behind = true;
+    }
+
+    /// Resolves when the session is over.
+    pub(crate) async fn over(&self) {
+        let mut link = self.session.link();
+        _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))).await;
+    }
+
+    /// Makes ready for another try: in a new session if this one is over.
+    ///
+    /// # Errors
+    /// No session is to be had: [`Error::Closed`], or a server's refusal. An ensemble out of reach is tried again.
+    pub(crate) async fn recover(&mut self, keeper: &Lockkeeper, fault: &OpError) -> Result<(), Error> {
+        self.behind = true;
+        if *fault == OpError::SessionOver {
+            self.over().await;
+        }
+        while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
+            match SessionRef::take(keeper).await {
+                Ok(seat) => *self = seat,
+                Err(error @ Error::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The node above.
+pub(crate) fn above(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+/// The versions by which the record at `path` is that of the hold of this owner until then; `None` if it is not. One round trip.
+pub(crate) async fn standing(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    (id, until_ms): &(String, i64),
+) -> Result<Option<Versions>, OpError> {
+    // Another server than that of a write before may not have it yet. The parent first, as in a look.
+    let (sync, parent, node) = (ensemble.sync(path), ensemble.read(above(path)), ensemble.read(path));
+    let (synced, parent, node) = tokio::join!(biased; sync, parent, node);
+    synced?;
+    let (parent, node) = match (parent, node) {
+        (Ok(parent), Ok(node)) => (parent, node),
+        (_, Err(OpError::NoNode)) | (Err(OpError::NoNode), _) => return Ok(None),
+        (Err(fault), _) | (_, Err(fault)) => return Err(fault),
+    };
+    let owner = Record::from_bytes(&node.data).ok().and_then(|record| record.owner);
+    let is_its = owner.is_some_and(|owner| owner.id == *id && owner.until_ms == *until_ms);
+    Ok(is_its.then_some(Versions { record: node.version, parent: parent.version }))
+}
+
+impl LockNode {
+    pub(crate) fn new(path: String, rules: Rules, keep: bool) -> Self {
+        LockNode { path, rules, keep }
+    }
+
+    fn parent(&self) -> &str {
+        above(&self.path)
+    }
+
+    /// Reads the record and watches it. One round trip; the first in a session takes two.
+    ///
+    /// # Errors
+    /// `Ok(Err(fault))` for what may be tried again in a session that lives.
+    pub(crate) async fn look(&self, seat: &mut SessionRef) -> Result<Result<Look, OpError>, Error> {
+        let clock = match self.clock(seat).await {
+            Ok(clock) => clock,
+            Err(fault) => return self.passing(fault),
+        };
+        let over = || Err(Error::ConnectionLost { path: self.path.clone() });
+        let epoch = match seat.reply(seat.session.epoch(), over).await {
+            Ok(epoch) => Ok(epoch),
+            Err(Error::TokenEpoch { problem, .. }) => Err(problem),
+            Err(_) => return Ok(Err(OpError::SessionOver)),
+        };
+        let sync: Reply<()> = match seat.behind {
+            true => seat.ensemble.sync(&self.path),
+            false => Box::pin(std::future::ready(Ok(()))),
+        };
+        // The parent first: then its version is no newer than the record.
+        let parent = seat.ensemble.read(self.parent());
+        let node = seat.ensemble.read_and_watch(&self.path);
+        let replies = async { tokio::join!(biased; sync, parent, node) };
+        let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
+        let (synced, parent, node) = seat.reply(replies, over).await;
+        if let Err(fault) = synced {
+            seat.behind = true;
+            return self.passing(fault);
+        }
+        let parent = match parent {
+            Ok(parent) => Parent { data: parent.data, version: parent.version },
+            // Only with a lock's node missing as well; making that makes it.
+            Err(OpError::NoNode) => Parent { data: Vec::new(), version: 0 },
+            Err(fault) => return self.passing(fault),
+        };
+        let now = clock.at(seat.session.now());
+        let look = match node {
+            Ok((node, watcher)) => {
+                let record = match Record::from_bytes(&node.data) {
+                    Ok(record) => record,
+                    // A semaphore's path, whose contenders are its children: they are asked about before the record is written.
+                    Err(_) if matches!(PathRecord::limit(&node.data, node.version), Limit::Permits(_)) => {
+                        Record::default()
+                    }
+                    Err(problem) => return Err(Error::NotARecord { path: self.path.clone(), problem }),
+                };
+                Look {
+                    record,
+                    epoch,
+                    now,
+                    clock,
+                    modified_ms: node.mtime_ms,
+                    found: Found { version: Some(node.version), zxid: node.mzxid, parent },
+                    czxid: Some(node.czxid),
+                    children: node.children,
+                    watcher: Some(watcher),
+                    written: false,
+                }
+            }
+            Err(OpError::NoNode) => Look {
+                record: Record::default(),
+                epoch,
+                now,
+                clock,
+                modified_ms: 0,
+                found: Found { version: None, zxid: Zxid(0), parent },
+                czxid: None,
+                children: 0,
+                watcher: None,
+                written: false,
+            },
+            Err(fault) => return self.passing(fault),
+        };
+        seat.behind = false;
+        Ok(Ok(look))
+    }
+
+    /// Decides and writes, once.
+    pub(crate) async fn step(
+        &self,
+        seat: &mut SessionRef,
+        look: Look,
+        me: &Terms,
+        wish: Wish<'_>,
+    ) -> Result<Stepped, Error> {
+        let seen = Seen { record: &look.record, modified_ms: look.modified_ms };
+        let step = match transition(seen, me, wish, look.now, &self.rules) {
+            Ok(step) => step,
+            Err(refusal) => return Ok(Stepped::Refused(refusal)),
+        };
+        let epoch = match (&look.epoch, wish) {
+            (Ok(epoch), _) => *epoch,
+            (Err(problem), Wish::Acquire { .. }) => return Err(epoch::unreadable(problem.clone())),
+            // Its token was given out before.
+            (Err(_), _) => TokenEpoch::default(),
+        };
+        let Some(mut record) = step.record else {
+            let token = FencingToken::from_zxid(look.found.zxid).in_epoch(epoch);
+            return Ok(Stepped::Done { answer: step.answer, token, look: Box::new(look) });
+        };
+        // A hold that goes on keeps its token, whoever writes the record.
+        if let (Some(before), Some(after)) = (&look.record.owner, &mut record.owner)
+            && before.id == after.id
+            && (before.until_ms == after.until_ms || wish == Wish::Renew)
+        {
+            after.granted_by = look.record.granted_by(look.found.zxid.0);
+        }
+        match self.put(seat, &look.found, &record).await {
+            Ok(zxid) => {
+                let (answer, token) = (step.answer, FencingToken::from_zxid(zxid).in_epoch(epoch));
+                let look = Look { record, watcher: None, written: true, ..look };
+                Ok(Stepped::Done { answer, token, look: Box::new(look) })
+            }
+            // The race was lost; this session has not seen by whose write.
+            Err(OpError::BadVersion | OpError::NoNode | OpError::NodeExists) => {
+                seat.behind = true;
+                Ok(Stepped::Again { written: false })
+            }
+            Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) => {
+                seat.behind = true;
+                tracing::debug!(path = %self.path, %fault, "the fate of a write is unknown; looking again");
+                Ok(Stepped::Again { written: true })
+            }
+            Err(fault) => Err(self.refused(&fault)),
+        }
+    }
+
+    /// Nobody else may lock the path with children of the node: neither would see the other. One listing where there are any.
+    ///
+    /// # Errors
+    /// `Ok(Err(fault))` as in [`LockNode::look`].
+    pub(crate) async fn refuse_incompatible_formats(
+        &self,
+        seat: &mut SessionRef,
+        children: usize,
+    ) -> Result<Result<(), OpError>, Error> {
+        if children == 0 {
+            return Ok(Ok(()));
+        }
+        match seat.reply(seat.ensemble.list(&self.path), || Err(OpError::SessionOver)).await {
+            Ok(Children { names, .. }) => match NodeFormat::of_line(&names).map(IncompatibleFormat::Named) {
+                Some(theirs) => Err(Error::IncompatibleFormat { path: self.path.clone(), theirs }),
+                None => Ok(Ok(())),
+            },
+            Err(fault) => self.passing(fault),
+        }
+    }
+
+    /// Looks and decides until it is done or refused: for wishes that need no waiting.
+    pub(crate) async fn settle(&self, keeper: &Lockkeeper, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
+        let mut seat = SessionRef::take(keeper).await?;
+        loop {
+            let look = match self.look(&mut seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    seat.recover(keeper, &fault).await?;
+                    continue;
+                }
+            };
+            match self.step(&mut seat, look, me, wish).await? {
+                Stepped::Again { .. } => {}
+                settled => return Ok(settled),
+            }
+        }
+    }
+
+    /// Makes, writes or deletes the node, if it still is what was read. One round trip; more where the parent is missing.
+    async fn put(&self, seat: &SessionRef, found: &Found, record: &Record) -> Result<Zxid, OpError> {
+        let (ensemble, path, parent) = (&seat.ensemble, &self.path, self.parent().to_owned());
+        let over = || Err(OpError::SessionOver);
+        let Some(version) = found.version else {
+            if record.is_free() {
+                return Ok(found.zxid);
+            }
+            let create = || ensemble.create(path, record.to_bytes(), Kind::Persistent);
+            let mut made = seat.reply(create(), over).await;
+            if made == Err(OpError::NoNode) {
+                let parents = make_path(&**ensemble, &parent, Kind::Persistent, Vec::new());
+                seat.reply(parents, || Err(OpError::SessionOver)).await?;
+                made = seat.reply(create(), over).await;
+            }
+            return made.map(|(_, zxid)| zxid);
+        };
+        let (version, parent_version) = (Some(version), Some(found.parent.version));
+        let same = Step::Check { path: parent.clone(), version: parent_version };
+        let write = Step::Write { path: path.clone(), data: record.to_bytes(), version };
+        let zxid = |done: Vec<Done>| zxid_of(&done).unwrap_or(Zxid(0));
+        let transact = async |steps| {
+            let done = seat.reply(ensemble.transact(steps), || Err(OpError::SessionOver.into())).await;
+            done.map(zxid).map_err(OpError::from)
+        };
+        if record.is_free() && !self.keep {
+            let mark = Step::Write { path: parent, data: found.parent.data.clone(), version: parent_version };
+            let delete = Step::Delete { path: path.clone(), version };
+            match transact(vec![mark, delete]).await {
+                // Somebody's nodes are below it, or the parent is not ours to write: a free lock's record does as well.
+                Err(OpError::Refused(reason)) => tracing::debug!(%path, reason, "a free lock's node stays"),
+                deleted => return deleted,
+            }
+        }
+        transact(vec![same, write]).await
+    }
+
+    /// What the session knows of the server's time; if nothing, a node of the moment tells: made, written and deleted in one
+    /// round trip, and gone with the session at the latest.
+    async fn clock(&self, seat: &mut SessionRef) -> Result<ServerClock, OpError> {
+        let session = seat.session.clone();
+        if let Some(clock) = session.server_clock().filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
+            return Ok(clock);
+        }
+        let probe = match self.parent() {
+            "/" => format!("/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
+            parent => format!("{parent}/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
+        };
+        let ensemble = seat.ensemble.clone();
+        let mut parents_made = false;
+        loop {
+            let sent = session.now();
+            let create = ensemble.create(&probe, Vec::new(), Kind::Ephemeral);
+            let write = ensemble.write(&probe, Vec::new(), None);
+            let replies = async { tokio::join!(biased; create, write, ensemble.delete(&probe, None)) };
+            let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
+            let (created, written, mut deleted) = seat.reply(replies, over).await;
+            let heard = session.now();
+            while deleted == Err(OpError::ConnectionLoss) {
+                deleted = seat.reply(ensemble.delete(&probe, None), || Err(OpError::SessionOver)).await;
+            }
+            match (created, written) {
+                (_, Ok(written)) => {
+                    let clock = ServerClock::stamped(sent, heard, written.mtime_ms);
+                    session.set_server_clock(clock);
+                    return Ok(clock);
+                }
+                (Err(OpError::NoNode), _) if !parents_made => {
+                    parents_made = true;
+                    let parents = make_path(&*ensemble, self.parent(), Kind::Persistent, Vec::new());
+                    seat.reply(parents, || Err(OpError::SessionOver)).await?;
+                }
+                (Err(fault), _) | (Ok(_), Err(fault)) => return Err(fault),
+            }
+        }
+    }
+
+    /// A fault that may pass, or the error it means.
+    fn passing<T>(&self, fault: OpError) -> Result<Result<T, OpError>, Error> {
+        match fault {
+            OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(Err(fault)),
+            fault => Err(self.refused(&fault)),
+        }
+    }
+
+    fn refused(&self, fault: &OpError) -> Error {
+        Error::Refused { path: self.path.clone(), reason: fault.to_string() }
+    }
+}
+
+impl Look {
+    /// By which the record is this one; unknown where it was written since.
+    pub(crate) fn versions(&self) -> Option<Versions> {
+        let record = self.found.version.filter(|_| !self.written)?;
+        Some(Versions { record, parent: self.found.parent.version })
+    }
+
+    /// The transaction that made the node, if there was one.
+    pub(crate) fn czxid(&self) -> Option<Zxid> {
+        self.czxid
+    }
+
+    /// The last moment of the session's clock by which the server's shows no more than that.
+    pub(crate) fn safe_until(&self, ms: i64) -> Duration {
+        self.clock.safe_until(ms)
+    }
+
+    /// How long until the server's clock certainly shows that; nothing if it does.
+    pub(crate) fn until(&self, ms: i64) -> Duration {
+        Duration::from_millis(u64::try_from(ms.saturating_sub(self.now.earliest_ms)).unwrap_or(0))
+    }
+}

@@ -1,0 +1,282 @@
+//! One attempt at a leased lock: from the first look until it is held, refused, or given up.
+//!
+//! A task on the library's thread; the caller only listens. A caller that stops listening leaves nothing behind: a request in
+//! the record is withdrawn, a lock just granted is given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::FencingToken;
+use lockkeeper_core::helix::{Answer, EMERGENCY, Event, Outcome as Preemption, Refusal, Terms, Unfinished, Wish};
+use tokio::sync::{oneshot, watch};
+
+use crate::Error;
+use crate::ensemble::OpError;
+use crate::keeper::Lockkeeper;
+use crate::lease::approval::{Approval, CleanupAlert};
+use crate::lease::guard::HelixGuard;
+use crate::lease::hold::{Cleanup, LeaseTask};
+use crate::lease::lock::LockStatus;
+use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
+use crate::lease::recorder::Recorder;
+use crate::lease::verdict::Verdict;
+
+/// What is asked for, and by whom.
+pub(super) struct Request {
+    pub(super) keeper: Lockkeeper,
+    pub(super) node: LockNode,
+    pub(super) terms: Terms,
+    pub(super) cleanup: Cleanup,
+    pub(super) approval: Approval,
+    pub(super) status: Arc<watch::Sender<LockStatus>>,
+    pub(super) recorder: Recorder,
+    pub(super) caller: oneshot::Sender<Result<HelixGuard, Error>>,
+}
+
+/// How an attempt ended.
+enum Outcome {
+    /// Until that time of the server, and at least until that moment of the session's clock.
+    Held {
+        token: FencingToken,
+        until_ms: i64,
+        until: Duration,
+    },
+    Failed(Error),
+    CallerGone,
+}
+
+/// The owner that this attempt has asked to make room, to be counted when the wait ends.
+struct Asked {
+    owner: String,
+    /// By the session's clock.
+    since: Duration,
+    /// When the owner's cleanup timeout is over, by the server's.
+    cleaned_ms: i64,
+}
+
+/// What ended a wait.
+enum Woken {
+    LookAgain,
+    SessionOver,
+    Closing,
+    CallerGone,
+}
+
+impl Request {
+    /// Runs the attempt and, if it succeeds, the hold.
+    pub(super) async fn run(mut self) {
+        let mut seat = match SessionRef::take(&self.keeper).await {
+            Ok(seat) => seat,
+            Err(error) => return self.refuse(LockStatus::Unlocked, error),
+        };
+        if self.terms.priority == EMERGENCY {
+            tracing::warn!(target: "lockkeeper::audit", path = %self.node.path, by = %self.terms.id,
+                message = ?self.terms.message, "a lock is asked for with the emergency priority");
+        }
+        match self.pursue(&mut seat).await {
+            Ok(Outcome::Held { token, until_ms, until }) => self.hand_over(seat, (token, until_ms, until)).await,
+            Ok(Outcome::Failed(error)) => {
+                let status = match error {
+                    Error::Preempted { .. } => LockStatus::Preempted,
+                    _ => LockStatus::Unlocked,
+                };
+                self.refuse(status, error);
+            }
+            Ok(Outcome::CallerGone) => {
+                self.status.send_replace(LockStatus::Unlocked);
+                self.withdraw(&mut seat).await;
+            }
+            Err(error) => {
+                if !matches!(error, Error::Closed) {
+                    self.withdraw(&mut seat).await;
+                }
+                self.refuse(LockStatus::Unlocked, error);
+            }
+        }
+    }
+
+    async fn pursue(&mut self, seat: &mut SessionRef) -> Result<Outcome, Error> {
+        let mut give_up_ms = None;
+        let mut asked: Option<Asked> = None;
+        let mut verdict = Verdict::new(&self.approval, &self.terms);
+        loop {
+            let look = match self.node.look(seat).await? {
+                Ok(look) => look,
+                Err(fault) => {
+                    seat.recover(&self.keeper, &fault).await?;
+                    continue;
+                }
+            };
+            if look.record.is_free()
+                && let Err(fault) = self.node.refuse_incompatible_formats(seat, look.children).await?
+            {
+                seat.recover(&self.keeper, &fault).await?;
+                continue;
+            }
+            let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
+            let give_up_ms = *give_up_ms.get_or_insert(look.now.latest_ms.saturating_add(waiting_ms));
+            if self.caller.is_closed() {
+                return Ok(Outcome::CallerGone);
+            }
+            let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
+            let room = asked.as_ref().map(|asked| self.room(asked, &look));
+            match self.node.step(seat, look, &terms, Wish::Acquire { give_up_ms }).await? {
+                Stepped::Again { .. } => {}
+                Stepped::Refused(refusal) => {
+                    if let Refusal::Unfinished(facts) = &refusal {
+                        self.count(asked.as_ref(), &facts.owner, Preemption::Refused, seat);
+                    }
+                    return Ok(Outcome::Failed(self.refusal(refusal, asked.is_some())));
+                }
+                Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
+                    if let Some((asked, room)) = asked.as_ref().zip(room) {
+                        self.count(Some(asked), &asked.owner, room, seat);
+                    }
+                    return Ok(Outcome::Held { token, until_ms, until: look.safe_until(until_ms) });
+                }
+                Stepped::Done { answer: Answer::Waits { until_ms, owner }, look, .. } => {
+                    asked.get_or_insert_with(|| {
+                        let since_ms = look.record.request.as_ref().map_or(look.now.latest_ms, |own| own.since_ms);
+                        let cleaned_ms = since_ms.saturating_add(owner.allotted_ms);
+                        Asked { owner: owner.owner.clone(), since: seat.session.now(), cleaned_ms }
+                    });
+                    if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
+                        tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to make room");
+                    }
+                    let until_ms =
+                        verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.keeper, seat));
+                    match self.wait(seat, *look, until_ms, &mut verdict).await {
+                        Woken::LookAgain => {}
+                        Woken::SessionOver => seat.recover(&self.keeper, &OpError::SessionOver).await?,
+                        Woken::CallerGone => return Ok(Outcome::CallerGone),
+                        Woken::Closing => {
+                            self.withdraw(seat).await;
+                            return Err(Error::Closed);
+                        }
+                    }
+                }
+                Stepped::Done { answer: Answer::Unfinished(facts), .. } => {
+                    self.count(asked.as_ref(), &facts.owner, Preemption::Refused, seat);
+                    return Ok(Outcome::Failed(self.unfinished(facts)));
+                }
+                // Not an answer to this wish.
+                Stepped::Done { answer: Answer::Left { .. } | Answer::Transferred | Answer::Told, .. } => {}
+            }
+        }
+    }
+
+    /// How a lock that is taken now was come by, after its owner was asked to make room.
+    fn room(&self, asked: &Asked, look: &Look) -> Preemption {
+        let over = |until_ms: i64| look.now.earliest_ms >= until_ms.saturating_add(self.node.rules.skew_ms);
+        match &look.record.owner {
+            // Where there is nothing to clean up, force cuts nothing off.
+            Some(owner) if !over(owner.until_ms) && owner.cleanup_ms > 0 => Preemption::Forced,
+            Some(owner) if owner.cleanup_ms <= 0 => Preemption::InTime,
+            _ if look.now.earliest_ms > asked.cleaned_ms => Preemption::Late,
+            _ => Preemption::InTime,
+        }
+    }
+
+    /// Counts what came of a preemption, for the owner that was preempted.
+    fn count(&self, asked: Option<&Asked>, owner: &str, outcome: Preemption, seat: &SessionRef) {
+        let waited = asked.map_or(Duration::ZERO, |asked| seat.session.now().saturating_sub(asked.since));
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.recorder.record(&self.node.path, owner, Event::Preemption { waited_ms, outcome });
+    }
+
+    /// Waits for a change of the record, for the end of the wait, or for that of the owner's lease.
+    async fn wait(&mut self, seat: &SessionRef, look: Look, until_ms: i64, verdict: &mut Verdict) -> Woken {
+        let lease_over_ms =
+            look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
+        let over = look.until(until_ms.min(lease_over_ms)).saturating_add(Duration::from_millis(1));
+        // Just written: the watch comes with the next look.
+        let Some(changed) = look.watcher else { return Woken::LookAgain };
+        let closing = seat.session.closing();
+        tokio::select! {
+            biased;
+            () = self.caller.closed() => Woken::CallerGone,
+            () = seat.over() => Woken::SessionOver,
+            () = closing.cancelled() => Woken::Closing,
+            _ = changed => Woken::LookAgain,
+            () = verdict.decided(&self.approval) => Woken::LookAgain,
+            () = tokio::time::sleep(over) => Woken::LookAgain,
+        }
+    }
+
+    /// Takes the own request, or a grant that nobody wants, out of the record.
+    async fn withdraw(&self, seat: &mut SessionRef) {
+        loop {
+            let left = match self.node.look(seat).await {
+                Ok(Ok(look)) => self.node.step(seat, look, &self.terms, Wish::Leave).await,
+                Ok(Err(fault)) => match seat.recover(&self.keeper, &fault).await {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            match left {
+                Ok(Stepped::Again { .. }) => {}
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(path = %self.node.path, %error, "a request could not be withdrawn");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn hand_over(self, seat: SessionRef, grant: (FencingToken, i64, Duration)) {
+        let Request { keeper, node, terms, cleanup, approval: _, status, recorder, caller } = self;
+        let (tenure, guard) = LeaseTask::begin(keeper, node, terms, cleanup, (status, recorder), seat, grant);
+        // A guard that nobody takes is dropped here, and asks for the release by that.
+        _ = caller.send(Ok(guard));
+        tenure.run().await;
+    }
+
+    fn refusal(&self, refusal: Refusal, asked: bool) -> Error {
+        let path = self.node.path.clone();
+        let (by, priority, message) = match refusal {
+            Refusal::Held(owner) => (owner.id, owner.priority, owner.message),
+            Refusal::Requested(request) => (request.id, request.priority, None),
+            Refusal::Unfinished(facts) => return self.unfinished(facts),
+            // Not a refusal of this wish.
+            Refusal::NotOwner { owner } => (owner.unwrap_or_default(), 0, None),
+            Refusal::LeaseOver { .. } => (self.terms.id.clone(), self.terms.priority, None),
+        };
+        match asked {
+            true => Error::Preempted { path, by, priority },
+            false => Error::Outranked { path, by, priority, message },
+        }
+    }
+
+    fn alert(&self, facts: Unfinished) -> CleanupAlert {
+        let Unfinished { owner, message, priority, elapsed_ms, allotted_ms } = facts;
+        CleanupAlert {
+            path: self.node.path.clone(),
+            owner,
+            owner_message: message,
+            owner_priority: priority,
+            elapsed: millis(elapsed_ms),
+            allotted: millis(allotted_ms),
+            requestor: self.terms.id.clone(),
+            requestor_message: self.terms.message.clone(),
+            requestor_priority: self.terms.priority,
+            request: None,
+        }
+    }
+
+    fn unfinished(&self, facts: Unfinished) -> Error {
+        let Unfinished { owner, message, priority, elapsed_ms, allotted_ms } = facts;
+        let (elapsed, allotted) = (millis(elapsed_ms), millis(allotted_ms));
+        Error::CleanupUnfinished { path: self.node.path.clone(), owner, message, priority, elapsed, allotted }
+    }
+
+    fn refuse(self, status: LockStatus, error: Error) {
+        self.status.send_replace(status);
+        _ = self.caller.send(Err(error));
+    }
+}
+
+fn millis(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

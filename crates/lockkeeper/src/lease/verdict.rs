@@ -1,0 +1,102 @@
+//! Where the decision about an unfinished cleanup stands in one attempt.
+//!
+//! While it is not made the request outlasts its wait; made, it is force or its absence, and the terms say the rest.
+
+use lockkeeper_core::helix::Terms;
+use tokio::sync::oneshot;
+
+use crate::keeper::Lockkeeper;
+use crate::lease::approval::{Answer, Approval, CleanupAlert, Decision};
+use crate::lease::node::{Look, SessionRef};
+
+/// How much later than its deadline a request whose decision is pending would end by itself, in milliseconds.
+const SLACK_MS: i64 = 5_000;
+
+pub(super) enum Verdict {
+    /// Nobody decides; the terms say what happens.
+    Unasked,
+    /// To be asked for when the wait is over, at this time of the server.
+    Open { over_ms: i64, extra_ms: i64 },
+    /// Asked for; to be had until that time of the server.
+    Pending { until_ms: i64, alert: Box<CleanupAlert>, answer: oneshot::Receiver<Answer> },
+    /// Made.
+    Made { approved: bool },
+}
+
+impl Verdict {
+    pub(super) fn new(approval: &Approval, terms: &Terms) -> Self {
+        match approval.is_set() && !terms.forceful {
+            true => {
+                let extra_ms = i64::try_from(approval.timeout().as_millis()).unwrap_or(i64::MAX);
+                Verdict::Open { over_ms: i64::MAX, extra_ms }
+            }
+            false => Verdict::Unasked,
+        }
+    }
+
+    /// The terms to decide the next step by, and the end of the wait.
+    pub(super) fn terms(&mut self, terms: &Terms, look: &Look, give_up_ms: i64) -> (Terms, i64) {
+        // A wait of nothing becomes one for the decision.
+        let waiting_ms = terms.waiting_ms.map(|waiting| waiting.max(1));
+        let outlasting = || Terms { wait_past_cleanup: true, waiting_ms, ..terms.clone() };
+        match self {
+            Verdict::Unasked => (terms.clone(), give_up_ms),
+            Verdict::Open { over_ms, extra_ms } => {
+                let since_ms = look.record.request.as_ref().map_or(look.now.latest_ms, |request| request.since_ms);
+                let cleanup_ms = look.record.owner.as_ref().map_or(0, |owner| owner.cleanup_ms.max(0));
+                let cleaned_ms = since_ms.saturating_add(cleanup_ms);
+                *over_ms = if terms.wait_past_cleanup { give_up_ms } else { give_up_ms.min(cleaned_ms) };
+                (outlasting(), over_ms.saturating_add(*extra_ms).saturating_add(SLACK_MS))
+            }
+            Verdict::Pending { until_ms, .. } => (outlasting(), until_ms.saturating_add(SLACK_MS)),
+            Verdict::Made { approved } => (Terms { forceful: *approved, ..terms.clone() }, i64::MIN),
+        }
+    }
+
+    /// Until when to wait for a change, by the server's time. Asks for the decision when its time has come.
+    pub(super) fn until(
+        &mut self,
+        answered_ms: i64,
+        look: &Look,
+        alert: impl FnOnce() -> CleanupAlert,
+        approval: &Approval,
+        (keeper, seat): (&Lockkeeper, &SessionRef),
+    ) -> i64 {
+        match *self {
+            Verdict::Unasked => answered_ms,
+            Verdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
+                let alert = Box::new(alert());
+                let until_ms = look.now.latest_ms.saturating_add(extra_ms);
+                let answer = approval.ask(&alert, until_ms, keeper, &seat.session);
+                *self = Verdict::Pending { until_ms, alert, answer };
+                until_ms
+            }
+            Verdict::Open { over_ms, .. } => over_ms,
+            Verdict::Pending { until_ms, .. } if look.now.earliest_ms >= until_ms => {
+                self.make(approval, None);
+                look.now.earliest_ms
+            }
+            Verdict::Pending { until_ms, .. } => until_ms,
+            Verdict::Made { .. } => look.now.earliest_ms,
+        }
+    }
+
+    /// Resolves when the decision is made; never where none is asked for. Dropping the future loses nothing.
+    pub(super) async fn decided(&mut self, approval: &Approval) {
+        let Verdict::Pending { answer, .. } = self else { return std::future::pending().await };
+        let answer = answer.await.ok();
+        self.make(approval, answer);
+    }
+
+    fn make(&mut self, approval: &Approval, answer: Option<Answer>) {
+        let nobody = || Answer {
+            decision: Decision::Reject { by: "nobody".to_owned(), why: "no answer in time".to_owned() },
+            by_rule: false,
+        };
+        let answer = answer.unwrap_or_else(nobody);
+        let approved = matches!(answer.decision, Decision::Approve { .. });
+        if let Verdict::Pending { alert, .. } = std::mem::replace(self, Verdict::Made { approved }) {
+            approval.record(*alert, answer);
+        }
+    }
+}

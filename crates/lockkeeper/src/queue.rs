@@ -1,0 +1,9 @@
+//! The queue protocol: a lock is a path, its contenders are nodes below it, and the server numbers them.
+
+pub(crate) mod acquire;
+pub(crate) mod driver;
+pub(crate) mod multi;
+pub(crate) mod mutex;
+pub(crate) mod priority;
+pub(crate) mod rwlock;
+pub(crate) mod semaphore;

@@ -1,0 +1,645 @@
+//! Carries out what a contender asks for: the only effectful room of the lock protocol.
+//!
+//! One task per attempt, on the session's thread, from the create until the node is seen deleted or the session is over.
+//! It *owns* every outcome; the caller only listens. So a caller that stops listening, at whatever moment, leaves nothing
+//! behind: the task notices and leads the contender out (the create of `zookeeper-client`'s own lock, cancelled before its
+//! reply, leaves its node for ever).
+
+mod caller;
+mod operations;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lockkeeper_core::{
+    Ask, Class, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Payload,
+    Revocation, TokenEpoch,
+};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::trace;
+
+use self::caller::Caller;
+pub(crate) use self::operations::make_path;
+use self::operations::{Operations, Outcome, failure, inspection};
+use crate::Error;
+use crate::admin::{Broken, ContenderInfo, journal};
+use crate::ensemble::{Ensemble, Fired, OpError, Watcher};
+use crate::hold::{HoldOptions, Request};
+use crate::session::epoch;
+use crate::session::{Dependant, Session};
+
+/// How old a node must be to be watched by its own maker.
+///
+/// The watch costs a read. It tells of an operator who deletes the node, and of whoever asks for the lock; a hold or wait this
+/// short is over before anyone could.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// How long a waiter whose node was removed looks for who did it.
+const JOURNAL: Duration = Duration::from_secs(1);
+
+/// How an attempt is to be made.
+pub(crate) struct Attempt {
+    pub(crate) path: String,
+    /// Taken while the session was usable: were it over by now, the first operation says how it ended.
+    pub(crate) ensemble: Arc<dyn Ensemble>,
+    pub(crate) payload: Payload,
+    /// How many permits there are, where they are counted.
+    pub(crate) permits: Option<u32>,
+    /// The mark that it is held by, where there are classes.
+    pub(crate) mark: Option<String>,
+    /// Make the path where it is missing.
+    pub(crate) create_parents: bool,
+    /// Leave at once if more than so many are before.
+    pub(crate) max_waiters: usize,
+    /// Leave at once if not first.
+    pub(crate) once: bool,
+    /// When to enter anew in another class.
+    pub(crate) ageing: Option<(Instant, Class)>,
+    pub(crate) timeout: Option<Duration>,
+    /// Which servers these are, for messages.
+    pub(crate) servers: Arc<str>,
+    /// How long the caller bears a lost connection, if not as long as the session may live.
+    pub(crate) reconnect: Option<Duration>,
+    pub(crate) started: Instant,
+    /// When the timeout ends; without one, never.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancel: Option<CancellationToken>,
+    /// What is to be done about the hold.
+    pub(crate) options: HoldOptions,
+}
+
+/// What woke the driver.
+enum Wake {
+    Outcome(Outcome),
+    Fired(String, Fired),
+    Looked(Option<Box<ContenderInfo>>),
+    Verified(Result<(), OpError>),
+    Lingered,
+    DelayOver(String),
+    Aged,
+    NearDeadline,
+    Probed,
+    Deadline,
+    CutOff,
+    Cancelled,
+    CallerGone,
+    Requested(Request),
+    LinkChanged,
+    Proved,
+    Closing,
+}
+
+struct Driver {
+    attempt: Attempt,
+    session: Arc<Session>,
+    contender: Contender,
+    caller: Caller,
+    /// A grant that waits for fresh trust in the session, and when it came, by the session's clock.
+    granted: Option<(Grant, Duration)>,
+    /// The transaction that granted it, as a token without its epoch.
+    granted_by: Option<FencingToken>,
+    /// Until when the caller bears the connection's loss, while it is lost.
+    cut_off: Option<Instant>,
+    /// How many deletes were sent: before the first, nobody but a stranger can have deleted a node of ours.
+    deletes: u32,
+    /// How often the connection had been lost when that was looked at last.
+    disconnects: u32,
+    /// When the operation under way was started, by the session's clock.
+    sent: Duration,
+    /// Kept while the session must be proved at all times.
+    dependant: Option<Dependant>,
+    /// Told when the change of its hold has happened that the caller asked for.
+    changing: Option<oneshot::Sender<()>>,
+    /// When that change happened, by the session's clock, while it waits for fresh trust in the session.
+    changed_at: Option<Duration>,
+    /// Told when the hold is proved; and when that request was sent.
+    verifying: Vec<oneshot::Sender<Result<(), String>>>,
+    asked_at: Duration,
+    /// Whose tombstones are to go, and when.
+    delays: Vec<(Instant, String)>,
+    /// The request to let go that was last seen in the own node, and the answer.
+    revocation: Option<Revocation>,
+    /// That answer is a refusal which is not in the node yet.
+    refusing: bool,
+    /// The last refusal, for the caller.
+    refusal: Option<String>,
+    /// The node last known as the own one, for messages after it is gone.
+    node: String,
+    /// Who removed the waiting node, where that is recorded.
+    broken: Option<Box<Broken>>,
+    lingered: bool,
+    /// The node first in line that was last read, or is being read, for the caller's error; and what it told.
+    looked_for: Option<String>,
+    looked_at: Option<Box<ContenderInfo>>,
+}
+
+/// Runs one attempt to its end. Whoever listens to `answer` gets the outcome.
+pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<Session>, answer: caller::Answer) {
+    let disconnects = session.link().borrow().disconnects;
+    let driver = Driver {
+        attempt,
+        session,
+        contender,
+        caller: Caller::Waiting(answer),
+        granted: None,
+        granted_by: None,
+        cut_off: None,
+        deletes: 0,
+        disconnects,
+        sent: Duration::ZERO,
+        dependant: None,
+        changing: None,
+        changed_at: None,
+        verifying: Vec::new(),
+        asked_at: Duration::ZERO,
+        delays: Vec::new(),
+        revocation: None,
+        refusing: false,
+        refusal: None,
+        node: String::new(),
+        broken: None,
+        lingered: false,
+        looked_for: None,
+        looked_at: None,
+    };
+    driver.run().await;
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let mut flight: Option<BoxFuture<'static, Outcome>> = None;
+        let mut look: Option<BoxFuture<'static, Option<Box<ContenderInfo>>>> = None;
+        let mut proof: Option<BoxFuture<'static, Result<(), OpError>>> = None;
+        let mut probe: Option<BoxFuture<'static, Result<(), OpError>>> = None;
+        let mut probe_at = self.probe_at();
+        let mut watches: Vec<(String, Watcher)> = Vec::new();
+        let mut link = self.session.link();
+        let mut proofs = self.session.proofs();
+        let closing = self.session.closing();
+        let mut close_seen = false;
+        let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
+        tokio::pin!(linger);
+        let mut ended = None;
+        self.bear(link.borrow().connected);
+        loop {
+            if let Some(name) = self.wants_a_look() {
+                look = Some(self.look(name));
+                self.stop_if_once();
+            }
+            self.stop_if_crowded();
+            self.tell_if_it_leaves();
+            while let Some(command) = self.contender.next_command() {
+                trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
+                match command {
+                    Command::Grant(grant) => self.granted = Some((grant, self.session.now())),
+                    Command::Revoke => self.revoke(),
+                    Command::Delay { name, delay } => self.delays.push((Instant::now() + delay.duration(), name)),
+                    Command::Upgraded => self.changed_at = Some(self.session.now()),
+                    Command::Reads { name } => {
+                        if let Some(hold) = self.caller.hold() {
+                            hold.moved_to(name.clone());
+                        }
+                        self.node = name;
+                        self.changed_at = Some(self.session.now());
+                    }
+                    Command::End(end) => ended = Some(end),
+                    Command::MakeParent { .. } if !self.attempt.create_parents => {
+                        let error = Error::NoSuchLock { path: self.attempt.path.clone() };
+                        self.caller.refuse(error);
+                        self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
+                    }
+                    other => {
+                        self.deletes += u32::from(matches!(other, Command::Delete { .. }));
+                        self.sent = self.session.now();
+                        flight = Some(self.operations().start(other));
+                    }
+                }
+            }
+            self.hand_over_if_fresh();
+            if proof.is_none() && !self.verifying.is_empty() {
+                proof = self.prove_the_hold();
+            }
+            watches.retain(|(name, _)| self.contender.watches(name));
+            // A try that has left already still owes its caller the holder's name.
+            if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
+                let end = self.look_closer(end).await;
+                if end == End::Evicted && self.caller.is_waiting() {
+                    self.broken = self.who_broke_it().await;
+                }
+                if end == End::SessionOver {
+                    self.learn_how_it_ended(&mut link).await;
+                }
+                return self.finish(end);
+            }
+            let aged = self.attempt.ageing.map(|(when, _)| when);
+            let delayed = self.delays.iter().min().cloned();
+            // Biased, so that a simulation replays by its seed alone.
+            let wake = tokio::select! {
+                biased;
+                () = closing.cancelled(), if !close_seen => Wake::Closing,
+                _ = link.changed() => Wake::LinkChanged,
+                _ = proofs.changed(), if self.granted.is_some() || self.changed_at.is_some() => Wake::Proved,
+                outcome = optional(&mut flight) => Wake::Outcome(outcome),
+                (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
+                seen = optional(&mut look) => Wake::Looked(seen),
+                proved = optional(&mut proof) => Wake::Verified(proved),
+                _ = optional(&mut probe) => Wake::Probed,
+                () = passed(probe_at) => Wake::NearDeadline,
+                wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
+                () = &mut linger, if !self.lingered => Wake::Lingered,
+                () = passed(aged) => Wake::Aged,
+                () = passed(delayed.as_ref().map(|(when, _)| *when)) => {
+                    Wake::DelayOver(delayed.map(|(_, name)| name).unwrap_or_default())
+                }
+                () = passed(self.cut_off) => Wake::CutOff,
+            };
+            match wake {
+                Wake::Outcome(outcome) => {
+                    flight = None;
+                    self.settle(outcome, &mut watches);
+                }
+                Wake::Fired(name, fired) => {
+                    trace!(path = %self.attempt.path, id = %self.contender.id(), node = %name, ?fired);
+                    if matches!(fired, Fired::Gone) && self.deletes == 0 && self.contender.node() == Some(&name) {
+                        self.was_taken();
+                    }
+                    match fired {
+                        Fired::SessionOver => {}
+                        _ if name.is_empty() => self.contender.handle(Event::ChildrenChanged),
+                        Fired::Gone => self.contender.handle(Event::Gone(&name)),
+                        Fired::Changed => self.contender.handle(Event::Changed(&name)),
+                    }
+                }
+                Wake::Looked(seen) => {
+                    look = None;
+                    self.looked_at = seen;
+                    self.name_the_holder();
+                }
+                Wake::Verified(proved) => {
+                    proof = None;
+                    self.verified(proved);
+                }
+                Wake::Lingered => {
+                    self.lingered = true;
+                    self.contender.handle(Event::Lingered);
+                }
+                Wake::DelayOver(name) => {
+                    self.delays.retain(|(_, delayed)| *delayed != name);
+                    self.contender.handle(Event::DelayOver(&name));
+                }
+                Wake::Aged => {
+                    if let Some((_, class)) = self.attempt.ageing.take() {
+                        self.contender.handle(Event::Ask(Ask::Reclassify(class)));
+                    }
+                }
+                Wake::NearDeadline => {
+                    probe_at = None;
+                    probe = self.contender.place().map(|_| self.attempt.ensemble.sync(&self.attempt.path));
+                }
+                Wake::Probed => probe = None,
+                Wake::Deadline => {
+                    let error = self.timed_out(probe.is_some());
+                    self.give_up(error);
+                }
+                Wake::CutOff => {
+                    self.cut_off = None;
+                    // A holder judges by its own clock.
+                    if self.caller.is_waiting() {
+                        let error = Error::ConnectionLost { path: self.attempt.path.clone() };
+                        self.give_up(error);
+                    }
+                }
+                Wake::Cancelled => {
+                    let error = Error::Cancelled { path: self.attempt.path.clone() };
+                    self.give_up(error);
+                }
+                Wake::CallerGone => {
+                    self.caller = Caller::Gone;
+                    self.contender.handle(Event::Leave);
+                }
+                Wake::Requested(request) => self.requested(request),
+                Wake::LinkChanged => {
+                    let link = *link.borrow_and_update();
+                    self.judge_link(link);
+                }
+                // Looked at above.
+                Wake::Proved => {}
+                Wake::Closing => {
+                    close_seen = true;
+                    self.lose(Loss::Closed);
+                    self.give_up(Error::Closed);
+                }
+            }
+        }
+    }
+
+    /// Hands a grant, or a changed hold, over to the caller once the session is trusted afresh.
+    ///
+    /// The session may have expired since the node before was deleted, and its last heartbeat may be old: then the hold would
+    /// start with nearly nothing left, and its work would be stopped at once. The second in the queue sends heartbeats, so its
+    /// grant needs no round trip here. Others need one heartbeat.
+    fn hand_over_if_fresh(&mut self) {
+        let next = self.contender.holds() || self.contender.place().is_some_and(|place| place.ahead <= 1);
+        if next != self.dependant.is_some() {
+            self.dependant = next.then(|| self.session.depend());
+        }
+        if let Some(at) = self.changed_at {
+            if self.caller.hold().is_none_or(|hold| hold.loss().is_some()) {
+                (self.changed_at, self.changing) = (None, None);
+            } else if self.session.is_fresh(at) {
+                self.changed_at = None;
+                self.changed();
+            }
+        }
+        let Some(at) = self.granted.as_ref().map(|(_, at)| *at) else { return };
+        if !self.contender.holds() {
+            self.granted = None;
+        } else if self.session.is_fresh(at) {
+            let known = match self.attempt.permits {
+                // They have no token.
+                Some(_) => epoch::Known::Epoch(TokenEpoch::default()),
+                None => self.session.known_epoch(),
+            };
+            match known {
+                epoch::Known::Epoch(epoch) => {
+                    let Some((Grant { name, token }, _)) = self.granted.take() else { return };
+                    self.granted_by = Some(token);
+                    self.hand_over(Grant { name, token: token.in_epoch(epoch) });
+                }
+                epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => {
+                    self.granted = None;
+                    self.give_up(epoch::unreadable(problem));
+                }
+                // The link's next change tells of it.
+                epoch::Known::Unknown | epoch::Known::Over => {}
+            }
+        }
+    }
+
+    fn operations(&self) -> Operations<'_> {
+        let Attempt { path, ensemble, payload, .. } = &self.attempt;
+        Operations { ensemble, path, payload, revocation: self.revocation.as_ref() }
+    }
+
+    /// Tells the contender how an operation went.
+    fn settle(&mut self, outcome: Outcome, watches: &mut Vec<(String, Watcher)>) {
+        if outcome.proves() {
+            self.session.proved(self.sent);
+        }
+        match outcome {
+            Outcome::Entered(created, seen) => {
+                if let Ok((name, _)) = &created {
+                    self.node.clone_from(name);
+                }
+                let created = created.as_ref().map(|(name, zxid)| (name.as_str(), *zxid)).map_err(|f| self.failure(f));
+                let listed = seen.as_ref().map(|seen| seen.listing()).map_err(|f| self.failure(f));
+                self.contender.handle(Event::Entered { created, listed });
+            }
+            Outcome::ParentMade(made) => {
+                let made = made.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::ParentMade(made));
+            }
+            Outcome::LimitStored(stored) => {
+                let stored = stored.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::LimitStored(stored));
+            }
+            Outcome::Listed(Ok((seen, watcher))) => {
+                watches.extend(watcher.map(|watcher| (String::new(), watcher)));
+                self.contender.handle(Event::Listed(Ok(seen.listing())));
+            }
+            Outcome::Listed(Err(fault)) => {
+                let failure = self.failure(&fault);
+                self.contender.handle(Event::Listed(Err(failure)));
+            }
+            Outcome::Inspected(seen) => {
+                if matches!(seen, Err(OpError::NoNode)) && self.deletes == 0 {
+                    self.was_taken();
+                }
+                let seen = seen.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::Inspected(seen));
+            }
+            Outcome::Watched(name, Ok((node, watcher))) => {
+                let own = self.contender.node() == Some(&name);
+                let mut seen = inspection(&node);
+                if own && let Some(asked) = NodeData::read(&node.data).revocation() {
+                    if self.refusing && self.revocation.as_ref().is_some_and(|refused| refused.id == asked.id) {
+                        seen.asked = false;
+                    } else {
+                        let unanswered = self.revocation.as_ref().filter(|before| before.refused.is_none());
+                        let replaced = unanswered.is_some_and(|before| before.id != asked.id);
+                        (self.revocation, self.refusing) = (Some(asked), false);
+                        // The contender tells of the first only.
+                        if replaced {
+                            self.revoke();
+                        }
+                    }
+                }
+                // The own node's first: if it and the blocker are both gone, it does not matter any more who was before.
+                watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
+                self.contender.handle(Event::Watched(Ok(seen)));
+            }
+            Outcome::Watched(_, Err(fault)) => {
+                let failure = self.failure(&fault);
+                self.contender.handle(Event::Watched(Err(failure)));
+            }
+            Outcome::TombstoneMade(made) => {
+                let made = made.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::TombstoneMade(made));
+            }
+            Outcome::HolderMarkerTaken(taken) => {
+                let taken = taken.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::HolderMarkerTaken(taken));
+            }
+            Outcome::Told { written: told, refusal } => {
+                self.refusing &= !(refusal && told.is_ok());
+                let told = told.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::RecordWritten(told));
+            }
+            Outcome::Downgraded(made) => {
+                let made = made.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::Downgraded(made));
+            }
+            Outcome::Deleted(deleted) => {
+                // Not after another: that one's reply may be what was lost.
+                if matches!(deleted, Err(OpError::NoNode)) && self.deletes == 1 {
+                    self.was_taken();
+                }
+                let deleted = deleted.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::Deleted(deleted));
+            }
+        }
+    }
+
+    /// What a fault means to the contender; a refusal's words are kept for the caller.
+    fn failure(&mut self, fault: &OpError) -> Failure {
+        let failure = failure(fault);
+        if let Failure::Refused | Failure::NodeExists = failure {
+            self.refusal = Some(fault.to_string());
+        }
+        failure
+    }
+
+    /// Somebody took a node of the hold: its owner hears of it before the other node is deleted and lets the next one in.
+    fn tell_if_it_leaves(&mut self) {
+        if let (Caller::Holding { hold, .. }, true) = (&self.caller, self.contender.leaves()) {
+            hold.lose(Loss::Removed);
+        }
+    }
+
+    /// Somebody took a node of the hold that is being released, before it was: its owner may have shared the lock at the end.
+    fn was_taken(&mut self) {
+        if let Caller::Releasing { hold, .. } = &self.caller {
+            hold.lose(Loss::Removed);
+        }
+    }
+
+    /// The hold, if there is one, is lost.
+    fn lose(&mut self, loss: Loss) {
+        if let Some(hold) = self.caller.hold() {
+            hold.lose(loss);
+        }
+    }
+
+    /// When to ask whether the servers answer, so that the deadline's error can tell a lock that is taken from servers that are silent.
+    fn probe_at(&self) -> Option<Instant> {
+        let patience = (self.session.timeout() / 4).min(self.attempt.timeout? / 2);
+        self.attempt.deadline?.checked_sub(patience)
+    }
+
+    /// The connection stands, or is lost: for how long does the caller bear that?
+    fn bear(&mut self, connected: bool) {
+        let now = Instant::now();
+        self.cut_off = match (connected, self.attempt.reconnect) {
+            (false, Some(patience)) => self.cut_off.or_else(|| now.checked_add(patience)),
+            _ => None,
+        };
+    }
+
+    /// The connection changed: holders may have lost, waiters go on as long as the session may live.
+    fn judge_link(&mut self, link: Link) {
+        if let Caller::Holding { hold, .. } = &self.caller
+            && hold.judge()
+        {
+            // Should the session live on after all, the node must go: nobody believes in this hold any more.
+            self.contender.handle(Event::Lost);
+        }
+        self.bear(link.connected);
+        // Also when it is up again already: a break that came and went while nobody looked was one all the same.
+        if std::mem::replace(&mut self.disconnects, link.disconnects) != link.disconnects {
+            self.contender.handle(Event::Disconnected);
+        }
+        if let LinkState::Over(loss) = link.state {
+            self.lose(loss);
+            self.contender.handle(Event::SessionOver);
+        }
+    }
+
+    /// A waiter's node is gone: did somebody take it, or did the session end and the server tell of its nodes first?
+    ///
+    /// One round trip, or as long as a lost connection leaves that open, but not past the deadline. A holder is told of its
+    /// loss at once instead, whatever the cause.
+    async fn look_closer(&self, end: End) -> End {
+        if end != End::Evicted || !self.caller.is_waiting() {
+            return end;
+        }
+        let session_stands = async {
+            loop {
+                match self.attempt.ensemble.sync(&self.attempt.path).await {
+                    Err(OpError::SessionOver) => return false,
+                    // The next one waits until the connection is back, or the session over.
+                    Err(OpError::ConnectionLoss) => {}
+                    _ => return true,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            stands = session_stands => if stands { End::Evicted } else { End::SessionOver },
+            () = passed(self.attempt.deadline) => End::Evicted,
+        }
+    }
+
+    /// The session is over: waits until it is known why. An operation may fail a moment before the session's own task has heard.
+    async fn learn_how_it_ended(&self, link: &mut watch::Receiver<Link>) {
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
+            () = passed(self.attempt.deadline) => {}
+        }
+    }
+
+    /// Who removed the waiting node and why: the record is of the same transaction. One `sync`, one listing and the reads, within a
+    /// second and not past the deadline.
+    async fn who_broke_it(&self) -> Option<Box<Broken>> {
+        let path = &self.attempt.path;
+        let looked = async {
+            let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
+            let mut disconnects = entries.into_iter().rev().filter_map(journal::Entry::into_break);
+            disconnects.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
+        };
+        tokio::select! {
+            biased;
+            broken = looked => broken.map(Box::new),
+            () = passed(self.attempt.deadline) => None,
+            () = tokio::time::sleep(JOURNAL) => None,
+        }
+    }
+
+    /// Whose node to read to tell who holds the lock, once for each that a listing shows: for the error of a try, or for that
+    /// of a wait that is worth it.
+    fn wants_a_look(&self) -> Option<String> {
+        let worth_it = self.attempt.once || self.lingered && self.attempt.timeout.is_some();
+        let waiting = self.caller.is_waiting() && worth_it;
+        let first = &self.contender.place().filter(|_| waiting)?.first;
+        (self.looked_for.as_ref() != Some(first)).then(|| first.clone())
+    }
+
+    fn look(&mut self, name: String) -> BoxFuture<'static, Option<Box<ContenderInfo>>> {
+        let read = self.attempt.ensemble.read(&format!("{}/{name}", self.attempt.path));
+        self.looked_for = Some(name.clone());
+        self.looked_at = None;
+        read.map(|node| node.ok().map(|node| Box::new(ContenderInfo::read(name, &node)))).boxed()
+    }
+}
+
+/// The outcome of a future that may not be there; without one, never.
+async fn optional<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
+    match slot {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A watch that has fired, the foremost if several have, taken out.
+async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
+    let (at, fired) = std::future::poll_fn(|cx| {
+        for (at, (_, watcher)) in watches.iter_mut().enumerate() {
+            if let std::task::Poll::Ready(fired) = watcher.poll_unpin(cx) {
+                return std::task::Poll::Ready((at, fired));
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+    (watches.remove(at).0, fired)
+}
+
+/// When the deadline has passed; without one, never.
+pub(crate) async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// When the token is cancelled; without one, never.
+pub(crate) async fn cancelled(token: Option<&CancellationToken>) {
+    match token {
+        Some(token) => token.cancelled().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,4 @@
+//! Locks as objects: Contentserv's monitor lock, and the `DistributedLock` of the documents.
+
+pub mod contentserv;
+pub(crate) mod distributed;

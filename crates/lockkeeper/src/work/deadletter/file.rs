@@ -1,0 +1,330 @@
+//! Dead letters in a file: a line of JSON each.
+//!
+//! The file is only ever appended to, under a lock file that all processes of the machine take, and synced before a letter
+//! counts as kept. A line that a crash has torn stays where it is and is told; the next one begins on a line of its own.
+//! A file that has grown too large is put aside under a number; what was put aside goes once everything in it is settled.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+
+use super::{Record, Records, Sink, SinkError, fold};
+
+/// When a file is put aside: some ten thousand letters.
+const LARGE: u64 = 16 << 20;
+
+/// How many that were put aside are looked at, before settled ones go.
+const ASIDE: usize = 8;
+
+/// Dead letters in a file of this machine, which many processes may use at once. Readable by its owner only.
+///
+/// The file must be on a disk that locks files for all who use it: of this machine, not of a network.
+#[derive(Clone, Debug)]
+pub struct FileSink {
+    path: PathBuf,
+    large: u64,
+}
+
+impl FileSink {
+    /// The file at `path`. It is made when the first letter comes, its directory too.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        FileSink { path: path.into(), large: LARGE }
+    }
+
+    /// Puts the file aside from this size on, in bytes; 16 MiB unless set.
+    pub fn rotate_at(mut self, bytes: u64) -> Self {
+        self.large = bytes;
+        self
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs `work` on a thread of its own: files block. Dropping the future leaves the thread to finish.
+    fn apart<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&FileSink) -> io::Result<T> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, SinkError>> {
+        let (sink, name) = (self.clone(), self.name());
+        let (sender, done) = oneshot::channel();
+        let started = std::thread::Builder::new().name("lockkeeper-file".to_owned()).spawn(move || {
+            // Nobody listens any more: that changes nothing.
+            _ = sender.send(work(&sink));
+        });
+        async move {
+            let outcome = match started {
+                Ok(_) => done.await.unwrap_or_else(|_| Err(io::Error::other("the writing thread has panicked"))),
+                Err(error) => Err(error),
+            };
+            outcome.map_err(|source| SinkError { sink: name, what, source: source.into() })
+        }
+        .boxed()
+    }
+
+    /// The file beside ours with this ending.
+    fn beside(&self, ending: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(ending);
+        name.into()
+    }
+
+    /// Waits for this process's turn. The lock goes with the file, whatever becomes of the process.
+    fn turn(&self, exclusive: bool) -> io::Result<File> {
+        let turn = private().create(true).truncate(false).open(self.beside(".lock"))?;
+        if exclusive { turn.lock() } else { turn.lock_shared() }?;
+        Ok(turn)
+    }
+
+    fn append_now(&self, line: &str) -> io::Result<()> {
+        if let Some(dir) = self.dir() {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        let _turn = self.turn(true)?;
+        self.put_aside()?;
+        let is_new = !self.path.exists();
+        let mut file = private().create(true).append(true).open(&self.path)?;
+        let others = file.metadata()?.permissions().mode() & 0o777;
+        if others & 0o007 != 0 {
+            // Somebody made it beforehand. Letters are not for everyone.
+            file.set_permissions(Permissions::from_mode(others & 0o770))?;
+        }
+        let mut text = String::new();
+        if file.seek(SeekFrom::End(0))? > 0 {
+            let mut last = [0];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                text.push('\n');
+            }
+        }
+        text.push_str(line);
+        text.push('\n');
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        if is_new {
+            self.sync_dir()?;
+        }
+        Ok(())
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        self.path.parent().filter(|dir| !dir.as_os_str().is_empty())
+    }
+
+    /// A new name is durable once its directory is.
+    fn sync_dir(&self) -> io::Result<()> {
+        File::open(self.dir().unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    /// Puts the file aside if it is large, and removes those put aside of which everything is settled.
+    fn put_aside(&self) -> io::Result<()> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) if metadata.len() >= self.large => {}
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let aside = self.aside()?;
+        let next = aside.last().map_or(1, |(number, _)| number + 1);
+        fs::rename(&self.path, self.beside(&format!(".{next}")))?;
+        self.sync_dir()?;
+        if aside.len() < ASIDE {
+            return Ok(());
+        }
+        let settled: std::collections::HashSet<_> = fold(self.read_now()?.records)
+            .into_iter()
+            .filter(|filed| filed.fate.is_settled())
+            .map(|filed| filed.letter.operation)
+            .collect();
+        // From the oldest on: a letter comes before its marks, and without it they say nothing.
+        for (_, path) in aside {
+            let mut read = Records::default();
+            read_file(&path, &mut read)?;
+            let unsettled = read.records.iter().any(|record| match record {
+                Record::Letter(letter) => !settled.contains(&letter.operation),
+                Record::Mark(_) => false,
+            });
+            if unsettled || !read.unreadable.is_empty() {
+                break;
+            }
+            fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Those that were put aside, the oldest first.
+    fn aside(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let dir = self.dir().unwrap_or(Path::new("."));
+        let Some(name) = self.path.file_name().and_then(|name| name.to_str()) else {
+            return Ok(Vec::new());
+        };
+        let mut aside = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let number = entry.file_name().to_str().and_then(|other| {
+                let number = other.strip_prefix(name)?.strip_prefix('.')?;
+                number.parse().ok().filter(|_| !number.starts_with('+'))
+            });
+            aside.extend(number.map(|number| (number, entry.path())));
+        }
+        aside.sort_unstable();
+        Ok(aside)
+    }
+
+    fn read_now(&self) -> io::Result<Records> {
+        let mut read = Records::default();
+        for (_, path) in self.aside()? {
+            read_file(&path, &mut read)?;
+        }
+        if self.path.exists() {
+            read_file(&self.path, &mut read)?;
+        }
+        Ok(read)
+    }
+}
+
+impl Sink for FileSink {
+    fn name(&self) -> String {
+        format!("file:{}", self.path.display())
+    }
+
+    fn append<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<(), SinkError>> {
+        let line = serde_json::to_string(record).expect("records of strings and numbers always serialise");
+        self.apart("kept in", move |sink| sink.append_now(&line))
+    }
+
+    fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>> {
+        self.apart("read from", |sink| {
+            if sink.dir().is_some_and(|dir| !dir.exists()) {
+                return Ok(Records::default());
+            }
+            let _turn = sink.turn(false)?;
+            sink.read_now()
+        })
+    }
+}
+
+/// Files for their owner only.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+/// Adds what a file has.
+fn read_file(path: &Path, read: &mut Records) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+        match serde_json::from_slice(line) {
+            Ok(record) => read.records.push(record),
+            Err(error) => read.unreadable.push(format!("{}:{}: {error}", path.display(), at + 1)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::deadletter::{Event, Letter, Mark};
+
+    fn letter(operation: &str) -> Record {
+        Record::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
+    }
+
+    fn sink() -> (tempfile::TempDir, FileSink) {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = FileSink::new(dir.path().join("deep/dead-letters.jsonl"));
+        (dir, sink)
+    }
+
+    fn block<T>(outcome: impl Future<Output = T>) -> T {
+        // No reactor: whoever writes needs none of ours.
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(outcome)
+    }
+
+    fn append(sink: &FileSink, record: &Record) {
+        block(sink.append(record)).unwrap();
+    }
+
+    #[test]
+    fn what_was_kept_is_read_again_and_is_its_owners_alone() {
+        let (dir, sink) = sink();
+        assert_eq!(block(sink.records()).unwrap(), Records::default());
+        assert!(!dir.path().join("deep").exists(), "looking makes nothing");
+        let records = [letter("a"), Record::Mark(Mark::new("a", Event::Failed { why: "x\ny".to_owned() }))];
+        records.iter().for_each(|record| append(&sink, record));
+        assert_eq!(block(sink.records()).unwrap().records, records);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(sink.path()), mode(sink.path().parent().unwrap())), (0o600, 0o700));
+        fs::set_permissions(sink.path(), Permissions::from_mode(0o644)).unwrap();
+        append(&sink, &letter("b"));
+        assert_eq!(mode(sink.path()), 0o640);
+    }
+
+    #[test]
+    fn a_torn_line_is_told_and_spoils_no_other() {
+        let (_dir, sink) = sink();
+        append(&sink, &letter("a"));
+        let mut file = OpenOptions::new().append(true).open(sink.path()).unwrap();
+        file.write_all(b"{\"letter\":{\"operation\":\"torn").unwrap();
+        append(&sink, &letter("b"));
+        let read = block(sink.records()).unwrap();
+        assert_eq!(read.records, [letter("a"), letter("b")]);
+        assert!(matches!(&read.unreadable[..], [told] if told.contains("dead-letters.jsonl:2: ")), "{read:?}");
+    }
+
+    #[test]
+    fn many_writers_lose_nothing_and_tear_nothing() {
+        let (_dir, sink) = sink();
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                // A file of its own each, as processes have.
+                let sink = FileSink::new(sink.path()).rotate_at(4000);
+                scope.spawn(move || (0..10).for_each(|at| append(&sink, &letter(&format!("{writer}-{at}")))));
+            }
+        });
+        let read = block(sink.records()).unwrap();
+        assert_eq!((fold(read.records).len(), read.unreadable.len()), (80, 0));
+        assert!(sink.aside().unwrap().len() > 2);
+    }
+
+    #[test]
+    fn what_was_put_aside_goes_once_it_is_settled_and_not_before() {
+        let (_dir, sink) = sink();
+        let sink = sink.rotate_at(1);
+        append(&sink, &letter("first"));
+        append(&sink, &letter("second"));
+        append(&sink, &Record::Mark(Mark::new("first", Event::Replayed)));
+        let open = |sink: &FileSink| {
+            let filed = fold(block(sink.records()).unwrap().records);
+            filed
+                .into_iter()
+                .filter(|filed| !filed.fate.is_settled())
+                .map(|filed| filed.letter.operation)
+                .collect::<Vec<_>>()
+        };
+        for at in 0..20 {
+            append(&sink, &letter(&format!("{at}")));
+            append(&sink, &Record::Mark(Mark::new(format!("{at}"), Event::Dropped { why: None })));
+        }
+        assert_eq!(open(&sink), ["second"]);
+        let first = sink.beside(".1");
+        assert!(!first.exists(), "everything in it was settled");
+        assert!(sink.beside(".2").exists(), "its letter waits");
+        append(&sink, &Record::Mark(Mark::new("second", Event::Replayed)));
+        append(&sink, &letter("last"));
+        append(&sink, &letter("very last"));
+        assert!(!sink.beside(".2").exists());
+        assert_eq!(open(&sink), ["last", "very last"]);
+    }
+}

@@ -1,0 +1,176 @@
+//! From the spool to the topic, each record once. What makes it so stands at the top of [`super`].
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaError;
+
+use super::Shared;
+use super::topic::{DEADLINE, Sender};
+use crate::work::deadletter::Record;
+
+/// How many go in one transaction.
+const BATCH: usize = 500;
+
+/// How long the thread waits before it tries again: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// Why a pass failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The spool cannot be used.
+    #[error("the spool: {0}")]
+    Spool(#[from] io::Error),
+    /// The brokers do not do it.
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+    /// The test says so.
+    #[cfg(all(test, feature = "real-servers"))]
+    #[error("died here")]
+    Died,
+}
+
+/// A moment of a pass at which the process may die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// The intent is on disk.
+    Intended,
+    /// The transaction is committed.
+    Committed,
+    /// The records are out of the spool.
+    TakenOut,
+}
+
+/// Whoever wakes the thread is told how the pass that follows went.
+pub(super) type Wake = mpsc::Sender<Result<(), String>>;
+
+/// The thread. It ends after its last wake-up can come, which is when the sink is dropped.
+#[derive(Debug)]
+pub(super) struct Forwarder {
+    pub(super) wake: mpsc::Sender<Wake>,
+}
+
+impl Forwarder {
+    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Self> {
+        let (wake, woken) = mpsc::channel();
+        std::thread::Builder::new().name("lockkeeper-kafka".to_owned()).spawn(move || run(&shared, &woken))?;
+        Ok(Forwarder { wake })
+    }
+}
+
+/// Passes: one at once, one after each wake-up, and after a failure again and again.
+fn run(shared: &Shared, woken: &mpsc::Receiver<Wake>) {
+    let (first, longest) = PAUSES;
+    let (mut sender, mut waiting, mut pause) = (None, Vec::new(), first);
+    // The first time at once, for there may be letters of others.
+    let mut again = Some(Duration::ZERO);
+    loop {
+        let wake = match again {
+            Some(again) => woken.recv_timeout(again),
+            None => woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match wake {
+            Ok(wake) => waiting.push(wake),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // All that wait by now are in the spool already.
+        waiting.extend(woken.try_iter());
+        let outcome = pass(shared, &mut sender, &mut |_| Ok(()));
+        let told = outcome.as_ref().map(|_| ()).map_err(Failure::to_string);
+        for waiter in waiting.drain(..) {
+            // It may not have waited so long.
+            _ = waiter.send(told.clone());
+        }
+        match outcome {
+            Ok(_) => (again, pause) = (None, first),
+            Err(failure) => {
+                let sink = shared.address.to_string();
+                tracing::debug!(%sink, %failure, again = ?pause, "dead letters wait in the spool");
+                // Whatever it had under way, the next one finds out.
+                (again, sender, pause) = (Some(pause), None, (pause * 2).min(longest));
+            }
+        }
+    }
+}
+
+/// Forwards all there is, and says how many that were. `at` is for tests, which end it at a moment of their choice.
+pub(super) fn pass(
+    shared: &Shared,
+    sender: &mut Option<Sender>,
+    at: &mut dyn FnMut(Moment) -> Result<(), Failure>,
+) -> Result<usize, Failure> {
+    let mut forwarded = 0;
+    // Not to be waited for where there is nothing to do: another process may be at it, with brokers that do not answer.
+    while !shared.spool.names()?.is_empty() {
+        match batch(shared, sender, at) {
+            Ok(0) => break,
+            Ok(some) => forwarded += some,
+            Err(failure) => {
+                // Nobody knows how far it came; the next one finds out.
+                *sender = None;
+                return Err(failure);
+            }
+        }
+    }
+    Ok(forwarded)
+}
+
+/// One transaction.
+fn batch(
+    shared: &Shared,
+    sender: &mut Option<Sender>,
+    at: &mut dyn FnMut(Moment) -> Result<(), Failure>,
+) -> Result<usize, Failure> {
+    let (spool, topic) = (&shared.spool, &shared.topic);
+    let turn = spool.turn()?;
+    let deadline = Instant::now() + DEADLINE;
+    let begun = turn.intent()?;
+    if begun.is_some() {
+        // Perhaps of another process, while ours was registered: it has to be ended.
+        *sender = None;
+    }
+    let sender = match sender {
+        Some(sender) => sender,
+        none => {
+            topic.reach(deadline)?;
+            none.insert(topic.sender(&turn.identity()?, deadline)?)
+        }
+    };
+    if let Some(begun) = begun {
+        let there = topic.read_since(&begun, deadline)?;
+        turn.take_out(there.iter().filter_map(|found| found.entry.as_deref()).filter(|name| is_name(name)))?;
+        turn.ended()?;
+    }
+    let mut unreadable = Vec::new();
+    let mut entries = spool.read(&mut unreadable)?;
+    for entry in unreadable {
+        tracing::error!(%entry, "a dead letter in the spool cannot be read, and stays there");
+    }
+    entries.truncate(BATCH);
+    // A letter that was added again, because its writer was not sure, is the same letter.
+    let mut letters = HashSet::new();
+    let (entries, again): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| match &entry.record {
+        Record::Letter(letter) => letters.insert(letter.operation.clone()),
+        Record::Mark(_) => true,
+    });
+    if entries.is_empty() {
+        return Ok(0);
+    }
+    turn.intend(&topic.ends(deadline)?)?;
+    at(Moment::Intended)?;
+    sender.send(topic, &entries, deadline)?;
+    at(Moment::Committed)?;
+    turn.take_out(entries.iter().chain(&again).map(|entry| entry.name.as_str()))?;
+    at(Moment::TakenOut)?;
+    turn.ended()?;
+    Ok(entries.len())
+}
+
+/// Whether this can be a name of ours: it becomes a file's, and anybody may write to the topic.
+fn is_name(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}

@@ -1,0 +1,274 @@
+//! The topic: messages sent in one transaction, and messages read.
+//!
+//! Every call blocks, and none longer than [`DEADLINE`].
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::spool::{Entry, Intent};
+use crate::work::deadletter::Record;
+
+/// How long anything may take together: longer than brokers take to elect a leader, shorter than people wait.
+pub(super) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long one is looked for that answers at all.
+const REACH: Duration = Duration::from_secs(10);
+
+/// How long brokers wait for the end of a transaction before they abort it. Others' readers stand still meanwhile.
+const TRANSACTION_MS: &str = "20000";
+/// A message that was not acknowledged by then fails its transaction; less than the former, as Kafka wants it.
+const MESSAGE_MS: &str = "15000";
+
+/// How often the end of another's transaction is looked for: the brokers tell nobody.
+const LOOK: Duration = Duration::from_millis(50);
+
+const ENTRY: &str = "lockkeeper-entry";
+const OPERATION: &str = "lockkeeper-operation";
+
+/// Where letters are.
+#[derive(Debug)]
+pub(super) struct Topic {
+    brokers: String,
+    name: String,
+}
+
+/// One that may send, for all with its spool. Another one for the same spool ends it.
+pub(super) struct Sender {
+    producer: ThreadedProducer<DefaultProducerContext>,
+}
+
+/// A message that counts.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Its id, if it was sent by one of us.
+    pub(super) entry: Option<String>,
+    pub(super) payload: Vec<u8>,
+    /// For people.
+    pub(super) place: String,
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+impl Topic {
+    pub(super) fn new(brokers: &str, name: &str) -> Self {
+        Topic { brokers: brokers.to_owned(), name: name.to_owned() }
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.brokers).set("client.id", "lockkeeper");
+        // Brokers that were down are tried again soon, not in ten seconds.
+        config.set("reconnect.backoff.max.ms", "1000");
+        config
+    }
+
+    fn consumer(&self, isolation: &str) -> KafkaResult<BaseConsumer> {
+        let mut config = self.config();
+        // A name is needed to read at all; nothing is ever committed under it.
+        config.set("group.id", "lockkeeper-dead-letters").set("enable.auto.commit", "false");
+        config.set("enable.partition.eof", "true").set("auto.offset.reset", "earliest");
+        config.set("isolation.level", isolation);
+        config.create()
+    }
+
+    /// Whether the brokers answer, so that nobody waits for long who must not.
+    pub(super) fn reach(&self, deadline: Instant) -> KafkaResult<()> {
+        self.partitions(&self.consumer("read_uncommitted")?, deadline).map(drop)
+    }
+
+    /// Registers as the one who sends from the spool of this identity. What another one had under way is over then, one
+    /// way or the other.
+    pub(super) fn sender(&self, spool: &str, deadline: Instant) -> KafkaResult<Sender> {
+        let mut config = self.config();
+        config.set("transactional.id", format!("lockkeeper-{}-{spool}", self.name));
+        config.set("transaction.timeout.ms", TRANSACTION_MS).set("message.timeout.ms", MESSAGE_MS);
+        // As Java's clients spread keys, so that all of one object are in one partition whoever wrote them.
+        config.set("partitioner", "murmur2_random");
+        let producer: ThreadedProducer<DefaultProducerContext> = config.create()?;
+        producer.init_transactions(left(deadline))?;
+        Ok(Sender { producer })
+    }
+
+    /// The partitions; none if there is no such topic.
+    fn partitions(&self, consumer: &BaseConsumer, deadline: Instant) -> KafkaResult<Vec<i32>> {
+        let metadata = consumer.fetch_metadata(Some(&self.name), left(deadline).min(REACH))?;
+        let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == self.name) else {
+            return Ok(Vec::new());
+        };
+        match topic.error().map(RDKafkaErrorCode::from) {
+            None => Ok(topic.partitions().iter().map(|partition| partition.id()).collect()),
+            Some(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(Vec::new()),
+            Some(code) => Err(KafkaError::MetadataFetch(code)),
+        }
+    }
+
+    /// Where each partition ends by now, messages under way included. The topic is made if it is missing.
+    pub(super) fn ends(&self, deadline: Instant) -> KafkaResult<Intent> {
+        let consumer = self.consumer("read_uncommitted")?;
+        let mut partitions = self.partitions(&consumer, deadline)?;
+        if partitions.is_empty() {
+            self.make(deadline)?;
+            while partitions.is_empty() && !left(deadline).is_zero() {
+                std::thread::sleep(LOOK);
+                partitions = self.partitions(&consumer, deadline)?;
+            }
+        }
+        let mut ends = BTreeMap::new();
+        for partition in partitions {
+            let (_, end) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
+            ends.insert(partition, end);
+        }
+        Ok(Intent { ends })
+    }
+
+    fn make(&self, deadline: Instant) -> KafkaResult<()> {
+        let admin: AdminClient<DefaultClientContext> = self.config().create()?;
+        // As many partitions and copies as the brokers have for a topic of which nobody says.
+        let topic = NewTopic::new(&self.name, -1, TopicReplication::Fixed(-1));
+        let topic = topic.set("retention.ms", "-1").set("cleanup.policy", "delete");
+        let options = AdminOptions::new().request_timeout(Some(left(deadline)));
+        // The answer comes from the client's own thread: a runtime without reactor or timer is enough.
+        let here = tokio::runtime::Builder::new_current_thread().build();
+        let here = here.map_err(|error| KafkaError::AdminOpCreation(error.to_string()))?;
+        let made = here.block_on(admin.create_topics([&topic], &options))?;
+        match made.into_iter().next() {
+            Some(Err((_, code))) if code != RDKafkaErrorCode::TopicAlreadyExists => Err(KafkaError::AdminOp(code)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything that counts.
+    pub(super) fn read_all(&self) -> KafkaResult<Vec<Found>> {
+        self.read(&Intent::default(), &BTreeMap::new(), Instant::now() + DEADLINE)
+    }
+
+    /// Everything that counts since these ends, up to those now. Waits for transactions of others that stand in between.
+    pub(super) fn read_since(&self, since: &Intent, deadline: Instant) -> KafkaResult<Vec<Found>> {
+        let now = self.ends(deadline)?;
+        self.read(since, &now.ends, deadline)
+    }
+
+    /// Reads since these ends, at least up to those.
+    fn read(&self, since: &Intent, up_to: &BTreeMap<i32, i64>, deadline: Instant) -> KafkaResult<Vec<Found>> {
+        let consumer = self.consumer("read_committed")?;
+        let mut assignment = TopicPartitionList::new();
+        let mut open = HashSet::new();
+        for partition in self.partitions(&consumer, deadline)? {
+            // Up to where all transactions are over.
+            let (first, mut stable) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
+            while up_to.get(&partition).is_some_and(|end| stable < *end) {
+                if left(deadline).is_zero() {
+                    return Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::OperationTimedOut));
+                }
+                std::thread::sleep(LOOK);
+                (_, stable) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
+            }
+            // A topic that was made anew ends before, and is looked at from its beginning.
+            let from = since.ends.get(&partition).copied().filter(|end| (first..=stable).contains(end));
+            assignment.add_partition_offset(&self.name, partition, Offset::Offset(from.unwrap_or(first)))?;
+            open.insert(partition);
+        }
+        consumer.assign(&assignment)?;
+        let mut found = Vec::new();
+        while !open.is_empty() {
+            match consumer.poll(left(deadline)) {
+                Some(Ok(message)) => found.push(read(&message)),
+                Some(Err(KafkaError::PartitionEOF(partition))) => drop(open.remove(&partition)),
+                Some(Err(error)) if is_passing(&error) && !left(deadline).is_zero() => {}
+                Some(Err(error)) => return Err(error),
+                None => return Err(KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut)),
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(all(test, feature = "real-servers"))]
+impl Topic {
+    /// A message of somebody who does not know us.
+    pub(super) fn send_foreign(&self, payload: &[u8]) {
+        let producer: ThreadedProducer<DefaultProducerContext> = self.config().create().expect("a good configuration");
+        let message = BaseRecord::<[u8], [u8]>::to(&self.name).payload(payload);
+        producer.send(message).map_err(|(error, _)| error).expect("room for one message");
+        producer.flush(DEADLINE).expect("the broker runs");
+    }
+}
+
+/// What the client tells of a connection that it is about to make again.
+fn is_passing(error: &KafkaError) -> bool {
+    matches!(
+        error,
+        KafkaError::MessageConsumption(
+            RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::Resolve
+        )
+    )
+}
+
+fn read(message: &impl Message) -> Found {
+    let entry = message.headers().and_then(|headers| {
+        let entry = headers.iter().find(|header| header.key == ENTRY)?;
+        String::from_utf8(entry.value?.to_vec()).ok()
+    });
+    Found {
+        entry,
+        payload: message.payload().unwrap_or_default().to_vec(),
+        place: format!("{}[{}]@{}", message.topic(), message.partition(), message.offset()),
+    }
+}
+
+impl Sender {
+    /// Sends these in one transaction, and returns when it is committed. After an error nobody knows whether it is, until
+    /// the next one has registered.
+    pub(super) fn send(&self, topic: &Topic, entries: &[Entry], deadline: Instant) -> KafkaResult<()> {
+        self.begin(topic, entries)?;
+        // It sends what is left first, and fails if any message did.
+        self.producer.commit_transaction(left(deadline))
+    }
+
+    /// The end of what was begun.
+    #[cfg(all(test, feature = "real-servers"))]
+    pub(super) fn commit(&self) -> KafkaResult<()> {
+        self.producer.commit_transaction(DEADLINE)
+    }
+
+    /// The same without the end.
+    pub(super) fn begin(&self, topic: &Topic, entries: &[Entry]) -> KafkaResult<()> {
+        self.producer.begin_transaction()?;
+        for Entry { name, record } in entries {
+            let key = match record {
+                Record::Letter(letter) => &letter.monitor_object,
+                Record::Mark(mark) => &mark.operation,
+            };
+            let payload = serde_json::to_vec(record).expect("records of strings and numbers always serialise");
+            let headers = OwnedHeaders::new()
+                .insert(Header { key: ENTRY, value: Some(name) })
+                .insert(Header { key: OPERATION, value: Some(record.operation()) });
+            let message = BaseRecord::to(&topic.name).key(key).payload(&payload).headers(headers);
+            self.producer.send(message).map_err(|(error, _)| error)?;
+        }
+        Ok(())
+    }
+
+    /// Everything sent so far has arrived, for the tests: it is under way, and not committed.
+    #[cfg(all(test, feature = "real-servers"))]
+    pub(super) fn flush(&self) {
+        self.producer.flush(DEADLINE).expect("the broker runs");
+    }
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
