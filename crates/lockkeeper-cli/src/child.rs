@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{select, select_all};
+use futures_util::future::{BoxFuture, select, select_all};
 use lockkeeper::helix::Preemption;
 use lockkeeper::{HoldState, Holding, LockInfo, Lockkeeper, Loss, MultiGuard, Revocation};
 use rustix::io::Errno;
@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::{OnRevoke, OnSuspect};
+use crate::broken;
 use crate::exit::Failure;
 use crate::group::Group;
 use crate::launcher;
@@ -134,6 +135,7 @@ impl Job {
         let mut told = Vec::new();
         let mut preempted = false;
         let mut stopped = false;
+        let mut author: Option<BoxFuture<'_, ()>> = None;
         let lost = guard.lost();
         let unreliable = unreliable(guard, &terms);
         tokio::pin!(lost, unreliable);
@@ -157,6 +159,9 @@ impl Job {
                     loss = Some(why);
                     preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
+                    if why == Loss::Removed {
+                        author = Some(broken::tell_author(keeper, broken::holds(guard), printer).boxed());
+                    }
                     let stopping = if stopped { "" } else { "; stopping the command" };
                     printer.note(&format!("lock {path} is lost: {why}{stopping}"));
                     if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
@@ -229,6 +234,7 @@ impl Job {
                 signal = signals.next() => self.pass_on(signal),
                 // The watchdog hears of it above.
                 () = renewed => {}
+                () = async { author.as_mut().expect("checked").await }, if author.is_some() => author = None,
             }
         };
         if let Some(terminal) = &self.terminal {
@@ -237,9 +243,16 @@ impl Job {
                 terminal.mend();
             }
         }
-        if let Some(deadline) = kill_at {
-            self.outlast(deadline).await;
-        }
+        let outlasted = async {
+            if let Some(deadline) = kill_at {
+                self.outlast(deadline).await;
+            }
+        };
+        tokio::join!(outlasted, async {
+            if let Some(author) = author {
+                author.await;
+            }
+        });
         Ok(Outcome { status, loss, stopped, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
     }
 

@@ -10,6 +10,7 @@ use lockkeeper::{Error, Loss, PathError};
 use lockkeeper_server::ServerError;
 
 use crate::advice::{Suggested, can_be_asked};
+use crate::place::Place;
 
 /// Why the command itself ended, as an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub(crate) struct Failure {
     pub cause: Cause,
     /// Who held the lock, as far as that is known.
     pub behind: Option<String>,
+    /// Where the locks are, if that was known.
+    pub place: Option<Box<Place>>,
 }
 
 impl Refusal for Failure {
@@ -89,7 +92,8 @@ impl Failure {
             Code::Usage => Cause::Mistake,
             _ => Cause::Other,
         };
-        Failure { code, message: message.into(), hint: None, advice: Vec::new(), cause, behind: None }
+        let message = message.into();
+        Failure { code, message, hint: None, advice: Vec::new(), cause, behind: None, place: None }
     }
 
     /// Says what to do about it.
@@ -104,6 +108,12 @@ impl Failure {
     pub(crate) fn advise(mut self, what: &'static str, command: Suggested) -> Self {
         self.advice.push((what, command));
         self
+    }
+
+    /// Says where the locks are.
+    #[must_use]
+    pub(crate) fn at(self, place: &Place) -> Self {
+        Failure { place: Some(Box::new(place.clone())), ..self }
     }
 
     /// The operating system refused something that should always work.
@@ -181,7 +191,8 @@ impl From<Error> for Failure {
             // Since when by this machine's clock and zone, as show has it.
             message = message.replace(&holder.to_string(), &crate::output::who(holder));
         }
-        let failure = Failure { code, message, hint, advice: Vec::new(), cause: error.cause(), behind: error.behind() };
+        let (cause, behind) = (error.cause(), error.behind());
+        let failure = Failure { code, message, hint, advice: Vec::new(), cause, behind, place: None };
         match &error {
             Error::InvalidTls { .. } if cfg!(feature = "tls") => {
                 failure.advise("see which files are set, and where", Suggested::new(["config"]))

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::advice::absolute;
 use crate::args::ConnectArgs;
 use crate::exit::{Code, Failure};
-use crate::settings::{Place, Settings, state_dir, variable};
+use crate::place::Place;
+use crate::settings::{Settings, state_dir, variable};
 
 /// The file in the state directory.
 const FILE: &str = "dead-letters.jsonl";

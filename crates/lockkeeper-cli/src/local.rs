@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::daemon::{self, Readiness};
 use crate::exit::{Code, Failure};
 use crate::launcher::this_program;
-use crate::settings::Place;
+use crate::place::Place;
 
 /// Connects to the server of a home, starting it if none runs. It is started again if it ends before the session does.
 ///

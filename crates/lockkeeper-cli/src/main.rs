@@ -6,6 +6,7 @@
 mod advice;
 mod alert;
 mod args;
+mod broken;
 mod child;
 mod commands;
 mod confirm;
@@ -21,6 +22,7 @@ mod liveline;
 mod local;
 mod nested;
 mod output;
+mod place;
 mod retrying;
 mod settings;
 mod signals;

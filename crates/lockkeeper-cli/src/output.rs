@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::advice::{PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
-use crate::settings::Place;
+use crate::place::Place;
 use crate::streams::STDERR;
 
 /// Prints for people or for machines.
@@ -24,13 +24,17 @@ pub(crate) struct Printer {
     timed: bool,
     /// The options that say where the locks are, for the commands that are printed.
     place: &'static [PlaceOption],
+    /// Where the locks are, once that is known.
+    scope: Option<&'static ScopeView>,
 }
 
-/// An event, and when it was, where the line says so.
+/// An event, where the locks are, and the time, as far as the line has them.
 #[derive(Serialize)]
 struct Timed<'a> {
     #[serde(flatten)]
     event: &'a Event<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<&'a ScopeView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
 }
@@ -47,7 +51,7 @@ enum Event<'a> {
 impl Printer {
     /// One or the other.
     pub(crate) const fn new(json: bool) -> Self {
-        Printer { json, timed: false, place: &[] }
+        Printer { json, timed: false, place: &[], scope: None }
     }
 
     /// Says with each line on stderr when it was: for a log that is read later.
@@ -59,6 +63,17 @@ impl Printer {
     pub(crate) fn with_place(self, place: Vec<PlaceOption>) -> Self {
         // A process has one command line.
         Printer { place: Box::leak(place.into_boxed_slice()), ..self }
+    }
+
+    /// For events about locks at `place`: each one names it.
+    pub(crate) fn at(self, place: &Place) -> Self {
+        Printer { scope: Some(Box::leak(Box::new(ScopeView::of(place)))), ..self }
+    }
+
+    /// `, on root's own server`; empty unless the locks are at a server of this machine.
+    pub(crate) fn on_place(self) -> String {
+        let machine = self.scope.filter(|scope| scope.servers.is_none());
+        machine.map_or_else(String::new, |scope| format!(", on {}", scope.name))
     }
 
     /// A command for a person to run, as it is printed.
@@ -116,13 +131,15 @@ impl Printer {
 
     /// Says why the command ends.
     pub(crate) fn failure(self, failure: &Failure) {
-        let Failure { code, message, hint, advice, .. } = failure;
+        let Failure { code, message, hint, advice, place, .. } = failure;
+        let scope = place.as_deref().map(ScopeView::of);
         let commands: Vec<_> = advice.iter().map(|(_, command)| self.command(command)).collect();
         let advice = advice.iter().zip(&commands).map(|((what, _), command)| format!("{what}: {command}"));
         let hints: Vec<_> = hint.iter().cloned().chain(advice).collect();
         if self.json {
             let hint = (!hints.is_empty()).then(|| hints.join("; "));
-            self.event(&Event::Error { exit_code: *code as u8, message, hint, commands });
+            let event = Event::Error { exit_code: *code as u8, message, hint, commands };
+            STDERR.push(self.event_line(&event, scope.as_ref().or(self.scope)));
         } else {
             // One piece, which no other line gets into. A command ends its line, to be copied.
             let hints: String = hints.iter().map(|hint| format!("  hint: {}\n", plain(hint))).collect();
@@ -134,7 +151,7 @@ impl Printer {
     pub(crate) fn losses(self, lines: u64) -> String {
         let were = if lines == 1 { "1 line was".to_owned() } else { format!("{lines} lines were") };
         let message = format!("{were} not written: standard error was too slow or full");
-        if self.json { self.event_line(&Event::Note { message: &message }) } else { self.line(&message) }
+        if self.json { self.event_line(&Event::Note { message: &message }, self.scope) } else { self.line(&message) }
     }
 
     fn say(self, message: &str) {
@@ -142,21 +159,21 @@ impl Printer {
     }
 
     fn event(self, event: &Event<'_>) {
-        STDERR.push(self.event_line(event));
+        STDERR.push(self.event_line(event, self.scope));
     }
 
     /// `lockkeeper: …`, after the time where that is wanted.
     fn line(self, message: &str) -> String {
-        let at = self.at().map_or_else(String::new, |at| format!("{at} "));
+        let at = self.now().map_or_else(String::new, |at| format!("{at} "));
         format!("{at}lockkeeper: {}\n", plain(message))
     }
 
-    fn event_line(self, event: &Event<'_>) -> String {
-        json(&Timed { event, at: self.at() }) + "\n"
+    fn event_line(self, event: &Event<'_>, scope: Option<&ScopeView>) -> String {
+        json(&Timed { event, scope, at: self.now() }) + "\n"
     }
 
     /// Now, as log lines say it.
-    fn at(self) -> Option<String> {
+    fn now(self) -> Option<String> {
         self.timed.then(|| format!("{:.3}", Timestamp::now()))
     }
 }
@@ -177,7 +194,7 @@ fn json(value: &impl Serialize) -> String {
 }
 
 /// Where an answer comes from, as `--json` shows it. These fields are documented and stay.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct ScopeView {
     kind: &'static str,
     name: String,

@@ -1,42 +1,23 @@
 //! What the command line means, with the environment and the files behind it.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkeeper::embedded::Home;
 use lockkeeper::settings::{Key, SettingsError, Sources, known_variables};
-use lockkeeper::{Builder, LockPath, this_process};
+use lockkeeper::{Builder, LockPath};
 
 use crate::advice::Suggested;
 use crate::args::{self, ConnectArgs};
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
+use crate::place::Place;
 
 /// Where names that are no paths are found.
 const ROOT: &str = "/locks";
 
 /// How long servers are tried.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Whose locks.
-#[derive(Clone, Debug)]
-pub(crate) enum Place {
-    /// Those of an ensemble.
-    Ensemble(String),
-    /// Those of a server of this machine: this user's own, or the one that all users share.
-    Machine(Home),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Ensemble(servers) => f.write_str(servers),
-            Place::Machine(home) if home.is_shared() => f.write_str("this machine's server"),
-            Place::Machine(_) => write!(f, "{}'s own server", this_process().user),
-        }
-    }
-}
 
 /// Where to connect and how.
 #[derive(Clone, Debug)]

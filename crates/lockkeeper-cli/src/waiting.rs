@@ -31,6 +31,11 @@ impl Wait {
     fn progress(self) -> String {
         progress(self.started.elapsed(), self.limit)
     }
+
+    /// `, for at most 8 s`
+    fn at_most(self) -> String {
+        self.limit.map_or_else(String::new, |limit| format!(", for at most {}", spell(limit, true)))
+    }
 }
 
 /// Tells whom this process waits for until it is dropped.
@@ -40,7 +45,7 @@ pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, pr
     if !printer.is_json()
         && let Some(line) = LiveLine::on_terminal()
     {
-        return live(keeper, paths, &mut looks, wait, line).await;
+        return live(keeper, paths, &mut looks, wait, (line, printer)).await;
     }
     // Of several locks one is waited for at a time: a line for each of them.
     let mut told = HashSet::new();
@@ -48,15 +53,47 @@ pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, pr
         if let Some(ahead) = ahead(keeper, &lock).filter(|ahead| *ahead > 0)
             && told.insert(lock.path.clone())
         {
-            let (who, many) = describe(keeper, &lock, ahead);
-            let limit = wait.limit.map_or_else(String::new, |limit| format!(", for at most {}", spell(limit, true)));
-            printer.waiting(&format!("{who}{many}{limit}"), &lock, ahead);
+            let (who, many) = describe(keeper, &lock, ahead, printer);
+            printer.waiting(&format!("{who}{many}{}", wait.at_most()), &lock, ahead);
             if told.len() == paths.len() {
                 break;
             }
         }
     }
     std::future::pending().await
+}
+
+/// Prints the owner that a leased lock waits for, and the longest time that the wait takes, until it is dropped.
+///
+/// `patience` is the wait that was asked for, and how long operators are asked after it.
+pub(crate) async fn tell_lease(
+    keeper: &Lockkeeper,
+    path: &str,
+    (waiting, ask): (Option<Duration>, Option<Duration>),
+    printer: Printer,
+) -> Infallible {
+    let started = Instant::now();
+    let lock = loop {
+        match keeper.admin().show(path).await {
+            Ok(lock) => break lock,
+            Err(_) => sleep(RETRY).await,
+        }
+    };
+    let cleanup = lock.lease.as_ref().map(|lease| lease.cleanup);
+    let limit = waiting.into_iter().chain(cleanup).min();
+    let wait = Wait { started, limit: limit.map(|limit| limit.saturating_add(ask.unwrap_or_default())) };
+    let (holder, _) = describe(keeper, &lock, 1, printer);
+    let line = LiveLine::on_terminal().filter(|_| !printer.is_json());
+    let Some(mut line) = line else {
+        printer.waiting(&format!("{holder}{}; asked the owner to make room", wait.at_most()), &lock, 1);
+        return std::future::pending().await;
+    };
+    sleep(SHORT).await;
+    let mut clock = seconds();
+    loop {
+        line.show(&holder, &format!("; {}", wait.progress()));
+        clock.tick().await;
+    }
 }
 
 /// Keeps one line of a terminal up to date while a connection is made, where that takes a while.
@@ -105,7 +142,7 @@ async fn live(
     paths: &[LockPath],
     looks: &mut (impl Stream<Item = LockInfo> + Unpin),
     wait: Wait,
-    mut line: LiveLine,
+    (mut line, printer): (LiveLine, Printer),
 ) -> Infallible {
     let names: Vec<_> = paths.iter().map(|path| plain(path.as_str())).collect();
     let mut text = (format!("waiting for {}", names.join(", ")), String::new());
@@ -115,7 +152,7 @@ async fn live(
             Some(lock) = looks.next() => {
                 // Where it is not in line it holds the lock, or has not come to it yet.
                 if let Some(ahead) = ahead(keeper, &lock) {
-                    text = describe(keeper, &lock, ahead);
+                    text = describe(keeper, &lock, ahead, printer);
                 }
             }
             _ = clock.tick() => {}
@@ -136,9 +173,9 @@ pub(crate) fn own_place(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
     lock.waiters.iter().position(is_me)
 }
 
-/// Who is waited for, and how many: `waiting for /locks/nightly: held by build@ci-7 (pid 4711) since 10:42:03 (nightly index)`
-/// and `, 3 ahead`.
-fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize) -> (String, String) {
+/// The lock and its holder, and how many contenders are ahead: `waiting for /locks/nightly: held by build@ci-7 (pid 4711) since
+/// 10:42:03 (nightly index), on root's own server` and `, 3 ahead`.
+fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize, printer: Printer) -> (String, String) {
     let mut text = format!("waiting for {}", plain(&lock.path));
     let mut others = lock.holders.iter().filter(|holder| holder.owner.as_ref() != Some(keeper.owner()));
     if let Some(holder) = others.next() {
@@ -149,6 +186,7 @@ fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize) -> (String, Stri
             text.push_str(&format!(" and {more} more"));
         }
     }
+    text.push_str(&plain(&printer.on_place()));
     let mut many = permits(lock).map_or_else(String::new, |permits| format!(", {permits}"));
     if ahead > 1 {
         many.push_str(&format!(", {ahead} ahead"));

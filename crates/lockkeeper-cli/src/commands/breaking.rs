@@ -32,7 +32,8 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
         output::answer(&settings.place, &BrokenView::of(&broken))?;
     } else {
         let what = if broken.held { "was taken from" } else { "has no place in line any more for" };
-        printer.note(&format!("{} {what} {}", broken.path, broken.described));
+        let on = printer.at(&settings.place).on_place();
+        printer.note(&format!("{} {what} {}{on}", broken.path, broken.described));
     }
     Ok(0)
 }

@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::args::ConfigArgs;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer, plain};
-use crate::settings::{Place, Settings};
+use crate::place::Place;
+use crate::settings::Settings;
 
 use super::show::inquire_session_timeout;
 

@@ -54,8 +54,9 @@ pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failur
     target.close().await;
     let copied = copied?;
     if printer.is_json() {
-        output::document(&report(&copied))?;
+        output::answer(&settings.place, &report(&copied))?;
     } else {
+        printer.scope(&settings.place);
         output::data(&text(&copied))?;
     }
     match refusal(&copied, &args.to) {

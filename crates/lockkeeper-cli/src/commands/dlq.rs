@@ -22,7 +22,8 @@ use crate::exit::{Code, Failure};
 use crate::letters::{self, CommandLine};
 use crate::local;
 use crate::output::{self, Printer, counted, moment, plain};
-use crate::settings::{Place, Settings};
+use crate::place::Place;
+use crate::settings::Settings;
 use crate::signals::{ENDING, RUNNING, Signals};
 
 /// Where replays are locked.

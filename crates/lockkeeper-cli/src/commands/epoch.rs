@@ -9,7 +9,8 @@ use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, Printer};
-use crate::settings::{Place, Settings};
+use crate::place::Place;
+use crate::settings::Settings;
 
 /// As `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
@@ -44,6 +45,7 @@ pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Fail
     if printer.is_json() {
         output::answer(&settings.place, &Report { epoch: epoch.get(), above })?;
     } else {
+        printer.scope(&settings.place);
         output::data(&format!("token epoch {epoch}: tokens are above {above}\n"))?;
     }
     Ok(0)

@@ -32,12 +32,13 @@ struct AskedView<'a> {
 pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let printer = &printer.at(&settings.place);
     let (node, reason) = (args.node.as_deref().map(|node| node_name(&path, node)), args.reason.as_deref());
     let asking = inquire(&settings, async |admin| {
         let asked = ask(&admin, &path, node, reason).await?;
         if !printer.is_json() {
             for asked in &asked {
-                printer.note(&format!("asked {} to let go of {path}", who(asked.contender())));
+                printer.note(&format!("asked {} to release {path}{}", who(asked.contender()), printer.on_place()));
             }
         }
         let answers = match args.wait {

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, Error, FencingToken, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
+use lockkeeper::{Builder, Error, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::advice::Suggested;
 use crate::alert::Alerts;
 use crate::args::{KindArgs, LeaseArgs, RunArgs};
+use crate::broken;
 use crate::child::{Job, Outcome, Terms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
@@ -24,8 +25,9 @@ use crate::kind::Kind;
 use crate::local;
 use crate::nested;
 use crate::output::Printer;
+use crate::place::Place;
 use crate::retrying::Stubborn;
-use crate::settings::{Place, Settings, path_to_lock};
+use crate::settings::{Settings, path_to_lock};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::{self, Wait};
 
@@ -34,9 +36,6 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 /// How long a command whose wait is over tries to leave the queue.
 const LEAVING_LATE: Duration = Duration::from_secs(1);
-
-/// How long a command whose lock was taken away looks for who did it.
-const JOURNAL: Duration = Duration::from_secs(1);
 
 /// How long a release may take to be confirmed, the end of the session included.
 const RELEASING: Duration = Duration::from_secs(5);
@@ -51,6 +50,12 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
         return Err(Failure::new(Code::Usage, "--lease takes one lock"));
     }
     let settings = Settings::read(args.connect.clone(), printer)?.at(paths.iter().map(LockPath::as_str))?;
+    let (place, printer) = (settings.place.clone(), printer.at(&settings.place));
+    run_at(args, paths, settings, &printer).await.map_err(|failure| failure.at(&place))
+}
+
+/// Runs a command under locks at the place that the settings name.
+async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer: &Printer) -> Result<u8, Failure> {
     if let (Some(hand_to), id) = (&args.leased.hand_to, args.leased.id.as_deref().unwrap_or_default()) {
         Heir::check(id, hand_to)?;
     }
@@ -123,23 +128,20 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // Said when it happened. There is nothing to release; if a node is left, closing the session takes it along.
-        if ran.as_ref().is_ok_and(|outcome| outcome.loss == Some(Loss::Removed)) {
-            tell_who_broke(keeper, &holds(&guard), printer).await;
-        }
         drop(guard);
         line.leave(LEAVING).await;
         return Ok(if preempted { Code::Preempted } else { Code::Lost } as u8);
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
-    let held = holds(&guard);
+    let held = broken::holds(&guard);
     let released = match line.heir().filter(|_| succeeded) {
         Some(heir) => heir.hand_over(guard, printer).await,
         None => release(guard, &line.locks()).await,
     };
     if let Err(Loss::Removed) = released {
         printer.note(&format!("there was no node of {} to unlock any more: somebody removed it", line.locks()));
-        tell_who_broke(keeper, &held, printer).await;
+        broken::tell_author(keeper, held, *printer).await;
     }
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
@@ -191,28 +193,6 @@ async fn hold(
     let job = Job::start(command, guard, terms.grace)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await
-}
-
-/// A hold, as the record of a break names it: the lock, the node, the token.
-type HeldNode = (String, String, Option<FencingToken>);
-
-fn holds(guard: &MultiGuard) -> Vec<HeldNode> {
-    let holds = guard.holdings().iter();
-    holds.map(|hold| (hold.path().to_owned(), hold.node(), hold.fencing_token())).collect()
-}
-
-/// Says who broke one of these locks and why, where that is recorded. Dropping the future leaves nothing behind.
-async fn tell_who_broke(keeper: &Lockkeeper, held: &[HeldNode], printer: &Printer) {
-    let told = async {
-        for (path, node, token) in held {
-            let Ok(broken) = keeper.admin().broken(path).await else { continue };
-            if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(node, *token)) {
-                printer.note(&format!("{path} was broken by {}: {}", broken.by, broken.reason));
-            }
-        }
-    };
-    // Without an answer nobody is told.
-    _ = timeout(JOURNAL, told).await;
 }
 
 /// How long to try to leave the queue after this failure, which has come at the deadline where there is one.
@@ -469,15 +449,16 @@ impl Line {
         }
         self.lock = Some(lock.clone());
         let mut status = lock.follow_status();
-        let mut acquired = std::pin::pin!(lock.acquire());
+        let asked = async {
+            // An error means that the lock object is closed; the acquire says so.
+            _ = status.wait_for(|status| *status == LockStatus::Pending).await;
+            waiting::tell_lease(keeper, path, (waiting, ask), self.printer).await
+        };
         tokio::select! {
             biased;
-            acquired = &mut acquired => return acquired,
-            _ = status.wait_for(|status| *status == LockStatus::Pending) => {
-                self.printer.note(&format!("asked the owner of {} to make room", self.locks()));
-            }
+            acquired = lock.acquire() => acquired,
+            never = asked => match never {},
         }
-        acquired.await
     }
 
     /// Says once that the servers grant another session timeout than the one asked for: what a crash costs, and for how long a

@@ -9,7 +9,8 @@ use crate::args::ShowArgs;
 use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, LockView, Printer, ahead, moment, part, permits, plain, standing, term, wanted};
-use crate::settings::{Place, Settings, lock_path};
+use crate::place::Place;
+use crate::settings::{Settings, lock_path};
 use crate::waiting;
 
 /// Shows a lock; returns the exit status.

@@ -1,6 +1,8 @@
 //! `break` and `why`: seeing who is in the way, and taking the lock from them.
 
-use crate::harness::{Home, failure, until};
+use std::io::BufRead;
+
+use crate::harness::{Home, failure, is_alive, until};
 
 /// N-22, T-10: its command is stopped, the next one runs, and it stays to be read who did it and why.
 #[test]
@@ -45,6 +47,24 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
     assert!(text.starts_with("/locks/nightly is free") && text.contains("its host burns"), "{text}");
     let output = home.output(&["list", "other", "--broken"]);
     assert!(output.status.success() && output.stdout.is_empty());
+}
+
+#[test]
+fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
+    let home = Home::new();
+    let script = "trap '' TERM; echo $$; cat; while :; do sleep 0.01; done";
+    let mut holder = home.spawn("a", &["--session-timeout", "60s", "--grace", "20s"], script);
+    let command = holder.pid_line();
+    assert!(home.output(&["break", "a", "--reason", "its host burns", "--yes"]).status.success());
+    let mut line = String::new();
+    while !line.contains("/locks/a was broken by ") {
+        line.clear();
+        assert!(holder.stderr.read_line(&mut line).unwrap() > 0, "not told");
+    }
+    assert!(line.ends_with(": its host burns\n") && is_alive(command), "{line}");
+    rustix::process::kill_process_group(command, rustix::process::Signal::KILL).unwrap();
+    let (code, text) = holder.end();
+    assert!(code == Some(76) && !text.contains("was broken by"), "told twice: {text}");
 }
 
 /// One in line, by the node that `show` tells; the command that waited ends as one that was not let in.

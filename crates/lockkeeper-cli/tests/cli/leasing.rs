@@ -120,7 +120,7 @@ fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
     let script = "trap '' TERM; echo up; read line";
     let mut low = home.spawn("a", &["--lease", "10m", "--cleanup", "10m"], script);
     assert_eq!(low.line(), "up");
-    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--waiting", "300ms", "--", "true"];
+    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--waiting", "2s", "--", "true"];
     let refused = home.output(&args);
     let text = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(75), "{text}");

@@ -1,5 +1,6 @@
 //! Whose locks an answer is about, and the server that all users of a machine share.
 
+use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,6 +37,65 @@ fn every_answer_names_this_users_own_server() {
     }
     holder.close_stdin();
     assert!(holder.wait().success());
+}
+
+#[test]
+fn a_waiting_run_names_this_users_own_server() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let own = own_server();
+    let mut waiter = home.spawn("a", &["--wait", "60s"], "true");
+    let mut line = String::new();
+    waiter.stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting for /locks/a: held by ") && line.contains(&format!(", on {own}")), "{line}");
+    holder.close_stdin();
+    assert!(waiter.wait().success());
+}
+
+#[test]
+fn the_json_events_of_run_have_a_scope() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--json"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("a", &["--json"], "true");
+    let mut events = String::new();
+    waiter.stderr.read_line(&mut events).unwrap();
+    events.push_str(&String::from_utf8(home.output(&["run", "a", "--json", "--try", "--", "true"]).stderr).unwrap());
+    assert!(home.output(&["revoke", "a"]).status.success());
+    events.push_str(&holder.end().1);
+    assert!(waiter.wait().success());
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["waiting", "error", "asked"]);
+    for event in events {
+        let scope = &event["scope"];
+        assert_eq!((&scope["kind"], &scope["name"]), (&"own".into(), &own_server().into()), "{event}");
+        assert_eq!(scope["directory"], home.state().to_str().unwrap());
+    }
+}
+
+#[test]
+fn a_change_that_succeeded_names_this_users_own_server() {
+    let (home, other) = (Home::new(), Home::new());
+    let target = Served::start(&other);
+    let mut holder = home.spawn("a", &["--on-revoke", "ignore"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let own = own_server();
+    for change in [
+        &["revoke", "a"][..],
+        &["break", "a", "--reason", "test", "--yes"],
+        &["epoch"],
+        &["epoch", "--above", "7", "--yes"],
+        &["copy", "--to", &target.address, "--raise-epoch"],
+    ] {
+        let output = home.output(change);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && told.contains(&format!("on {own}")), "{change:?}: {told}");
+    }
+    let copied = home.output(&["copy", "--to", &target.address, "--json"]);
+    let copied: Value = serde_json::from_slice(&copied.stdout).unwrap();
+    assert_eq!(copied["scope"]["kind"], "own", "{copied}");
 }
 
 /// Who names servers knows whose locks they are.

@@ -96,7 +96,8 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
     screen.expect("waiting for /locks/nightly: held by ");
     // It lives: the seconds pass, and one more in line shows.
     let seconds = |screen: &mut Screen| {
-        screen.expect("(nightly index); ");
+        screen.expect("(nightly index), on ");
+        screen.expect("'s own server; ");
         screen.expect(" s\x1b[K").trim_end_matches(" s\x1b[K").parse::<u32>().unwrap()
     };
     let mut last = seconds(&mut screen);
@@ -132,6 +133,24 @@ fn the_live_line_keeps_its_end_and_its_deadline_at_every_width() {
     }
     holder.close_stdin();
     assert!(holder.wait().success());
+}
+
+#[test]
+fn a_waiting_lease_shows_its_holder_and_its_deadline() {
+    let home = Home::new();
+    let holds = "trap '' TERM; echo up; read line";
+    let mut holder = home.spawn("a", &["--lease", "10m", "--cleanup", "10m", "--id", "nightly-1"], holds);
+    assert_eq!(holder.line(), "up");
+    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--waiting", "8s", "--", "true"];
+    let mut screen = Screen::start(&home, BINARY, &args);
+    screen.expect("waiting for /locks/a: held by nightly-1");
+    screen.expect("; 1 s of 8 s\x1b[K");
+    screen.expect("; 2 s of 8 s\x1b[K");
+    screen.press(INTERRUPT);
+    assert_eq!(screen.end().code(), Some(128 + 2));
+    screen.expect("\r\x1b[K");
+    holder.close_stdin();
+    holder.wait();
 }
 
 #[test]

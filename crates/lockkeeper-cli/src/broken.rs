@@ -1,0 +1,34 @@
+//! Who broke a lock of this command, and why.
+
+use std::time::Duration;
+
+use lockkeeper::{FencingToken, Lockkeeper, MultiGuard};
+use tokio::time::timeout;
+
+use crate::output::Printer;
+
+/// How long to wait for the records of the breaks.
+const JOURNAL: Duration = Duration::from_secs(1);
+
+/// A hold, as the record of a break names it: the lock, the node, the token.
+pub(crate) type HeldNode = (String, String, Option<FencingToken>);
+
+/// The holds of a guard.
+pub(crate) fn holds(guard: &MultiGuard) -> Vec<HeldNode> {
+    let holds = guard.holdings().iter();
+    holds.map(|hold| (hold.path().to_owned(), hold.node(), hold.fencing_token())).collect()
+}
+
+/// Prints who broke one of these holds and why, if a record says so. Dropping the future leaves nothing behind.
+pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printer: Printer) {
+    let told = async {
+        for (path, node, token) in &held {
+            let Ok(broken) = keeper.admin().broken(path).await else { continue };
+            if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(node, *token)) {
+                printer.note(&format!("{path} was broken by {}: {}", broken.by, broken.reason));
+            }
+        }
+    };
+    // Without an answer in time, only the loss itself is printed.
+    _ = timeout(JOURNAL, told).await;
+}

@@ -1,0 +1,25 @@
+//! Where the locks of a command are: an ensemble, or a server of this machine.
+
+use std::fmt;
+
+use lockkeeper::embedded::Home;
+use lockkeeper::this_process;
+
+/// Where the locks are.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// At an ensemble, given as its connect string.
+    Ensemble(String),
+    /// At a server of this machine: this user's own server, or the one that all users share.
+    Machine(Home),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Ensemble(servers) => f.write_str(servers),
+            Place::Machine(home) if home.is_shared() => f.write_str("this machine's server"),
+            Place::Machine(_) => write!(f, "{}'s own server", this_process().user),
+        }
+    }
+}
