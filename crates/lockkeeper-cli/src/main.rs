@@ -55,6 +55,7 @@ fn main() -> ExitCode {
     if args.verb.takes_a_while() && !std::io::stderr().is_terminal() {
         printer = printer.with_time();
     }
+    streams::report_panics();
     streams::STDERR.say_losses_by(move |lines| printer.losses(lines));
     if let Some(filter) = settings::variable("LOCKKEEPER_LOG") {
         streams::log(&filter);

@@ -175,6 +175,22 @@ pub(crate) fn flush() {
     STDERR.flush(PATIENCE);
 }
 
+/// Reports panics through the queue of standard error: the thread that panics does not write to the stream itself, which may block.
+pub(crate) fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed").to_owned();
+        let mut report = format!("lockkeeper: internal failure: thread {name} {panic}\n");
+        let trace = std::backtrace::Backtrace::capture();
+        if trace.status() == std::backtrace::BacktraceStatus::Captured {
+            report.push_str(&format!("{trace}\n"));
+        }
+        STDERR.push(report);
+        // The program may end next.
+        STDERR.flush(PATIENCE);
+    }));
+}
+
 /// Writes the log events that `filter` selects to standard error: `LEVEL`, `TARGET` or `TARGET=LEVEL`, separated by commas.
 pub(crate) fn log(filter: &str) {
     // Colours are for people: not for files, and not where somebody said so (https://no-color.org).
@@ -238,6 +254,37 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    /// This test starts itself as the program that panics.
+    #[test]
+    fn a_panic_does_not_block_on_a_full_standard_error() {
+        const ROLE: &str = "LOCKKEEPER_TEST_PANICS";
+        if std::env::var_os(ROLE).is_some() {
+            report_panics();
+            assert!(std::thread::spawn(|| panic!("on purpose")).join().is_err());
+            std::process::exit(7);
+        }
+        let (_reader, mut writer) = std::io::pipe().unwrap();
+        let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+        rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+        while writer.write(&[b'.'; 4096]).is_ok() || writer.write(b".").is_ok() {}
+        rustix::fs::fcntl_setfl(&writer, flags).unwrap();
+        let name = "streams::tests::a_panic_does_not_block_on_a_full_standard_error";
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", name, "--nocapture"]).env(ROLE, "1").stderr(writer);
+        let mut program = program.stdout(std::process::Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let status = loop {
+            if let Some(status) = program.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() >= deadline {
+                program.kill().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(status.code(), Some(7));
+    }
 
     #[test]
     fn a_log_filter_selects_by_level_and_target() {
