@@ -147,9 +147,7 @@ impl Client {
     /// # Cancel safety
     /// The request is sent by this call; dropping the future does not call it back.
     pub fn request(&self, request: Request) -> impl Future<Output = Result<Response, RequestError>> + use<> {
-        let (reply, received) = oneshot::channel();
-        self.send(request, reply, None);
-        async move { received.await.unwrap_or(Err(RequestError::SessionOver(End::Closed))) }
+        self.send(request, None).1
     }
 
     /// Sends a request that leaves a one-shot watch where it succeeds; `exists` also where there is no node.
@@ -164,11 +162,10 @@ impl Client {
         &self,
         request: Request,
     ) -> impl Future<Output = (Result<Response, RequestError>, Watcher)> + use<> {
-        let (reply, received) = oneshot::channel();
         let (fired, watched) = oneshot::channel();
-        let id = self.send(request, reply, Some(Watching::Once(fired)));
+        let (id, reply) = self.send(request, Some(Watching::Once(fired)));
         let watcher = Watcher { id, shared: self.handle.0.clone(), watched };
-        async move { (received.await.unwrap_or(Err(RequestError::SessionOver(End::Closed))), watcher) }
+        async move { (reply.await, watcher) }
     }
 
     /// Leaves a watch that does not go when it fires (`addWatch`, servers of 3.6 and later). It is there once the reply is.
@@ -176,12 +173,11 @@ impl Client {
     /// # Errors
     /// [`RequestError`].
     pub async fn add_watch(&self, path: &str, recursive: bool) -> Result<PersistentWatcher, RequestError> {
-        let (reply, received) = oneshot::channel();
         let (sender, events) = mpsc::unbounded_channel();
         let request = Request::AddWatch { path: path.to_owned(), recursive };
-        let id = self.send(request, reply, Some(Watching::Always(sender)));
+        let (id, reply) = self.send(request, Some(Watching::Always(sender)));
         let watcher = PersistentWatcher { id, shared: self.handle.0.clone(), events };
-        received.await.unwrap_or(Err(RequestError::SessionOver(End::Closed)))?;
+        reply.await?;
         Ok(watcher)
     }
 
@@ -213,25 +209,29 @@ impl Client {
         self.handle.0.wake.notify_one();
     }
 
+    /// Hands a request to the session. The future resolves to the reply.
     fn send(
         &self,
         request: Request,
-        reply: oneshot::Sender<Result<Response, RequestError>>,
         watching: Option<Watching>,
-    ) -> RequestId {
+    ) -> (RequestId, impl Future<Output = Result<Response, RequestError>> + use<>) {
+        let (reply, received) = oneshot::channel();
         let shared = &self.handle.0;
         let now = shared.now();
-        let id = {
-            let mut inner = shared.lock();
+        let mut inner = shared.lock();
+        let id = if let Some(end) = inner.session.end() {
+            // The driver may have ended: nothing would take the session's events any more.
+            _ = reply.send(Err(RequestError::SessionOver(end)));
+            RequestId(0)
+        } else {
             let id = inner.session.request(request, now);
             inner.waiting.replies.push_back(Some(reply));
-            if let Some(watching) = watching {
-                inner.waiting.watchers.insert(id, watching);
-            }
+            inner.waiting.watchers.extend(watching.map(|watching| (id, watching)));
             id
         };
+        drop(inner);
         shared.wake.notify_one();
-        id
+        (id, async move { received.await.unwrap_or(Err(RequestError::SessionOver(End::Closed))) })
     }
 }
 

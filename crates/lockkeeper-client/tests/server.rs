@@ -90,6 +90,22 @@ async fn a_request_after_close_says_so() {
     assert_eq!(client.request(Request::Ping).await, Err(RequestError::SessionOver(End::Closed)));
 }
 
+#[tokio::test]
+async fn a_request_after_the_end_of_the_session_is_answered_and_leaves_no_watch() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, mut states) = connected(&server).await;
+    server.expire_session(client.session()).await;
+    while states.recv().await.is_some() {}
+    let over = Err(RequestError::SessionOver(End::Expired));
+    let answered = tokio::time::timeout(TIMEOUT, async {
+        assert_eq!(client.request(Request::Ping).await, over);
+        let (reply, watcher) = client.request_and_watch(Request::Exists(watched("/a", true))).await;
+        assert_eq!((reply, watcher.await), (over, None));
+        assert!(client.add_watch("/", true).await.is_err());
+    });
+    answered.await.expect("every request is answered");
+}
+
 /// Opens a session as this user of SASL, and tells what becomes of it.
 async fn logged_in(user: &str, password: &str) -> Option<State> {
     let config = lockkeeper_server::Config::default()
