@@ -9,7 +9,7 @@ use x509_cert::Certificate;
 use x509_cert::der::asn1::{Any, BmpString, ObjectIdentifier};
 use x509_cert::der::{Decode, Encode, Tag, Tagged};
 
-use crate::identity::Identity;
+use crate::machine::identity::Identity;
 
 /// The attributes that RFC 2253 has a word for; others are written as numbers.
 const WORDS: [(&str, &str); 9] = [

@@ -18,8 +18,8 @@ use lockkeeper_wire::{Acl, ConnectRequest, OpCode, frame, request, request::Pack
 use self::rig::Target;
 use crate::account::{Accounts, Exchange};
 use crate::error::ServerError;
-use crate::identity::Schemes;
-use crate::limits::Limits;
+use crate::machine::identity::Schemes;
+use crate::machine::limits::Limits;
 use crate::machine::{ConnectionId, Effect, Machine, MachineConfig, Now, Tree};
 use crate::store::{self, Batch, DiskStore, State, fuzzing};
 

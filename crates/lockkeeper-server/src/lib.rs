@@ -15,44 +15,26 @@
 //! effects. The TCP server drives it, and so can a simulator.
 
 mod account;
-mod admin;
 #[cfg(feature = "tls")]
 mod certificate;
 mod config;
-mod connection;
-mod disk;
-mod engine;
 mod error;
-#[cfg(feature = "faults")]
-pub mod faults;
 #[cfg(test)]
 mod fuzz;
-mod identity;
-mod limits;
 pub mod machine;
-mod outbox;
-mod path;
-mod prepare;
-mod query;
-mod quota;
-mod server;
-mod sessions;
-mod stats;
+mod net;
 mod store;
 #[cfg(feature = "tls")]
 mod tls;
-mod transport;
-mod tree;
-mod txn;
-mod watches;
-mod words;
 
 pub use account::{Accounts, digest};
 pub use config::{Config, Secret, Storage};
 pub use error::ServerError;
-pub use limits::Limits;
 pub use lockkeeper_wire::OpCode;
-pub use server::{DumpedNode, Server};
-pub use stats::Stats;
+pub use machine::limits::Limits;
+#[cfg(feature = "faults")]
+pub use net::faults;
+pub use net::server::{DumpedNode, Server};
+pub use net::stats::Stats;
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -8,23 +8,33 @@
 //! shows the change; every effect carries the zxid it presupposes, so a driver that holds effects back until that zxid is
 //! durable never tells anyone of something that can still be lost.
 
+pub(crate) mod identity;
+pub(crate) mod limits;
+pub(crate) mod path;
+mod prepare;
+mod query;
+mod quota;
+mod sessions;
+pub(crate) mod tree;
+pub(crate) mod txn;
+mod watches;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::identity::{Identities, Identity, Schemes};
-pub use crate::limits::Limits;
-pub use crate::query::{answer, watch_left};
-pub use crate::sessions::{ConnectionId, Session, Sessions};
-pub use crate::tree::{Applied, Node, Tree, TreeEvent};
-pub use crate::txn::{Owner, Txn, TxnOp};
-pub use crate::watches::Watches;
+pub use self::identity::{Identities, Identity, Schemes};
+pub use self::limits::Limits;
+pub use self::query::{answer, watch_left};
+pub use self::sessions::{ConnectionId, Session, Sessions};
+pub use self::tree::{Applied, Node, Tree, TreeEvent};
+pub use self::txn::{Owner, Txn, TxnOp};
+pub use self::watches::Watches;
 
-use crate::identity::permit;
-use crate::path;
-use crate::prepare::{self, Asker};
+use self::identity::permit;
+use self::prepare::Asker;
 use lockkeeper_wire::OpCode;
 use lockkeeper_wire::{
     ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Perms, Request, Response, SetWatches, WatchKind,
@@ -534,5 +544,4 @@ pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "machine_tests.rs"]
 pub(crate) mod tests;

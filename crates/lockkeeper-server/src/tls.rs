@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::certificate;
 use crate::error::ServerError;
-use crate::identity::Identity;
+use crate::machine::identity::Identity;
 
 /// What a server shows of itself in TLS 1.2 and 1.3, and what it wants to see of clients.
 #[derive(Clone)]

@@ -19,8 +19,8 @@ use super::directory::{FORMAT, STATE, UNSEALED, private_file};
 use super::record::{Changes, Numbers, millis};
 use super::{State, StoredSession, Totals, decode_node};
 use crate::error::ServerError;
+use crate::machine::tree::Loader;
 use crate::machine::{Node, Tree};
-use crate::tree::Loader;
 use lockkeeper_wire::Acl;
 
 pub(super) const NODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("nodes");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::path;
+use crate::machine::path;
 
 /// Below this stand all limits and counts.
 pub(crate) const ROOT: &str = "/zookeeper/quota";

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::config::Storage;
-use crate::engine::{Engine, PeerReport};
+use crate::net::engine::{Engine, PeerReport};
 use lockkeeper_wire::OpCode;
 
 /// The protocol level comes first, because clients decide by it what they may ask for.

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::identity::{Identities, masked, permit};
-use crate::path;
-use crate::tree::{Node, Tree};
+use crate::machine::identity::{Identities, masked, permit};
+use crate::machine::path;
+use crate::machine::tree::{Node, Tree};
 use lockkeeper_wire::{ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 
 /// Answers a read of `session`, which speaks for `who`; `None` if the request is not one.

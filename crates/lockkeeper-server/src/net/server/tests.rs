@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::*;
 use crate::OpCode;
 
-#[path = "../tests/it/client.rs"]
+#[path = "../../../tests/it/client.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use all of it")]
 mod client;
 
@@ -132,7 +132,7 @@ fn a_bug_in_a_step_stops_the_server() {
     let (server, open) = gated();
     let mut client = connected(&server, &open);
     let mut unlucky = connected(&server, &open);
-    unlucky.send(crate::engine::PANICS_IN_TESTS, bytes());
+    unlucky.send(crate::net::engine::PANICS_IN_TESTS, bytes());
     unlucky.expect_end();
     client.expect_end();
     assert!(matches!(*wait(server.stopped()), ServerError::Bug));

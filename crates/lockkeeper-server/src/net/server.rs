@@ -18,13 +18,13 @@ use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::config::{Config, Storage};
-use crate::disk::Disk;
-use crate::engine::{Clock, Engine};
 use crate::error::ServerError;
 use crate::machine::{Machine, MachineConfig, Tree};
-use crate::stats::{Counters, Stats};
+use crate::net::disk::Disk;
+use crate::net::engine::{Clock, Engine};
+use crate::net::stats::{Counters, Stats};
+use crate::net::{admin, connection};
 use crate::store::{Batch, DiskStore, State, Store};
-use crate::{admin, connection};
 use lockkeeper_wire::Stat;
 
 /// How long a stopping server waits for its clients to take their last answers.
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Sessions(oneshot::Sender<Vec<i64>>),
     Dump(oneshot::Sender<Vec<DumpedNode>>),
     #[cfg(feature = "faults")]
-    Order(crate::faults::Order),
+    Order(crate::net::faults::Order),
     Stop(oneshot::Sender<()>),
 }
 
@@ -175,8 +175,8 @@ impl Server {
 
     /// Faults on demand, for tests of what uses this server.
     #[cfg(feature = "faults")]
-    pub fn faults(&self) -> crate::faults::Faults {
-        crate::faults::Faults::new(self.commands.clone())
+    pub fn faults(&self) -> crate::net::faults::Faults {
+        crate::net::faults::Faults::new(self.commands.clone())
     }
 
     /// Resolves when the server has stopped by itself, with the reason; never otherwise.
@@ -489,7 +489,7 @@ async fn flush(engine: Rc<RefCell<Engine>>, disk: Option<Disk>) -> ServerError {
         let zxid = batch.zxid;
         let commit = async {
             #[cfg(feature = "faults")]
-            crate::faults::before_commit(&engine).await?;
+            crate::net::faults::before_commit(&engine).await?;
             disk.commit(batch).await
         };
         // The disk first, so that it works while the batch before is answered.
@@ -560,5 +560,4 @@ fn first_session() -> i64 {
 }
 
 #[cfg(test)]
-#[path = "server_tests.rs"]
 mod tests;

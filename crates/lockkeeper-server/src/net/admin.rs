@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use crate::engine::Engine;
-use crate::words::{self, VERSION};
+use crate::net::engine::Engine;
+use crate::net::words::{self, VERSION};
 
 /// A request must have come, and its answer gone, within this.
 const PATIENCE: Duration = Duration::from_secs(10);

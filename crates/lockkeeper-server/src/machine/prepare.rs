@@ -12,12 +12,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockkeeper_wire::{Acl, Create, CreateMode, ErrorCode, OpCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
 
-use crate::identity::{Identities, Schemes, permit, resolve};
 use crate::machine::Limits;
-use crate::path;
-use crate::quota::Quota;
-use crate::tree::Tree;
-use crate::txn::{Owner, TxnOp};
+use crate::machine::identity::{Identities, Schemes, permit, resolve};
+use crate::machine::path;
+use crate::machine::quota::Quota;
+use crate::machine::tree::Tree;
+use crate::machine::txn::{Owner, TxnOp};
 
 /// The longest time to live that fits beside the marker in ZooKeeper's owner field: 2^40 − 1 ms, 34 years.
 const MAX_TTL_MS: i64 = 0xff_ffff_ffff;

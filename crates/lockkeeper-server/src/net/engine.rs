@@ -24,12 +24,12 @@ pub(crate) use clock::Clock;
 use crate::account::Exchange;
 use crate::config::Config;
 use crate::error::ServerError;
+use crate::machine::path;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn, TxnOp};
-use crate::outbox::{Buffers, Outbox, Waited};
-use crate::path;
-use crate::stats::Counters;
+use crate::net::outbox::{Buffers, Outbox, Waited};
+use crate::net::stats::Counters;
+use crate::net::transport::Writer;
 use crate::store::{Batch, Totals};
-use crate::transport::Writer;
 
 /// An operation with a bug, to see what becomes of one.
 #[cfg(test)]
@@ -175,7 +175,7 @@ pub(crate) struct Engine {
     /// When the last frame came in.
     step_began: Duration,
     #[cfg(feature = "faults")]
-    pub(crate) faults: crate::faults::State,
+    pub(crate) faults: crate::net::faults::State,
     /// A step has begun and not ended. Seen from outside a step, it means that the step panicked half-way.
     stepping: bool,
 }
@@ -203,7 +203,7 @@ impl Engine {
             stopped: false,
             step_began: Duration::ZERO,
             #[cfg(feature = "faults")]
-            faults: crate::faults::State::default(),
+            faults: crate::net::faults::State::default(),
             stepping: false,
             machine,
             clock,

@@ -19,13 +19,13 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::engine::Engine;
-#[cfg(feature = "faults")]
-use crate::faults;
 use crate::machine::{ConnectionId, Identity};
-use crate::outbox::{Buffers, Outbox, READ_BYTES};
-use crate::transport::{self, Opened, Reader, Writer};
-use crate::words;
+use crate::net::engine::Engine;
+#[cfg(feature = "faults")]
+use crate::net::faults;
+use crate::net::outbox::{Buffers, Outbox, READ_BYTES};
+use crate::net::transport::{self, Opened, Reader, Writer};
+use crate::net::words;
 use lockkeeper_wire::{frame, jute::Malformed};
 
 /// A connection must show what it is within this, as with ZooKeeper.

@@ -40,11 +40,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::engine::Engine;
 use crate::error::ServerError;
 use crate::machine::ConnectionId;
-use crate::outbox::Outbox;
-use crate::server::Command;
+use crate::net::engine::Engine;
+use crate::net::outbox::Outbox;
+use crate::net::server::Command;
 use lockkeeper_wire::OpCode;
 
 /// The faults of one server; from [`Server::faults`](crate::Server::faults).

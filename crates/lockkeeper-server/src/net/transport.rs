@@ -13,7 +13,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 #[cfg(feature = "tls")]
 use tokio_rustls::server::TlsStream;
 
-use crate::identity::Identity;
+use crate::machine::identity::Identity;
 
 /// The receiving half.
 #[derive(Debug)]

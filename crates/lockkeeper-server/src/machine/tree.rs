@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::path;
-use crate::quota::{self, Quota, Quotas};
-use crate::txn::{Owner, Txn, TxnOp};
+use crate::machine::path;
+use crate::machine::quota::{self, Quota, Quotas};
+use crate::machine::txn::{Owner, Txn, TxnOp};
 use lockkeeper_wire::{Acl, EventKind, Stat};
 
 /// One node.

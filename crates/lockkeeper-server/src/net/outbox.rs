@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 
-use crate::transport::Writer;
+use crate::net::transport::Writer;
 
 /// While more than this waits to be sent to a client, its next requests wait too.
 const MAX_BACKLOG: usize = 1 << 20;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use lockkeeper_wire::{EventKind, WatchKind};
 
-use crate::path;
-use crate::sessions::ConnectionId;
+use crate::machine::path;
+use crate::machine::sessions::ConnectionId;
 
 /// Which watches one connection has on one path: a set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

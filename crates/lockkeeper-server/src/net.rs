@@ -1,0 +1,13 @@
+//! The server around the machine: sockets, the disk's thread, and what owners and operators see.
+
+mod admin;
+mod connection;
+mod disk;
+mod engine;
+#[cfg(feature = "faults")]
+pub mod faults;
+mod outbox;
+pub(crate) mod server;
+pub(crate) mod stats;
+mod transport;
+mod words;
