@@ -11,8 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use lockkeeper_wire::digest_md5::{self, DIGEST_URI, NONCE_COUNT, REALM, fields};
 use sha1::{Digest as _, Sha1};
 
-use crate::machine::identity::Identity;
-use crate::machine::same_bytes;
+use crate::machine::identity::{Identity, same_bytes};
 
 /// Who may use a server besides everyone.
 ///

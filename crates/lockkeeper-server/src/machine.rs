@@ -33,7 +33,7 @@ pub use self::tree::{Applied, Node, Tree, TreeEvent};
 pub use self::txn::{Owner, Txn, TxnOp};
 pub use self::watches::Watches;
 
-use self::identity::permit;
+use self::identity::{permit, same_bytes};
 use self::prepare::Asker;
 use lockkeeper_wire::OpCode;
 use lockkeeper_wire::{
@@ -536,11 +536,6 @@ impl Machine {
 
 fn found(found: bool) -> Result<Response, ErrorCode> {
     if found { Ok(Response::Done) } else { Err(ErrorCode::NoWatcher) }
-}
-
-/// Compares secrets in a time that tells nothing of where they differ.
-pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The server around the machine: sockets, the disk's thread, and what owners and operators see.
 
 mod admin;
+mod command;
 mod connection;
 mod disk;
 mod engine;

@@ -35,6 +35,11 @@ impl Identity {
     }
 }
 
+/// Compares secrets in constant time, so that the time does not show where they differ.
+pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
 /// Which schemes a server has besides those that every server has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schemes {

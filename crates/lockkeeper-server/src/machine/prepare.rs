@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockkeeper_wire::{Acl, Create, CreateMode, ErrorCode, OpCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
 
-use crate::machine::Limits;
 use crate::machine::identity::{Identities, Schemes, permit, resolve};
+use crate::machine::limits::Limits;
 use crate::machine::path;
 use crate::machine::quota::Quota;
 use crate::machine::tree::Tree;

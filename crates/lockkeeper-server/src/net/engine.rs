@@ -4,11 +4,15 @@
 //! only other thread is the disk's.
 
 mod clock;
+mod dirty;
+#[cfg(feature = "faults")]
+pub(crate) mod faults;
 mod login;
+mod peer;
 
 use std::cell::Cell;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,126 +24,21 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 pub(crate) use clock::Clock;
+use dirty::Dirty;
+pub(crate) use peer::PeerReport;
+use peer::{Last, Peer};
 
-use crate::account::Exchange;
 use crate::config::Config;
 use crate::error::ServerError;
-use crate::machine::path;
-use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn, TxnOp};
+use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
 use crate::net::outbox::{Buffers, Outbox, Waited};
 use crate::net::stats::Counters;
 use crate::net::transport::Writer;
-use crate::store::{Batch, Totals};
+use crate::store::Batch;
 
 /// An operation with a bug, to see what becomes of one.
 #[cfg(test)]
 pub(crate) const PANICS_IN_TESTS: i32 = 666;
-
-/// What the engine knows of a connection.
-#[derive(Debug)]
-struct Peer {
-    address: SocketAddr,
-    /// Whom its transport has proved it to be, until it has greeted. Boxed, for hardly any has one.
-    identity: Option<Box<Identity>>,
-    outbox: Rc<Outbox>,
-    /// Has sent its connect request.
-    greeted: bool,
-    /// Has presented the secret, or there is none.
-    trusted: bool,
-    /// Opened its session itself, so an untrusted one goes with it.
-    opened_session: bool,
-    /// A SASL exchange that waits for the client's answer. Boxed, for hardly any has one.
-    exchange: Option<Box<Exchange>>,
-    established_ms: i64,
-    last: Cell<Last>,
-}
-
-/// The last request of a connection and the answers so far, since the connection came or its counts were started anew.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Last {
-    /// The last number that a client gave a request, −1 before the first.
-    pub(crate) xid: i32,
-    /// The operation of the last request, 0 before the first.
-    operation: i32,
-    /// The transaction that the last answer tells, −1 before the first.
-    pub(crate) zxid: i64,
-    /// When the last answer was given, by the server's clock.
-    pub(crate) answered: Duration,
-    /// How long that took, and the extremes and the sum of all.
-    pub(crate) latency: Duration,
-    least: Option<Duration>,
-    pub(crate) most: Duration,
-    total: Duration,
-    answers: u64,
-}
-
-impl Last {
-    const NOTHING: Last = Last {
-        xid: -1,
-        operation: 0,
-        zxid: -1,
-        answered: Duration::ZERO,
-        latency: Duration::ZERO,
-        least: None,
-        most: Duration::ZERO,
-        total: Duration::ZERO,
-        answers: 0,
-    };
-
-    /// Pings and the like have a negative number, which is none.
-    fn asked(self, xid: i32, operation: i32) -> Self {
-        Last { xid: if xid < 0 { self.xid } else { xid }, operation, ..self }
-    }
-
-    /// Counts answers that took `total` together, the last of them `latency`.
-    fn answered(self, now: Duration, waited: &Waited) -> Self {
-        let Some(count) = u32::try_from(waited.frames).ok().filter(|count| *count > 0) else { return self };
-        let (latency, most) = (now.saturating_sub(waited.last), now.saturating_sub(waited.first));
-        Last {
-            answered: now,
-            latency,
-            least: Some(self.least.map_or(latency, |least| least.min(latency))),
-            most: self.most.max(most),
-            total: self.total + (now * count).saturating_sub(waited.sum),
-            answers: self.answers + waited.frames,
-            ..self
-        }
-    }
-
-    pub(crate) fn operation(&self) -> Option<OpCode> {
-        OpCode::from_i32(self.operation)
-    }
-
-    pub(crate) fn least(&self) -> Duration {
-        self.least.unwrap_or_default()
-    }
-
-    pub(crate) fn mean(&self) -> Duration {
-        self.total / u32::try_from(self.answers).unwrap_or(u32::MAX).max(1)
-    }
-}
-
-/// What an operator may know of a connection.
-#[derive(Debug)]
-pub(crate) struct PeerReport {
-    pub(crate) address: SocketAddr,
-    /// Frames that wait for the disk.
-    pub(crate) queued: u64,
-    pub(crate) received: u64,
-    pub(crate) sent: u64,
-    pub(crate) established_ms: i64,
-    pub(crate) last: Last,
-    /// Its session and that one's timeout.
-    pub(crate) session: Option<(i64, Duration)>,
-}
-
-/// What has changed since the last batch.
-#[derive(Debug, Default)]
-struct Dirty {
-    any: bool,
-    nodes: BTreeSet<Arc<str>>,
-    sessions: BTreeSet<i64>,
-}
 
 /// The state of a running server.
 #[derive(Debug)]
@@ -175,7 +74,7 @@ pub(crate) struct Engine {
     /// When the last frame came in.
     step_began: Duration,
     #[cfg(feature = "faults")]
-    pub(crate) faults: crate::net::faults::State,
+    pub(crate) faults: faults::State,
     /// A step has begun and not ended. Seen from outside a step, it means that the step panicked half-way.
     stepping: bool,
 }
@@ -203,7 +102,7 @@ impl Engine {
             stopped: false,
             step_began: Duration::ZERO,
             #[cfg(feature = "faults")]
-            faults: crate::net::faults::State::default(),
+            faults: faults::State::default(),
             stepping: false,
             machine,
             clock,
@@ -314,8 +213,9 @@ impl Engine {
             }
             if request.session != 0 {
                 // A resumed session may have a new timeout, which is not a transaction.
-                self.dirty.sessions.insert(request.session);
-                self.dirty.any = self.persistent;
+                if self.persistent {
+                    self.dirty.mark_session(request.session);
+                }
             }
             self.carry_out();
             return Ok(());
@@ -428,7 +328,7 @@ impl Engine {
         }
         self.effects = effects;
         self.stepping = false;
-        if self.dirty.any {
+        if self.dirty.any() {
             self.flush.notify_one();
         }
         self.publish();
@@ -447,7 +347,7 @@ impl Engine {
         let Some(peer) = self.peers.get(&id) else { return };
         self.counters.packets_sent.fetch_add(1, Relaxed);
         let since = self.step_began;
-        peer.last.set(Last { zxid, ..peer.last.get() });
+        peer.last.set(peer.last.get().with_zxid(zxid));
         let pushed = peer.outbox.push(zxid, self.durable, since, encode);
         self.counters.bytes_sent.fetch_add(pushed.bytes as u64, Relaxed);
         if pushed.waits {
@@ -478,76 +378,13 @@ impl Engine {
             self.durable = txn.zxid;
             return;
         }
-        self.dirty.any = true;
-        self.mark_dirty(txn.session, &txn.op);
-    }
-
-    fn mark_dirty(&mut self, session: i64, op: &TxnOp) {
-        match op {
-            TxnOp::CreateSession { .. } => {
-                self.dirty.sessions.insert(session);
-            }
-            TxnOp::CloseSession { ephemerals } => {
-                self.dirty.sessions.insert(session);
-                for path in ephemerals {
-                    self.mark_with_parent(path);
-                }
-            }
-            TxnOp::Create { path, .. } | TxnOp::Delete { path } => self.mark_with_parent(path),
-            TxnOp::SetData { path, .. } => {
-                self.dirty.nodes.insert(Arc::clone(path));
-                self.mark_counting_node(path);
-            }
-            TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
-                self.dirty.nodes.insert(Arc::clone(path));
-            }
-            TxnOp::Multi(ops) => {
-                for op in ops {
-                    self.mark_dirty(session, op);
-                }
-            }
-            TxnOp::Check | TxnOp::Failed(_) => {}
-        }
-    }
-
-    fn mark_counting_node(&mut self, path: &str) {
-        if let Some(stats) = self.machine.tree().counting_node(path).cloned() {
-            self.dirty.nodes.insert(stats);
-        }
-    }
-
-    fn mark_with_parent(&mut self, path: &Arc<str>) {
-        self.dirty.nodes.insert(Arc::clone(path));
-        self.mark_counting_node(path);
-        // A parent that is gone by now was deleted by a transaction of its own.
-        if let Some((parent, _)) = path::split(path).and_then(|(parent, _)| self.machine.tree().get_with_path(parent)) {
-            let parent = Arc::clone(parent);
-            self.dirty.nodes.insert(parent);
-        }
+        self.dirty.mark(self.machine.tree(), txn.session, &txn.op);
     }
 
     /// Takes what has changed, to be made durable; `spare` is an old batch whose buffers are used again.
     pub(crate) fn take_batch(&mut self, spare: &mut Batch) -> Option<Batch> {
         // What a panic left half done must not reach the disk.
-        if self.stepping || !std::mem::take(&mut self.dirty.any) {
-            return None;
-        }
-        let mut batch = std::mem::take(spare);
-        batch.nodes.clear();
-        batch.sessions.clear();
-        batch.bytes.clear();
-        batch.zxid = self.machine.zxid();
-        batch.next_session = self.machine.next_session();
-        batch.totals = Totals::of(self.machine.tree(), self.machine.sessions().len());
-        for path in std::mem::take(&mut self.dirty.nodes) {
-            let node = self.machine.tree().get(&path);
-            batch.put_node(path, node);
-        }
-        for id in std::mem::take(&mut self.dirty.sessions) {
-            let session = self.machine.sessions().get(id).map(|session| (session.timeout, session.password));
-            batch.sessions.push((id, session));
-        }
-        Some(batch)
+        if self.stepping { None } else { self.dirty.take(&self.machine, spare) }
     }
 
     /// Lets go everything that waited for transactions up to `zxid`, and sends it where a socket takes it at once: a group
@@ -557,7 +394,10 @@ impl Engine {
         self.durable = zxid;
         self.settled.notify_one();
         let now = self.clock.now().monotonic;
-        while let Some((_, id)) = self.waiting.pop_front_up_to(zxid) {
+        while let Some(&(awaited, id)) = self.waiting.front()
+            && awaited <= zxid
+        {
+            self.waiting.pop_front();
             if let Some(peer) = self.peers.get(&id) {
                 let released = peer.outbox.release(zxid);
                 peer.last.set(peer.last.get().answered(now, &released));
@@ -575,7 +415,7 @@ impl Engine {
 
     /// Whether everything applied is durable.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.dirty.any && (!self.persistent || self.durable == self.machine.zxid())
+        !self.dirty.any() && (!self.persistent || self.durable == self.machine.zxid())
     }
 
     /// Accepts nothing more. What is queued and durable, or becomes so, is still sent.
@@ -645,16 +485,5 @@ impl Engine {
         set(&self.counters.nodes, self.machine.tree().len());
         set(&self.counters.watches, self.machine.watches().len());
         self.counters.zxid.store(self.machine.zxid(), Relaxed);
-    }
-}
-
-/// The front of a queue that is ordered by transaction.
-trait PopUpTo {
-    fn pop_front_up_to(&mut self, zxid: i64) -> Option<(i64, ConnectionId)>;
-}
-
-impl PopUpTo for VecDeque<(i64, ConnectionId)> {
-    fn pop_front_up_to(&mut self, zxid: i64) -> Option<(i64, ConnectionId)> {
-        if self.front()?.0 <= zxid { self.pop_front() } else { None }
     }
 }

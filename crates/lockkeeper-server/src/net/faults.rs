@@ -33,24 +33,24 @@
 //! ```
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::watch;
 
 use crate::error::ServerError;
 use crate::machine::ConnectionId;
+use crate::net::command::Commands;
 use crate::net::engine::Engine;
+use crate::net::engine::faults::{Action, Plan};
 use crate::net::outbox::Outbox;
-use crate::net::server::Command;
 use lockkeeper_wire::OpCode;
 
 /// The faults of one server; from [`Server::faults`](crate::Server::faults).
 #[derive(Clone, Debug)]
 pub struct Faults {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: Commands,
 }
 
 /// A fault that waits for its frame.
@@ -73,21 +73,6 @@ impl Planned {
     }
 }
 
-/// Something to do on the server's thread.
-pub(crate) struct Order(Box<dyn FnOnce(&mut Engine) + Send>);
-
-impl Order {
-    pub(crate) fn obey(self, engine: &mut Engine) {
-        (self.0)(engine);
-    }
-}
-
-impl fmt::Debug for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Order(..)")
-    }
-}
-
 /// All of these return once the fault is in force. Dropping such a future may leave it in force or not.
 ///
 /// `nth` counts from 1 the frames of an operation that come after the call, over all connections; a connect request counts as
@@ -96,45 +81,35 @@ impl fmt::Debug for Order {
 /// # Errors
 /// [`ServerError::Stopped`], each.
 impl Faults {
-    pub(crate) fn new(commands: mpsc::UnboundedSender<Command>) -> Self {
+    pub(crate) fn new(commands: Commands) -> Self {
         Self { commands }
-    }
-
-    async fn order<T: Send + 'static>(
-        &self,
-        order: impl FnOnce(&mut Engine) -> T + Send + 'static,
-    ) -> Result<T, ServerError> {
-        let (reply, answer) = oneshot::channel();
-        // Whoever has stopped waiting for the answer does not want it.
-        let order = Order(Box::new(move |engine| drop(reply.send(order(engine)))));
-        self.commands.send(Command::Order(order)).map_err(|_| ServerError::Stopped)?;
-        answer.await.map_err(|_| ServerError::Stopped)
     }
 
     async fn plan(&self, operation: OpCode, nth: u64, action: Action) -> Result<Planned, ServerError> {
         let (fire, fired) = watch::channel(false);
         let plan = Plan { operation, left: nth.max(1), action, fire };
-        self.order(move |engine| engine.faults.plans.push(plan)).await?;
+        self.commands.run(move |engine| engine.faults.plans.push(plan)).await?;
         Ok(Planned { fired })
     }
 
     /// Ends a session as if its time were over; false if there is none.
     pub async fn expire(&self, session: i64) -> Result<bool, ServerError> {
-        self.order(move |engine| engine.expire(session)).await
+        self.commands.run(move |engine| engine.expire(session)).await
     }
 
     /// Cuts the connection of a session; false if it has none. The session lives on until its timeout.
     pub async fn cut(&self, session: i64) -> Result<bool, ServerError> {
-        self.order(move |engine| {
-            let connection = engine.machine.sessions().get(session).and_then(|session| session.connection);
-            connection.is_some_and(|connection| engine.cut(connection))
-        })
-        .await
+        self.commands
+            .run(move |engine| {
+                let connection = engine.machine.sessions().get(session).and_then(|session| session.connection);
+                connection.is_some_and(|connection| engine.cut(connection))
+            })
+            .await
     }
 
     /// Cuts all connections; how many there were.
     pub async fn cut_all(&self) -> Result<usize, ServerError> {
-        self.order(Engine::cut_all).await
+        self.commands.run(Engine::cut_all).await
     }
 
     /// Cuts a connection in place of its `nth` request of this kind: the request is lost.
@@ -161,123 +136,60 @@ impl Faults {
 
     /// Stops the server as SIGSTOP would: connections stay, nothing is heard, answered or expired.
     pub async fn freeze(&self) -> Result<(), ServerError> {
-        self.order(|engine| {
-            engine.faults.frozen = true;
-            engine.hold_all(true);
-        })
-        .await
+        self.commands
+            .run(|engine| {
+                engine.faults.frozen = true;
+                engine.hold_all(true);
+            })
+            .await
     }
 
     /// Lets a frozen server go on. Like any that was stopped, it hears what clients have sent before it expires a session.
     pub async fn thaw(&self) -> Result<(), ServerError> {
-        self.order(|engine| {
-            if std::mem::take(&mut engine.faults.frozen) {
-                engine.faults.skipped_ticks += 1;
-                engine.hold_all(false);
-                engine.faults.thawed.notify_waiters();
-            }
-        })
-        .await
+        self.commands
+            .run(|engine| {
+                if std::mem::take(&mut engine.faults.frozen) {
+                    engine.faults.skipped_ticks += 1;
+                    engine.hold_all(false);
+                    engine.faults.thawed.notify_waiters();
+                }
+            })
+            .await
     }
 
     /// Makes every fsync from now on take this much longer. Without a data directory there are none.
     pub async fn slow_fsync(&self, by: Duration) -> Result<(), ServerError> {
-        self.order(move |engine| engine.faults.slow_fsync = by).await
+        self.commands.run(move |engine| engine.faults.slow_fsync = by).await
     }
 
     /// Lets the next fsync fail like this; the server then stops, as it must. Without a data directory there are none.
     pub async fn fail_fsync(&self, how: io::ErrorKind) -> Result<(), ServerError> {
-        self.order(move |engine| engine.faults.fail_fsync = Some(how)).await
+        self.commands.run(move |engine| engine.faults.fail_fsync = Some(how)).await
     }
 
     /// Leaves out the next ticks: sessions expire that much later.
     pub async fn skip_ticks(&self, ticks: u32) -> Result<(), ServerError> {
-        self.order(move |engine| engine.faults.skipped_ticks += ticks).await
+        self.commands.run(move |engine| engine.faults.skipped_ticks += ticks).await
     }
 
     /// Stops the server's clock: no session expires, no container goes, until time is advanced or goes on.
     pub async fn freeze_time(&self) -> Result<(), ServerError> {
-        self.order(|engine| engine.clock.freeze()).await
+        self.commands.run(|engine| engine.clock.freeze()).await
     }
 
     /// Moves the server's clock, frozen or not, and does at once what has become due.
     pub async fn advance_time(&self, by: Duration) -> Result<(), ServerError> {
-        self.order(move |engine| {
-            engine.clock.advance(by);
-            engine.tick();
-        })
-        .await
+        self.commands
+            .run(move |engine| {
+                engine.clock.advance(by);
+                engine.tick();
+            })
+            .await
     }
 
     /// Lets a frozen clock go on from where it stands.
     pub async fn resume_time(&self) -> Result<(), ServerError> {
-        self.order(|engine| engine.clock.resume()).await
-    }
-
-    /// Sets the number that the next child of a node gets; false if there is no such node.
-    pub async fn set_child_counter(&self, parent: &str, next: i32) -> Result<bool, ServerError> {
-        let parent = parent.to_owned();
-        self.order(move |engine| engine.set_child_counter(&parent, next)).await
-    }
-}
-
-#[derive(Debug)]
-enum Action {
-    LoseRequest,
-    LoseReply,
-    DropReply,
-    DelayReply(Duration),
-}
-
-#[derive(Debug)]
-struct Plan {
-    operation: OpCode,
-    left: u64,
-    action: Action,
-    fire: watch::Sender<bool>,
-}
-
-/// The faults in force, as the engine keeps them.
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    plans: Vec<Plan>,
-    frozen: bool,
-    thawed: Rc<Notify>,
-    slow_fsync: Duration,
-    fail_fsync: Option<io::ErrorKind>,
-    skipped_ticks: u32,
-}
-
-impl State {
-    /// The faults planned for this very frame.
-    fn due(&mut self, operation: OpCode) -> Vec<Action> {
-        let mut due = Vec::new();
-        let mut plans = std::mem::take(&mut self.plans);
-        for mut plan in plans.drain(..) {
-            plan.left -= u64::from(plan.operation == operation);
-            if plan.left == 0 {
-                plan.fire.send_replace(true);
-                due.push(plan.action);
-            } else {
-                self.plans.push(plan);
-            }
-        }
-        due
-    }
-
-    /// Whether nothing is heard or told.
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.frozen
-    }
-
-    /// Whether this tick is to be left out.
-    pub(crate) fn skips_tick(&mut self) -> bool {
-        if self.frozen {
-            return true;
-        }
-        let skips = self.skipped_ticks > 0;
-        self.skipped_ticks -= u32::from(skips);
-        skips
+        self.commands.run(|engine| engine.clock.resume()).await
     }
 }
 

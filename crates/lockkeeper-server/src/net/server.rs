@@ -20,6 +20,7 @@ use tracing::{debug, info, warn};
 use crate::config::{Config, Storage};
 use crate::error::ServerError;
 use crate::machine::{Machine, MachineConfig, Tree};
+use crate::net::command::{Command, Commands};
 use crate::net::disk::Disk;
 use crate::net::engine::{Clock, Engine};
 use crate::net::stats::{Counters, Stats};
@@ -37,7 +38,7 @@ pub struct Server {
     admin: Option<SocketAddr>,
     store_id: i64,
     counters: Arc<Counters>,
-    commands: mpsc::UnboundedSender<Command>,
+    commands: Commands,
     failure: watch::Receiver<Option<Arc<ServerError>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -52,17 +53,6 @@ pub struct DumpedNode {
     pub data: Vec<u8>,
     /// Its description.
     pub stat: Stat,
-}
-
-#[derive(Debug)]
-pub(crate) enum Command {
-    Expire(i64, oneshot::Sender<bool>),
-    SetChildCounter(String, i32, oneshot::Sender<bool>),
-    Sessions(oneshot::Sender<Vec<i64>>),
-    Dump(oneshot::Sender<Vec<DumpedNode>>),
-    #[cfg(feature = "faults")]
-    Order(crate::net::faults::Order),
-    Stop(oneshot::Sender<()>),
 }
 
 /// What the starting thread tells its maker.
@@ -99,15 +89,14 @@ impl Server {
     }
 
     async fn launch(config: Config, store: Option<Box<dyn Store>>) -> Result<Self, ServerError> {
-        let (commands, inbox) = mpsc::unbounded_channel();
+        let (commands, inbox) = Commands::channel();
         let (failed, failure) = watch::channel(None);
         let (ready, started) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("lockkeeper-server".to_owned())
             .spawn(move || run(&config, store, inbox, &failed, ready))
             .map_err(|source| ServerError::System { what: "a thread for the server", source })?;
-        let started = started.await.map_err(|_| ServerError::Stopped);
-        match started.flatten_result() {
+        match started.await.unwrap_or(Err(ServerError::Stopped)) {
             Ok(Started { address, admin, store_id, counters }) => {
                 Ok(Self { address, admin, store_id, counters, commands, failure, thread: Some(thread) })
             }
@@ -146,7 +135,7 @@ impl Server {
 
     /// Ends a session as if it had expired; false if there is none.
     pub async fn expire_session(&self, session: i64) -> bool {
-        self.ask(|reply| Command::Expire(session, reply)).await.unwrap_or(false)
+        self.commands.run(move |engine| engine.expire(session)).await.unwrap_or(false)
     }
 
     /// Sets the number that the next child of a node gets, so that a test can cross 2^31; false if there is no such node.
@@ -154,7 +143,8 @@ impl Server {
     /// # Errors
     /// [`ServerError::Stopped`].
     pub async fn set_child_counter(&self, parent: &str, next: i32) -> Result<bool, ServerError> {
-        self.ask(|reply| Command::SetChildCounter(parent.to_owned(), next, reply)).await
+        let parent = parent.to_owned();
+        self.commands.run(move |engine| engine.set_child_counter(&parent, next)).await
     }
 
     /// Ids of the live sessions, in order.
@@ -162,7 +152,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::Stopped`].
     pub async fn sessions(&self) -> Result<Vec<i64>, ServerError> {
-        self.ask(Command::Sessions).await
+        self.commands.run(|engine| engine.machine.sessions().iter().map(|(id, _)| id).collect()).await
     }
 
     /// All nodes in path order. For tests and diagnosis: it copies everything.
@@ -170,7 +160,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::Stopped`].
     pub async fn dump(&self) -> Result<Vec<DumpedNode>, ServerError> {
-        self.ask(Command::Dump).await
+        self.commands.run(|engine| dump(engine.machine.tree())).await
     }
 
     /// Faults on demand, for tests of what uses this server.
@@ -194,15 +184,9 @@ impl Server {
     /// # Errors
     /// [`ServerError::Stopped`] if it had already stopped by itself; [`Server::stopped`] tells why.
     pub async fn shutdown(mut self) -> Result<(), ServerError> {
-        let asked = self.ask(Command::Stop).await;
+        let stopped = self.commands.stop().await;
         self.join();
-        asked
-    }
-
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ServerError> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).map_err(|_| ServerError::Stopped)?;
-        answer.await.map_err(|_| ServerError::Stopped)
+        stopped.map_err(|_| ServerError::Stopped)
     }
 
     fn join(&mut self) {
@@ -216,21 +200,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let (reply, _) = oneshot::channel();
-        // An error means that it has stopped already.
-        let _ = self.commands.send(Command::Stop(reply));
+        drop(self.commands.stop());
         self.join();
-    }
-}
-
-/// `Result::flatten` is not stable yet at our oldest compiler.
-trait FlattenResult<T> {
-    fn flatten_result(self) -> Result<T, ServerError>;
-}
-
-impl<T> FlattenResult<T> for Result<Result<T, ServerError>, ServerError> {
-    fn flatten_result(self) -> Result<T, ServerError> {
-        self.and_then(|inner| inner)
     }
 }
 
@@ -511,21 +482,9 @@ async fn obey(
     engine: &RefCell<Engine>,
     commands: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Option<oneshot::Sender<()>> {
-    // A caller that no longer waits for its answer is none of our business: sends may fail.
     while let Some(command) = commands.recv().await {
         match command {
-            Command::Expire(session, reply) => {
-                let _ = reply.send(engine.borrow_mut().expire(session));
-            }
-            Command::SetChildCounter(parent, next, reply) => {
-                let _ = reply.send(engine.borrow_mut().set_child_counter(&parent, next));
-            }
-            Command::Sessions(reply) => {
-                drop(reply.send(engine.borrow().machine.sessions().iter().map(|(id, _)| id).collect()));
-            }
-            Command::Dump(reply) => drop(reply.send(dump(engine.borrow().machine.tree()))),
-            #[cfg(feature = "faults")]
-            Command::Order(order) => order.obey(&mut engine.borrow_mut()),
+            Command::Run(function) => function(&mut engine.borrow_mut()),
             Command::Stop(reply) => return Some(reply),
         }
     }

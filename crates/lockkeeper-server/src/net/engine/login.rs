@@ -6,7 +6,8 @@ use tracing::{debug, info};
 use super::Engine;
 use crate::account::{Accounts, Exchange};
 use crate::config::Secret;
-use crate::machine::{ConnectionId, Identity, same_bytes};
+use crate::machine::identity::same_bytes;
+use crate::machine::{ConnectionId, Identity};
 
 impl Engine {
     pub(super) fn authenticate(&mut self, id: ConnectionId, xid: i32, scheme: &str, auth: &[u8]) {
