@@ -9,10 +9,10 @@ use std::thread::{self, JoinHandle};
 
 use tracing::warn;
 
-use super::directory::{self, log_name};
-use super::log;
-use super::snapshot::Snapshot;
 use crate::error::ServerError;
+use crate::store::directory::{self, log_name};
+use crate::store::log;
+use crate::store::snapshot::Snapshot;
 
 /// What is to be folded: all files before one, which hold all batches up to one.
 #[derive(Clone, Copy, Debug)]

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use super::Batch;
-use super::directory::{self, log_name, private_file};
-use super::record::{self, Changes, End, Origin};
 use crate::error::ServerError;
+use crate::store::batch::Batch;
+use crate::store::directory::{self, log_name, private_file};
+use crate::store::record::{self, Changes, End, Origin};
 
 /// The file that batches are appended to.
 #[derive(Debug)]

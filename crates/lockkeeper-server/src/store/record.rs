@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::BufMut;
 
-use super::{Batch, StoredSession, Totals};
+use crate::store::batch::{Batch, StoredSession, Totals};
 use lockkeeper_wire::jute::{Malformed, Reader};
 
 const MARK: [u8; 4] = *b"LKr1";
@@ -247,7 +247,6 @@ impl<'a> Changes<'a> {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;
 
 /// For the fuzzer.

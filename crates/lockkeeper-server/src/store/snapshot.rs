@@ -15,12 +15,13 @@ use redb::{
     Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
 };
 
-use super::directory::{FORMAT, STATE, UNSEALED, private_file};
-use super::record::{Changes, Numbers, millis};
-use super::{State, StoredSession, Totals, decode_node};
 use crate::error::ServerError;
 use crate::machine::tree::Loader;
 use crate::machine::{Node, Tree};
+use crate::store::batch::{State, StoredSession, Totals};
+use crate::store::directory::{FORMAT, STATE, UNSEALED, private_file};
+use crate::store::node::decode_node;
+use crate::store::record::{Changes, Numbers, millis};
 use lockkeeper_wire::Acl;
 
 pub(super) const NODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("nodes");

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use redb::{Database, WriteTransaction};
 
-use super::directory::log_name;
-use super::snapshot::{BATCH, LOG, LOG_SEAL, META, NODES, SEAL, SESSIONS, SUM, ZXID};
 use super::*;
-use crate::machine::Owner;
+use crate::machine::{Node, Owner, Tree};
+use crate::store::batch::{StoredSession, Totals};
+use crate::store::directory::log_name;
+use crate::store::snapshot::{BATCH, LOG, LOG_SEAL, META, NODES, SEAL, SESSIONS, SUM, ZXID};
 use lockkeeper_wire::Acl;
 
 /// So small that a few batches make a file long.

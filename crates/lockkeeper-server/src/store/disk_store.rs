@@ -1,39 +1,19 @@
-//! The state on the disk: a log of batches, and a snapshot that they are folded into.
-//!
-//! A data directory holds `lock` (held while a server runs), `format` (the layout's version, a number in text), `state.redb`
-//! (the snapshot) and the files of the log behind it. A commit appends one record; a file that has become long is folded into
-//! the snapshot on another thread while the next one is written. A start reads the snapshot and what the log adds to it.
-//!
-//! Invariant: a commit is on the disk when it returns, whole; what a start brings back is the state after some batch, and after
-//! every one that was committed.
-
-mod directory;
-mod folder;
-mod log;
-mod node;
-mod record;
-mod snapshot;
+//! A data directory in use.
 
 use std::fs::File;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::BytesMut;
 use tracing::warn;
 
 use crate::error::ServerError;
-use crate::machine::{Node, Tree};
-use directory::{FORMAT, STATE, UNLOGGED};
-use folder::{Folder, Job};
-use log::Log;
-pub(crate) use node::{decode_node, encode_node};
-#[cfg(test)]
-pub(crate) use record::fuzzing;
-use record::{Changes, Origin};
-use snapshot::Snapshot;
+use crate::store::batch::{Batch, State, Store};
+use crate::store::directory::{self, FORMAT, STATE, UNLOGGED};
+use crate::store::folder::{Folder, Job};
+use crate::store::log::{self, Log};
+use crate::store::record::{Changes, Origin};
+use crate::store::snapshot::Snapshot;
 
 /// How long files of the log get, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -50,73 +30,6 @@ impl Default for Sizes {
     fn default() -> Self {
         Self { chunk: 256 << 10, long: 16 << 20, most: 64 << 20 }
     }
-}
-
-/// Everything that a restart brings back.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) tree: Tree,
-    pub(crate) sessions: Vec<(i64, Duration, [u8; 16])>,
-    pub(crate) zxid: i64,
-    pub(crate) next_session: i64,
-    pub(crate) store_id: i64,
-}
-
-impl State {
-    fn totals(&self) -> Totals {
-        Totals::of(&self.tree, self.sessions.len())
-    }
-}
-
-/// How much there is of everything: what a replayed log is checked by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    nodes: u64,
-    sessions: u64,
-    data_bytes: u64,
-}
-
-impl Totals {
-    pub(crate) fn of(tree: &Tree, sessions: usize) -> Self {
-        Self { nodes: tree.len() as u64, sessions: sessions as u64, data_bytes: tree.approximate_bytes() }
-    }
-}
-
-/// A session's timeout and password.
-pub(crate) type StoredSession = (Duration, [u8; 16]);
-
-/// What changed since the batch before; values are the state at its end.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    pub(crate) zxid: i64,
-    pub(crate) next_session: i64,
-    pub(crate) totals: Totals,
-    /// Changed nodes, `None` if they are gone; ranges are of `bytes`.
-    pub(crate) nodes: Vec<(Arc<str>, Option<Range<usize>>)>,
-    /// Changed sessions, `None` if they have ended.
-    pub(crate) sessions: Vec<(i64, Option<StoredSession>)>,
-    /// All encoded nodes in one buffer.
-    pub(crate) bytes: BytesMut,
-}
-
-impl Batch {
-    pub(crate) fn put_node(&mut self, path: Arc<str>, node: Option<&Node>) {
-        let range = node.map(|node| {
-            let start = self.bytes.len();
-            encode_node(&mut self.bytes, node);
-            start..self.bytes.len()
-        });
-        self.nodes.push((path, range));
-    }
-}
-
-/// Something that makes batches durable; a trait so that tests can let it fail.
-pub(crate) trait Store: Send {
-    /// Returns once the whole batch is on the disk. After an error the store must not be used again.
-    fn commit(&mut self, batch: &Batch) -> Result<(), ServerError>;
-
-    /// Makes the next start quick. Without it, and after an error in it, everything committed is there all the same.
-    fn close(&mut self) {}
 }
 
 /// What the other thread is about.
