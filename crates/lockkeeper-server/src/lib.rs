@@ -21,6 +21,7 @@ mod config;
 mod error;
 #[cfg(test)]
 mod fuzz;
+#[doc(hidden)]
 pub mod machine;
 mod net;
 mod store;

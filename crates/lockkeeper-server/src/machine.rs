@@ -157,7 +157,6 @@ pub struct Machine {
     next_container_check: Duration,
     /// Kept for its capacity.
     events: Vec<TreeEvent>,
-    events_fired: u64,
 }
 
 impl Machine {
@@ -171,7 +170,6 @@ impl Machine {
             next_session: config.next_session,
             next_container_check: now.monotonic + config.container_check,
             events: Vec::new(),
-            events_fired: 0,
             tree,
             config,
         }
@@ -206,11 +204,6 @@ impl Machine {
     /// The id that the next session gets; ids are never used twice.
     pub fn next_session(&self) -> i64 {
         self.next_session
-    }
-
-    /// How many watch events were sent.
-    pub fn events_fired(&self) -> u64 {
-        self.events_fired
     }
 
     /// The session that speaks over a connection.
@@ -442,7 +435,6 @@ impl Machine {
             match missed {
                 None => self.watches.add(connection, path, kind),
                 Some(kind) => {
-                    self.events_fired += 1;
                     let path = Arc::from(path.as_str());
                     out.push(Effect::Event { connection, kind, path, event_zxid: -1, zxid: self.zxid });
                 }
@@ -507,11 +499,6 @@ impl Machine {
         }
     }
 
-    /// When [`Machine::tick`] has something to do next, unless requests come in between.
-    pub fn next_tick(&self) -> Duration {
-        self.sessions.next_deadline().map_or(self.next_container_check, |next| next.min(self.next_container_check))
-    }
-
     fn commit(&mut self, session: i64, op: TxnOp, now: Now, out: &mut Vec<Effect>) -> Applied {
         self.zxid += 1;
         let txn = Txn { zxid: self.zxid, time_ms: now.wall_ms, session, op };
@@ -524,7 +511,6 @@ impl Machine {
                 if who.is_none_or(|who| permit(&acl, Perms::READ, who).is_err()) {
                     continue;
                 }
-                self.events_fired += 1;
                 let path = Arc::clone(&path);
                 out.push(Effect::Event { connection, kind, path, event_zxid: self.zxid, zxid: self.zxid });
             }

@@ -100,19 +100,9 @@ impl Sessions {
         self.buckets.range(..=passed).flat_map(|(_, ids)| ids.iter().copied()).collect()
     }
 
-    /// When the next session would expire if nothing touched it.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        self.expiries().next().map(|(deadline, _)| deadline)
-    }
-
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_id.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
     }
 
     /// All sessions by id.
@@ -157,7 +147,7 @@ mod tests {
     fn a_session_expires_at_the_tick_after_its_timeout_and_never_before() {
         let mut sessions = Sessions::new(MS(100));
         sessions.insert(7, MS(250), [0; 16], MS(30));
-        assert_eq!(sessions.next_deadline(), Some(MS(300)));
+        assert_eq!(sessions.expiries().next().unwrap().0, MS(300));
         for now in 0..300 {
             assert!(sessions.expired(MS(now)).is_empty(), "expired at {now} ms");
         }
@@ -182,7 +172,7 @@ mod tests {
         assert!(sessions.remove(7).is_some());
         assert!(!sessions.touch(7, MS(500)));
         assert!(sessions.expired(MS(5000)).is_empty());
-        assert_eq!(sessions.next_deadline(), None);
+        assert_eq!(sessions.expiries().len(), 0);
     }
 
     #[test]

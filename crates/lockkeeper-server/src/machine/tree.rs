@@ -81,16 +81,6 @@ impl Node {
     pub fn children(&self) -> impl ExactSizeIterator<Item = &Arc<str>> {
         self.children.iter()
     }
-
-    /// To whom it belongs.
-    pub fn owner(&self) -> Owner {
-        self.owner
-    }
-
-    /// The number that the next child gets.
-    pub fn next_sequence(&self) -> i32 {
-        self.creates
-    }
 }
 
 fn clamp_len(len: usize) -> i32 {
@@ -239,13 +229,8 @@ impl Tree {
     }
 
     /// How many nodes there are, the root and `/zookeeper` included.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nodes.len()
-    }
-
-    /// Never true: the root cannot be deleted.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     /// Bytes of data in all nodes.

@@ -159,13 +159,8 @@ impl Watches {
     }
 
     /// How many watches there are, those of different kinds on one path counted apart.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
-    }
-
-    /// How many a connection has; several on one path count once.
-    pub fn paths_of(&self, connection: ConnectionId) -> usize {
-        self.by_connection.get(&connection).map_or(0, HashSet::len)
     }
 
     /// The watched paths with their watchers, in no order.
@@ -176,11 +171,6 @@ impl Watches {
     /// How many connections watch something.
     pub fn watching_connections(&self) -> usize {
         self.by_connection.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
     }
 
     fn unlist(by_connection: &mut HashMap<ConnectionId, HashSet<Arc<str>>>, connection: ConnectionId, path: &str) {
@@ -226,7 +216,7 @@ mod tests {
         watches.add(B, "/x", WatchKind::Child);
         assert_eq!(watches.len(), 3);
         assert_eq!(watches.fire("/x", EventKind::Deleted), [A, B]);
-        assert!(watches.is_empty() && watches.by_connection.is_empty());
+        assert!(watches.len() == 0 && watches.by_connection.is_empty());
     }
 
     #[test]
@@ -237,7 +227,7 @@ mod tests {
         assert!(!watches.remove(A, "/x", WatchKind::Child));
         assert!(watches.contains(A, "/x", WatchKind::Data) && !watches.contains(A, "/x", WatchKind::Child));
         watches.remove_connection(A);
-        assert!(watches.is_empty() && watches.by_path.is_empty());
+        assert!(watches.len() == 0 && watches.by_path.is_empty());
     }
 
     #[test]
@@ -251,7 +241,7 @@ mod tests {
         assert_eq!(watches.fire("/x/y", EventKind::Created), [], "not of the children themselves");
         assert_eq!(watches.len(), 1, "the one for data has fired");
         assert!(!watches.remove(A, "/x", WatchKind::Data) && watches.remove(A, "/x", WatchKind::Persistent));
-        assert!(watches.is_empty() && watches.by_path.is_empty() && watches.by_connection.is_empty());
+        assert!(watches.len() == 0 && watches.by_path.is_empty() && watches.by_connection.is_empty());
     }
 
     #[test]
@@ -268,7 +258,7 @@ mod tests {
         assert!(watches.remove(A, "/x", WatchKind::Any));
         watches.remove_connection(B);
         assert_eq!(watches.recursive, 0);
-        assert!(watches.is_empty() && watches.by_path.is_empty() && watches.by_connection.is_empty());
+        assert!(watches.len() == 0 && watches.by_path.is_empty() && watches.by_connection.is_empty());
     }
 
     proptest! {

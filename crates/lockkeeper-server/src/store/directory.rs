@@ -8,10 +8,8 @@ use std::path::Path;
 
 use crate::error::ServerError;
 
-/// The layouts that this program reads. It writes the last of them and makes those before it its own.
-pub(super) const UNSEALED: u32 = 1;
-pub(super) const UNLOGGED: u32 = 2;
-pub(super) const FORMAT: u32 = 3;
+/// The layout that this program reads and writes.
+const FORMAT: u32 = 3;
 
 pub(super) const STATE: &str = "state.redb";
 const LOG: &str = "log.";
@@ -39,17 +37,19 @@ pub(super) fn private_file(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Which of the formats that can be read the directory says it has; `None` if it says nothing.
-pub(super) fn check_format(path: &Path) -> Result<Option<u32>, ServerError> {
+/// Whether the directory says that it is complete.
+///
+/// # Errors
+/// It says that it has another format.
+pub(super) fn check_format(path: &Path) -> Result<bool, ServerError> {
     let found = match std::fs::read_to_string(path.join("format")) {
         Ok(found) => found.trim().to_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => "unreadable".to_owned(),
         Err(error) => return Err(ServerError::disk(path.to_owned(), error)),
     };
-    let known = [UNSEALED, UNLOGGED, FORMAT].into_iter().find(|format| found == format.to_string());
-    if known.is_some() {
-        return Ok(known);
+    if found == FORMAT.to_string() {
+        return Ok(true);
     }
     Err(ServerError::Format { path: path.to_owned(), found, supported: FORMAT })
 }
@@ -112,4 +112,10 @@ pub(super) fn logs(path: &Path) -> io::Result<Vec<u64>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// Removes the files of the log before this one.
+pub(super) fn remove_logs(path: &Path, before: u64) -> io::Result<()> {
+    let old = logs(path)?.into_iter().filter(|number| *number < before);
+    old.map(|number| std::fs::remove_file(path.join(log_name(number)))).collect()
 }

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::error::ServerError;
 use crate::store::batch::{Batch, State, Store};
-use crate::store::directory::{self, FORMAT, STATE, UNLOGGED};
+use crate::store::directory::{self, STATE};
 use crate::store::folder::{Folder, Job};
 use crate::store::log::{self, Log};
 use crate::store::record::{Changes, Origin};
@@ -68,20 +68,19 @@ impl DiskStore {
     fn open_sized(path: &Path, sizes: Sizes, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
         let fail = |source| ServerError::disk(path.to_owned(), source);
         directory::make_directory(path)?;
-        let format = directory::check_format(path)?;
+        let complete = directory::check_format(path)?;
         let lock = directory::lock(path)?;
-        if format.is_none() {
+        if !complete {
             directory::refuse_foreign(path)?;
-        }
-        if format.is_some() && !path.join(STATE).try_exists().map_err(fail)? {
+        } else if !path.join(STATE).try_exists().map_err(fail)? {
             return Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb is missing".to_owned() });
         }
         // The database trusts its own pages, and panics over some that are damaged.
-        let opened = catch_unwind(AssertUnwindSafe(|| open_parts(path, format, sizes, fresh)));
+        let opened = catch_unwind(AssertUnwindSafe(|| open_parts(path, complete, sizes, fresh)));
         let Parts { snapshot, log, through, unfolded, state } = opened.unwrap_or_else(|_| {
             Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb cannot be read".to_owned() })
         })?;
-        if format != Some(FORMAT) {
+        if !complete {
             directory::write_format(path).map_err(fail)?;
         }
         let folder = Folder::start(path.to_owned(), snapshot)?;
@@ -176,68 +175,40 @@ struct Parts {
     state: State,
 }
 
-fn open_parts(
-    path: &Path,
-    format: Option<u32>,
-    sizes: Sizes,
-    fresh: impl FnOnce() -> State,
-) -> Result<Parts, ServerError> {
-    let (mut snapshot, found) = Snapshot::open(path, format)?;
+fn open_parts(path: &Path, complete: bool, sizes: Sizes, fresh: impl FnOnce() -> State) -> Result<Parts, ServerError> {
+    let (mut snapshot, found) = Snapshot::open(path)?;
+    if found {
+        // Without a `format` file this is a first start that was interrupted before the last step.
+        return open_found(path, sizes, snapshot);
+    }
+    if complete {
+        return Err(snapshot.damaged("state.redb is empty".to_owned()));
+    }
     let fail = |source| ServerError::disk(path.to_owned(), source);
-    let format = match format {
-        Some(_) if !found => return Err(snapshot.damaged("state.redb is empty".to_owned())),
-        Some(format) => Some(format),
-        // A first start that was interrupted: everything is there but the word that it is.
-        None => found.then_some(if snapshot.log() == 0 { UNLOGGED } else { FORMAT }),
-    };
-    if let Some(format @ FORMAT) = format {
-        return open_logged(path, format, sizes, snapshot);
+    // Files of a log without a snapshot come from a first start that was interrupted.
+    directory::remove_logs(path, u64::MAX).map_err(fail)?;
+    let state = fresh();
+    let totals = state.totals();
+    let mut all = Batch { zxid: state.zxid, next_session: state.next_session, totals, ..Batch::default() };
+    for (path, node) in state.tree.iter() {
+        all.put_node(Arc::clone(path), Some(node));
     }
-    // Without a log yet: what is there of one comes of a start like this one that was interrupted.
-    for number in directory::logs(path).map_err(fail)? {
-        std::fs::remove_file(path.join(directory::log_name(number))).map_err(fail)?;
-    }
-    let begin = |store_id| {
-        let log = Log::begin(path, Origin { store_id, log: 1 }, 1, sizes.chunk).map_err(fail)?;
-        directory::sync(path).map_err(fail)?;
-        Ok::<_, ServerError>(log)
-    };
-    let (log, state) = match format {
-        Some(format) => {
-            let state = snapshot.load(format, &Changes::default())?;
-            let log = begin(state.store_id)?;
-            snapshot.fold(&Changes::default(), 1, 0)?;
-            (log, state)
-        }
-        None => {
-            let state = fresh();
-            let totals = state.totals();
-            let mut all = Batch { zxid: state.zxid, next_session: state.next_session, totals, ..Batch::default() };
-            for (path, node) in state.tree.iter() {
-                all.put_node(Arc::clone(path), Some(node));
-            }
-            let log = begin(state.store_id)?;
-            snapshot.create(&Changes::of(&all), state.store_id, 1)?;
-            (log, state)
-        }
-    };
+    let log = Log::begin(path, Origin { store_id: state.store_id, log: 1 }, 1, sizes.chunk).map_err(fail)?;
+    directory::sync(path).map_err(fail)?;
+    snapshot.create(&Changes::of(&all), state.store_id, 1)?;
     Ok(Parts { snapshot, log, through: 0, unfolded: false, state })
 }
 
-fn open_logged(path: &Path, format: u32, sizes: Sizes, mut snapshot: Snapshot) -> Result<Parts, ServerError> {
+fn open_found(path: &Path, sizes: Sizes, snapshot: Snapshot) -> Result<Parts, ServerError> {
     let fail = |source| ServerError::disk(path.to_owned(), source);
     let files = log::read(path, snapshot.log(), None)?;
     let replayed = log::replay(path, &files, snapshot.store_id(), snapshot.batch())?;
-    let state = snapshot.load(format, &replayed.changes)?;
-    // From here on everything is believed, and what is not needed goes.
+    let state = snapshot.load(&replayed.changes)?;
+    // Nothing is changed or removed before all of it has been read and checked.
     let active = &files[replayed.active];
     let origin = Origin { store_id: state.store_id, log: active.number };
     let log = Log::resume(path, origin, &active.bytes, replayed.end, sizes.chunk).map_err(fail)?;
-    for number in directory::logs(path).map_err(fail)? {
-        if number < snapshot.log() {
-            std::fs::remove_file(path.join(directory::log_name(number))).map_err(fail)?;
-        }
-    }
+    directory::remove_logs(path, snapshot.log()).map_err(fail)?;
     let unfolded = active.number > snapshot.log();
     Ok(Parts { snapshot, log, through: replayed.began - 1, unfolded, state })
 }

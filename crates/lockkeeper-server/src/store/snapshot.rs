@@ -19,7 +19,7 @@ use crate::error::ServerError;
 use crate::machine::tree::Loader;
 use crate::machine::{Node, Tree};
 use crate::store::batch::{State, StoredSession, Totals};
-use crate::store::directory::{FORMAT, STATE, UNSEALED, private_file};
+use crate::store::directory::{STATE, private_file};
 use crate::store::node::decode_node;
 use crate::store::record::{Changes, Numbers, millis};
 use lockkeeper_wire::Acl;
@@ -31,15 +31,15 @@ pub(super) const META: TableDefinition<'_, &str, i64> = TableDefinition::new("me
 pub(super) const ZXID: &str = "zxid";
 const NEXT_SESSION: &str = "next_session";
 const STORE_ID: &str = "store_id";
-/// What the fingerprints of all records add up to.
-pub(super) const SUM: &str = "sum";
+/// The sum of the fingerprints of all records.
+const SUM: &str = "sum";
 /// Fingerprint of the numbers above and of the sum.
 pub(super) const SEAL: &str = "seal";
 /// The file of the log that goes on where the snapshot ends, and the number of the last batch before it.
 pub(super) const LOG: &str = "log";
 pub(super) const BATCH: &str = "batch";
-/// Fingerprint of those two, the sum and the seal; of its own because format 2 has the seal alone.
-pub(super) const LOG_SEAL: &str = "log_seal";
+/// Fingerprint of those two, the sum and the seal. It is checked before the records are read.
+const LOG_SEAL: &str = "log_seal";
 
 const MISCOUNTED: &str = "what the log adds to state.redb does not add up to the state that was committed";
 
@@ -62,7 +62,6 @@ struct Marks {
 }
 
 impl Marks {
-    /// Over what format 2 had already.
     fn seal(&self, sum: i64) -> i64 {
         let numbers = [self.zxid, self.next_session, self.store_id, sum].map(i64::to_be_bytes);
         signed(fingerprint(numbers.iter().map(|number| &number[..])))
@@ -93,11 +92,11 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// Opens the database or makes an empty one, and says whether anything was ever committed to it.
-    pub(super) fn open(directory: &Path, format: Option<u32>) -> Result<(Self, bool), ServerError> {
+    pub(super) fn open(directory: &Path) -> Result<(Self, bool), ServerError> {
         let mut snapshot = Self { directory: directory.to_owned(), database: None, marks: Marks::default() };
         let found = snapshot.reopen().map_err(|error| snapshot.error(error))?;
         if let Some((marks, log_seal)) = found {
-            if format == Some(FORMAT) && log_seal != Some(marks.log_seal()) {
+            if log_seal != Some(marks.log_seal()) {
                 return Err(snapshot.damaged("the numbers in state.redb are not those that were committed".to_owned()));
             }
             snapshot.marks = marks;
@@ -142,13 +141,12 @@ impl Snapshot {
     }
 
     /// Reads everything, with the changes of the log in place of what they have changed.
-    pub(super) fn load(&mut self, format: u32, newer: &Changes<'_>) -> Result<State, ServerError> {
+    pub(super) fn load(&self, newer: &Changes<'_>) -> Result<State, ServerError> {
         let (sealed, seal, sessions, (tree, nodes_sum)) = self.read(newer).map_err(|error| self.error(error))?;
         let sum = signed(unsigned(sealed).wrapping_add(nodes_sum));
-        if format != UNSEALED && seal != Some(self.marks.seal(sum)) {
+        if seal != Some(self.marks.seal(sum)) {
             return Err(self.damaged("the records in state.redb are not those that were committed".to_owned()));
         }
-        self.marks.sum = sum;
         let tree = tree.map_err(|what| self.damaged(format!("state.redb: {what}")))?;
         let Marks { zxid, next_session, store_id, .. } = self.marks;
         let (zxid, next_session) = newer.last.map_or((zxid, next_session), |last| (last.zxid, last.next_session));

@@ -108,12 +108,15 @@ fn a_directory_that_cannot_be_used_is_refused_with_its_name_and_a_way_out() {
     wait(server.shutdown()).unwrap();
     drop(start(&used));
 
-    std::fs::write(used.join("format"), "4\n").unwrap();
-    let ServerError::Format { found, supported: 3, .. } = refused(&used) else { panic!() };
-    assert_eq!(found, "4");
-    assert!(refused(&used).hint().contains("newer version"));
-
-    std::fs::write(used.join("format"), "1\n").unwrap();
+    for (format, hint) in
+        [("1", "the version that wrote it"), ("2", "the version that wrote it"), ("4", "newer version")]
+    {
+        std::fs::write(used.join("format"), format!("{format}\n")).unwrap();
+        let ServerError::Format { found, supported: 3, .. } = refused(&used) else { panic!() };
+        assert_eq!(found, format);
+        assert!(refused(&used).hint().contains(hint));
+    }
+    std::fs::write(used.join("format"), "3\n").unwrap();
     std::fs::remove_file(used.join("state.redb")).unwrap();
     assert!(matches!(refused(&used), ServerError::Damaged { .. }));
     std::fs::write(used.join("state.redb"), b"this was a database once").unwrap();

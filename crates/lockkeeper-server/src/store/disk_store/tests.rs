@@ -11,7 +11,7 @@ use super::*;
 use crate::machine::{Node, Owner, Tree};
 use crate::store::batch::{StoredSession, Totals};
 use crate::store::directory::log_name;
-use crate::store::snapshot::{BATCH, LOG, LOG_SEAL, META, NODES, SEAL, SESSIONS, SUM, ZXID};
+use crate::store::snapshot::{BATCH, LOG, META, NODES, SEAL, SESSIONS, ZXID};
 use lockkeeper_wire::Acl;
 
 /// So small that a few batches make a file long.
@@ -158,51 +158,6 @@ fn change(directory: &Path, change: impl FnOnce(&WriteTransaction)) {
     let write = database.begin_write().unwrap();
     change(&write);
     write.commit().unwrap();
-}
-
-/// Makes a directory what an older version left: format 1 has no seal, format 2 no log.
-fn age(directory: &Path, format: u32) {
-    change(directory, |write| {
-        let mut meta = write.open_table(META).unwrap();
-        let newer: &[&str] =
-            if format == 1 { &[SUM, LOG, BATCH, LOG_SEAL, SEAL] } else { &[SUM, LOG, BATCH, LOG_SEAL] };
-        newer.iter().for_each(|key| drop(meta.remove(key).unwrap()));
-    });
-    logs(directory).into_iter().for_each(|log| std::fs::remove_file(path(directory, log)).unwrap());
-    std::fs::write(directory.join("format"), format!("{format}\n")).unwrap();
-}
-
-#[test]
-fn data_of_the_versions_before_is_taken_over() {
-    for format in [1, 2] {
-        let directory = tempfile::tempdir().unwrap();
-        let mut model = Model::new();
-        let (mut store, _) = open(directory.path()).unwrap();
-        model.commit(&mut store, 9);
-        store.close();
-        drop(store);
-        age(directory.path(), format);
-        // Interrupted before it says what it is, and then not.
-        for interrupted in [true, false, false] {
-            let (mut store, state) = open(directory.path()).unwrap();
-            model.is(&state);
-            assert_eq!(std::fs::read_to_string(directory.path().join("format")).unwrap(), "3\n");
-            if interrupted {
-                std::fs::write(directory.path().join("format"), format!("{format}\n")).unwrap();
-            } else {
-                model.commit(&mut store, 1);
-            }
-        }
-    }
-}
-
-#[test]
-fn data_of_the_version_before_is_refused_when_its_seal_is_broken() {
-    let directory = tempfile::tempdir().unwrap();
-    drop(open(directory.path()).unwrap());
-    age(directory.path(), 2);
-    change(directory.path(), |write| drop(write.open_table(META).unwrap().insert(ZXID, 8).unwrap()));
-    assert!(refusal(directory.path()).starts_with("the records in state.redb"));
 }
 
 #[test]
