@@ -16,7 +16,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::session::{Config, End, Event, RequestError, RequestId, Resume, Session, Transport};
+use crate::session::Session;
+use crate::types::{Config, End, Event, RequestError, RequestId, Resume, Transport};
 
 /// How many bytes are read from a socket at once.
 const READ: usize = 64 << 10;

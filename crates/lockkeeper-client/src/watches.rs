@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lockkeeper_wire::{EventKind, SetWatches, WatchKind};
 
-use crate::session::RequestId;
+use crate::types::RequestId;
 
 /// How many bytes of paths one `setWatches` packet carries at most. Apache's clients use the same number
 /// (`ClientCnxn.SET_WATCHES_MAX_LENGTH`); a server's default limit for a packet is 1 MiB.

@@ -14,6 +14,23 @@
 //! The state machine inside, [`machine::Machine`], is pure: it takes typed requests and the time and answers with typed
 //! effects. The TCP server drives it, and so can a simulator.
 
+// Layers, top first. A file imports from its own layer and from the layers below.
+//
+//     lib net
+//     net/server
+//     net/admin net/connection
+//     net/faults
+//     net/words net/command
+//     net/engine
+//     net/disk net/outbox net/stats
+//     net/transport
+//     store
+//     config
+//     tls
+//     account certificate
+//     machine
+//     error
+
 mod account;
 #[cfg(feature = "tls")]
 mod certificate;

@@ -20,28 +20,35 @@
 //!
 //! Source: `zookeeper.jute` and `ZooDefs.java` of Apache ZooKeeper 3.9.
 
+// Layers, top first. A file imports from its own layer and from the layers below.
+//
+//     lib
+//     request response
+//     fields
+//     message
+//     values opcode error_code digest_md5 frame
+//     codes jute
+
+mod codes;
 pub mod digest_md5;
+mod error_code;
+mod fields;
 pub mod frame;
 pub mod jute;
+mod message;
 mod opcode;
-mod records;
 pub mod request;
 pub mod response;
 #[cfg(test)]
 mod tests;
+mod values;
 
+pub use error_code::ErrorCode;
+pub use fields::{put_acl, read_acl};
 pub use jute::Malformed;
-pub use opcode::OpCode;
-pub use records::{
-    Acl, AclId, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, EventKind, OpResult, Perms, ReadOp,
-    Request, Response, SetData, SetWatches, Stat, VersionedPath, WatchKind, WatchedPath, WriteOp,
+pub use message::{
+    AUTH_XID, ConnectRequest, ConnectResponse, Create, EVENT_XID, OpResult, PING_XID, ReadOp, Request, Response,
+    SetData, SetWatches, VersionedPath, WatchedPath, WriteOp,
 };
-
-/// The xid of a watch event.
-pub const EVENT_XID: i32 = -1;
-/// The xid of a ping and of its reply.
-pub const PING_XID: i32 = -2;
-/// The xid of an auth packet and of its reply.
-pub const AUTH_XID: i32 = -4;
-/// The xid of the first `setWatches` or `setWatches2` in Apache's clients; any other xid works as well.
-pub const SET_WATCHES_XID: i32 = -8;
+pub use opcode::OpCode;
+pub use values::{Acl, AclId, CreateMode, EventKind, Perms, Stat, WatchKind};

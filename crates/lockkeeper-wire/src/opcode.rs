@@ -1,97 +1,54 @@
 //! The protocol's operation codes.
 //!
-//! All of them, also those that the embedded server answers with `Unimplemented`, so that counters and logs can name what a
-//! client tried.
+//! The list includes operations that the embedded server answers with `Unimplemented`, so that counters and logs can name
+//! what a client tried.
 
-/// An operation of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(i32)]
-#[allow(missing_docs, reason = "the protocol's own names")]
-pub enum OpCode {
-    CloseSession = -11,
-    CreateSession = -10,
-    Create = 1,
-    Delete = 2,
-    Exists = 3,
-    GetData = 4,
-    SetData = 5,
-    GetAcl = 6,
-    SetAcl = 7,
-    GetChildren = 8,
-    Sync = 9,
-    Ping = 11,
-    GetChildren2 = 12,
-    Check = 13,
-    Multi = 14,
-    Create2 = 15,
-    Reconfig = 16,
-    CheckWatches = 17,
-    RemoveWatches = 18,
-    CreateContainer = 19,
-    DeleteContainer = 20,
-    CreateTtl = 21,
-    MultiRead = 22,
-    Auth = 100,
-    SetWatches = 101,
-    Sasl = 102,
-    GetEphemerals = 103,
-    GetAllChildrenNumber = 104,
-    SetWatches2 = 105,
-    AddWatch = 106,
-    WhoAmI = 107,
+use crate::codes::codes;
+
+codes! {
+    /// An operation of the protocol.
+    #[allow(missing_docs, reason = "the protocol's own names")]
+    pub enum OpCode {
+        CloseSession = -11,
+        CreateSession = -10,
+        Create = 1,
+        Delete = 2,
+        Exists = 3,
+        GetData = 4,
+        SetData = 5,
+        GetAcl = 6,
+        SetAcl = 7,
+        GetChildren = 8,
+        Sync = 9,
+        Ping = 11,
+        GetChildren2 = 12,
+        Check = 13,
+        Multi = 14,
+        Create2 = 15,
+        Reconfig = 16,
+        CheckWatches = 17,
+        RemoveWatches = 18,
+        CreateContainer = 19,
+        DeleteContainer = 20,
+        CreateTtl = 21,
+        MultiRead = 22,
+        Auth = 100,
+        SetWatches = 101,
+        Sasl = 102,
+        GetEphemerals = 103,
+        GetAllChildrenNumber = 104,
+        SetWatches2 = 105,
+        AddWatch = 106,
+        WhoAmI = 107,
+    }
 }
 
 impl OpCode {
-    /// Every operation, in the order of their numbers.
-    pub const ALL: [Self; 31] = [
-        Self::CloseSession,
-        Self::CreateSession,
-        Self::Create,
-        Self::Delete,
-        Self::Exists,
-        Self::GetData,
-        Self::SetData,
-        Self::GetAcl,
-        Self::SetAcl,
-        Self::GetChildren,
-        Self::Sync,
-        Self::Ping,
-        Self::GetChildren2,
-        Self::Check,
-        Self::Multi,
-        Self::Create2,
-        Self::Reconfig,
-        Self::CheckWatches,
-        Self::RemoveWatches,
-        Self::CreateContainer,
-        Self::DeleteContainer,
-        Self::CreateTtl,
-        Self::MultiRead,
-        Self::Auth,
-        Self::SetWatches,
-        Self::Sasl,
-        Self::GetEphemerals,
-        Self::GetAllChildrenNumber,
-        Self::SetWatches2,
-        Self::AddWatch,
-        Self::WhoAmI,
-    ];
-
     /// Every operation that makes a node.
     pub const CREATES: &'static [Self] = &[Self::Create, Self::Create2, Self::CreateContainer, Self::CreateTtl];
 
     /// Both operations that list a node's children.
     pub const LISTS: &'static [Self] = &[Self::GetChildren, Self::GetChildren2];
-
-    /// From the number on the wire.
-    pub fn from_i32(number: i32) -> Option<Self> {
-        Self::ALL.binary_search_by_key(&number, |op| op.as_i32()).ok().map(|at| Self::ALL[at])
-    }
-
-    /// The number on the wire.
-    pub fn as_i32(self) -> i32 {
-        self as i32
-    }
 
     /// Whether it may change the tree, and so takes part in the order of transactions.
     pub fn is_write(self) -> bool {

@@ -2,10 +2,10 @@
 
 use bytes::{BufMut, BytesMut};
 
+use crate::fields::{put_acl, put_multi_header, read_acl};
 use crate::jute::{Malformed, Reader, put_buffer, put_len, put_text};
-use crate::response::{put_acl, put_multi_header};
 use crate::{
-    AUTH_XID, Acl, AclId, ConnectRequest, Create, CreateMode, ErrorCode, OpCode, ReadOp, Request, SetData, SetWatches,
+    AUTH_XID, ConnectRequest, Create, CreateMode, ErrorCode, OpCode, ReadOp, Request, SetData, SetWatches,
     VersionedPath, WatchKind, WatchedPath, WriteOp, frame,
 };
 
@@ -153,25 +153,17 @@ fn create(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Option<Create>, Mal
     let path = reader.text()?;
     let data = reader.data()?;
     let acl = read_acl(reader)?;
-    let mode = CreateMode::from_flags(reader.i32()?);
+    let mode = CreateMode::from_i32(reader.i32()?);
     let ttl_ms = if opcode == OpCode::CreateTtl { reader.i64()? } else { -1 };
     Ok(mode.map(|mode| Create { path, data, acl, mode, ttl_ms, opcode }))
 }
 
-pub(crate) fn read_acl(reader: &mut Reader<'_>) -> Result<Vec<Acl>, Malformed> {
-    reader.vector(12, |reader| {
-        let perms = reader.i32()?;
-        // Kazoo writes an empty text as none; what may not be empty is refused as an access list.
-        let scheme = reader.buffer()?.unwrap_or_default();
-        let id = reader.buffer()?.unwrap_or_default();
-        let id = if scheme == b"world" && id == b"anyone" {
-            AclId::WorldAnyone
-        } else {
-            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-            AclId::Other { scheme: text(scheme), id: text(id) }
-        };
-        Ok(Acl { perms, id })
-    })
+/// The header before each operation of a multi; `None` is the end.
+fn multi_header(reader: &mut Reader<'_>) -> Result<Option<OpCode>, Malformed> {
+    let opcode = reader.i32()?;
+    let done = reader.bool()?;
+    let _error = reader.i32()?;
+    if done { Ok(None) } else { OpCode::from_i32(opcode).map(Some).ok_or(Malformed) }
 }
 
 fn versioned_path(reader: &mut Reader<'_>) -> Result<VersionedPath, Malformed> {
@@ -184,14 +176,6 @@ fn watched_path(reader: &mut Reader<'_>) -> Result<WatchedPath, Malformed> {
 
 fn set_data(reader: &mut Reader<'_>) -> Result<SetData, Malformed> {
     Ok(SetData { path: reader.text()?, data: reader.data()?, version: reader.i32()? })
-}
-
-/// The header before each operation of a multi; `None` is the end.
-fn multi_header(reader: &mut Reader<'_>) -> Result<Option<OpCode>, Malformed> {
-    let opcode = reader.i32()?;
-    let done = reader.bool()?;
-    let _error = reader.i32()?;
-    if done { Ok(None) } else { OpCode::from_i32(opcode).map(Some).ok_or(Malformed) }
 }
 
 fn write_ops(reader: &mut Reader<'_>) -> Result<Vec<WriteOp>, Malformed> {
@@ -310,7 +294,7 @@ fn put_create(out: &mut BytesMut, create: &Create) {
     put_text(out, &create.path);
     put_buffer(out, create.data.as_deref());
     put_acl(out, &create.acl);
-    out.put_i32(create.mode.flags());
+    out.put_i32(create.mode.as_i32());
     if create.opcode == OpCode::CreateTtl {
         out.put_i64(create.ttl_ms);
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 
+use crate::fields::{put_acl, put_multi_header, read_acl};
 use crate::jute::{Malformed, Reader, put_buffer, put_len, put_text};
-use crate::request::read_acl;
-use crate::{Acl, AclId, ConnectResponse, EVENT_XID, ErrorCode, EventKind, OpCode, OpResult, Response, Stat, frame};
+use crate::{ConnectResponse, EVENT_XID, ErrorCode, EventKind, OpCode, OpResult, Response, Stat, frame};
 
 /// The protocol's number for a client that is connected and may write.
 const SYNC_CONNECTED: i32 = 3;
@@ -111,12 +111,6 @@ fn body(out: &mut BytesMut, response: &Response) {
     }
 }
 
-pub(crate) fn put_multi_header(out: &mut BytesMut, kind: i32, done: bool, error: i32) {
-    out.put_i32(kind);
-    out.put_u8(u8::from(done));
-    out.put_i32(error);
-}
-
 fn op_result(out: &mut BytesMut, result: &OpResult) {
     let succeeded = |out: &mut BytesMut, opcode: OpCode| put_multi_header(out, opcode.as_i32(), false, 0);
     let failed = |out: &mut BytesMut, error: i32| {
@@ -157,19 +151,6 @@ fn put_texts(out: &mut BytesMut, texts: &[Arc<str>]) {
     put_len(out, texts.len());
     for text in texts {
         put_text(out, text);
-    }
-}
-
-pub(crate) fn put_acl(out: &mut BytesMut, acl: &[Acl]) {
-    put_len(out, acl.len());
-    for Acl { perms, id } in acl {
-        out.put_i32(*perms);
-        let (scheme, id) = match id {
-            AclId::WorldAnyone => ("world", "anyone"),
-            AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
-        };
-        put_text(out, scheme);
-        put_text(out, id);
     }
 }
 
@@ -228,7 +209,7 @@ pub fn decode_connect(frame: &[u8]) -> Result<ConnectResponse, Malformed> {
 /// The frame is shorter than a header.
 pub fn decode_header(reader: &mut Reader<'_>) -> Result<Header, Malformed> {
     let (xid, zxid, error) = (reader.i32()?, reader.i64()?, reader.i32()?);
-    Ok(Header { xid, zxid, error: (error != 0).then(|| ErrorCode::from_i32(error)) })
+    Ok(Header { xid, zxid, error: (error != 0).then(|| ErrorCode::known_or_system(error)) })
 }
 
 /// Decodes the body of a watch event.
@@ -324,7 +305,7 @@ fn read_op_results(reader: &mut Reader<'_>) -> Result<Vec<OpResult>, Malformed> 
             // An error's header has the operation code −1 and repeats the error in its body.
             None if opcode == -1 => match reader.i32()? {
                 0 => OpResult::RolledBack,
-                error => OpResult::Failed(ErrorCode::from_i32(error)),
+                error => OpResult::Failed(ErrorCode::known_or_system(error)),
             },
             Some(OpCode::Create) => OpResult::Created { path: read_path(reader)?, stat: None },
             Some(OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl) => {

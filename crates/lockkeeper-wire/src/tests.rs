@@ -59,7 +59,7 @@ fn create() -> impl Strategy<Value = Create> {
         (5..7_i32, 1..i64::MAX).prop_map(|(flags, ttl)| (OpCode::CreateTtl, flags, ttl)),
     ];
     (path(), data(), acl(), kind).prop_map(|(path, data, acl, (opcode, flags, ttl_ms))| {
-        let mode = CreateMode::from_flags(flags).unwrap();
+        let mode = CreateMode::from_i32(flags).unwrap();
         Create { path, data, acl, mode, ttl_ms, opcode }
     })
 }

@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 
 use crate::machine::{Node, Owner};
 use lockkeeper_wire::jute::{self, Malformed, Reader};
-use lockkeeper_wire::{Acl, AclId};
+use lockkeeper_wire::{Acl, put_acl, read_acl};
 
 pub(crate) fn encode_node(out: &mut BytesMut, node: &Node) {
     let (tag, value) = match node.owner {
@@ -25,16 +25,7 @@ pub(crate) fn encode_node(out: &mut BytesMut, node: &Node) {
     }
     // No entries stands for the list that nearly every node has.
     let acl: &[Acl] = if *node.acl == [Acl::OPEN] { &[] } else { &node.acl };
-    jute::put_len(out, acl.len());
-    for Acl { perms, id } in acl {
-        out.put_i32(*perms);
-        let (scheme, id) = match id {
-            AclId::WorldAnyone => ("world", "anyone"),
-            AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
-        };
-        jute::put_text(out, scheme);
-        jute::put_text(out, id);
-    }
+    put_acl(out, acl);
     jute::put_buffer(out, node.data.as_deref());
 }
 
@@ -53,12 +44,7 @@ pub(crate) fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malfo
     let (czxid, mzxid, pzxid) = (reader.i64()?, reader.i64()?, reader.i64()?);
     let (ctime, mtime) = (reader.i64()?, reader.i64()?);
     let (version, aversion, creates) = (reader.i32()?, reader.i32()?, reader.i32()?);
-    let acl = reader.vector(12, |reader| {
-        let perms = reader.i32()?;
-        let (scheme, id) = (reader.text()?, reader.text()?);
-        let id = if scheme == "world" && id == "anyone" { AclId::WorldAnyone } else { AclId::Other { scheme, id } };
-        Ok(Acl { perms, id })
-    })?;
+    let acl = read_acl(&mut reader)?;
     let acl = if acl.is_empty() { Arc::clone(open) } else { Arc::from(acl) };
     let data = reader.data()?;
     let children = Default::default();
