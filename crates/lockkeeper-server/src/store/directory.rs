@@ -116,6 +116,6 @@ pub(super) fn logs(path: &Path) -> io::Result<Vec<u64>> {
 
 /// Removes the files of the log before this one.
 pub(super) fn remove_logs(path: &Path, before: u64) -> io::Result<()> {
-    let old = logs(path)?.into_iter().filter(|number| *number < before);
-    old.map(|number| std::fs::remove_file(path.join(log_name(number)))).collect()
+    let mut old = logs(path)?.into_iter().filter(|number| *number < before);
+    old.try_for_each(|number| std::fs::remove_file(path.join(log_name(number))))
 }
