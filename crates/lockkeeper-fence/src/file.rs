@@ -1,8 +1,8 @@
 //! A file that stale holders cannot replace.
 //!
-//! The mark stands in a file beside it, which is locked while the file is replaced: so two processes on one machine are in one
-//! order, and a process that was paused is refused when it comes back. Invariant: the mark is on disk before the new file is in
-//! its place, and the file is whole at every moment, old or new.
+//! The mark is in a second file next to it, which is locked while the first file is replaced. So all processes of the machine have
+//! one order, and a process that was paused is refused when it continues. Invariant: the mark is on disk before the new file is in
+//! its place, and the file is complete at every moment, old or new.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -13,14 +13,15 @@ use lockkeeper_core::FencingToken;
 
 use crate::Refused;
 
-/// How a mark's file begins: 1 is the version of its format.
+/// The beginning of a mark's file; 1 is the version of its format.
 const HEADER: &str = "lockkeeper-fence 1 ";
 
-/// A file, or anything else that a file can stand for, behind a gate of its own: `NAME.fence` beside it holds the greatest token
-/// seen and is locked (`flock`) by whoever acts. For processes of one machine, or of several on a file system whose locks they
-/// share.
+/// A file, or anything that a file can represent, behind its own gate.
 ///
-/// Everything here blocks its thread: for the disk, and for whoever acts at the moment.
+/// `NAME.fence` next to the file contains the greatest token seen. The process that has the pass locks it (`flock`). So the gate
+/// works among the processes of one machine, or of several machines on a file system that shares locks.
+///
+/// All calls block their thread: they wait for the disk and for the current pass.
 #[derive(Clone, Debug)]
 pub struct FencedFile {
     path: PathBuf,
@@ -39,37 +40,37 @@ pub enum FileError {
         /// Why.
         refused: Refused,
     },
-    /// The mark cannot be understood. Nothing may be replaced by guess.
-    #[error("{} holds no mark: {text:?}; restore it, or delete it if no older holder can be around", path.display())]
+    /// The mark's file has no valid mark, so no token can be compared with it.
+    #[error("{} holds no mark: {text:?}; restore it, or delete it if no older holder can still be running", path.display())]
     NoMark {
         /// The mark's file.
         path: PathBuf,
-        /// How it begins.
+        /// The beginning of its contents.
         text: String,
     },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// With which file.
+        /// Its file.
         path: PathBuf,
-        /// How it failed.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The right to act on what the file stands for, until it is dropped. No other process that asks has it meanwhile.
+/// The right to change what the file represents, until it is dropped. Meanwhile no other process gets a pass.
 #[derive(Debug)]
-#[must_use = "others are let in when it is dropped; keep it until the resource was changed"]
+#[must_use = "the gate admits other processes when the pass is dropped; keep it until the change is done"]
 pub struct FilePass {
     path: PathBuf,
-    /// Locked, until it is closed.
+    /// Locked until it is closed.
     fence: File,
 }
 
 impl FencedFile {
-    /// The file at `path`, whether it exists or not.
+    /// Names the file at `path`. It need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let mut fence = OsString::from(&path);
@@ -77,10 +78,10 @@ impl FencedFile {
         FencedFile { path, fence: fence.into() }
     }
 
-    /// The greatest token that was seen, if there was one. Waits for whoever acts.
+    /// Returns the greatest token that was seen, if there is one. Waits for the current pass.
     ///
     /// # Errors
-    /// As [`FencedFile::enter`].
+    /// The same as [`FencedFile::enter`].
     pub fn highest(&self) -> Result<Option<FencingToken>, FileError> {
         match File::open(&self.fence) {
             Ok(mut fence) => {
@@ -92,10 +93,13 @@ impl FencedFile {
         }
     }
 
-    /// Waits until nobody acts, raises the mark to `token`, and gives the right to act: to whoever has at least the greatest token
-    /// so far. One fsync where the token is new.
+    /// Waits for the current pass, raises the mark to `token`, and returns a pass, if `token` is at least the greatest so far.
     ///
-    /// Who has the right and is killed leaves it; who is paused keeps it, and others wait: a paused holder cannot act late here.
+    /// A process that is killed gives up its pass. A process that is paused keeps its pass, and others wait: so a paused holder
+    /// cannot make a late change here.
+    ///
+    /// # Cost
+    /// One fsync if the token is new.
     ///
     /// # Errors
     /// [`FileError::Refused`] if a greater token has been seen; [`FileError::NoMark`] if the mark's file is not one;
@@ -116,11 +120,14 @@ impl FencedFile {
         Ok(FilePass { path: self.path.clone(), fence })
     }
 
-    /// Replaces the file by `contents`, if no greater token has been seen. Readers see the old file or the new one, nothing else.
+    /// Replaces the file by `contents`, if no greater token was seen. Readers see the old file or the new one, nothing else.
+    ///
+    /// # Cost
     /// Three fsyncs.
     ///
     /// # Errors
-    /// As [`FencedFile::enter`]; the file is the old one then, unless the last step, syncing its directory, has failed.
+    /// The same as [`FencedFile::enter`]. The old file is then still in place, unless only the last step failed, which syncs the
+    /// directory.
     pub fn replace(&self, token: FencingToken, contents: impl AsRef<[u8]>) -> Result<(), FileError> {
         self.enter(token)?.replace(&mut contents.as_ref())
     }
@@ -130,7 +137,7 @@ impl FencedFile {
         let read = fence.rewind().and_then(|()| fence.take(100).read_to_string(&mut text));
         read.map_err(|source| self.io("reading", source))?;
         if text.is_empty() {
-            // Just made, or its maker was killed before it wrote; nobody has acted by it.
+            // The file is new, or its creator was killed before it wrote. No token has passed yet.
             return Ok(None);
         }
         let mark = text.strip_prefix(HEADER).and_then(|rest| rest.strip_suffix('\n'));
@@ -140,7 +147,7 @@ impl FencedFile {
         }
     }
 
-    /// In place, for the lock is this file's; in one write of one length within a sector, so that no crash leaves half of it.
+    /// Writes in place, because the lock belongs to this file. One write of fixed length within a sector: no crash leaves half of it.
     fn raise(&self, fence: &mut File, token: FencingToken) -> io::Result<()> {
         let is_new = fence.metadata()?.len() == 0;
         fence.seek(SeekFrom::Start(0))?;
@@ -155,12 +162,12 @@ impl FencedFile {
 }
 
 impl FilePass {
-    /// Replaces the file by everything that `contents` has. If that ends in an error, the file stays as it was.
+    /// Replaces the file by all of `contents`. If reading it fails, the file does not change.
     ///
     /// # Errors
     /// [`FileError::Io`].
     pub fn replace(self, contents: &mut impl Read) -> Result<(), FileError> {
-        // In the same directory, so that the rename is one. Nobody else has this name: the gate is ours.
+        // In the same directory, so that the rename is atomic. No other process uses this name, because we have the pass.
         let mut new = OsString::from(&self.path);
         new.push(".new");
         let new = PathBuf::from(new);
@@ -182,13 +189,13 @@ impl FilePass {
     }
 }
 
-/// Makes a file's being there durable.
+/// Makes a new directory entry durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory)?.sync_all()
 }
 
-/// For those who hand the right on to a command: the lock is the open file's.
+/// Lets a caller pass the lock on to a command: the lock belongs to the open file.
 #[cfg(unix)]
 impl std::os::fd::AsFd for FilePass {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {

@@ -1,9 +1,9 @@
-//! The gate: who is let in at a resource, and who is told that somebody newer was there.
+//! The gate: admits the greatest token so far to a resource, and refuses smaller ones.
 //!
-//! Comparing and acting must not come apart: a request that passed the comparison and then waits while a newer one passes and
-//! acts would undo it. So whoever is let in has a [`Pass`] until it has acted, and a newer one waits until all older passes are
-//! back. Invariant: no two passes of different tokens for one key at a time, and never one with a smaller token after one
-//! with a greater.
+//! The comparison and the change must be one step. Otherwise a request could pass the comparison and pause, a newer request could
+//! make its change, and the paused one would then undo it. So an admitted request holds a [`Pass`] until its change is done, and a
+//! newer request waits until all older passes are dropped. Invariant: passes for one key that exist together have the same token,
+//! and no pass has a smaller token than an earlier one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use std::task::{Context, Poll, Waker};
 
 use lockkeeper_core::FencingToken;
 
-/// Lets whoever comes with the greatest token so far act on a resource, and refuses older ones. By key: one gate may stand
-/// before many resources, each with a lock of its own.
+/// Admits the greatest token so far to a resource, and refuses smaller ones.
 ///
-/// Cheap to clone; all clones are the same gate. [`TokenGate::new`] forgets with the process: after a restart the first to come
-/// is let in, whoever it is. `TokenGate::open` (feature `persistent`) remembers. A key takes some 100 bytes for good.
+/// Each key has its own mark, so one gate can protect many resources, each with its own lock. A clone is the same gate, and costs
+/// little. [`TokenGate::new`] keeps marks in memory: after a restart it admits the first token that comes. `TokenGate::open`
+/// (feature `persistent`) keeps them on disk. A key takes about 100 bytes and is never removed.
 #[derive(Clone, Default)]
 pub struct TokenGate {
     inner: Arc<Inner>,
@@ -30,11 +30,11 @@ struct Inner {
     marks: Option<crate::marks::Marks>,
 }
 
-/// What is known of one key.
+/// The state of one key.
 #[derive(Default)]
 struct Slot {
     state: Mutex<State>,
-    /// Threads that wait for older passes to come back.
+    /// Threads that wait until older passes are dropped.
     left: Condvar,
 }
 
@@ -42,44 +42,47 @@ struct Slot {
 struct State {
     /// The greatest token seen.
     highest: Option<FencingToken>,
-    /// How many act now, and by which token. That may be an older one than the greatest.
-    acting: usize,
-    by: Option<FencingToken>,
-    /// Tasks that wait for older passes to come back.
+    /// How many passes exist.
+    passes: usize,
+    /// The token of these passes. It may be smaller than the greatest one.
+    admitted: Option<FencingToken>,
+    /// Tasks that wait until older passes are dropped.
     waiting: Vec<Waker>,
 }
 
-/// Why nobody was let in.
+/// Why the gate refused a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Somebody was here with a greater token: the lock has gone on to another holder.
+    /// A greater token was seen: the lock has a newer holder.
     #[error("token {offered} is stale: {highest} has been seen")]
     Stale {
-        /// What was offered.
+        /// The refused token.
         offered: FencingToken,
-        /// The greatest so far.
+        /// The greatest token so far.
         highest: FencingToken,
     },
-    /// The mark could not be kept, so nobody may act by it.
+    /// The mark could not be stored, so the token is not admitted.
     #[error("the mark of token {offered} cannot be stored: {problem}")]
     NotStored {
-        /// What was offered.
+        /// The refused token.
         offered: FencingToken,
-        /// What went wrong.
+        /// Why storing failed.
         problem: String,
     },
 }
 
-/// The right to act on a resource, until it is dropped. Nobody with another token acts meanwhile; others with the same may.
-#[must_use = "newer holders are let in when the pass is dropped; keep it until the resource was changed"]
+/// The right to change a resource, until it is dropped.
+///
+/// Meanwhile the gate admits no other token for the key. It may give further passes for the same token.
+#[must_use = "the gate admits newer tokens when the pass is dropped; keep it until the change is done"]
 pub struct Pass {
     slot: Arc<Slot>,
     token: FencingToken,
 }
 
-/// Waits for the right to act. See [`TokenGate::enter`].
-#[must_use = "nobody is let in before it is awaited"]
+/// Waits for a [`Pass`]. See [`TokenGate::enter`].
+#[must_use = "the gate checks the token only when this is awaited"]
 pub struct Enter {
     gate: Arc<Inner>,
     key: String,
@@ -88,39 +91,43 @@ pub struct Enter {
 }
 
 impl TokenGate {
-    /// A gate that forgets with the process.
+    /// Makes a gate that keeps its marks in memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A gate that remembers in the file `path`, made if it is missing: a token that was refused stays refused after a restart.
+    /// Opens a gate that keeps its marks in the file `path`, and creates the file if it is missing.
     ///
-    /// The first use of each greater token costs one fsync, on the thread that asks; of the same again, nothing. One process at a
-    /// time has the file.
+    /// A token that was refused stays refused after a restart. Only one process at a time can open the file.
+    ///
+    /// # Cost
+    /// The first use of each greater token costs one fsync, on the calling thread. Further uses of the same token cost nothing.
     ///
     /// # Errors
-    /// The file cannot be opened, is another process's, or is no gate's.
+    /// The file cannot be opened, another process has it open, or it is not a gate's file.
     #[cfg(feature = "persistent")]
     pub fn open(path: impl AsRef<std::path::Path>) -> std::io::Result<Self> {
         let marks = Some(crate::marks::Marks::open(path.as_ref())?);
         Ok(TokenGate { inner: Arc::new(Inner { slots: Mutex::default(), marks }) })
     }
 
-    /// Asks to act on `key` by `token`, and waits while older holders are still acting. No runtime is needed.
+    /// Waits until no pass for `key` has an older token, and returns a pass for `token`. It needs no runtime.
     ///
-    /// Dropping the future leaves the mark where it is: older tokens are refused from the first poll on, for their lock has gone
-    /// on, whether or not its new holder acts.
+    /// # Cancel safety
+    /// The first poll raises the mark, and dropping the future does not lower it. From then on older tokens are refused, whether the
+    /// new holder makes its change or not, because the lock has a newer holder.
     ///
-    /// Awaiting it gives [`Refused::Stale`] if a greater token was seen before or comes meanwhile, [`Refused::NotStored`] if
-    /// the mark cannot be kept.
+    /// # Errors
+    /// [`Refused::Stale`] if a greater token was seen before or comes meanwhile; [`Refused::NotStored`] if the mark cannot be
+    /// stored.
     pub fn enter(&self, key: &str, token: FencingToken) -> Enter {
         Enter { gate: self.inner.clone(), key: key.to_owned(), slot: self.slot(key), token }
     }
 
-    /// [`TokenGate::enter`] on this thread.
+    /// Does the same as [`TokenGate::enter`], and blocks this thread.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`TokenGate::enter`].
     pub fn enter_blocking(&self, key: &str, token: FencingToken) -> Result<Pass, Refused> {
         let slot = self.slot(key);
         let mut state = slot.state();
@@ -129,11 +136,11 @@ impl TokenGate {
                 drop(state);
                 return Ok(Pass { slot, token });
             }
-            state = slot.left.wait(state).expect("nobody panics with the state in hand");
+            state = slot.left.wait(state).expect("no code panics while it holds this lock");
         }
     }
 
-    /// The greatest token that was seen for `key`.
+    /// Returns the greatest token that was seen for `key`.
     pub fn highest(&self, key: &str) -> Option<FencingToken> {
         let slot = self.slot(key);
         let mut state = slot.state();
@@ -142,7 +149,7 @@ impl TokenGate {
     }
 
     fn slot(&self, key: &str) -> Arc<Slot> {
-        let mut slots = self.inner.slots.lock().expect("held for a look only");
+        let mut slots = self.inner.slots.lock().expect("no code panics while it holds this lock");
         if let Some(slot) = slots.get(key) {
             return slot.clone();
         }
@@ -151,7 +158,7 @@ impl TokenGate {
 }
 
 impl Inner {
-    /// Whether `token` may act now; not yet, if older ones still do.
+    /// Returns whether `token` gets a pass now; `false` while passes of another token exist.
     fn admit(&self, state: &mut State, key: &str, token: FencingToken) -> Result<bool, Refused> {
         let not_stored = |problem| Refused::NotStored { offered: token, problem };
         self.recall(state, key).map_err(not_stored)?;
@@ -159,20 +166,20 @@ impl Inner {
             Some(highest) if token < highest => return Err(Refused::Stale { offered: token, highest }),
             Some(highest) if token == highest => {}
             _ => {
-                // On disk first: a mark that a crash forgets would let an older token in after a newer has acted.
+                // Store it first: if a crash lost the mark, the gate would admit an older token after a newer one.
                 self.store(key, token).map_err(not_stored)?;
                 state.highest = Some(token);
             }
         }
-        if state.acting > 0 && state.by != Some(token) {
+        if state.passes > 0 && state.admitted != Some(token) {
             return Ok(false);
         }
-        state.by = Some(token);
-        state.acting += 1;
+        state.admitted = Some(token);
+        state.passes += 1;
         Ok(true)
     }
 
-    /// Reads the mark of a key that this process has not seen yet.
+    /// Reads the stored mark of a key that this process has not used yet.
     #[cfg(feature = "persistent")]
     fn recall(&self, state: &mut State, key: &str) -> Result<(), String> {
         if let (None, Some(marks)) = (state.highest, &self.marks) {
@@ -199,7 +206,7 @@ impl Inner {
 
 impl Slot {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with the state in hand")
+        self.state.lock().expect("no code panics while it holds this lock")
     }
 }
 
@@ -222,7 +229,7 @@ impl Future for Enter {
 }
 
 impl Pass {
-    /// The token that it was given for.
+    /// Returns the token of this pass.
     pub fn token(&self) -> FencingToken {
         self.token
     }
@@ -231,8 +238,8 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         let mut state = self.slot.state();
-        state.acting -= 1;
-        if state.acting == 0 {
+        state.passes -= 1;
+        if state.passes == 0 {
             let waiting = std::mem::take(&mut state.waiting);
             drop(state);
             self.slot.left.notify_all();

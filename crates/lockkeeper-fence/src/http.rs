@@ -1,11 +1,11 @@
-//! Fencing over HTTP: a header that carries the token, and a layer that lets nobody stale through to a service.
+//! Fencing over HTTP: a header that carries the token, and a layer that refuses stale requests to a service.
 //!
-//! The convention. A request that changes something carries `Lockkeeper-Token: N`, the token as it is printed: 1 to 19 digits,
-//! no sign, no leading zero, once. A server that has seen a greater token for the same resource answers 412 Precondition Failed
-//! and says in the same header which. 428 Precondition Required answers a request without a token, 400 one with something else
-//! in its place. A client that is told 412 has lost its lock: it must not try again with the same token.
+//! A request that changes something carries `Lockkeeper-Token: N`, the token as it is printed: 1 to 19 digits, no sign, no leading
+//! zero, once. If the server has seen a greater token for the same resource, it answers 412 Precondition Failed, with that token in
+//! the same header. It answers 428 Precondition Required if the header is missing, and 400 if its value is not a token. A client
+//! that gets 412 has lost its lock: it must not try again with the same token.
 //!
-//! The client's side is one line: `request.header(lockkeeper_fence::http::HEADER, guard.token().get())`.
+//! The client needs one line: `request.header(lockkeeper_fence::http::HEADER, guard.token().get())`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use tower_service::Service;
 
 use crate::{Refused, TokenGate};
 
-/// The header that carries the token, of requests and of refusals.
+/// The header that carries the token, in requests and in refusals.
 pub const HEADER: HeaderName = HeaderName::from_static("lockkeeper-token");
 
-/// Why a request's token cannot be read.
+/// Why the token of a request cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// There is none.
+    /// The header is missing.
     #[error("a request that changes something needs the header {HEADER}: the fencing token of the sender's hold")]
     Missing,
-    /// There are several, so nobody knows which is meant.
-    #[error("the header {HEADER} is there more than once")]
+    /// The header occurs more than once, so the meant value is unknown.
+    #[error("the header {HEADER} occurs more than once; send it once")]
     Repeated,
-    /// It is not a token.
-    #[error("the header {HEADER} is no fencing token: 1 to 19 digits without a leading zero, below 2^63")]
+    /// The value is not a token.
+    #[error("the header {HEADER} is not a fencing token: 1 to 19 digits without a leading zero, below 2^63")]
     Malformed,
 }
 
-/// Reads the token of a request. Strict: see the module.
+/// Reads the token of a request, with the strict syntax of this module.
 ///
 /// # Errors
-/// There is not exactly one, or it is not a token.
+/// The header does not occur exactly once, or its value is not a token.
 pub fn token(headers: &http::HeaderMap) -> Result<FencingToken, HeaderError> {
     let mut values = headers.get_all(HEADER).iter();
     let value = values.next().ok_or(HeaderError::Missing)?;
@@ -49,14 +49,14 @@ pub fn token(headers: &http::HeaderMap) -> Result<FencingToken, HeaderError> {
     value.to_str().ok().and_then(|text| text.parse().ok()).ok_or(HeaderError::Malformed)
 }
 
-/// Names the resource that a request is about: those with the same key share a mark.
+/// Returns the key of the resource that a request changes. Requests with the same key share a mark.
 type KeyOf = dyn Fn(&http::request::Parts) -> String + Send + Sync;
 
-/// Puts a gate before a service: requests that change something pass by their token, while no newer one has been seen for the
-/// same resource. `GET`, `HEAD`, `OPTIONS` and `TRACE` pass as they are.
+/// Puts a gate in front of a service. A request that changes something passes if no newer token was seen for the same resource.
 ///
-/// The gate's pass is held until the service has answered: a newer holder's request waits for the older ones that are under way.
-/// A client that goes away drops its request, and the pass with it; what the service has done by then is done.
+/// `GET`, `HEAD`, `OPTIONS` and `TRACE` pass without a token. The layer keeps the pass until the service has answered, so the
+/// request of a newer holder waits for the older requests that are in progress. If a client disconnects, its request and its pass
+/// are dropped; what the service has done until then is not undone.
 #[derive(Clone)]
 pub struct FenceLayer {
     gate: TokenGate,
@@ -64,12 +64,12 @@ pub struct FenceLayer {
 }
 
 impl FenceLayer {
-    /// One lock for each path: the resource is the request's path, without the query.
+    /// Makes a layer with one mark for each path: the resource is the path of the request, without the query.
     pub fn new(gate: TokenGate) -> Self {
         Self::by(gate, |request| request.uri.path().to_owned())
     }
 
-    /// The resource is what `key` says: for one lock over a whole service, or one a tenant.
+    /// Makes a layer that gets the resource from `key`: for example one lock for a whole service, or one for each tenant.
     pub fn by(gate: TokenGate, key: impl Fn(&http::request::Parts) -> String + Send + Sync + 'static) -> Self {
         FenceLayer { gate, key: Arc::new(key) }
     }
@@ -89,7 +89,7 @@ impl<S> Layer<S> for FenceLayer {
     }
 }
 
-/// A service behind a gate. Made by [`FenceLayer`].
+/// A service behind a gate, made by [`FenceLayer`].
 #[derive(Clone, Debug)]
 pub struct Fence<S> {
     inner: S,
@@ -112,7 +112,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready goes along; its clone need not be (tower's documentation of `Service::poll_ready`).
+        // Use the service that is ready; its clone may not be ready (tower's documentation of `Service::poll_ready`).
         let fresh = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, fresh);
         let FenceLayer { gate, key } = self.layer.clone();
@@ -148,7 +148,7 @@ fn refusal<R: From<String>>(refused: &Refused) -> Response<R> {
             response.headers_mut().insert(HEADER, HeaderValue::from(highest.get()));
             response
         }
-        // What went wrong here is not the client's to read.
+        // The details of this failure are not for the client.
         Refused::NotStored { .. } => {
             answer(StatusCode::SERVICE_UNAVAILABLE, "the mark of the token cannot be stored".to_owned())
         }

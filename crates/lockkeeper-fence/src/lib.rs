@@ -1,11 +1,11 @@
-//! For the resource's side of a lock: refuse whoever comes with an older fencing token than has been seen.
+//! Refuses stale fencing tokens at the resource that a lock protects.
 //!
-//! A lock cannot stop a process that is paused between looking at it and acting. The resource can: each holder brings the token
-//! of its hold, tokens grow from grant to grant, and the resource remembers the greatest. This crate is what remembers and
-//! compares, ready to use; it needs no ZooKeeper client and no runtime, so it can go into the server of any resource.
+//! A lock cannot stop a process that is paused between the check and the step. The resource can stop it. Each holder sends the
+//! fencing token of its hold, tokens grow from grant to grant, and the resource remembers the greatest one. This crate remembers
+//! and compares tokens. It needs no ZooKeeper client and no runtime, so you can use it in the server of any resource.
 //!
-//! - [`TokenGate`]: by key, for a resource in a process.
-//! - [`FencedFile`]: a file, or whatever a file can stand for, among the processes of a machine.
+//! - [`TokenGate`]: one mark for each key, for resources in one process.
+//! - [`FencedFile`]: a file, or anything that a file can represent, among the processes of a machine.
 //! - `http` (feature `tower`): the header that carries a token, and a layer that checks it.
 //!
 //! ```
@@ -15,11 +15,11 @@
 //! let (paused, successor): (FencingToken, FencingToken) = ("4294967298".parse()?, "4294967305".parse()?);
 //! {
 //!     let _pass = gate.enter_blocking("catalogue", successor)?;
-//!     // Change the catalogue here: nobody else does while the pass is held.
+//!     // Change the catalogue here. The gate admits no other token while the pass exists.
 //! }
 //! match gate.enter_blocking("catalogue", paused) {
 //!     Err(Refused::Stale { highest, .. }) => assert_eq!(highest, successor),
-//!     other => panic!("a stale holder got in: {other:?}"),
+//!     other => panic!("the gate admitted a stale token: {other:?}"),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

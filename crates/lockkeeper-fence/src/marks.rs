@@ -1,4 +1,4 @@
-//! Marks that outlive the process: a table in one file, each write of it durable before it counts.
+//! Marks on disk: a table in one file. Each write is durable before it counts.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use lockkeeper_core::FencingToken;
 use redb::{Database, ReadableDatabase, TableDefinition};
 
-/// The greatest token seen, by key.
+/// The greatest token seen, for each key.
 const MARKS: TableDefinition<'_, &str, i64> = TableDefinition::new("lockkeeper-fence-1");
 
 pub(crate) struct Marks(Database);
@@ -14,7 +14,7 @@ pub(crate) struct Marks(Database);
 impl Marks {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let failed = |error: redb::Error| {
-            let what = format!("the gate's marks in {}: {error}", path.display());
+            let what = format!("opening the gate's marks in {}: {error}", path.display());
             match error {
                 redb::Error::Io(source) => io::Error::new(source.kind(), what),
                 redb::Error::DatabaseAlreadyOpen => io::Error::new(io::ErrorKind::ResourceBusy, what),
@@ -22,11 +22,11 @@ impl Marks {
             }
         };
         let marks = Marks(Database::create(path).map_err(|error| failed(error.into()))?);
-        marks.make().map_err(failed)?;
+        marks.create_table().map_err(failed)?;
         Ok(marks)
     }
 
-    fn make(&self) -> Result<(), redb::Error> {
+    fn create_table(&self) -> Result<(), redb::Error> {
         let writing = self.0.begin_write()?;
         writing.open_table(MARKS)?;
         writing.commit()?;

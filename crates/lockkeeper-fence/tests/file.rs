@@ -1,4 +1,4 @@
-//! A file behind a gate: whole at every moment, and never replaced by an older holder after a newer.
+//! A file behind a gate: complete at every moment, and never replaced by an older holder after a newer one.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -27,17 +27,17 @@ fn a_stale_holder_does_not_replace_the_file() {
         other => panic!("{other:?}"),
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), "seven");
-    // Another process, or this one after a restart.
+    // Another process, or this one after a restart, sees the same mark.
     assert_eq!(FencedFile::new(&path).highest().unwrap(), Some(token(7)));
     assert_eq!(
         fs::read_to_string(dir.path().join("state.json.fence")).unwrap(),
         "lockkeeper-fence 1 0000000000000000007\n"
     );
     let names = fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(names, 2, "something is left");
+    assert_eq!(names, 2, "a file is left");
 }
 
-/// What fails on the way leaves the old file, and the mark where it is: the lock has gone on all the same.
+/// A failed replacement keeps the old file. It also keeps the raised mark, because the lock has a newer holder all the same.
 #[test]
 fn contents_that_end_in_an_error_leave_the_file_as_it_was() {
     struct Broken;
@@ -54,11 +54,11 @@ fn contents_that_end_in_an_error_leave_the_file_as_it_was() {
     assert!(error.to_string().contains("the generator died"), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
     assert!(matches!(file.replace(token(1), "older"), Err(FileError::Refused { .. })));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "something is left");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "a file is left");
 }
 
 #[test]
-fn a_mark_that_is_none_lets_nobody_in() {
+fn an_invalid_mark_refuses_every_token() {
     let dir = tempfile::tempdir().unwrap();
     let file = FencedFile::new(dir.path().join("state"));
     for text in ["7\n", "lockkeeper-fence 2 0000000000000000007\n", "lockkeeper-fence 1 00000000000", "\0\0\0\0"] {
@@ -69,7 +69,8 @@ fn a_mark_that_is_none_lets_nobody_in() {
     }
 }
 
-/// Each replaces under its own token while others overtake it; at the end the file is that of the greatest that was let in.
+/// Each writer replaces the file with its own token while others overtake it. At the end the file is that of the greatest
+/// admitted token.
 #[test]
 fn racing_writers_leave_the_file_of_the_newest() {
     const WRITERS: i64 = 4;
@@ -86,7 +87,7 @@ fn racing_writers_leave_the_file_of_the_newest() {
                     std::thread::yield_now();
                     match file.enter(token(own)) {
                         Ok(pass) => {
-                            assert!(newest.swap(own, Ordering::SeqCst) < own, "an older holder after a newer");
+                            assert!(newest.swap(own, Ordering::SeqCst) < own, "an older holder after a newer one");
                             pass.replace(&mut own.to_string().as_bytes()).unwrap();
                         }
                         Err(FileError::Refused { .. }) => {}

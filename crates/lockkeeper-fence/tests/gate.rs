@@ -1,4 +1,4 @@
-//! The gate under races: nobody older acts after anybody newer.
+//! The gate under races: no older token passes after a newer one.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -18,7 +18,7 @@ fn stale(entered: Result<Pass, Refused>) -> bool {
 }
 
 #[test]
-fn an_older_token_is_refused_and_told_the_newer() {
+fn an_older_token_is_refused_and_the_error_names_the_newer_one() {
     let gate = TokenGate::new();
     drop(gate.enter_blocking("a", token(5)).unwrap());
     drop(gate.enter_blocking("a", token(5)).unwrap());
@@ -30,16 +30,16 @@ fn an_older_token_is_refused_and_told_the_newer() {
     drop(gate.enter_blocking("b", token(1)).unwrap());
 }
 
-/// The comparison alone would not do: between it and the act somebody newer may act.
+/// The comparison alone is not enough: between it and the change, a newer holder may make its change.
 #[test]
-fn a_newer_one_waits_until_the_older_has_acted() {
+fn a_newer_token_waits_until_older_passes_are_dropped() {
     let gate = TokenGate::new();
     let older = gate.enter_blocking("a", token(1)).unwrap();
     let beside = gate.enter_blocking("a", token(1)).unwrap();
     let mut newer = Box::pin(gate.enter("a", token(2)));
     let mut poll = || newer.poll_unpin(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
-    // From now on the older lock is history, for all who come by it.
+    // From now on the older token is refused, also for new requests.
     assert!(stale(gate.enter_blocking("a", token(1))));
     drop(older);
     assert!(poll().is_pending());
@@ -47,9 +47,9 @@ fn a_newer_one_waits_until_the_older_has_acted() {
     assert!(matches!(poll(), Poll::Ready(Ok(_))));
 }
 
-/// Whoever waits and is overtaken by a newer one is refused, and the last is let in; threads and tasks alike.
+/// A waiting request that is overtaken by a newer one is refused, and the last one passes; for threads and tasks alike.
 #[test]
-fn whoever_waits_is_woken_and_judged_anew() {
+fn a_waiting_request_is_woken_and_checked_again() {
     struct Woken(mpsc::Sender<()>);
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {
@@ -76,14 +76,14 @@ fn whoever_waits_is_woken_and_judged_anew() {
         assert!(stale(overtaken.join().unwrap()));
         let pass = last.join().unwrap().unwrap();
         woken.recv().unwrap();
-        let Poll::Ready(entered) = task.poll_unpin(&mut Context::from_waker(&waker)) else { panic!("it waits on") };
+        let Poll::Ready(entered) = task.poll_unpin(&mut Context::from_waker(&waker)) else { panic!("it still waits") };
         assert!(stale(entered) && pass.token() == token(4));
     });
 }
 
-/// Each worker gets tokens and acts by them, with pauses in which others overtake it.
+/// Each worker takes tokens and makes changes with them, with pauses in which others overtake it.
 #[test]
-fn racing_workers_never_act_by_an_older_token_after_a_newer() {
+fn racing_workers_never_pass_with_an_older_token_after_a_newer_one() {
     const WORKERS: usize = 8;
     const ROUNDS: usize = 500;
     let (gate, next) = (TokenGate::new(), AtomicI64::new(1));
@@ -102,7 +102,7 @@ fn racing_workers_never_act_by_an_older_token_after_a_newer() {
                     match gate.enter_blocking("a", token(own)) {
                         Ok(_pass) => {
                             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                            assert!(last.swap(own, Ordering::SeqCst) < own, "acted by an older token");
+                            assert!(last.swap(own, Ordering::SeqCst) < own, "passed with an older token");
                             if random.bool() {
                                 std::thread::yield_now();
                             }
@@ -126,7 +126,7 @@ mod persistent {
     use super::*;
 
     #[test]
-    fn what_was_refused_stays_refused_after_a_restart() {
+    fn a_refused_token_stays_refused_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("marks");
         let gate = TokenGate::open(&file).unwrap();
@@ -141,7 +141,7 @@ mod persistent {
     }
 
     #[test]
-    fn a_file_of_another_kind_is_no_gate() {
+    fn a_file_of_another_kind_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("notes");
         std::fs::write(&file, "milk, eggs").unwrap();

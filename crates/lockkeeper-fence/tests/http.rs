@@ -1,4 +1,4 @@
-//! The layer before a real HTTP server, asked by hand-written requests.
+//! The layer in front of a real HTTP server, with hand-written requests.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// What the service was asked to write, and a stop before it answers `/slow`.
+/// Records the bodies that the service wrote, and holds `/slow` until the test continues it.
 #[derive(Clone, Default)]
 struct Service {
     written: Arc<Mutex<Vec<String>>>,
@@ -41,7 +41,7 @@ impl Service {
     }
 }
 
-/// Asks; the whole answer, headers and all.
+/// Sends a request and returns the whole response, headers included.
 async fn ask(address: SocketAddr, line: &str, headers: &[&str], body: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
@@ -71,7 +71,7 @@ async fn a_stale_request_is_answered_412_with_the_newer_token_and_does_not_reach
     assert_eq!(status(&refused), "412");
     assert!(refused.contains("\r\nlockkeeper-token: 7\r\n"), "{refused}");
     assert!(refused.ends_with("token 6 is stale: 7 has been seen\n"), "{refused}");
-    // Another resource has a mark of its own.
+    // Another resource has its own mark.
     assert_eq!(status(&put("/b", "6", "other").await), "200");
     assert_eq!(status(&ask(address, "DELETE /a", &["lockkeeper-token: 6"], "").await), "412");
     assert_eq!(status(&ask(address, "GET /a", &[], "").await), "200");
@@ -94,13 +94,13 @@ async fn a_request_without_exactly_one_token_is_refused() {
     assert_eq!(status(&twice), "400");
     assert!(service.written.lock().unwrap().is_empty());
     assert_eq!(status(&ask(address, "POST /a", &[&format!("lockkeeper-token: {max}")], "body").await), "200");
-    // One key for all paths.
+    // All paths share one key.
     assert_eq!(status(&ask(address, "POST /b", &["lockkeeper-token: 7"], "body").await), "412");
 }
 
-/// A request that was let in and is still at work when a newer one comes does its work before that.
+/// If a request is still in progress when a newer one comes, it finishes first.
 #[tokio::test]
-async fn a_newer_request_waits_for_an_older_one_that_is_under_way() {
+async fn a_newer_request_waits_for_an_older_one_in_progress() {
     let service = Service::default();
     let gate = TokenGate::new();
     let address = service.start(FenceLayer::by(gate.clone(), |_| "all".to_owned())).await;
