@@ -1,4 +1,4 @@
-//! What a lock costs, counted where it is paid: at the server.
+//! What a lock costs, counted at the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::support::{Kind, STEADY, World, eventually, on_the_embedded_server};
 
 on_the_embedded_server!(
     an_uncontended_cycle_costs_a_create_a_list_and_a_delete,
-    create_and_list_travel_in_one_flight,
-    the_holders_going_grants_without_another_listing,
-    a_removed_waiter_asks_for_nothing_more,
-    of_a_hundred_waiters_one_is_woken,
-    of_a_thousand_waiters_one_is_woken,
+    create_and_list_are_sent_in_one_round_trip,
+    the_holders_release_grants_without_another_listing,
+    a_removed_waiter_learns_it_from_its_watch_without_a_query,
+    a_release_wakes_one_of_a_hundred_waiters,
+    a_release_wakes_one_of_a_thousand_waiters,
 );
 
-/// What was asked between two moments, heartbeats left out.
+/// Returns the requests between two moments, without pings.
 fn asked(before: &Stats, after: &Stats) -> BTreeMap<Op, u64> {
     let grown = after.requests.iter().map(|(op, count)| (*op, count - before.requests(*op)));
     grown.filter(|(op, count)| *count > 0 && *op != Op::Ping).collect()
 }
 
-/// T-03, D-22: over many cycles exactly; a cycle that the machine stretches beyond 100 ms may add one read, the
-/// watch on the own node.
+/// T-03, D-22: exact over many cycles. A cycle that a busy machine stretches beyond 100 ms may add one read, the watch on its
+/// own node.
 async fn an_uncontended_cycle_costs_a_create_a_list_and_a_delete(world: &World) {
     const CYCLES: u64 = 200;
     let keeper = world.keeper().await;
@@ -39,12 +39,13 @@ async fn an_uncontended_cycle_costs_a_create_a_list_and_a_delete(world: &World) 
     let mut asked = asked(&before, &world.embedded().stats());
     let reads = asked.remove(&Op::GetData).unwrap_or(0);
     assert_eq!(asked, BTreeMap::from([(Op::Create2, CYCLES), (Op::GetChildren2, CYCLES), (Op::Delete, CYCLES)]));
-    // An unprotected name is looked at before it is deleted.
+    // A node without protection is read before it is deleted.
     let least = if world.kind == Kind::Recipe { CYCLES } else { 0 };
     assert!((least..least + CYCLES / 4).contains(&reads), "{reads} reads");
 }
 
-/// The same in a world whose time passes only when nothing else can happen: exactly, and nothing for a hold below 100 ms.
+/// The same in simulated time, which passes only when nothing else can happen: the counts are exact, and a hold below 100 ms
+/// adds nothing.
 #[test]
 fn a_short_cycle_costs_exactly_that_in_simulated_time() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -69,29 +70,29 @@ fn a_short_cycle_costs_exactly_that_in_simulated_time() {
     });
 }
 
-/// The listing does not wait for the create's answer: one round trip for both.
-async fn create_and_list_travel_in_one_flight(world: &World) {
+/// The listing does not wait for the create's reply: one round trip for both.
+async fn create_and_list_are_sent_in_one_round_trip(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
     let before = proxy.counts();
-    let answer = proxy.on_any(OpCode::CREATES).hold_reply();
+    let reply = proxy.on_any(OpCode::CREATES).hold_reply();
     let asked = tokio::spawn(world.mutex(&keeper).acquire().into_future());
-    answer.caught().await;
+    reply.caught().await;
     proxy.wait_until(|counts| counts.since(&before).forwarded.of_any(OpCode::LISTS) == 1).await;
     let sent = proxy.counts().since(&before);
     assert_eq!((sent.forwarded.total(), sent.delivered.total()), (2, 0), "{sent:?}");
-    answer.release();
+    reply.release();
     asked.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The listing showed that the predecessor is the first: when it goes, nothing needs to be asked.
-async fn the_holders_going_grants_without_another_listing(world: &World) {
+/// The listing showed that the predecessor is the holder, so its deletion grants the lock without a request.
+async fn the_holders_release_grants_without_another_listing(world: &World) {
     let (holder, waiting) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&waiting, STEADY).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let before = waiting.counts();
-    let waiter = world.wait_in_queue(&keeper).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
     waiting.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
     let before = waiting.counts();
     guard.release().await.unwrap();
@@ -101,13 +102,13 @@ async fn the_holders_going_grants_without_another_listing(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// Case 42: told by the watch on its own node, without a question.
-async fn a_removed_waiter_asks_for_nothing_more(world: &World) {
+/// Case 42: the watch on its own node reports the deletion, without a query.
+async fn a_removed_waiter_learns_it_from_its_watch_without_a_query(world: &World) {
     let (holder, waiting) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&waiting, STEADY).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let before = waiting.counts();
-    let waiter = world.wait_in_queue(&keeper).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
     waiting.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
     let before = waiting.counts();
     let node = world.queue().await.pop().unwrap();
@@ -115,25 +116,27 @@ async fn a_removed_waiter_asks_for_nothing_more(world: &World) {
     assert!(waiter.outcome().await.is_err());
     keeper.admin().show(&world.lock()).await.unwrap();
     let since = waiting.counts().since(&before);
-    // The question just asked is a sync, a listing and a read of the holder; the watch on the holder is taken back; another
-    // sync shows that it was not the session's end that took the node; and a sync and a listing look for who broke the wait.
+    // The admin's query above is a sync, a listing and a read of the holder. The waiter removes its watch on the holder.
+    // Another sync shows that the session's end did not delete the node, and a sync and a listing look for the record of a
+    // break.
     let asked = [OpCode::GetChildren2, OpCode::GetData, OpCode::RemoveWatches, OpCode::Sync];
     let asked = asked.map(|op| since.requested.of(op));
     assert_eq!((asked, since.requested.total(), since.watch_events), ([2, 1, 1, 3], 7, 1), "{since:?}");
     guard.release().await.unwrap();
 }
 
-/// T-08, N-20: one is woken, the other 99 hear nothing.
-async fn of_a_hundred_waiters_one_is_woken(world: &World) {
-    one_release_wakes_one(world, 100).await;
+/// T-08, N-20: one is woken, and the other 99 receive nothing.
+async fn a_release_wakes_one_of_a_hundred_waiters(world: &World) {
+    check_that_a_release_wakes_one(world, 100).await;
 }
 
-async fn of_a_thousand_waiters_one_is_woken(world: &World) {
-    one_release_wakes_one(world, 1_000).await;
+async fn a_release_wakes_one_of_a_thousand_waiters(world: &World) {
+    check_that_a_release_wakes_one(world, 1_000).await;
 }
 
-/// No herd: of all who wait, over several sessions, exactly one hears of a release, and asks for nothing to be let in.
-async fn one_release_wakes_one(world: &World, count: usize) {
+/// No herd: of all waiters over several sessions, exactly one receives an event of a release, and it sends no request to be
+/// granted the lock.
+async fn check_that_a_release_wakes_one(world: &World, count: usize) {
     let (holder, proxy) = (world.keeper().await, world.proxy().await);
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let mut waiters = Vec::new();
@@ -145,7 +148,7 @@ async fn one_release_wakes_one(world: &World, count: usize) {
             waiters.push(tokio::spawn(async move { granted.send(mutex.acquire().await.unwrap()) }));
         }
     }
-    // Each watches the one before it and, after a moment, itself; then nothing happens any more.
+    // Each waiter watches its predecessor and, after a moment, its own node; then nothing more happens.
     let settled = 2 * count as u64;
     proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == settled).await;
     world.queued(count + 1).await;
@@ -155,11 +158,12 @@ async fn one_release_wakes_one(world: &World, count: usize) {
     let mut guard = grants.recv().await.unwrap();
     let since = proxy.counts().since(&before);
     assert_eq!((since.watch_events, since.requested.total()), (1, 0), "{since:?}");
-    // One event beside it, to the one who let go: he watched his own node too.
+    // One more event goes to the releaser, which watched its own node too.
     let events = world.embedded().stats().events_sent - seen.events_sent;
     assert!(events <= 2, "{events} events");
 
-    // The next ones too. They did not see their predecessor hold, it may have given up: so the one who is woken lists.
+    // The same for the next grants. These waiters did not see their predecessor hold, and it might have given up: so each lists
+    // when it is woken.
     for _ in 0..5 {
         let before = proxy.counts();
         guard.release().await.unwrap();
@@ -171,9 +175,9 @@ async fn one_release_wakes_one(world: &World, count: usize) {
         let looks = u64::from(world.kind == Kind::Recipe);
         assert_eq!(since.requested.total(), 2 + looks, "{since:?}");
     }
-    assert!(grants.try_recv().is_err(), "two were let in");
+    assert!(grants.try_recv().is_err(), "two were granted");
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     drop(guard);
     drop(grants);
-    eventually("nobody waits", async || world.queue().await.is_empty()).await;
+    eventually("no contender is left", async || world.queue().await.is_empty()).await;
 }

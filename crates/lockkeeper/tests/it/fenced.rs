@@ -6,7 +6,7 @@ use lockkeeper::{FencedWritten, Loss, WriteError};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Record, What};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
-use crate::support::{MARK, STEADY, World, eventually, for_every_kind, on_every_server};
+use crate::support::{HOLDER_MARKER, STEADY, World, eventually, for_every_kind, on_every_server};
 
 for_every_kind!(
     a_fenced_write_is_one_transaction_while_the_lock_is_held,
@@ -72,7 +72,7 @@ async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(wor
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let path = data(world, "data").await;
     for mark in [false, true] {
-        if mark && !world.kind.has_mark() {
+        if mark && !world.kind.has_holder_marker() {
             continue;
         }
         let guard = world.subject(&keeper).acquire().await.unwrap();
@@ -81,7 +81,7 @@ async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(wor
         let broken = async {
             write.caught().await;
             assert!(guard.is_held());
-            let node = if mark { format!("{}/{MARK}", world.lock()) } else { guard.node() };
+            let node = if mark { format!("{}/{HOLDER_MARKER}", world.lock()) } else { guard.node() };
             // Of this it does not hear but by its own write.
             proxy.on_watch_event().path(node.as_str()).replace_reply("");
             world.remove(&node).await;
@@ -151,7 +151,7 @@ async fn case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again(world
     let late = guard.fenced_write().set(&path, "later").await;
     assert!(matches!(late, Err(WriteError::Lost { .. })), "{late:?}");
     assert_eq!(read(world, &path).await, (String::new(), 0));
-    let marks = u64::from(world.kind.has_mark());
+    let marks = u64::from(world.kind.has_holder_marker());
     assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Multi), 1 + marks, "a write was sent again");
     next.fenced_write().set(&path, "new").await.unwrap();
     assert_eq!(read(world, &path).await, ("new".to_owned(), 1));

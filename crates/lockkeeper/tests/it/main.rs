@@ -1,4 +1,4 @@
-//! The library against servers: one binary, so that it links once.
+//! The library against servers. One binary, so that it links once.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 

@@ -55,9 +55,9 @@ async fn a_waiter_asks_for_its_node_the_list_and_the_node_before(world: &World) 
     let (others, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let first = world.mutex(&others).acquire().await.unwrap();
-    let second = world.wait_in_queue(&others).await;
+    let second = world.enqueue_mutex(&others).await;
     let since = proxy.records().len();
-    let third = world.wait_in_queue(&keeper).await;
+    let third = world.enqueue_mutex(&keeper).await;
     watches_set(&proxy, 2).await;
     let queue = world.queue().await;
     let asked = asked(world, &proxy, since);
@@ -91,8 +91,8 @@ async fn a_waiter_in_the_middle_that_leaves_passes_its_place_on(world: &World) {
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let leaves = tokio::spawn(world.mutex(&holder).acquire().into_future());
     world.queued(2).await;
-    let dies = world.wait_in_queue(&middle).await;
-    let last = world.wait_in_queue(&keeper).await;
+    let dies = world.enqueue_mutex(&middle).await;
+    let last = world.enqueue_mutex(&keeper).await;
     watches_set(&proxy, 2).await;
     let queue = world.queue().await;
     let since = proxy.records().len();
@@ -115,7 +115,7 @@ async fn a_wake_up_without_cause_grants_nothing(world: &World) {
     let (holder, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
-    let waiter = world.wait_in_queue(&keeper).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
     watches_set(&proxy, 2).await;
     let before = proxy.counts();
     for writes in 1..=3 {
@@ -136,9 +136,9 @@ async fn changes_that_come_while_a_waiter_is_busy_are_kept_for_it(world: &World)
     let guard = world.mutex(&others).acquire().await.unwrap();
     let mut middle = Vec::new();
     for _ in 0..3 {
-        middle.push(world.wait_in_queue(&others).await);
+        middle.push(world.enqueue_mutex(&others).await);
     }
-    let last = world.wait_in_queue(&keeper).await;
+    let last = world.enqueue_mutex(&keeper).await;
     watches_set(&proxy, 2).await;
     let busy = proxy.hold_watch_events();
     guard.release().await.unwrap();
@@ -173,7 +173,7 @@ async fn names_below_one_base_path_are_locks_of_their_own(world: &World) {
 /// D-24: with defaults all through, nothing made before and nothing to prepare; every node on the way is made, and open to all.
 async fn a_fresh_path_needs_no_set_up(world: &World) {
     let keeper = Lockkeeper::connect(&world.servers()).await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let path = world.path("never/used/before");
     let guard = world.kind.mutex(&keeper, &path).acquire().await.unwrap();
     for node in [guard.node(), path, world.path("never")] {
@@ -191,7 +191,7 @@ async fn a_release_lets_the_next_in_sooner_than_a_silent_end(world: &World) {
     let holder = world.keeper().await;
     for _ in 0..5 {
         let guard = world.mutex(&holder).acquire().await.unwrap();
-        let waiter = world.wait_in_queue(&next).await;
+        let waiter = world.enqueue_mutex(&next).await;
         let released = Instant::now();
         let releasing = tokio::spawn(guard.release());
         let guard = waiter.granted().await;
@@ -201,7 +201,7 @@ async fn a_release_lets_the_next_in_sooner_than_a_silent_end(world: &World) {
     }
     let holder = world.keeper_through(&proxy, timeout).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
-    let waiter = world.wait_in_queue(&next).await;
+    let waiter = world.enqueue_mutex(&next).await;
     let vanished = Instant::now();
     proxy.black_hole();
     let second = waiter.granted().await;

@@ -269,12 +269,12 @@ fn settings_for(world: &World, text: &str) -> Settings {
 async fn the_negotiated_session_timeout_is_shown(world: &World) {
     let settings = settings_for(world, "zookeeper.session.timeout=6000\n");
     let keeper = settings.connect().await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     assert_eq!(keeper.session_timeout(), Some(MILLIS(6000)));
     if world.is_embedded() {
         let short =
             lockkeeper::Lockkeeper::builder().session_timeout(MILLIS(20)).connect(&world.servers()).await.unwrap();
-        world.care_for(&short);
+        world.keep_open(&short);
         // Its tick is 100 ms.
         assert_eq!(short.session_timeout(), Some(MILLIS(200)));
     }
@@ -286,7 +286,7 @@ async fn the_file_says_who_goes_first_and_how_long_each_class_waits(world: &Worl
                 zookeeper.foreground.lock.prefix=K\nzookeeper.background.lock.prefix=P\n";
     let settings = settings_for(world, text);
     let keeper = settings.connect().await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let object = world.path("P1").replace('/', "-");
     let lock = |info: &str| MonitorLock::new(info, &keeper, &object).classes(settings.task_classes());
     let holder = lock("holder");
@@ -318,7 +318,7 @@ async fn swapped_prefixes_swap_priority(world: &World) {
                 zookeeper.foreground.task.timeout=30000\nzookeeper.background.task.timeout=30000\n";
     let settings = settings_for(world, text);
     let keeper = settings.connect().await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let object = world.path("P1").replace('/', "-");
     let lock = |info: &str| MonitorLock::new(info, &keeper, &object).classes(settings.task_classes());
     let holder = lock("holder");
@@ -356,7 +356,7 @@ async fn a_wait_bears_a_lost_connection_as_often_as_the_settings_say(world: &Wor
                 zookeeper.session.timeout=20000\n";
     let settings = settings_for(world, text);
     let keeper = settings.builder().connect(&proxy.connect_string()).await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let other = world.keeper().await;
     let object = world.path("P1").replace('/', "-");
     let holder = MonitorLock::new("holder", &other, &object);

@@ -1,8 +1,8 @@
-//! Worlds for the tests: a lock kind, a server, and somebody who looks from outside.
+//! The test worlds: a lock kind, a server, and an observer with a session of its own.
 //!
 //! A claim is written once and runs for every kind of lock on every kind of server ([`on_every_server`]). Plain `cargo test`
-//! has the embedded server; the feature `real-servers` adds those of Apache (`docs/development.md`). Whatever a claim does, the
-//! world checks afterwards that no node, watch or session is left.
+//! uses the embedded server; the feature `real-servers` adds Apache's servers (`docs/development.md`). After each claim, the
+//! world checks that no node, watch or session is left.
 
 mod kinds;
 mod observer;
@@ -21,21 +21,21 @@ use zookeeper_client as zk;
 pub(crate) use self::kinds::{Held, Kind, Lock, grew};
 use self::observer::Observer;
 
-/// How long something that must come is waited for: far beyond what a working test needs on a busy machine.
-/// Only a test that fails gets there.
+/// The longest wait for an event that must come: far longer than a working test needs on a busy machine. Only a failing test
+/// reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// How long a whole claim may take before it counts as hanging. Those that make ten thousand grants take seconds, and minutes
-/// where they get a twentieth of a core.
+/// The time after which a claim counts as hung. Claims with ten thousand grants take seconds, and minutes on a twentieth of a
+/// core.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A session long enough that no busy machine loses it by accident.
+/// A session timeout long enough that no busy machine loses the session by accident.
 pub(crate) const STEADY: Duration = Duration::from_secs(20);
 
-/// The mark of a class's holder.
-pub(crate) const MARK: &str = "privateLock";
+/// The name of the node that marks the holder of a lock with classes.
+pub(crate) const HOLDER_MARKER: &str = "privateLock";
 
-/// The requests that a node of a contender is deleted by.
+/// The requests that delete a contender's node.
 pub(crate) const DELETES: &[OpCode] = &[OpCode::Delete, OpCode::Multi];
 
 /// The requests that an attempt consists of.
@@ -52,15 +52,15 @@ pub(crate) const REQUESTS: &[OpCode] = &[
     OpCode::Multi,
 ];
 
-/// Where a claim is to hold.
+/// The server that a claim runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Site {
-    /// The server of this repository, one for each claim.
+    /// The server of this repository; each claim starts its own.
     Embedded,
     /// One server of Apache ZooKeeper.
     #[cfg(feature = "real-servers")]
     Apache,
-    /// Three of them.
+    /// Three servers of Apache ZooKeeper.
     #[cfg(feature = "real-servers")]
     Ensemble,
 }
@@ -68,7 +68,7 @@ pub(crate) enum Site {
 /// A server that a claim can use.
 enum Server {
     Embedded(EmbeddedServer),
-    /// Started by somebody else, found by this connect string.
+    /// Started outside the test; the value is its connect string.
     #[cfg(feature = "real-servers")]
     Apache(String),
 }
@@ -91,7 +91,7 @@ impl Site {
     }
 }
 
-/// Ticks so short that a test can wait for an expiry, sessions as long as a test wants.
+/// Returns a configuration with ticks so short that a test can wait for an expiry, and with sessions as long as a test wants.
 pub(crate) fn config() -> Config {
     let tick = Duration::from_millis(100);
     Config::default().with_tick(tick).with_session_timeouts(tick * 2..=PATIENCE * 2)
@@ -110,7 +110,7 @@ pub(crate) fn run(kind: Kind, site: Site, claim: impl AsyncFnOnce(&World)) {
     });
 }
 
-/// Runs a test on a runtime like a program's.
+/// Runs a test on a runtime like that of a program.
 pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(LIMIT, test).await.expect("the test hangs") })
@@ -124,7 +124,7 @@ macro_rules! on_every_server {
 }
 pub(crate) use on_every_server;
 
-/// Every kind of lock there is, for a macro that makes tests of claims about kinds.
+/// Passes every kind of lock to a macro that makes tests.
 macro_rules! with_every_kind {
     ($tests:ident $($claim:ident)*) => {
         $crate::support::$tests! {
@@ -144,7 +144,7 @@ macro_rules! kinds_in {
 }
 use kinds_in;
 
-/// The same list, for a claim that has them all at once.
+/// The same list, for a claim that uses all kinds together.
 pub(crate) const EVERY_KIND: [Kind; 11] = with_every_kind!(kinds_in);
 
 /// Makes tests of claims about every kind of lock.
@@ -155,7 +155,7 @@ macro_rules! for_every_kind {
 }
 pub(crate) use for_every_kind;
 
-/// Makes tests of claims about the kinds named.
+/// Makes tests of claims about the given kinds.
 macro_rules! for_kinds {
     ($kinds:tt $($claim:ident),+ $(,)?) => {
         $crate::support::tests! { $kinds $($claim)+ }
@@ -163,7 +163,7 @@ macro_rules! for_kinds {
 }
 pub(crate) use for_kinds;
 
-/// A module a claim, in it one a kind, in it a test a server.
+/// Makes a module per claim, in it a module per kind, in it a test per server.
 macro_rules! tests {
     ($kinds:tt $($claim:ident)+) => { $(
         mod $claim {
@@ -192,7 +192,7 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// The same for claims about mutexes that need the hooks of the embedded server.
+/// Makes tests of claims about mutexes that need the embedded server's own functions.
 macro_rules! on_the_embedded_server {
     ($($claim:ident),+ $(,)?) => {
         $crate::support::embedded_tests! { [native Native, recipe Recipe] $($claim)+ }
@@ -200,7 +200,7 @@ macro_rules! on_the_embedded_server {
 }
 pub(crate) use on_the_embedded_server;
 
-/// And for claims about every kind of lock.
+/// Makes tests of claims about every kind of lock on the embedded server.
 macro_rules! for_every_kind_embedded {
     ($($claim:ident),+ $(,)?) => {
         $crate::support::with_every_kind! { embedded_tests $($claim)+ }
@@ -208,7 +208,7 @@ macro_rules! for_every_kind_embedded {
 }
 pub(crate) use for_every_kind_embedded;
 
-/// And for claims about the kinds named.
+/// Makes tests of claims about the given kinds on the embedded server.
 macro_rules! on_the_embedded_server_for {
     ($kinds:tt $($claim:ident),+ $(,)?) => {
         $crate::support::embedded_tests! { $kinds $($claim)+ }
@@ -231,9 +231,9 @@ macro_rules! embedded_tests {
 }
 pub(crate) use embedded_tests;
 
-/// When a thread got its turn that has slept until this moment and has nothing else to do.
+/// Returns when an idle thread that slept until `due` got its turn.
 ///
-/// The control beside a claim about time: what came too late, and no later than this, was late by the machine.
+/// This is the control for a claim about time: an event no later than this was late because of the machine.
 pub(crate) fn turn_at(due: Instant) -> JoinHandle<Instant> {
     tokio::task::spawn_blocking(move || {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -250,17 +250,17 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
     }
 }
 
-/// What a claim has to do with.
+/// What a claim works with.
 pub(crate) struct World {
     pub(crate) kind: Kind,
     server: Server,
-    /// Looks from outside, through no fault and behind nobody.
+    /// Looks from outside, in a session that no fault touches, and always sees the latest state.
     pub(crate) observer: Observer,
-    /// Above all paths of this claim; the server may be shared.
+    /// The parent of all paths of this claim; the server may be shared.
     root: String,
-    /// Kept to the end: the end of a session would hide what an attempt left behind.
+    /// Kept until the end, because the end of a session would hide nodes that an attempt left behind.
     keepers: Mutex<Vec<Lockkeeper>>,
-    /// Kept for the sessions behind them, which close through them.
+    /// Kept for the sessions that close through them.
     proxies: Mutex<Vec<Arc<Proxy>>>,
 }
 
@@ -274,7 +274,7 @@ impl World {
         World { kind, server, observer, root, keepers: Mutex::default(), proxies: Mutex::default() }
     }
 
-    /// The server's own view, where it is ours.
+    /// The embedded server; panics on any other.
     pub(crate) fn embedded(&self) -> &EmbeddedServer {
         match &self.server {
             Server::Embedded(server) => server,
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// Whether the server is this claim's own.
+    /// Whether the server belongs to this claim alone.
     pub(crate) fn is_embedded(&self) -> bool {
         matches!(self.server, Server::Embedded(_))
     }
@@ -293,27 +293,27 @@ impl World {
         self.path("lock")
     }
 
-    /// A path of this claim's own.
+    /// Returns a path that belongs to this claim alone.
     pub(crate) fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.root)
     }
 
-    /// The mutex of [`World::lock`] in this kind, for a handle.
+    /// The mutex of [`World::lock`] in this world's kind.
     pub(crate) fn mutex(&self, keeper: &Lockkeeper) -> lockkeeper::Mutex {
         self.kind.mutex(keeper, &self.lock())
     }
 
-    /// The lock of [`World::lock`] in this kind, for a handle.
+    /// The lock of [`World::lock`] in this world's kind.
     pub(crate) fn subject(&self, keeper: &Lockkeeper) -> Lock {
         self.kind.lock(keeper, &self.lock())
     }
 
-    /// The same in the kind that is never held beside this one.
+    /// The lock of [`World::lock`] in the kind that is never held beside this world's kind.
     pub(crate) fn rival(&self, keeper: &Lockkeeper) -> Lock {
         self.kind.rival().lock(keeper, &self.lock())
     }
 
-    /// The servers, without a chroot.
+    /// The connect string, without a chroot.
     pub(crate) fn servers(&self) -> String {
         self.server.connect_string()
     }
@@ -323,7 +323,7 @@ impl World {
         self.connect(&self.servers(), STEADY).await
     }
 
-    /// A proxy before the server, or before one of several.
+    /// A proxy in front of the server, or of the first of several.
     pub(crate) async fn proxy(&self) -> Arc<Proxy> {
         let servers = self.servers();
         let first: SocketAddr = servers.split(',').next().unwrap().parse().unwrap();
@@ -337,23 +337,23 @@ impl World {
         self.connect(&proxy.connect_string(), session_timeout).await
     }
 
-    /// A handle for these servers, in this world's care.
+    /// A handle for these servers, whose session the world keeps open.
     pub(crate) async fn connect(&self, servers: &str, session_timeout: Duration) -> Lockkeeper {
         let builder = Lockkeeper::builder().session_timeout(session_timeout).connect_timeout(PATIENCE);
         // Some claims have a chroot of their own.
         let keeper = builder.create_chroot(true).connect(servers).await.unwrap();
-        // What a session asks once is behind it, so that claims count what they are about.
+        // Read the epoch now, which a session does once, so that claims count only their own requests.
         _ = keeper.admin().token_epoch().await;
-        self.care_for(&keeper);
+        self.keep_open(&keeper);
         keeper
     }
 
-    /// Keeps a handle's session until the end of the claim.
-    pub(crate) fn care_for(&self, keeper: &Lockkeeper) {
+    /// Keeps a handle's session open until the end of the claim.
+    pub(crate) fn keep_open(&self, keeper: &Lockkeeper) {
         self.keepers.lock().unwrap().push(keeper.clone());
     }
 
-    /// The names below a path in the order of their numbers; none where there is no node.
+    /// The names below a path in the order of their numbers; empty if the path does not exist.
     pub(crate) async fn children(&self, path: &str) -> Vec<String> {
         let mut names = match self.observer.list_children(path).await {
             Ok(names) => names,
@@ -364,14 +364,14 @@ impl World {
         names
     }
 
-    /// Those who stand in the queue of [`World::lock`], in the order of their coming.
+    /// The contenders in the queue of [`World::lock`], in order.
     pub(crate) async fn queue(&self) -> Vec<String> {
         let mut names = self.children(&self.lock()).await;
-        names.retain(|name| name != MARK);
+        names.retain(|name| name != HOLDER_MARKER);
         names
     }
 
-    /// Waits until that many stand in the queue of [`World::lock`].
+    /// Waits until the queue of [`World::lock`] has that many contenders.
     pub(crate) async fn queued(&self, count: usize) {
         eventually(&format!("{count} in the queue"), async || self.queue().await.len() == count).await;
     }
@@ -385,19 +385,19 @@ impl World {
         self.observer.delete(path, None).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
-    /// Makes a node that stays.
+    /// Creates a persistent node.
     pub(crate) async fn make(&self, path: &str) {
         let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
         self.observer.create(path, b"", &options).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
-    /// Asks for [`World::lock`] and returns when the request stands in the queue, so that it is behind whoever stands there.
-    pub(crate) async fn wait_in_queue(&self, keeper: &Lockkeeper) -> Waiter {
-        self.await_in_line(self.mutex(keeper).acquire()).await
+    /// Requests [`World::lock`] as a mutex and returns when the request is in the queue, behind all earlier contenders.
+    pub(crate) async fn enqueue_mutex(&self, keeper: &Lockkeeper) -> Waiter {
+        self.enqueue(self.mutex(keeper).acquire()).await
     }
 
     /// The same for any request for [`World::lock`].
-    pub(crate) async fn await_in_line<G: Send + 'static>(
+    pub(crate) async fn enqueue<G: Send + 'static>(
         &self,
         request: impl IntoFuture<Output = Result<G, Error>, IntoFuture: Send + 'static>,
     ) -> Waiter<G> {
@@ -407,7 +407,7 @@ impl World {
         Waiter(waiter)
     }
 
-    /// Nothing is left: no contender's node, no watch of a waiter, no session.
+    /// Checks that nothing is left: no contender's node, no waiter's watch, no session.
     async fn end(self) {
         self.proxies.lock().unwrap().iter().for_each(|proxy| proxy.heal());
         let mut left = vec![self.root.clone()];
@@ -431,7 +431,7 @@ impl World {
                 })
                 .await;
             }
-            // Shared with other claims: what is there may be theirs.
+            // Shared with other claims, whose sessions and watches are still there.
             #[cfg(feature = "real-servers")]
             Server::Apache(_) => {}
         }
@@ -439,7 +439,7 @@ impl World {
 }
 
 fn is_contender(name: &str) -> bool {
-    name == MARK || NodeFormat::ALL.iter().any(|node_format| node_format.parse(name).is_some())
+    name == HOLDER_MARKER || NodeFormat::ALL.iter().any(|node_format| node_format.parse(name).is_some())
 }
 
 impl Server {
@@ -452,7 +452,7 @@ impl Server {
     }
 }
 
-/// What a session asked for between two moments, with the names below the lock's path; heartbeats left out.
+/// Returns the requests since a moment, with paths relative to the lock. Pings, which have no path, are left out.
 pub(crate) fn asked(world: &World, proxy: &Proxy, since: usize) -> Vec<(OpCode, String)> {
     let lock = world.lock();
     let records = proxy.records().into_iter().skip(since);
@@ -467,22 +467,22 @@ pub(crate) fn asked(world: &World, proxy: &Proxy, since: usize) -> Vec<(OpCode, 
 pub(crate) struct Waiter<G = Guard>(JoinHandle<Result<G, Error>>);
 
 impl<G> Waiter<G> {
-    /// How it ends.
+    /// Returns the call's result.
     pub(crate) async fn outcome(self) -> Result<G, Error> {
         tokio::time::timeout(PATIENCE, self.0).await.expect("the waiter waits for ever").expect("the waiter panicked")
     }
 
-    /// The lock, which it must get.
+    /// Returns the guard; panics if the call fails.
     pub(crate) async fn granted(self) -> G {
         self.outcome().await.unwrap_or_else(|error| panic!("not granted: {error}"))
     }
 
-    /// Whether it has neither got the lock nor given up.
+    /// Whether the call is still waiting.
     pub(crate) fn waits(&self) -> bool {
         !self.0.is_finished()
     }
 
-    /// Gives up.
+    /// Drops the call.
     pub(crate) fn abort(self) {
         self.0.abort();
     }

@@ -70,7 +70,7 @@ async fn a_grant_is_not_handed_over_before_the_session_is_known_to_live(world: &
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let proxy = world.proxy().await;
     let keeper: Lockkeeper = world.keeper_through(&proxy, Duration::from_secs(4)).await;
-    let waiter = world.wait_in_queue(&keeper).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
     // Until what its own create proved is no longer good.
     let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
     let before = proxy.counts();

@@ -10,18 +10,18 @@ use crate::support::{PATIENCE, REQUESTS, STEADY, World, asked, eventually, on_ev
 on_every_server!(
     case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost,
     case_08_a_lost_create_leaves_one_node_and_acquires,
-    case_11_a_release_waits_out_a_lost_delete,
+    case_11_a_release_waits_until_a_lost_delete_is_confirmed,
     case_12_a_flapping_connection_leaves_no_node,
-    case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed,
-    case_38_a_new_session_looks_only_behind_its_own_create,
+    case_16_a_release_during_the_waiters_disconnect_is_noticed,
+    case_38_a_new_session_reads_only_after_its_own_create,
 );
 
 on_the_embedded_server!(
     case_11_a_release_ends_with_the_session,
-    a_server_that_says_nothing_is_given_up_soon_enough_to_reach_another,
+    connect_leaves_a_silent_server_in_time_to_reach_another,
 );
 
-/// The try is refused as ever, and its node goes when the connection is back.
+/// The try is refused as usual, and its node is deleted when the connection is back.
 async fn case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -38,12 +38,12 @@ async fn case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost(world: &Wo
     guard.release().await.unwrap();
 }
 
-/// The reply to the create is lost, after it took effect and before: one node of ours is there and it holds; where the node
-/// had been made, it is found, not made again.
+/// The connection breaks before or after the create takes effect: one node exists, and it gets the lock. A node that was
+/// created is found, not created again.
 async fn case_08_a_lost_create_leaves_one_node_and_acquires(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    // The parent is there, so the next create is the contender's.
+    // The parent exists now, so the next create is the contender's.
     world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
     for effect in [true, false] {
         for contended in [false, true] {
@@ -63,7 +63,7 @@ async fn case_08_a_lost_create_leaves_one_node_and_acquires(world: &World) {
             }
             let guard = asked.await.unwrap().unwrap();
             assert!(guard.is_held());
-            assert_eq!(world.queue().await, [guard.node().rsplit('/').next().unwrap()], "a ghost");
+            assert_eq!(world.queue().await, [guard.node().rsplit('/').next().unwrap()], "a second node");
             let made = proxy.counts().since(&before).forwarded.of_any(OpCode::CREATES);
             assert_eq!(made, 1, "effect {effect}, contended {contended}");
             guard.release().await.unwrap();
@@ -72,9 +72,9 @@ async fn case_08_a_lost_create_leaves_one_node_and_acquires(world: &World) {
     }
 }
 
-/// The node is forgotten when the server has confirmed that it is gone, and not before: a release during a break is pending,
-/// then confirmed, whether the delete had taken effect or not.
-async fn case_11_a_release_waits_out_a_lost_delete(world: &World) {
+/// A release ends only when the server has confirmed the delete. During a disconnect it is pending, then confirmed, whether or
+/// not the delete had taken effect.
+async fn case_11_a_release_waits_until_a_lost_delete_is_confirmed(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     for effect in [false, true] {
@@ -90,15 +90,16 @@ async fn case_11_a_release_waits_out_a_lost_delete(world: &World) {
         proxy.cut(Cut::Reset);
         drop(hold);
         proxy.wait_until(|counts| counts.refused > refused).await;
-        // Who has held for a while watches its node, and the news of its end comes before the reply: that is a server's word, too.
-        let told = effect && proxy.counts().since(&before).watch_events > 0;
-        assert!(told || !releasing.is_finished(), "released without a server");
+        // A holder older than a moment watches its node, and the watch event comes before the reply: that is a server's
+        // confirmation, too.
+        let notified = effect && proxy.counts().since(&before).watch_events > 0;
+        assert!(notified || !releasing.is_finished(), "released without a server");
         assert_eq!(world.exists(&node).await, !effect);
         proxy.heal();
         releasing.await.unwrap().unwrap();
         assert!(!world.exists(&node).await);
     }
-    // The same for a guard that is dropped: nobody listens, it is done all the same.
+    // A dropped guard is released the same way, without a caller.
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     let lost = proxy.on(OpCode::Delete).cut_before_request();
     drop(guard);
@@ -106,8 +107,8 @@ async fn case_11_a_release_waits_out_a_lost_delete(world: &World) {
     world.mutex(&world.keeper().await).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
 }
 
-/// If no server comes back, the release ends when the session has: that frees the lock too, and the caller is told the
-/// difference.
+/// If no server comes back, the release ends when the session expires. That frees the lock, too, and the caller gets a
+/// different result.
 async fn case_11_a_release_ends_with_the_session(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, Duration::from_secs(1)).await;
@@ -120,7 +121,7 @@ async fn case_11_a_release_ends_with_the_session(world: &World) {
     world.queued(0).await;
 }
 
-/// Cuts the connection again and again: at the first request, the first reply, the second request, ..
+/// Cuts the connection repeatedly: at the first request, the first reply, the second request, and so on.
 async fn flap(proxy: &Proxy) {
     for nth in (1..=7).cycle() {
         let request = proxy.on_any(REQUESTS).nth(nth).cut_before_request();
@@ -130,7 +131,8 @@ async fn flap(proxy: &Proxy) {
     }
 }
 
-/// Acquired and released in all ways while the connection is cut at every few requests: everybody gets in, nothing is left.
+/// Tasks acquire and release in every way while the connection is cut every few requests: every attempt ends as it should, and
+/// no node is left.
 async fn case_12_a_flapping_connection_leaves_no_node(world: &World) {
     const ROUNDS: usize = 24;
     let proxy = world.proxy().await;
@@ -166,25 +168,25 @@ async fn case_12_a_flapping_connection_leaves_no_node(world: &World) {
     };
     tokio::select! {
         () = work => {}
-        () = flap(&proxy) => unreachable!("it goes on for ever"),
+        () = flap(&proxy) => unreachable!("the cuts never end"),
     }
     assert!(proxy.counts().accepted > 20, "the connection hardly flapped: {:?}", proxy.counts());
     proxy.heal();
     world.queued(0).await;
 }
 
-/// The watch is set again on reconnect and tells of what happened meanwhile. What was missed is told in no order, so the
-/// waiter looks once more, and no more than once.
-async fn case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed(world: &World) {
+/// The watch is set again on reconnect and reports what happened meanwhile. A server reports missed events in no order, so the
+/// waiter lists once more, and only once.
+async fn case_16_a_release_during_the_waiters_disconnect_is_noticed(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let holder = world.keeper().await;
     for watched in [true, false] {
         let guard = world.mutex(&holder).acquire().await.unwrap();
         let before = proxy.counts();
-        // Away before it could watch, or after.
+        // Disconnect before the waiter can watch, or after.
         let unwatched = (!watched).then(|| proxy.on(OpCode::GetData).hold_request());
-        let waiter = world.wait_in_queue(&keeper).await;
+        let waiter = world.enqueue_mutex(&keeper).await;
         match &unwatched {
             Some(hold) => hold.caught().await,
             None => _ = proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) > 0).await,
@@ -199,12 +201,12 @@ async fn case_16_a_holder_that_goes_while_the_waiter_is_away_is_noticed(world: &
         let lists = proxy.counts().since(&before).requested.of_any(OpCode::LISTS);
         assert!(lists <= 2, "watched {watched}: {lists} listings");
     }
-    eventually("no one", async || world.queue().await.is_empty()).await;
+    eventually("the queue is empty", async || world.queue().await.is_empty()).await;
 }
 
-/// A server that lags behind may show a new session a tree in which the holder is not yet there; but never a tree without what
-/// the session itself has made, and so not without what came before. So who asks first makes its node, then looks.
-async fn case_38_a_new_session_looks_only_behind_its_own_create(world: &World) {
+/// A stale server may show a new session a tree without the holder's node. It never shows a tree without the session's own
+/// writes, and so not without what was written before them. So an attempt first creates its node, then reads.
+async fn case_38_a_new_session_reads_only_after_its_own_create(world: &World) {
     let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -220,15 +222,16 @@ async fn case_38_a_new_session_looks_only_behind_its_own_create(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// One that accepts a connection while it starts, or is frozen: with the default session timeout, another server is found in time.
-async fn a_server_that_says_nothing_is_given_up_soon_enough_to_reach_another(world: &World) {
+/// A starting or frozen server accepts connections and does not answer: with the default session timeout, another server is
+/// found in time.
+async fn connect_leaves_a_silent_server_in_time_to_reach_another(world: &World) {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let servers = format!("{},{}", silent.local_addr().unwrap(), world.servers());
-    // Which one is tried first is drawn anew each time.
+    // Each connect draws anew which server it tries first.
     let connecting = (0..8).map(|_| lockkeeper::Lockkeeper::connect(&servers));
     for keeper in futures_util::future::join_all(connecting).await {
         let keeper = keeper.unwrap();
         assert_eq!(keeper.session_timeout(), Some(Duration::from_secs(30)));
-        world.care_for(&keeper);
+        world.keep_open(&keeper);
     }
 }

@@ -1,4 +1,4 @@
-//! Lines by the ten thousand, and more watches than one packet has room for.
+//! Queues of ten thousands, and more watches than one packet can hold.
 
 use lockkeeper::{Error, HoldState};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
@@ -6,14 +6,14 @@ use zookeeper_client as zk;
 
 use crate::support::{STEADY, World, asked, eventually, on_every_server, on_the_embedded_server_for};
 
-on_every_server!(case_37_a_crowd_outlives_its_connection);
+on_every_server!(case_37_hundreds_of_waiters_survive_a_disconnect);
 
 on_the_embedded_server_for!(
     [native Native]
-    case_36_a_line_that_is_too_long_is_told_at_once_and_left,
+    case_36_a_queue_that_is_too_long_is_refused_and_left_immediately,
 );
 
-/// Nodes of one kind, so many at a time.
+/// Creates nodes, many in one transaction.
 async fn make(world: &World, names: impl Iterator<Item = String>, mode: zk::CreateMode) {
     let options = mode.with_acls(zk::Acls::anyone_all());
     let names: Vec<String> = names.collect();
@@ -26,8 +26,8 @@ async fn make(world: &World, names: impl Iterator<Item = String>, mode: zk::Crea
     }
 }
 
-/// 20 000 stand there already, more than a listing of 1 MiB has room for.
-async fn case_36_a_line_that_is_too_long_is_told_at_once_and_left(world: &World) {
+/// 20 000 contenders are in the queue already, more than a listing of 1 MiB can hold.
+async fn case_36_a_queue_that_is_too_long_is_refused_and_left_immediately(world: &World) {
     const LINE: usize = 20_000;
     let lock = world.lock();
     world.make(&lock).await;
@@ -43,14 +43,14 @@ async fn case_36_a_line_that_is_too_long_is_told_at_once_and_left(world: &World)
         }
         other => panic!("{other:?}"),
     }
-    eventually("it leaves", async || world.queue().await.len() == LINE).await;
+    eventually("the refused contender leaves", async || world.queue().await.len() == LINE).await;
     let requests: Vec<OpCode> = asked(world, &proxy, before).into_iter().map(|(op, _)| op).collect();
-    assert!(requests.len() <= 4, "a create, a listing, a delete and perhaps a proof: {requests:?}");
-    // Who is ready to may.
+    assert!(requests.len() <= 4, "a create, a listing, a delete and perhaps a heartbeat: {requests:?}");
+    // `max_waiters` allows a longer queue.
     let waiting = tokio::spawn(world.mutex(&keeper).acquire().max_waiters(LINE).into_future());
-    eventually("it stands", async || world.queue().await.len() == LINE + 1).await;
+    eventually("the contender is in the queue", async || world.queue().await.len() == LINE + 1).await;
     waiting.abort();
-    eventually("it leaves too", async || world.queue().await.len() == LINE).await;
+    eventually("the aborted contender leaves", async || world.queue().await.len() == LINE).await;
     for some in world.queue().await.chunks(1_000) {
         let mut writer = world.observer.new_multi_writer();
         for name in some {
@@ -60,10 +60,10 @@ async fn case_36_a_line_that_is_too_long_is_told_at_once_and_left(world: &World)
     }
 }
 
-/// 300 wait and watch a node each, of some 1 000 bytes: more than twice what the client crate sets again in one packet, behind
-/// whose first it loses the session. What happens to the line meanwhile is noticed, what happens later too, a hold stays a hold, and
-/// the session is the same. (100 000 watches: `zookeeper/tests.rs`.)
-async fn case_37_a_crowd_outlives_its_connection(world: &World) {
+/// 300 waiters watch a node each, with paths of some 1 000 bytes: more than twice what the client crate can set again in one
+/// packet; a second packet makes it lose the session. The waiters notice changes of the queue during the disconnect and after
+/// it, a hold stays held, and the session is the same. (100 000 watches: `zookeeper/tests.rs`.)
+async fn case_37_hundreds_of_waiters_survive_a_disconnect(world: &World) {
     const CROWD: u64 = 300;
     let lock = world.path(&"long".repeat(240));
     let proxy = world.proxy().await;
@@ -83,7 +83,7 @@ async fn case_37_a_crowd_outlives_its_connection(world: &World) {
     for turn in 0..4 {
         proxy.refuse();
         proxy.cut(Cut::Reset);
-        // First a stranger's hold, which ends while they are away; then their own.
+        // First another client's hold, which ends during the disconnect; then their own.
         if let Some(guard) = holder.take() {
             guard.release().await.unwrap();
         }
@@ -93,9 +93,13 @@ async fn case_37_a_crowd_outlives_its_connection(world: &World) {
         next.release().await.unwrap();
     }
     assert_eq!(own.state(), HoldState::Held);
-    assert_eq!(proxy.counts().since(&before).requested.of_any(OpCode::CREATES), CROWD, "none had to ask again");
+    assert_eq!(
+        proxy.counts().since(&before).requested.of_any(OpCode::CREATES),
+        CROWD,
+        "no waiter had to create its node again"
+    );
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     drop(granted);
-    eventually("they leave", async || world.children(&lock).await.is_empty()).await;
+    eventually("the waiters leave", async || world.children(&lock).await.is_empty()).await;
     own.release().await.unwrap();
 }

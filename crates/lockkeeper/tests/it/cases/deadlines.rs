@@ -11,19 +11,19 @@ use crate::support::{STEADY, World, on_every_server};
 on_every_server!(
     case_27_a_silent_network_does_not_stretch_a_deadline,
     case_28_progress_in_the_queue_does_not_stretch_a_deadline,
-    an_outage_is_told_as_one_not_as_a_lock_that_is_taken,
-    a_wait_whose_server_falls_silent_is_told_so_at_its_deadline,
+    an_outage_is_reported_as_one_not_as_a_held_lock,
+    a_wait_on_a_silent_server_fails_as_unreachable_at_its_deadline,
     a_try_is_bounded_without_a_timeout,
 );
 
-/// How much later than its deadline a call may return on a busy machine. Failures of the kind meant here are as late as a client
-/// gives up a silent connection, two fifths of the session timeout, or for ever.
+/// How much later than its deadline a call may return on a busy machine. The failures that these tests look for are later: a
+/// client gives up a silent connection after two fifths of the session timeout, or never.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// A session whose end a test can wait for.
+/// A session timeout that a test can wait for.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Packets vanish and nobody is told: calls return at their deadline all the same, waiting, asking and connecting.
+/// Packets vanish without an error: waits, tries and connects return at their deadlines all the same.
 async fn case_27_a_silent_network_does_not_stretch_a_deadline(world: &World) {
     let two = Duration::from_secs(2);
     let proxy = world.proxy().await;
@@ -53,14 +53,14 @@ async fn case_27_a_silent_network_does_not_stretch_a_deadline(world: &World) {
     world.queued(0).await;
 }
 
-/// One deadline for the whole wait: those before it leave one by one, each within the time, and it ends on time.
+/// The deadline covers the whole wait: contenders ahead leave one by one within it, and the wait still ends on time.
 async fn case_28_progress_in_the_queue_does_not_stretch_a_deadline(world: &World) {
     let (whole, step) = (Duration::from_secs(3), Duration::from_millis(600));
     let (one, other) = (world.keeper().await, world.keeper().await);
     let mut holder = world.mutex(&one).acquire().await.unwrap();
     let mut before = Vec::new();
     for _ in 0..5 {
-        before.push(world.wait_in_queue(&one).await);
+        before.push(world.enqueue_mutex(&one).await);
     }
     let started = Instant::now();
     let mut waiting = tokio::spawn(world.mutex(&other).acquire().timeout(whole).into_future());
@@ -72,23 +72,23 @@ async fn case_28_progress_in_the_queue_does_not_stretch_a_deadline(world: &World
             outcome = &mut waiting => break outcome.unwrap(),
             () = tokio::time::sleep(step) => {
                 holder.release().await.unwrap();
-                holder = before.next().expect("it ends before they do").granted().await;
+                holder = before.next().expect("the wait ends before the contenders ahead").granted().await;
             }
         }
     };
     let took = started.elapsed();
     assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
     let progress = 5 - u32::try_from(before.len()).unwrap();
-    assert!(took >= whole && took < whole + step * 4, "{took:?}, stretched by {progress} who left");
-    assert!(progress > 0, "there was none");
+    assert!(took >= whole && took < whole + step * 4, "{took:?}, stretched by {progress} grants ahead");
+    assert!(progress > 0, "no contender ahead left");
     holder.release().await.unwrap();
     for waiter in before {
         waiter.granted().await.release().await.unwrap();
     }
 }
 
-/// From the first call to long after the session is over: nobody knows who has the lock, so nobody is said to have it.
-async fn an_outage_is_told_as_one_not_as_a_lock_that_is_taken(world: &World) {
+/// From the first call until long after the session's end: the holder is unknown, so no error names one.
+async fn an_outage_is_reported_as_one_not_as_a_held_lock(world: &World) {
     let timeout = Duration::from_millis(250);
     for silent in [true, false] {
         let proxy = world.proxy().await;
@@ -112,14 +112,14 @@ async fn an_outage_is_told_as_one_not_as_a_lock_that_is_taken(world: &World) {
     }
 }
 
-/// Who held the lock when it was last seen is no answer when nobody knows what is so now.
-async fn a_wait_whose_server_falls_silent_is_told_so_at_its_deadline(world: &World) {
+/// The holder that was seen last is no answer when the present state is unknown.
+async fn a_wait_on_a_silent_server_fails_as_unreachable_at_its_deadline(world: &World) {
     let timeout = Duration::from_secs(4);
     let proxy = world.proxy().await;
     let (keeper, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
     let guard = world.mutex(&other).acquire().await.unwrap();
     let started = Instant::now();
-    let waiter = world.await_in_line(world.mutex(&keeper).acquire().timeout(timeout)).await;
+    let waiter = world.enqueue(world.mutex(&keeper).acquire().timeout(timeout)).await;
     proxy.black_hole();
     let outcome = waiter.outcome().await;
     let took = started.elapsed();
@@ -129,7 +129,7 @@ async fn a_wait_whose_server_falls_silent_is_told_so_at_its_deadline(world: &Wor
     guard.release().await.unwrap();
 }
 
-/// Two seconds, whatever the session timeout is.
+/// `try_acquire` ends after two seconds, whatever the session timeout is.
 async fn a_try_is_bounded_without_a_timeout(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;

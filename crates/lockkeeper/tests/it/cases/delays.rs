@@ -1,4 +1,4 @@
-//! Lock delay: whoever follows a holder that ended against its will waits, whoever follows a release does not.
+//! Lock delay: a contender waits after a loss, not after a release.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use crate::support::{PATIENCE, STEADY, World, eventually, on_the_embedded_server_for};
 
 on_the_embedded_server_for!([native Native]
-    case_34_the_next_waits_after_a_loss_and_not_after_a_release,
-    case_34_who_comes_after_the_loss_waits_too,
-    case_34_a_writer_waits_for_readers_that_vanished_and_readers_do_not,
-    a_delay_costs_one_write,
-    an_impossible_delay_never_reaches_the_network,
+    case_34_the_next_waiter_is_delayed_after_a_loss_and_not_after_a_release,
+    case_34_a_contender_that_comes_after_the_loss_is_delayed_too,
+    case_34_abandoned_readers_delay_writers_and_not_readers,
+    a_lock_delay_costs_one_write,
+    an_invalid_lock_delay_is_refused_before_anything_is_sent,
 );
 
 const DELAY: Duration = Duration::from_millis(1_500);
 
-/// The server ends the session of whoever has this guard; from then on its node is gone.
-async fn vanish(world: &World, keeper: &Lockkeeper, guard: &Guard) -> Instant {
+/// The server ends the session of this guard's holder; its node is deleted then.
+async fn end_session_of(world: &World, keeper: &Lockkeeper, guard: &Guard) -> Instant {
     let seen = keeper.admin().show(guard.path()).await.unwrap();
     let holder = seen.holders.iter().find(|holder| guard.node().ends_with(&holder.node)).unwrap();
     let before = Instant::now();
@@ -26,46 +26,46 @@ async fn vanish(world: &World, keeper: &Lockkeeper, guard: &Guard) -> Instant {
     before
 }
 
-async fn case_34_the_next_waits_after_a_loss_and_not_after_a_release(world: &World) {
+async fn case_34_the_next_waiter_is_delayed_after_a_loss_and_not_after_a_release(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    // Long enough that nobody who waits for it is let in within the test.
+    // So long that a contender that waits for it gets no lock within the test.
     let long = Duration::from_secs(600);
     let guard = world.mutex(&one).acquire().lock_delay(long).await.unwrap();
     let next = tokio::spawn(world.mutex(&other).acquire().into_future());
-    eventually("it waits", async || world.children(&world.lock()).await.len() == 3).await;
+    eventually("the contender waits", async || world.children(&world.lock()).await.len() == 3).await;
     guard.release().await.unwrap();
     let guard = tokio::time::timeout(PATIENCE, next).await.expect("a release is no loss").unwrap().unwrap();
     guard.release().await.unwrap();
     drop(world.mutex(&one).acquire().lock_delay(long).await.unwrap());
     world.mutex(&other).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
-    // By expiry, and by the hand of an operator.
+    // By expiry, and by an operator's delete.
     for removed in [false, true] {
         let keeper = world.keeper().await;
         let guard = world.mutex(&keeper).acquire().lock_delay(DELAY).await.unwrap();
         let next = tokio::spawn(world.mutex(&other).acquire().into_future());
-        eventually("it waits", async || world.children(&world.lock()).await.len() == 3).await;
+        eventually("the contender waits", async || world.children(&world.lock()).await.len() == 3).await;
         let lost = match removed {
             true => {
                 let before = Instant::now();
                 world.remove(&guard.node()).await;
                 before
             }
-            false => vanish(world, &keeper, &guard).await,
+            false => end_session_of(world, &keeper, &guard).await,
         };
         let next = next.await.unwrap().unwrap();
         let waited = lost.elapsed();
-        assert!(waited >= DELAY, "let in {waited:?} after the loss");
+        assert!(waited >= DELAY, "granted {waited:?} after the loss");
         next.release().await.unwrap();
-        assert_eq!(world.children(&world.lock()).await, [""; 0], "something stays");
+        assert_eq!(world.children(&world.lock()).await, [""; 0], "a node is left");
     }
 }
 
-async fn case_34_who_comes_after_the_loss_waits_too(world: &World) {
+async fn case_34_a_contender_that_comes_after_the_loss_is_delayed_too(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.mutex(&one).acquire().message("nightly index").lock_delay(DELAY).await.unwrap();
-    vanish(world, &other, &guard).await;
-    eventually("it has vanished", async || world.children(&world.lock()).await.len() == 1).await;
-    // Nobody was there when it happened. Who looks now sees whose delay it is.
+    end_session_of(world, &other, &guard).await;
+    eventually("only the tombstone is left", async || world.children(&world.lock()).await.len() == 1).await;
+    // No contender waited when the holder was lost. A listing shows whose delay it is.
     let shown = other.admin().show(&world.lock()).await.unwrap();
     assert!(shown.holders[0].vanished && shown.waiters.is_empty(), "{shown:?}");
     let came = Instant::now();
@@ -75,16 +75,16 @@ async fn case_34_who_comes_after_the_loss_waits_too(world: &World) {
     }
     let next = world.mutex(&other).acquire().timeout(PATIENCE).await.unwrap();
     let waited = came.elapsed();
-    assert!(waited >= DELAY, "let in {waited:?} after its coming");
+    assert!(waited >= DELAY, "granted {waited:?} after the call");
     next.release().await.unwrap();
     assert_eq!(world.children(&world.lock()).await, [""; 0]);
 }
 
-async fn case_34_a_writer_waits_for_readers_that_vanished_and_readers_do_not(world: &World) {
+async fn case_34_abandoned_readers_delay_writers_and_not_readers(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let path = world.lock();
     let reader: Guard = one.rwlock(&path).read().acquire().lock_delay(DELAY).await.unwrap();
-    let lost = vanish(world, &other, &reader).await;
+    let lost = end_session_of(world, &other, &reader).await;
     let beside = other.rwlock(&path).read().try_acquire().await.expect("readers hold together");
     let writer = tokio::spawn(other.rwlock(&path).write().acquire().into_future());
     beside.release().await.unwrap();
@@ -93,8 +93,8 @@ async fn case_34_a_writer_waits_for_readers_that_vanished_and_readers_do_not(wor
     writer.release().await.unwrap();
 }
 
-/// A create and a list, the tombstone, and one delete of both.
-async fn a_delay_costs_one_write(world: &World) {
+/// A create and a list, the tombstone, and one delete of both nodes.
+async fn a_lock_delay_costs_one_write(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
@@ -105,7 +105,7 @@ async fn a_delay_costs_one_write(world: &World) {
     assert_eq!((sent.of_any(OpCode::CREATES), sent.of(OpCode::Multi)), (1, 2), "{sent:?}");
 }
 
-async fn an_impossible_delay_never_reaches_the_network(world: &World) {
+async fn an_invalid_lock_delay_is_refused_before_anything_is_sent(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.counts();

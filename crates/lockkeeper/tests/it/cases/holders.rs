@@ -1,4 +1,4 @@
-//! Holders that are cut off, stuck, hung or saturated, and what they are told.
+//! Holders that are cut off, stuck, hung or saturated, and what their owners see.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -12,28 +12,31 @@ use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use tokio::time::Instant;
 
 use crate::support::{
-    MARK, PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_every_kind, on_the_embedded_server,
+    HOLDER_MARKER, PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_every_kind, on_the_embedded_server,
     on_the_embedded_server_for,
 };
 
-for_every_kind!(a_hold_is_verified_at_the_servers_in_one_round_trip, case_10_a_break_at_any_request_leaves_no_node,);
+for_every_kind!(
+    a_hold_is_verified_at_the_servers_in_one_round_trip,
+    case_10_a_disconnect_at_any_request_leaves_no_node,
+);
 
 on_the_embedded_server!(
-    case_32_a_guard_turns_lost_by_its_deadline_though_the_librarys_thread_is_stuck,
-    case_53_work_hears_of_suspicion_and_loss_and_nothing_is_sent_afterwards,
-    case_43_a_hold_that_nobody_attends_is_let_go,
-    case_02_a_new_session_never_takes_the_old_ones_node_for_its_own,
+    case_32_a_guard_is_lost_by_its_deadline_even_if_the_librarys_thread_is_stuck,
+    case_53_a_holder_sees_suspicion_and_loss_and_sends_nothing_afterwards,
+    case_43_an_unattended_hold_is_released,
+    case_02_a_new_session_never_adopts_the_old_sessions_node,
 );
 
 on_the_embedded_server_for!([native Native]
-    a_holder_is_warned_as_early_as_it_wants,
-    a_runtime_that_does_not_run_is_noticed,
-    an_impossible_liveness_limit_never_reaches_the_network,
+    a_holder_is_warned_of_a_loss_as_early_as_it_asks,
+    a_blocked_runtime_is_noticed,
+    an_invalid_liveness_limit_is_refused_before_anything_is_sent,
 );
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A waker that does not come back.
+/// A waker that does not return.
 struct Stuck {
     woken: AtomicBool,
     until: Mutex<mpsc::Receiver<()>>,
@@ -46,12 +49,12 @@ impl Wake for Stuck {
     }
 }
 
-/// Blocks the thread on which the library does its input and output, until the sender is dropped.
-async fn block_the_librarys_thread(keeper: &Lockkeeper, proxy: &Proxy, path: &str) -> mpsc::Sender<()> {
+/// Blocks the thread on which the library does its I/O, until the sender is dropped.
+async fn block_library_thread(keeper: &Lockkeeper, proxy: &Proxy, path: &str) -> mpsc::Sender<()> {
     let (release, until) = mpsc::channel();
     let stuck = Arc::new(Stuck { woken: AtomicBool::new(false), until: Mutex::new(until) });
     let waker = Waker::from(stuck.clone());
-    // The reply is held, so that the question is still open when it is polled.
+    // The reply is held back, so that the query is still pending when it is polled.
     let hold = proxy.on_any(&[OpCode::GetChildren, OpCode::GetChildren2]).hold_reply();
     let admin = keeper.admin();
     let mut question = Box::pin(admin.show(path));
@@ -62,35 +65,36 @@ async fn block_the_librarys_thread(keeper: &Lockkeeper, proxy: &Proxy, path: &st
     release
 }
 
-/// The thread that would tell of the loss is stuck in code that is not the library's; by the time the server lets the next one
-/// in, everybody who could believe in the hold was told otherwise.
-async fn case_32_a_guard_turns_lost_by_its_deadline_though_the_librarys_thread_is_stuck(world: &World) {
+/// The thread that would report the loss is stuck in foreign code. Before the server grants the lock to the next contender,
+/// every observer of the hold sees the loss.
+async fn case_32_a_guard_is_lost_by_its_deadline_even_if_the_librarys_thread_is_stuck(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
-    let (told, tells) = mpsc::channel();
-    let on_lost = OnLost::call(move |lost| told.send(lost.clone()).unwrap());
+    let (report, reports) = mpsc::channel();
+    let on_lost = OnLost::call(move |lost| report.send(lost.clone()).unwrap());
     let guard = world.mutex(&keeper).acquire().on_lost(on_lost).await.unwrap();
-    let next = world.wait_in_queue(&world.keeper().await).await;
-    let stuck = block_the_librarys_thread(&keeper, &proxy, &world.path("aside")).await;
+    let next = world.enqueue_mutex(&world.keeper().await).await;
+    let stuck = block_library_thread(&keeper, &proxy, &world.path("aside")).await;
     let since = Instant::now();
     let lost = guard.lost_token();
     let work = async { (guard.run(std::future::pending::<()>()).await, Instant::now()) };
     let granted = async { (next.granted().await, Instant::now()) };
     let ((outcome, stopped), (next, granted)) = tokio::join!(work, granted);
     assert_eq!(outcome, Err(Loss::Unreachable));
-    assert!(stopped < granted, "told only {:?} after the next was let in", stopped - granted);
-    assert!(stopped - since < TIMEOUT, "told after {:?}", stopped - since);
+    assert!(stopped < granted, "reported only {:?} after the next grant", stopped - granted);
+    assert!(stopped - since < TIMEOUT, "reported after {:?}", stopped - since);
     assert!(lost.is_cancelled() && !guard.is_held());
     assert_eq!(guard.lost().await, Loss::Unreachable);
-    let said = tells.recv_timeout(PATIENCE).unwrap();
+    let said = reports.recv_timeout(PATIENCE).unwrap();
     assert_eq!((said.path, said.token, said.loss), (world.lock(), Some(guard.token()), Loss::Unreachable));
     drop(stuck);
     assert_eq!(guard.state(), HoldState::Lost(Loss::Unreachable), "lost is final");
     next.release().await.unwrap();
 }
 
-/// Suspected, held again, lost: each is told to who waits for it; and a hold that ended with its session leaves nothing to do.
-async fn case_53_work_hears_of_suspicion_and_loss_and_nothing_is_sent_afterwards(world: &World) {
+/// Suspected, held again, lost: each change is reported to its waiter. A hold that ended with its session leaves nothing to
+/// send.
+async fn case_53_a_holder_sees_suspicion_and_loss_and_sends_nothing_afterwards(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
@@ -112,7 +116,7 @@ async fn case_53_work_hears_of_suspicion_and_loss_and_nothing_is_sent_afterwards
     world.queued(0).await;
     proxy.heal();
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Unreachable })));
-    // A new session of the same handle does its own; of the old hold there is nothing.
+    // A new session of the same handle does its own work; it sends nothing about the old hold.
     loop {
         match world.mutex(&keeper).acquire().await {
             Ok(again) => break again.release().await.unwrap(),
@@ -122,16 +126,16 @@ async fn case_53_work_hears_of_suspicion_and_loss_and_nothing_is_sent_afterwards
     let ops: Vec<_> = asked(world, &proxy, since).into_iter().map(|(op, _)| op).collect();
     let deletes = asked(world, &proxy, since).into_iter();
     let deletes = deletes.filter(|(op, path)| *op == OpCode::Delete && !path.contains("heartbeat")).count();
-    assert_eq!(deletes, 1, "the new hold's alone: {ops:?}");
+    assert_eq!(deletes, 1, "only the new hold's: {ops:?}");
 }
 
-/// Its session lives, its program says nothing: the lock goes to the next, and the guard knows before.
-async fn case_43_a_hold_that_nobody_attends_is_let_go(world: &World) {
+/// The session lives and the program gives no sign of life: the guard is lost, then the next contender gets the lock.
+async fn case_43_an_unattended_hold_is_released(world: &World) {
     let keeper = world.keeper().await;
     let limit = Duration::from_secs(2);
     let guard = world.mutex(&keeper).acquire().with_liveness(limit).await.unwrap();
     let steady = world.kind.mutex(&keeper, &world.path("steady")).acquire().await.unwrap();
-    let next = world.wait_in_queue(&world.keeper().await).await;
+    let next = world.enqueue_mutex(&world.keeper().await).await;
     let started = Instant::now();
     let mut since = started;
     while started.elapsed() < limit + limit / 4 {
@@ -144,16 +148,16 @@ async fn case_43_a_hold_that_nobody_attends_is_let_go(world: &World) {
     let granted = async { (next.granted().await, Instant::now()) };
     let ((loss, lost), (next, granted)) = tokio::join!(lost, granted);
     assert_eq!(loss, Loss::Unattended);
-    assert!(lost - since >= limit, "lost {:?} after a word", lost - since);
+    assert!(lost - since >= limit, "lost {:?} after the last sign of life", lost - since);
     assert!(lost < granted);
-    assert!(!guard.alive(), "it comes back to life");
+    assert!(!guard.alive(), "a lost hold is alive again");
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Unattended })));
     assert!(steady.alive(), "another hold of the session has no limit");
     next.release().await.unwrap();
     steady.release().await.unwrap();
 }
 
-/// A word of a majority that the node stands: one small write, which also renews the trust.
+/// `verify` makes one small write, which proves that a majority still has the node; it also renews the trust.
 async fn a_hold_is_verified_at_the_servers_in_one_round_trip(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -161,37 +165,39 @@ async fn a_hold_is_verified_at_the_servers_in_one_round_trip(world: &World) {
     let before = proxy.counts();
     guard.verify().await.unwrap();
     assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Multi), 1);
-    // While the connection is lost it waits.
+    // While the connection is lost, `verify` waits.
     let lost = proxy.on(OpCode::Multi).cut_before_reply();
     let verified = guard.verify();
     let (verified, ()) = tokio::join!(verified, lost.fired());
     verified.unwrap();
-    // What a clock cannot know: the node is gone, and the reply says so.
+    // A clock cannot know that the node is deleted; the reply says so.
     world.remove(&guard.node()).await;
     assert_eq!(guard.verify().await, Err(VerifyError::Lost(Loss::Removed)));
     assert!(!guard.is_held());
 }
 
-/// The same process, the same lock: while the node of the session that is cut off still stands, the new one waits behind it.
-async fn case_02_a_new_session_never_takes_the_old_ones_node_for_its_own(world: &World) {
+/// The same process and the same lock: while the node of the disconnected session exists, the new session's contender waits
+/// behind it.
+async fn case_02_a_new_session_never_adopts_the_old_sessions_node(world: &World) {
     let proxy = world.proxy().await;
     let old = world.keeper_through(&proxy, TIMEOUT).await;
     let guard = world.mutex(&old).acquire().await.unwrap();
     let new = world.keeper().await;
     proxy.black_hole();
     assert_eq!(guard.lost().await, Loss::Unreachable);
-    assert!(world.exists(&guard.node()).await, "lost before the server lets anybody in");
+    assert!(world.exists(&guard.node()).await, "lost before the server grants the lock again");
     let refused = world.mutex(&new).try_acquire().await;
     assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
     let again = world.mutex(&new).acquire().timeout(PATIENCE).await.unwrap();
-    assert!(!world.exists(&guard.node()).await, "two nodes hold");
+    assert!(!world.exists(&guard.node()).await, "the old node still exists");
     assert!(again.is_held() && !guard.is_held());
     again.release().await.unwrap();
     proxy.heal();
 }
 
-/// Before the n-th request, or its reply, of a whole life of a lock, for every n: in the end the queue is empty and the lock free.
-async fn case_10_a_break_at_any_request_leaves_no_node(world: &World) {
+/// For every n, the connection breaks before the n-th request of a lock's whole life, or before its reply: in the end the queue
+/// is empty and the lock is free.
+async fn case_10_a_disconnect_at_any_request_leaves_no_node(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let other = world.keeper().await;
@@ -206,19 +212,19 @@ async fn case_10_a_break_at_any_request_leaves_no_node(world: &World) {
             guard.release().await.unwrap();
             let met = broken.has_fired();
             proxy.heal();
-            let left = async || world.children(&path).await.iter().all(|name| name == MARK);
+            let left = async || world.children(&path).await.iter().all(|name| name == HOLDER_MARKER);
             eventually(&format!("{path} is empty"), left).await;
             world.kind.rival().lock(&other, &path).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
             if !met {
-                assert!(nth > 2, "nothing was met");
+                assert!(nth > 2, "no request was met");
                 break;
             }
         }
     }
 }
 
-/// As long before the loss as its work takes to stop.
-async fn a_holder_is_warned_as_early_as_it_wants(world: &World) {
+/// `nearly_lost` returns as long before the loss as the holder needs to stop its work.
+async fn a_holder_is_warned_of_a_loss_as_early_as_it_asks(world: &World) {
     let proxy = world.proxy().await;
     let timeout = TIMEOUT * 2;
     let keeper = world.keeper_through(&proxy, timeout).await;
@@ -237,8 +243,8 @@ async fn a_holder_is_warned_as_early_as_it_wants(world: &World) {
     proxy.heal();
 }
 
-/// Somebody who runs nothing while he holds a lock would hear of its loss too late.
-async fn a_runtime_that_does_not_run_is_noticed(world: &World) {
+/// A holder whose runtime does not run would see the loss too late.
+async fn a_blocked_runtime_is_noticed(world: &World) {
     let keeper = world.connect(&world.servers(), TIMEOUT).await;
     let mutex = world.mutex(&keeper);
     let user = thread::spawn(move || {
@@ -257,7 +263,7 @@ async fn a_runtime_that_does_not_run_is_noticed(world: &World) {
     tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
 }
 
-async fn an_impossible_liveness_limit_never_reaches_the_network(world: &World) {
+async fn an_invalid_liveness_limit_is_refused_before_anything_is_sent(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.counts();
@@ -266,10 +272,10 @@ async fn an_impossible_liveness_limit_never_reaches_the_network(world: &World) {
     assert_eq!(proxy.counts().since(&before).requested.total(), 0);
 }
 
-/// All of the user's threads are busy, for more than two timeouts; then the server is away for a while. The session goes on in
-/// both, and the hold with it.
+/// All of the user's threads are busy for more than two session timeouts, then the server is down for a while. The session
+/// survives both, and so does the hold.
 #[test]
-fn case_49_a_saturated_runtime_and_a_server_that_was_away_lose_no_lock() {
+fn case_49_a_saturated_runtime_and_a_server_restart_lose_no_lock() {
     crate::support::block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let durable = || crate::support::config().with_directory(dir.path());
@@ -309,18 +315,18 @@ fn case_49_a_saturated_runtime_and_a_server_that_was_away_lose_no_lock() {
     });
 }
 
-/// Tells the process that is to be aborted which servers to use.
+/// The servers for the process that is to be aborted; set for the child process only.
 const ABORT: &str = "LOCKKEEPER_TEST_ABORT";
 
-/// case_32: whoever wants that is stopped as a whole.
+/// case_32: with `OnLost::Abort` the loss stops the whole process.
 #[test]
-fn case_32_a_process_that_wants_it_is_aborted_when_its_lock_is_lost() {
-    let name = "cases::holders::case_32_a_process_that_wants_it_is_aborted_when_its_lock_is_lost";
+fn case_32_a_process_with_on_lost_abort_stops_when_its_lock_is_lost() {
+    let name = "cases::holders::case_32_a_process_with_on_lost_abort_stops_when_its_lock_is_lost";
     if let Ok(servers) = std::env::var(ABORT) {
         let builder = Lockkeeper::builder().session_timeout(TIMEOUT).on_lost(OnLost::Abort);
         let keeper = builder.connect_blocking(&servers).unwrap();
         let guard = keeper.mutex("/locks/abort").acquire().wait().unwrap();
-        // It never looks.
+        // The child process never checks its guard.
         loop {
             thread::park();
             std::hint::black_box(&guard);
@@ -339,16 +345,16 @@ fn case_32_a_process_that_wants_it_is_aborted_when_its_lock_is_lost() {
             .spawn()
             .unwrap();
         let keeper = Lockkeeper::connect(&server.connect_string()).await.unwrap();
-        eventually("it holds", async || {
+        eventually("the child holds the lock", async || {
             keeper.admin().show("/locks/abort").await.is_ok_and(|lock| !lock.holders.is_empty())
         })
         .await;
         proxy.black_hole();
-        let status = tokio::time::timeout(PATIENCE, child.wait()).await.expect("it goes on").unwrap();
+        let status = tokio::time::timeout(PATIENCE, child.wait()).await.expect("the child still runs").unwrap();
         use std::os::unix::process::ExitStatusExt;
         assert_eq!(status.signal(), Some(6), "{status}");
         let lock = keeper.admin().show("/locks/abort").await.unwrap();
-        assert_eq!(lock.holders.len(), 1, "its session outlives it: it was stopped in time");
+        assert_eq!(lock.holders.len(), 1, "the process stopped before its session expired");
         keeper.close().await;
     });
 }

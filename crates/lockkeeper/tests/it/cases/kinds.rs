@@ -1,4 +1,4 @@
-//! What befell others with one kind of lock, kept out of all of ours.
+//! Known failures of other lock libraries with one kind of lock, excluded for every kind of ours.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -14,19 +14,20 @@ for_every_kind!(case_24_no_wake_up_is_lost_between_the_watch_and_the_wait);
 
 for_every_kind_embedded!(case_22_waits_of_any_kind_that_timed_out_leave_no_watches);
 
-/// The watch stands at the server, and what it waits for goes before the waiter knows that it stands: both come at once.
+/// The server has set the watch, and the watched node is deleted before the waiter knows of the watch: the reply and the event
+/// arrive together.
 async fn case_24_no_wake_up_is_lost_between_the_watch_and_the_wait(world: &World) {
     let (holder, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     for _ in 0..3 {
         let guard = world.rival(&holder).acquire().await.unwrap();
-        // For permits the second listing is the one that watches.
+        // A semaphore watches with its second listing.
         let watch = match world.kind {
             Kind::Permits => proxy.on_any(OpCode::LISTS).path(world.lock()).nth(2),
             _ => proxy.on(OpCode::GetData).path(world.lock()),
         };
         let reply = watch.hold_reply();
-        let waiter = world.await_in_line(world.subject(&keeper).acquire()).await;
+        let waiter = world.enqueue(world.subject(&keeper).acquire()).await;
         reply.caught().await;
         guard.release().await.unwrap();
         assert!(waiter.waits());
@@ -35,12 +36,12 @@ async fn case_24_no_wake_up_is_lost_between_the_watch_and_the_wait(world: &World
     }
 }
 
-/// However many give up, behind one another.
+/// However many waiters behind one another time out.
 async fn case_22_waits_of_any_kind_that_timed_out_leave_no_watches(world: &World) {
     let (holder, keeper) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&holder).acquire().await.unwrap();
-    eventually("the holder watches its own nodes, and both sessions the epoch", async || {
-        world.embedded().stats().watches == 3 + u64::from(world.kind.has_mark())
+    eventually("the holder watches its own nodes, and both sessions watch the epoch", async || {
+        world.embedded().stats().watches == 3 + u64::from(world.kind.has_holder_marker())
     })
     .await;
     let before = world.embedded().stats().watches;
@@ -51,12 +52,12 @@ async fn case_22_waits_of_any_kind_that_timed_out_leave_no_watches(world: &World
         }
     }
     world.queued(1).await;
-    eventually("no watch of those who gave up", async || world.embedded().stats().watches <= before).await;
+    eventually("no watch of a wait that timed out", async || world.embedded().stats().watches <= before).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }
 
-/// Their parents go too: 10 000 paths, and the server has as many nodes as before.
+/// Lock parents are deleted, too: after 10 000 paths the server has as many nodes as before.
 #[test]
 fn case_21_ten_thousand_locks_used_once_leave_no_nodes() {
     const LOCKS: usize = 10_000;
@@ -100,7 +101,7 @@ fn case_21_ten_thousand_locks_used_once_leave_no_nodes() {
     });
 }
 
-/// `Is<T>::CLONE` for what can be cloned, and for all else.
+/// `Is<T>::CLONE` is true for types that implement `Clone`.
 struct Is<T>(std::marker::PhantomData<T>);
 
 trait Otherwise {
@@ -113,18 +114,18 @@ impl<T: Clone> Is<T> {
     const CLONE: bool = true;
 }
 
-/// One value a hold: who has none is not in, who gave it up is out. That none can be made without asking is shown by examples
-/// that must not compile, at the guards themselves.
+/// A hold has one guard: without a guard there is no access, and releasing consumes it. Examples that must not compile, at the
+/// guards themselves, show that a guard cannot be made without acquiring.
 #[test]
 fn case_30_no_guard_can_be_copied() {
-    const { assert!(Is::<String>::CLONE, "the question is wrong") };
+    const { assert!(Is::<String>::CLONE, "the check must see that String is Clone") };
     const { assert!(!Is::<Holding>::CLONE && !Is::<Guard>::CLONE && !Is::<WriteGuard>::CLONE) };
     const { assert!(!Is::<UpgradeableGuard>::CLONE && !Is::<Permit>::CLONE) };
 }
 
-/// Nobody can be sent to another thread without its guard, nor be left behind by it.
+/// A guard can move to any thread, so it never has to stay behind on one.
 #[test]
-fn case_51_every_guard_may_go_to_any_thread() {
+fn case_51_every_guard_can_move_to_any_thread() {
     fn anywhere<T: Send + Sync + 'static>() {}
     anywhere::<Holding>();
     anywhere::<Guard>();

@@ -1,4 +1,4 @@
-//! Nodes that others delete, make again, or count on from an unlucky number.
+//! Nodes that others delete or create again, and counters that wrap.
 
 use lockkeeper::{Error, Loss};
 use lockkeeper_testkit::proxy::OpCode;
@@ -6,21 +6,24 @@ use lockkeeper_testkit::proxy::OpCode;
 use crate::support::{STEADY, World, on_every_server, on_the_embedded_server};
 
 on_every_server!(
-    case_19_a_parent_deleted_at_any_step_is_made_again,
+    case_19_a_parent_deleted_at_any_step_is_created_again,
     case_19_own_node_and_parent_deleted_is_an_eviction,
     case_20_a_stale_release_spares_a_node_of_the_same_number,
-    case_23_a_predecessor_gone_between_list_and_watch_grants_at_once,
+    case_23_a_predecessor_deleted_between_list_and_watch_grants_immediately,
 );
 
-on_the_embedded_server!(case_18_order_is_right_across_the_counters_wrap, case_22_waits_that_timed_out_leave_no_watches,);
+on_the_embedded_server!(
+    case_18_grants_keep_their_order_when_the_counter_wraps,
+    case_22_waits_that_timed_out_leave_no_watches,
+);
 
-/// Reapers of empty lock parents are allowed; callers never see `NoNode`.
-async fn case_19_a_parent_deleted_at_any_step_is_made_again(world: &World) {
+/// Operators may delete empty lock parents; callers never see `NoNode`.
+async fn case_19_a_parent_deleted_at_any_step_is_created_again(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let (above, lock) = (world.path("above"), world.path("above/lock"));
     let mutex = world.kind.mutex(&keeper, &lock);
-    // Between two uses, alone and with what is above it.
+    // Between two uses, the lock's node alone and with its parent.
     for _ in 0..3 {
         mutex.acquire().await.unwrap().release().await.unwrap();
         world.remove(&lock).await;
@@ -28,7 +31,7 @@ async fn case_19_a_parent_deleted_at_any_step_is_made_again(world: &World) {
         world.remove(&lock).await;
         world.remove(&above).await;
     }
-    // Between the making of the parent and the create, several times over.
+    // Between the parent's creation and the contender's create, several times.
     for times in 1..=3 {
         let mut asked = Box::pin(mutex.acquire().into_future());
         for _ in 0..times {
@@ -37,7 +40,7 @@ async fn case_19_a_parent_deleted_at_any_step_is_made_again(world: &World) {
                 () = made.fired() => {}
                 early = &mut asked => panic!("{early:?}"),
             }
-            // The parent may or may not be there by now; what matters is that it vanishes under the contender.
+            // The parent may or may not exist by now; what matters is that it vanishes during the attempt.
             _ = world.observer.delete(&lock, None).await;
         }
         proxy.heal();
@@ -54,7 +57,7 @@ async fn case_19_a_parent_deleted_at_any_step_is_made_again(world: &World) {
     asked.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Somebody clears the whole lock while an attempt is between its create and its listing: evicted, not confused.
+/// An operator deletes the contender and its parent between the create and the listing: the attempt fails with `Evicted`.
 async fn case_19_own_node_and_parent_deleted_is_an_eviction(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -70,19 +73,19 @@ async fn case_19_own_node_and_parent_deleted_is_an_eviction(world: &World) {
     list.release();
     match asked.await.unwrap() {
         Err(Error::Evicted { path, .. }) => assert_eq!(path, world.lock()),
-        // Its server may lag behind, and list what stood before: then the hold ends the same way.
+        // A stale server may list the old state; then the hold is lost for the same reason.
         Ok(guard) if !world.is_embedded() => assert_eq!(guard.lost().await, Loss::Removed),
         other => panic!("{other:?}"),
     }
     mutex.acquire().await.unwrap().release().await.unwrap();
 }
 
-/// The lock is cleared under a holder who does not notice, its parent made again: the next holder's node has the same number,
-/// in the recipe's node format the same name. The old holder's release leaves it alone.
+/// The lock is deleted under a holder that does not notice, and its parent is created again. The next holder's node has the
+/// same number, and in the recipe's format the same name. The old holder's release does not delete it.
 async fn case_20_a_stale_release_spares_a_node_of_the_same_number(world: &World) {
     let proxy = world.proxy().await;
     let (stale, fresh) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
-    // The watch on its own node is late: it comes to stand on the other's, or on none.
+    // The watch on the old holder's own node arrives late: it watches the new holder's node, or none.
     let watch = proxy.on(OpCode::GetData).path(format!("{}/", world.lock())).hold_request();
     let old = world.mutex(&stale).acquire().await.unwrap();
     watch.caught().await;
@@ -96,21 +99,21 @@ async fn case_20_a_stale_release_spares_a_node_of_the_same_number(world: &World)
     watch.release();
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 1).await;
     drop(old);
-    // Its driver has come to its end when the session has no more to do; closing waits for that.
+    // `close` waits until the old holder's driver has ended.
     stale.close().await;
     assert!(world.exists(&new.node()).await, "a foreign node was deleted");
     assert!(new.is_held());
     new.release().await.unwrap();
 }
 
-/// T-05, D-13: the watch is a read: the missing node is noticed by it, and proves the grant without another listing.
-async fn case_23_a_predecessor_gone_between_list_and_watch_grants_at_once(world: &World) {
+/// T-05, D-13: setting the watch is a read that finds the node missing, which proves the grant without another listing.
+async fn case_23_a_predecessor_deleted_between_list_and_watch_grants_immediately(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
     let before = proxy.counts();
     let watch = proxy.on(OpCode::GetData).hold_request();
-    let waiter = world.wait_in_queue(&keeper).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
     watch.caught().await;
     guard.release().await.unwrap();
     assert!(waiter.waits());
@@ -122,39 +125,39 @@ async fn case_23_a_predecessor_gone_between_list_and_watch_grants_at_once(world:
     guard.release().await.unwrap();
 }
 
-/// D-15: the server's counter is signed and wraps: twenty cycles with a queue across 2^31, granted in the order of coming.
-async fn case_18_order_is_right_across_the_counters_wrap(world: &World) {
+/// D-15: the server's counter is signed and wraps: twenty cycles with a queue across 2^31, granted in the order of creation.
+async fn case_18_grants_keep_their_order_when_the_counter_wraps(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     world.mutex(&one).acquire().await.unwrap().release().await.unwrap();
     assert!(world.embedded().set_child_counter(&world.lock(), 2_147_483_640).await.unwrap());
     let mut holder = world.mutex(&one).acquire().await.unwrap();
     assert!(holder.node().ends_with("-2147483640"), "{}", holder.node());
-    let mut line = std::collections::VecDeque::new();
+    let mut waiters = std::collections::VecDeque::new();
     for place in 0..4 {
-        line.push_back(world.wait_in_queue(if place % 2 == 0 { &one } else { &other }).await);
+        waiters.push_back(world.enqueue_mutex(if place % 2 == 0 { &one } else { &other }).await);
     }
     for cycle in 0..20 {
-        line.push_back(world.wait_in_queue(if cycle % 2 == 0 { &one } else { &other }).await);
+        waiters.push_back(world.enqueue_mutex(if cycle % 2 == 0 { &one } else { &other }).await);
         assert!(matches!(world.mutex(&other).try_acquire().await, Err(Error::Held { ahead: Some(6), .. })));
         world.queued(6).await;
         let token = holder.token();
         holder.release().await.unwrap();
-        holder = line.pop_front().unwrap().granted().await;
+        holder = waiters.pop_front().unwrap().granted().await;
         assert!(token < holder.token());
         assert!(
-            line.iter().all(|waiter| waiter.waits()),
+            waiters.iter().all(|waiter| waiter.waits()),
             "cycle {cycle}: granted out of turn: {:?}",
             world.queue().await
         );
     }
-    assert!(holder.node().contains("--21474836"), "never crossed: {}", holder.node());
+    assert!(holder.node().contains("--21474836"), "never wrapped: {}", holder.node());
     holder.release().await.unwrap();
-    for waiter in line {
+    for waiter in waiters {
         waiter.granted().await.release().await.unwrap();
     }
 }
 
-/// However many give up, what they watched is not piled up at the server.
+/// However many waits time out, their watches do not pile up at the server.
 async fn case_22_waits_that_timed_out_leave_no_watches(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
@@ -165,7 +168,7 @@ async fn case_22_waits_that_timed_out_leave_no_watches(world: &World) {
         }
     }
     world.queued(1).await;
-    // The holder's node may be watched, by the holder and by a waiter: for one session that is one watch. And the epoch is.
+    // The holder and a waiter may watch the holder's node: for one session that is one watch. Another is on the epoch.
     let watches = world.embedded().stats().watches;
     assert!(watches <= 2, "{watches} watches");
     assert!(guard.is_held());

@@ -7,7 +7,7 @@ use lockkeeper_server::{OpCode, Server};
 
 use crate::support::{Kind, PATIENCE, STEADY, block_on, config, eventually};
 
-/// Two handles, a guard of the one and a waiter of the other.
+/// Connects two handles and creates the lock's path.
 async fn contention(servers: &str, kind: Kind) -> [Lockkeeper; 2] {
     let connect = || Lockkeeper::builder().session_timeout(STEADY).connect_timeout(PATIENCE).connect(servers);
     let keepers = [connect().await.unwrap(), connect().await.unwrap()];
@@ -15,9 +15,9 @@ async fn contention(servers: &str, kind: Kind) -> [Lockkeeper; 2] {
     keepers
 }
 
-/// The waiter goes on when the server is back: its watch is set again, it does not poll, and it is granted when the
-/// holder lets go; the holder held all the time.
-fn a_waiter_goes_on(kind: Kind) {
+/// When the server is back, the waiter's watch is set again; the waiter does not poll, and it is granted the lock when the
+/// holder releases it. The holder held it all the time.
+fn check_that_a_waiter_survives_a_restart(kind: Kind) {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let durable = || config().with_directory(dir.path());
@@ -27,7 +27,7 @@ fn a_waiter_goes_on(kind: Kind) {
         let [one, other] = &keepers;
         let guard = kind.mutex(one, "/locks/nightly").acquire().await.unwrap();
         let waiter = tokio::spawn(kind.mutex(other, "/locks/nightly").acquire().into_future());
-        // Both watch what they watch for long: the waiter the holder and itself, the holder itself, each session the epoch.
+        // The waiter watches the holder's node and its own, the holder its own, and each session the epoch.
         eventually("five watches", async || server.stats().watches == 5).await;
         server.shutdown().await.unwrap();
         eventually("suspected", async || guard.state() == HoldState::Suspected).await;
@@ -37,13 +37,13 @@ fn a_waiter_goes_on(kind: Kind) {
         eventually("five watches again", async || server.stats().watches == 5).await;
         assert!(!waiter.is_finished());
         guard.release().await.unwrap();
-        let guard = tokio::time::timeout(PATIENCE, waiter).await.expect("it waits for ever").unwrap().unwrap();
+        let guard = tokio::time::timeout(PATIENCE, waiter).await.expect("the waiter waits for ever").unwrap().unwrap();
         let asked: Vec<_> = server.stats().requests.into_iter().filter(|(op, _)| *op != OpCode::Ping).collect();
         let reads = u64::from(kind == Kind::Recipe);
         let asked_for = |op| asked.iter().find(|(asked, _)| *asked == op).map_or(0, |(_, count)| *count);
-        // One look: what is told after a break is told in no order.
+        // One listing, because a server reports missed events in no order.
         assert!(asked_for(OpCode::GetChildren) + asked_for(OpCode::GetChildren2) <= 1, "{asked:?}");
-        // One delete of the node; the others prove that the sessions live.
+        // One delete of the node; the other deletes are heartbeats.
         assert_eq!((asked_for(OpCode::Delete) >= 1, asked_for(OpCode::GetData)), (true, reads), "{asked:?}");
         guard.release().await.unwrap();
         for keeper in keepers {
@@ -53,19 +53,19 @@ fn a_waiter_goes_on(kind: Kind) {
 }
 
 #[test]
-fn case_15_a_waiter_goes_on_when_the_server_is_back_native() {
-    a_waiter_goes_on(Kind::Native);
+fn case_15_a_waiter_survives_a_server_restart_native() {
+    check_that_a_waiter_survives_a_restart(Kind::Native);
 }
 
 #[test]
-fn case_15_a_waiter_goes_on_when_the_server_is_back_recipe() {
-    a_waiter_goes_on(Kind::Recipe);
+fn case_15_a_waiter_survives_a_server_restart_recipe() {
+    check_that_a_waiter_survives_a_restart(Kind::Recipe);
 }
 
-/// The same with Apache's server, killed.
+/// The same with Apache's server, which is killed.
 #[cfg(feature = "real-servers")]
 #[test]
-fn case_15_a_waiter_goes_on_when_apaches_server_is_back() {
+fn case_15_a_waiter_survives_an_apache_server_restart() {
     use lockkeeper_testkit::apache::{Apache, Options};
     block_on(async {
         let apache = tokio::task::spawn_blocking(|| Apache::single(Options::default()).unwrap()).await.unwrap();
@@ -80,7 +80,7 @@ fn case_15_a_waiter_goes_on_when_apaches_server_is_back() {
         tokio::task::spawn_blocking(move || restarted.restart(0).unwrap()).await.unwrap();
         eventually("held again", async || guard.state() == HoldState::Held).await;
         guard.release().await.unwrap();
-        let guard = tokio::time::timeout(PATIENCE, waiter).await.expect("it waits for ever").unwrap().unwrap();
+        let guard = tokio::time::timeout(PATIENCE, waiter).await.expect("the waiter waits for ever").unwrap().unwrap();
         guard.release().await.unwrap();
         for keeper in keepers {
             keeper.close().await;
@@ -88,11 +88,10 @@ fn case_15_a_waiter_goes_on_when_apaches_server_is_back() {
     });
 }
 
-/// A follower that its leader has left alone goes on answering reads for a while, by what it knew. A question about a lock is not
-/// answered so.
+/// A follower without its leader answers reads for a while from its old state. A query about a lock is not answered from it.
 #[cfg(feature = "real-servers")]
 #[test]
-fn a_server_of_apaches_without_a_majority_tells_nobody_who_had_the_lock() {
+fn an_apache_server_without_a_majority_answers_no_query_about_a_lock() {
     use lockkeeper::Error;
     use lockkeeper_testkit::apache::{Apache, Options};
     block_on(async {
@@ -107,7 +106,8 @@ fn a_server_of_apaches_without_a_majority_tells_nobody_who_had_the_lock() {
         assert_eq!(asker.admin().show("/locks/nightly").await.unwrap().holders.len(), 1);
         let stopped = apache.clone();
         tokio::task::spawn_blocking(move || [leader, other].map(|server| stopped.pause(server))).await.unwrap();
-        let answer = tokio::time::timeout(PATIENCE, asker.admin().show("/locks/nightly")).await.expect("no end of it");
+        let answer =
+            tokio::time::timeout(PATIENCE, asker.admin().show("/locks/nightly")).await.expect("the query hangs");
         assert!(matches!(answer, Err(Error::ConnectionLost { .. })), "{answer:?}");
         [leader, other].into_iter().for_each(|server| apache.resume(server));
         eventually("held again", async || guard.state() == HoldState::Held).await;
@@ -119,8 +119,8 @@ fn a_server_of_apaches_without_a_majority_tells_nobody_who_had_the_lock() {
     });
 }
 
-/// Case 14: a restarted server gives every session its full timeout again, so a holder that was away for as long as that
-/// keeps its lock if it comes back in time, and one that does not is out after one timeout more.
+/// Case 14: a restarted server gives every session its full timeout again. So a disconnected holder keeps its lock if it comes
+/// back within that time, and otherwise loses it one timeout after the restart.
 #[test]
 fn case_14_a_restart_gives_each_session_its_full_timeout() {
     block_on(async {
@@ -136,10 +136,10 @@ fn case_14_a_restart_gives_each_session_its_full_timeout() {
         guard.lost().await;
         let back = std::time::Instant::now();
         let server = Server::start(durable().with_listen(address)).await.unwrap();
-        assert_eq!(server.stats().sessions, 1, "its session is still there");
+        assert_eq!(server.stats().sessions, 1, "its session still exists");
         let next = Lockkeeper::builder().session_timeout(STEADY).connect(&server.connect_string()).await.unwrap();
         let guard = next.mutex("/locks/nightly").acquire().await.unwrap();
-        assert!(back.elapsed() >= timeout, "let in after {:?}", back.elapsed());
+        assert!(back.elapsed() >= timeout, "granted after {:?}", back.elapsed());
         guard.release().await.unwrap();
         next.close().await;
     });

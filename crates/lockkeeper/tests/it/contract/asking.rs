@@ -1,4 +1,4 @@
-//! What those who ask about locks are told.
+//! What questions about locks answer.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,21 +9,21 @@ use crate::support::{Kind, STEADY, World, for_every_kind};
 for_every_kind!(
     case_55_holder_and_waiters_are_shown_with_owner_and_message,
     listing_finds_locks_at_every_depth,
-    following_tells_each_change,
-    a_lock_that_is_not_there_is_said_so,
-    strange_nodes_are_shown_and_counted_as_nobody,
+    follow_reports_every_change,
+    show_of_a_missing_path_fails_with_no_such_lock,
+    unknown_children_and_contenders_without_an_owner_are_shown,
 );
 
-/// "Who holds it?" has an answer: who, where, why, since when, in what order.
+/// A listing says who holds the lock, where, why, since when, and in which order the others wait.
 async fn case_55_holder_and_waiters_are_shown_with_owner_and_message(world: &World) {
     let owner = Owner { user: "build".into(), host: "ci-7".into(), pid: 4711, program: Some("job.sh".into()) };
     let builder = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone());
     let keeper = builder.connect(&world.servers()).await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let asked = SystemTime::now();
     let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
-    let first = world.await_in_line(world.rival(&keeper).acquire()).await;
-    let second = world.await_in_line(world.subject(&world.keeper().await).acquire()).await;
+    let first = world.enqueue(world.rival(&keeper).acquire()).await;
+    let second = world.enqueue(world.subject(&world.keeper().await).acquire()).await;
 
     let seen = world.keeper().await.admin().show(&world.lock()).await.unwrap();
     assert_eq!((seen.path.as_str(), seen.holders.len(), seen.waiters.len()), (world.lock().as_str(), 1, 2));
@@ -31,9 +31,9 @@ async fn case_55_holder_and_waiters_are_shown_with_owner_and_message(world: &Wor
     assert_eq!((holder.owner.as_ref(), holder.message.as_deref()), (Some(&owner), Some("nightly index")));
     assert!(guard.token().is_none_or(|token| Some(token) == holder.token), "{holder:?}");
     assert_eq!((holder.mode, &holder.node), (world.kind.mode(), &guard.name()));
-    let told = holder.to_string();
-    assert!(told.starts_with("build@ci-7 (pid 4711) since 20") && told.ends_with("Z: nightly index"), "{told}");
-    // The server's clock is this machine's.
+    let text = holder.to_string();
+    assert!(text.starts_with("build@ci-7 (pid 4711) since 20") && text.ends_with("Z: nightly index"), "{text}");
+    // The server runs on this machine, so both use the same clock.
     let since = holder.since.duration_since(asked).unwrap_or_default();
     assert!(holder.since + Duration::from_secs(1) > asked && since < Duration::from_secs(60), "{since:?}");
     let queue = world.queue().await;
@@ -52,11 +52,11 @@ async fn case_55_holder_and_waiters_are_shown_with_owner_and_message(world: &Wor
     drop(second.granted().await);
 }
 
-/// Also a lock below another lock; free ones are left out.
+/// Locks below other locks are found; free locks are left out.
 async fn listing_finds_locks_at_every_depth(world: &World) {
     let keeper = world.keeper().await;
     let root = world.path("deep");
-    assert_eq!(keeper.admin().list(&root).await.unwrap(), [], "a root that is not there has no locks");
+    assert_eq!(keeper.admin().list(&root).await.unwrap(), [], "a missing root has no locks");
     let mut guards = Vec::new();
     for name in ["", "/a", "/a/b/c", "/z"] {
         guards.push(world.kind.lock(&keeper, &format!("{root}{name}")).acquire().await.unwrap());
@@ -73,16 +73,16 @@ async fn listing_finds_locks_at_every_depth(world: &World) {
     drop(guards);
 }
 
-/// From the first look on, each coming and going is told, whoever it was.
-async fn following_tells_each_change(world: &World) {
+/// From the first look on, `follow` reports each contender that comes or goes.
+async fn follow_reports_every_change(world: &World) {
     let (keeper, looker) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&keeper).acquire().await.unwrap();
     let mut follow = looker.admin().follow(&world.lock());
     let seen = follow.next().await.unwrap();
     assert_eq!((&seen.holders[0].node, seen.waiters.len()), (&guard.name(), 0));
-    // A call dropped before its answer loses nothing.
+    // Dropping a call before its answer loses no change.
     assert!(futures_util::poll!(Box::pin(follow.next()).as_mut()).is_pending());
-    let waiter = world.await_in_line(world.subject(&keeper).acquire()).await;
+    let waiter = world.enqueue(world.subject(&keeper).acquire()).await;
     let seen = loop {
         let seen = follow.next().await.unwrap();
         if !seen.waiters.is_empty() {
@@ -93,9 +93,9 @@ async fn following_tells_each_change(world: &World) {
     let next = seen.waiters[0].node.clone();
     guard.release().await.unwrap();
     let seen = loop {
-        // Between the two holders of a class is a moment with none.
+        // Between two holders with classes, there is a moment without a holder.
         let seen = follow.next().await.unwrap();
-        if !seen.holders.is_empty() || !world.kind.has_mark() {
+        if !seen.holders.is_empty() || !world.kind.has_holder_marker() {
             break seen;
         }
     };
@@ -105,8 +105,8 @@ async fn following_tells_each_change(world: &World) {
     assert_eq!((seen.holders.len(), seen.waiters.len()), (0, 0));
 }
 
-/// A mistyped path is no free lock.
-async fn a_lock_that_is_not_there_is_said_so(world: &World) {
+/// A mistyped path is not reported as a free lock.
+async fn show_of_a_missing_path_fails_with_no_such_lock(world: &World) {
     let keeper = world.keeper().await;
     let path = world.path("nowhere");
     match keeper.admin().show(&path).await {
@@ -118,8 +118,8 @@ async fn a_lock_that_is_not_there_is_said_so(world: &World) {
     assert!(seen.holders.is_empty() && seen.waiters.is_empty());
 }
 
-/// Children that no contender made are named, and owners that say nothing of themselves do no harm.
-async fn strange_nodes_are_shown_and_counted_as_nobody(world: &World) {
+/// Children that are no contenders are listed by name. A contender whose node has no data about its owner is shown without one.
+async fn unknown_children_and_contenders_without_an_owner_are_shown(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
     let silent = match world.kind.node_format() {

@@ -1,4 +1,4 @@
-//! Locks broken by a person: who is told, what is kept of it, and what is spared.
+//! Locks broken by a person: who is informed, what is recorded, and what is spared.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,35 +9,36 @@ use zookeeper_client as zk;
 use crate::support::{PATIENCE, STEADY, World, eventually, on_every_server, on_the_embedded_server};
 
 on_every_server!(
-    case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_why,
-    an_evicted_waiter_is_told_and_the_others_keep_their_places,
-    a_break_without_a_reason_or_of_nobody_changes_nothing,
-    what_is_no_contender_is_not_broken,
-    whoever_came_since_is_spared,
-    a_break_whose_reply_is_lost_is_made_once,
-    a_break_lets_the_next_in_whatever_the_kind,
+    case_56_a_broken_lock_goes_to_the_next_waiter_and_the_journal_keeps_who_and_why,
+    an_evicted_waiter_fails_and_the_others_keep_their_positions,
+    a_break_without_a_reason_or_a_holder_changes_nothing,
+    a_break_removes_only_a_named_contender_or_the_only_holder,
+    a_break_spares_a_newer_holder,
+    a_break_whose_reply_is_lost_is_carried_out_once,
+    a_break_grants_the_lock_to_the_next_waiter_of_every_kind,
 );
 
-on_the_embedded_server!(the_oldest_records_go_when_there_are_too_many);
+on_the_embedded_server!(the_oldest_journal_records_are_deleted_above_the_limit);
 
-/// Where the records are.
+/// The parent of the journal's records.
 const JOURNAL: &str = "/lockkeeper/audit";
 
-/// A handle of somebody with a name.
+/// Connects a handle whose owner has a name.
 async fn operator(world: &World) -> (Lockkeeper, Owner) {
     let owner = Owner { user: "op".into(), host: "desk".into(), pid: 7, program: None };
     let keeper = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone()).connect(&world.servers()).await;
     let keeper = keeper.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     (keeper, owner)
 }
 
-/// N-22, T-10: its holder is told, the next gets in with a greater token, and who asks later finds what was done.
-async fn case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_why(world: &World) {
+/// N-22, T-10: the holder loses its guard, the next waiter gets the lock with a greater token, and the journal shows later who
+/// broke it.
+async fn case_56_a_broken_lock_goes_to_the_next_waiter_and_the_journal_keeps_who_and_why(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (operator, by) = operator(world).await;
     let guard = world.mutex(&one).acquire().message("nightly index").await.unwrap();
-    let next = world.wait_in_queue(&other).await;
+    let next = world.enqueue_mutex(&other).await;
     let seen = operator.admin().show(&world.lock()).await.unwrap().holders.remove(0);
     let before = SystemTime::now();
     let broken = operator.admin().break_lock(&world.lock(), "  its host burns\n").await.unwrap();
@@ -49,28 +50,28 @@ async fn case_56_a_broken_lock_goes_to_the_next_and_it_stays_who_broke_it_and_wh
     assert_eq!((&broken.node, broken.token, broken.session), (&seen.node, Some(guard.token()), seen.session));
     assert_eq!((broken.owner.as_ref(), broken.message.as_deref()), (Some(one.owner()), Some("nightly index")));
     assert_eq!((&broken.by, &broken.described), (&by, &one.owner().to_string()));
-    // The server's clock is this machine's.
+    // The server runs on this machine, so both use the same clock.
     let at = broken.at.duration_since(before).unwrap_or_default();
     assert!(broken.at + Duration::from_secs(1) > before && at < Duration::from_secs(60), "{at:?}");
 
-    // Anybody finds it, from the lock, from above it, and not from beside it.
+    // The record is found from the lock's path and from each path above it, but not from a neighbour's.
     let admin = other.admin();
     for root in [world.lock(), world.path("lock").rsplit_once('/').unwrap().0.to_owned(), "/".to_owned()] {
         let found = admin.broken(&root).await.unwrap();
         assert_eq!(found.iter().filter(|found| found.path == world.lock()).collect::<Vec<_>>(), [&broken], "{root}");
     }
     assert_eq!(admin.broken(&world.path("loc")).await.unwrap(), []);
-    // The journal itself is no lock.
+    // The journal itself is not a lock.
     assert!(admin.list("/").await.unwrap().iter().all(|lock| !lock.path.starts_with("/lockkeeper")));
     next.release().await.unwrap();
 }
 
-/// Its call ends; the holder holds, whoever stood behind it waits on.
-async fn an_evicted_waiter_is_told_and_the_others_keep_their_places(world: &World) {
+/// The evicted call fails; the holder keeps the lock, and the waiter behind keeps waiting.
+async fn an_evicted_waiter_fails_and_the_others_keep_their_positions(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.mutex(&one).acquire().await.unwrap();
-    let waiter = world.wait_in_queue(&other).await;
-    let last = world.wait_in_queue(&one).await;
+    let waiter = world.enqueue_mutex(&other).await;
+    let last = world.enqueue_mutex(&one).await;
     let seen = one.admin().show(&world.lock()).await.unwrap().waiters.remove(0);
     let broken = one.admin().evict(&world.lock(), &seen, "in the way").await.unwrap();
     assert_eq!((broken.held, &broken.node), (false, &seen.node));
@@ -92,8 +93,8 @@ async fn an_evicted_waiter_is_told_and_the_others_keep_their_places(world: &Worl
     last.granted().await.release().await.unwrap();
 }
 
-/// Nothing is sent without a reason, and nothing is recorded of what was not done.
-async fn a_break_without_a_reason_or_of_nobody_changes_nothing(world: &World) {
+/// Without a reason nothing is sent, and a break that did not happen is not recorded.
+async fn a_break_without_a_reason_or_a_holder_changes_nothing(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let admin = keeper.admin();
@@ -117,8 +118,8 @@ async fn a_break_without_a_reason_or_of_nobody_changes_nothing(world: &World) {
     assert_eq!(admin.broken(&world.lock()).await.unwrap(), []);
 }
 
-/// Neither another application's child nor one of several who hold together, unless it was chosen.
-async fn what_is_no_contender_is_not_broken(world: &World) {
+/// A foreign child is never deleted, and one of several holders only if it was named.
+async fn a_break_removes_only_a_named_contender_or_the_only_holder(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     let config = format!("{}/config", world.lock());
@@ -151,8 +152,8 @@ async fn what_is_no_contender_is_not_broken(world: &World) {
     assert_eq!(world.children(&shared).await, [""; 0]);
 }
 
-/// A person looks, decides, and meanwhile somebody else holds; in the recipes' names even under the same name.
-async fn whoever_came_since_is_spared(world: &World) {
+/// Between a person's look and the break, another client got the lock. With the recipe's names its node even has the same name.
+async fn a_break_spares_a_newer_holder(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.mutex(&one).acquire().await.unwrap();
     let seen = other.admin().show(&world.lock()).await.unwrap().holders.remove(0);
@@ -167,18 +168,19 @@ async fn whoever_came_since_is_spared(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// Carried out or not when the connection went: it comes back with one record and one removal, and the next holder stays.
-async fn a_break_whose_reply_is_lost_is_made_once(world: &World) {
+/// The connection breaks before or after the transaction: there is one record and one removal, and the next holder keeps the
+/// lock.
+async fn a_break_whose_reply_is_lost_is_carried_out_once(world: &World) {
     let proxy = world.proxy().await;
     let operator = world.keeper_through(&proxy, STEADY).await;
     let (one, other) = (world.keeper().await, world.keeper().await);
-    // The journal is there, so the next transaction is the break.
+    // The journal exists now, so the next transaction is the break.
     let guard = world.mutex(&one).acquire().await.unwrap();
     operator.admin().break_lock(&world.lock(), "the first").await.unwrap();
     guard.lost().await;
     for (times, effect) in [(2, true), (3, false)] {
         let guard = world.mutex(&one).acquire().await.unwrap();
-        let next = world.wait_in_queue(&other).await;
+        let next = world.enqueue_mutex(&other).await;
         let breaks = proxy.on(OpCode::Multi);
         let lost = if effect { breaks.cut_before_reply() } else { breaks.cut_before_request() };
         let broken = operator.admin().break_lock(&world.lock(), "lost and found").await.unwrap();
@@ -192,16 +194,16 @@ async fn a_break_whose_reply_is_lost_is_made_once(world: &World) {
     }
 }
 
-/// The mark of a holder with classes goes with its node, a permit is free again, a writer gets in when the last reader is broken;
-/// and a broken writer's place is not mistaken for the reader's that it might have become.
-async fn a_break_lets_the_next_in_whatever_the_kind(world: &World) {
+/// A broken holder's marker is deleted with its node, a broken permit is free again, and a writer gets the lock when the last
+/// reader is broken. A broken writer is not mistaken for a writer that became a reader.
+async fn a_break_grants_the_lock_to_the_next_waiter_of_every_kind(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let admin = world.keeper().await.admin();
 
     let path = world.path("classes");
     let guard = one.priority_lock(&path).background().acquire().await.unwrap();
     let waiting = tokio::spawn(other.priority_lock(&path).foreground().acquire().into_future());
-    eventually("two and the mark", async || world.children(&path).await.len() == 3).await;
+    eventually("two contenders and the holder marker", async || world.children(&path).await.len() == 3).await;
     let broken = admin.break_lock(&path, "in the way").await.unwrap();
     assert_eq!(broken.token, Some(guard.token()));
     let next = soon(waiting).await;
@@ -210,13 +212,13 @@ async fn a_break_lets_the_next_in_whatever_the_kind(world: &World) {
     next.release().await.unwrap();
     assert_eq!(world.children(&path).await, [""; 0]);
 
-    // One of another make, which holds on to its mark whatever becomes of its node.
+    // A foreign holder, which keeps its marker whatever happens to its node.
     let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
     for node in ["A-0000000007", "privateLock"] {
         world.observer.create(&format!("{path}/{node}"), b"", &options).await.unwrap();
     }
     let waiting = tokio::spawn(other.priority_lock(&path).foreground().acquire().into_future());
-    eventually("two and the mark", async || world.children(&path).await.len() == 3).await;
+    eventually("two contenders and the holder marker", async || world.children(&path).await.len() == 3).await;
     admin.break_lock(&path, "in the way").await.unwrap();
     soon(waiting).await.release().await.unwrap();
     assert_eq!(world.children(&path).await, [""; 0]);
@@ -224,7 +226,7 @@ async fn a_break_lets_the_next_in_whatever_the_kind(world: &World) {
     let path = world.path("permits");
     let permits = [one.semaphore(&path, 2).acquire().await.unwrap(), one.semaphore(&path, 2).acquire().await.unwrap()];
     let waiting = tokio::spawn(other.semaphore(&path, 2).acquire().into_future());
-    eventually("three", async || world.children(&path).await.len() == 3).await;
+    eventually("three contenders", async || world.children(&path).await.len() == 3).await;
     let lock = admin.show(&path).await.unwrap();
     assert_eq!((lock.holders.len(), lock.waiters.len()), (2, 1));
     assert!(matches!(admin.break_lock(&path, "which?").await, Err(Error::SeveralHold { .. })));
@@ -240,24 +242,24 @@ async fn a_break_lets_the_next_in_whatever_the_kind(world: &World) {
     let path = world.path("shared");
     let reader = one.rwlock(&path).read().acquire().await.unwrap();
     let waiting = tokio::spawn(other.rwlock(&path).write().acquire().into_future());
-    eventually("two", async || world.children(&path).await.len() == 2).await;
+    eventually("two contenders", async || world.children(&path).await.len() == 2).await;
     admin.break_lock(&path, "in the way").await.unwrap();
     let writer = soon(waiting).await;
     assert_eq!(reader.lost().await, Loss::Removed);
     let waiting = tokio::spawn(one.rwlock(&path).read().acquire().into_future());
-    eventually("two", async || world.children(&path).await.len() == 2).await;
+    eventually("two contenders", async || world.children(&path).await.len() == 2).await;
     admin.break_lock(&path, "in the way").await.unwrap();
     soon(waiting).await.release().await.unwrap();
     assert_eq!(writer.lost().await, Loss::Removed);
 }
 
-/// What a waiting call in a task of its own is given.
+/// Returns what a waiting call in a task of its own is granted.
 async fn soon<G>(waiting: tokio::task::JoinHandle<Result<G, Error>>) -> G {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("it waits for ever").unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, waiting).await.expect("the call waits for ever").unwrap().unwrap()
 }
 
-/// Beyond 256 the oldest go, some at a time; the last one stays.
-async fn the_oldest_records_go_when_there_are_too_many(world: &World) {
+/// Above 256 records the oldest are deleted, several at a time; the newest record stays.
+async fn the_oldest_journal_records_are_deleted_above_the_limit(world: &World) {
     let keeper = world.keeper().await;
     let admin = keeper.admin();
     let guard = world.mutex(&keeper).acquire().await.unwrap();

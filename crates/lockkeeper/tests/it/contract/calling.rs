@@ -1,4 +1,4 @@
-//! Where the library may be called from, and with what.
+//! From where the library may be called, and with which arguments.
 
 use std::sync::mpsc;
 use std::thread;
@@ -10,22 +10,22 @@ use lockkeeper_testkit::proxy::OpCode;
 use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds};
 
 for_every_kind!(
-    programs_without_async_lock_too,
+    programs_without_async_can_lock,
     case_51_a_guard_is_tied_to_no_task_and_no_thread,
-    bad_paths_never_reach_the_network,
-    a_path_with_a_contenders_name_is_refused_and_blocks_nobody,
+    invalid_paths_are_refused_before_anything_is_sent,
+    a_path_with_a_contenders_name_is_refused,
     a_missing_chroot_is_refused_or_created_and_hidden,
-    case_47_a_wait_may_be_as_long_as_a_duration_can_say,
+    case_47_a_wait_may_last_the_longest_duration,
     a_timeout_of_zero_tries_once,
-    a_message_that_cannot_be_stored_whole_is_refused,
+    a_message_that_is_too_long_is_refused,
 );
 
-for_kinds!([every_kind Native] a_blocking_call_in_async_code_says_what_to_do);
-for_kinds!([every_kind Native] a_session_timeout_of_nothing_is_refused);
-for_kinds!([every_kind Native] case_25_a_user_who_blocks_his_runtime_loses_nothing);
+for_kinds!([every_kind Native] a_blocking_call_in_async_code_panics_with_advice);
+for_kinds!([every_kind Native] a_session_timeout_below_a_millisecond_is_refused);
+for_kinds!([every_kind Native] case_25_a_blocked_runtime_loses_no_lock);
 
-/// Everything on a thread that never saw a runtime.
-async fn programs_without_async_lock_too(world: &World) {
+/// All calls come from a thread that never had a runtime.
+async fn programs_without_async_can_lock(world: &World) {
     let (servers, path, kind) = (world.servers(), world.lock(), world.kind);
     let program = thread::spawn(move || {
         let builder = Lockkeeper::builder().session_timeout(STEADY).program("plain");
@@ -36,7 +36,7 @@ async fn programs_without_async_lock_too(world: &World) {
         let short = Duration::from_millis(50);
         assert!(matches!(rival.acquire().timeout(short).wait(), Err(Error::Timeout { .. })));
         guard.release_blocking().unwrap();
-        // Dropped where no runtime is.
+        // Dropped on a thread without a runtime.
         drop(lock.acquire().wait().unwrap());
         let guard = lock.acquire().timeout(PATIENCE).wait().unwrap();
         let closer = keeper.clone();
@@ -49,7 +49,7 @@ async fn programs_without_async_lock_too(world: &World) {
     assert_eq!(world.queue().await, [""; 0]);
 }
 
-/// As `try_acquire` does: a free lock is granted, a taken one is refused by its holder's name.
+/// A timeout of zero acts like `try_acquire`: a free lock is granted; for a held one the error names the holder.
 async fn a_timeout_of_zero_tries_once(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let guard = world.subject(&keeper).acquire().timeout(Duration::ZERO).await.unwrap();
@@ -61,8 +61,8 @@ async fn a_timeout_of_zero_tries_once(world: &World) {
     both.release().await.unwrap();
 }
 
-/// Not cut: whoever looks would read half of it.
-async fn a_message_that_cannot_be_stored_whole_is_refused(world: &World) {
+/// A message is not truncated, because a reader would see half of it.
+async fn a_message_that_is_too_long_is_refused(world: &World) {
     let keeper = world.keeper().await;
     let long = "é".repeat(2049);
     match world.subject(&keeper).acquire().message(&long).await {
@@ -78,7 +78,7 @@ async fn a_message_that_cannot_be_stored_whole_is_refused(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// Acquired in one task, used in another, released on a thread of no runtime.
+/// Acquired in one task, used in another, released on a thread without a runtime.
 async fn case_51_a_guard_is_tied_to_no_task_and_no_thread(world: &World) {
     let keeper = world.keeper().await;
     let lock = world.subject(&keeper);
@@ -95,11 +95,11 @@ async fn case_51_a_guard_is_tied_to_no_task_and_no_thread(world: &World) {
     lock.acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
 }
 
-/// The session lives on a thread of its own: while the user's only thread does not run at all, heartbeats go on for more
-/// than two session timeouts, and other locks of the same session work (cases 25 and 49). With a lock of every kind.
-async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
+/// The session has its own thread: while the user's only thread is blocked, heartbeats continue for more than two session
+/// timeouts, and other locks of the same session work (cases 25 and 49). The test holds a lock of every kind.
+async fn case_25_a_blocked_runtime_loses_no_lock(world: &World) {
     let proxy = world.proxy().await;
-    // Far longer than a machine leaves anybody without a turn.
+    // Far longer than a busy machine starves a thread.
     let timeout = Duration::from_secs(4);
     let (keeper, other) = (world.keeper_through(&proxy, timeout).await, world.keeper().await);
     let path = |name: &str, nth: usize| world.path(&format!("{name}-{nth}"));
@@ -113,7 +113,7 @@ async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
             let mut guards = Vec::new();
             for lock in locks {
                 let guard = lock.acquire().await.unwrap();
-                // A callback, too, that never comes back.
+                // A callback that never returns, too.
                 let lost = guard.lost_token();
                 tokio::spawn(async move { lost.cancelled().await });
                 guards.push(guard);
@@ -127,7 +127,7 @@ async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
         });
     });
     all_held.await.unwrap();
-    // One ping each 3/20 of the timeout in which nothing else was sent.
+    // One ping per 3/20 of the timeout in which nothing else was sent.
     let before = proxy.counts();
     proxy.wait_until(|counts| counts.since(&before).answered.of(OpCode::Ping) > 14).await;
     for (nth, kind) in EVERY_KIND.into_iter().enumerate() {
@@ -139,36 +139,36 @@ async fn case_25_a_user_who_blocks_his_runtime_loses_nothing(world: &World) {
     tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
 }
 
-/// It would stop the runtime's other tasks. On a thread where waiting is allowed it works, within a runtime too.
-async fn a_blocking_call_in_async_code_says_what_to_do(world: &World) {
-    fn told(call: impl FnOnce()) -> String {
-        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).expect_err("it blocked a task");
+/// A blocking call would stop the runtime's other tasks. On a thread that may block it works, also within a runtime.
+async fn a_blocking_call_in_async_code_panics_with_advice(world: &World) {
+    fn panic_message(call: impl FnOnce()) -> String {
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).expect_err("the call blocked a task");
         panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref().cloned()).unwrap()
     }
     let keeper = world.keeper().await;
     let (path, servers) = (world.lock(), world.servers());
     let texts = [
-        told(|| drop(keeper.mutex(&path).acquire().wait())),
-        told(|| drop(keeper.multi_lock([keeper.mutex(&path).acquire()]).wait())),
-        told(|| drop(keeper.distributed_lock(&path, "a").lock_blocking())),
-        told(|| drop(lockkeeper::blocking::connect(&servers))),
-        told(|| keeper.close_blocking()),
+        panic_message(|| drop(keeper.mutex(&path).acquire().wait())),
+        panic_message(|| drop(keeper.multi_lock([keeper.mutex(&path).acquire()]).wait())),
+        panic_message(|| drop(keeper.distributed_lock(&path, "a").lock_blocking())),
+        panic_message(|| drop(lockkeeper::blocking::connect(&servers))),
+        panic_message(|| keeper.close_blocking()),
     ];
     let guard = keeper.mutex(&path).acquire().await.unwrap();
-    let release = told(|| drop(guard.release_blocking()));
+    let release = panic_message(|| drop(guard.release_blocking()));
     for text in texts.into_iter().chain([release]) {
         assert!(text.contains("a blocking call of Lockkeeper") && text.contains("spawn_blocking"), "{text}");
     }
-    // On a runtime of one thread, and within a task as well as in the future that the runtime was started with.
+    // The same on a runtime with one thread, both in a task and in the future that the runtime was started with.
     let (here, lock) = (keeper.clone(), path.clone());
     let single = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async move {
             let task = tokio::spawn({
                 let (keeper, path) = (here.clone(), lock.clone());
-                async move { told(|| drop(keeper.mutex(&path).acquire().wait())) }
+                async move { panic_message(|| drop(keeper.mutex(&path).acquire().wait())) }
             });
-            [task.await.unwrap(), told(|| drop(here.mutex(&lock).acquire().wait()))]
+            [task.await.unwrap(), panic_message(|| drop(here.mutex(&lock).acquire().wait()))]
         })
     };
     for text in thread::spawn(single).join().unwrap() {
@@ -178,21 +178,21 @@ async fn a_blocking_call_in_async_code_says_what_to_do(world: &World) {
     tokio::task::spawn_blocking(move || mutex.acquire().wait().unwrap().release_blocking().unwrap()).await.unwrap();
 }
 
-/// Servers would make it their shortest without a word.
-async fn a_session_timeout_of_nothing_is_refused(world: &World) {
+/// Servers would silently raise it to their minimum.
+async fn a_session_timeout_below_a_millisecond_is_refused(world: &World) {
     for given in [Duration::ZERO, Duration::from_micros(999)] {
         let builder = || Lockkeeper::builder().session_timeout(given);
         let dir = tempfile::tempdir().unwrap();
         for outcome in [builder().connect(&world.servers()).await, builder().embedded(dir.path()).await] {
-            let Err(error) = outcome else { panic!("{given:?} was taken") };
+            let Err(error) = outcome else { panic!("{given:?} was accepted") };
             assert!(matches!(error, Error::InvalidSessionTimeout { .. }), "{error}");
             assert!(error.to_string().contains("at least 1ms"), "{error}");
         }
     }
 }
 
-/// A mistake is told before anything is sent.
-async fn bad_paths_never_reach_the_network(world: &World) {
+/// Each error is returned before anything is sent.
+async fn invalid_paths_are_refused_before_anything_is_sent(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.counts();
@@ -211,9 +211,9 @@ async fn bad_paths_never_reach_the_network(world: &World) {
     assert_eq!(sent.total(), 0, "{sent:?}");
 }
 
-/// A component that a reader takes for a contender, a holder's mark or a tombstone, in any node format: it would block the lock
-/// above it. What is there all the same can be looked at. Nor is anything of Lockkeeper's own tree a lock.
-async fn a_path_with_a_contenders_name_is_refused_and_blocks_nobody(world: &World) {
+/// A component that a reader takes for a contender, a holder marker or a tombstone, in any node format, would block the lock
+/// above it. An existing node of that name can still be shown. No path in Lockkeeper's own tree is a lock either.
+async fn a_path_with_a_contenders_name_is_refused(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.counts();
@@ -248,7 +248,8 @@ async fn a_path_with_a_contenders_name_is_refused_and_blocks_nobody(world: &Worl
     let below = format!("{}/lock-0000000000", world.lock());
     assert!(matches!(keeper.admin().show(&below).await, Err(Error::NoSuchLock { .. })));
 
-    // A name that only looks alike is a lock's, below another and beside it; so is any name that is joined.
+    // A name that only looks similar is a valid lock name, below another lock and beside it; so is any name that `join`
+    // escapes.
     let above = LockPath::parse(&world.lock()).unwrap();
     for path in ["lock-1", "nightly-2024", "a-b"]
         .map(|name| format!("{above}/{name}"))
@@ -262,8 +263,8 @@ async fn a_path_with_a_contenders_name_is_refused_and_blocks_nobody(world: &Worl
     }
 }
 
-/// A missing chroot is refused and not created, unless that was asked for: then it is, with all above it, and no path the user sees
-/// carries it.
+/// `connect` fails if the chroot is missing, and does not create it without `create_chroot`. With it, `connect` creates the
+/// chroot and its parents, and no path that the user sees contains it.
 async fn a_missing_chroot_is_refused_or_created_and_hidden(world: &World) {
     let chroot = world.path("some/where");
     let servers = format!("{}{chroot}", world.servers());
@@ -277,7 +278,7 @@ async fn a_missing_chroot_is_refused_or_created_and_hidden(world: &World) {
     }
     assert!(!world.exists(&chroot).await);
     let keeper = builder().create_chroot(true).connect(&servers).await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let guard = world.kind.lock(&keeper, "/locks/nightly").acquire().await.unwrap();
     assert!(guard.node().starts_with("/locks/nightly/"));
     assert!(world.exists(&format!("{chroot}{}", guard.node())).await);
@@ -288,8 +289,8 @@ async fn a_missing_chroot_is_refused_or_created_and_hidden(world: &World) {
     builder().connect(&servers).await.unwrap().close().await;
 }
 
-/// "For ever" is said as the longest duration; it must not overflow a clock.
-async fn case_47_a_wait_may_be_as_long_as_a_duration_can_say(world: &World) {
+/// The longest duration means "for ever"; it must not overflow a clock.
+async fn case_47_a_wait_may_last_the_longest_duration(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.rival(&keeper).acquire().timeout(Duration::MAX).await.unwrap();
     let waiting = tokio::spawn(world.subject(&keeper).acquire().timeout(Duration::MAX).into_future());

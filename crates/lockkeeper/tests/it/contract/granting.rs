@@ -1,4 +1,4 @@
-//! Who gets the lock, and when.
+//! Which contender gets the lock, and when.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -9,42 +9,42 @@ use lockkeeper::{Error, FencingToken, HoldState, IncompatibleFormat, NodeFormat}
 use crate::support::{Held, Kind, PATIENCE, World, eventually, for_every_kind, grew};
 
 for_every_kind!(
-    one_holder_at_a_time_and_tokens_that_grow,
+    one_holder_at_a_time_and_tokens_increase,
     first_come_first_served,
-    a_waiter_gets_in_when_the_holder_lets_go,
+    a_waiter_is_granted_the_lock_when_the_holder_releases_it,
     a_try_takes_a_free_lock,
     a_try_names_the_holder_and_leaves_no_node,
     a_handle_contends_with_itself,
-    locks_of_different_paths_do_not_know_each_other,
-    a_path_has_the_line_of_one_node_format,
-    children_of_no_node_format_block_nobody,
-    contenders_of_other_makes_wait_in_the_same_queue,
-    a_short_break_suspects_the_hold_and_gives_it_back,
+    locks_of_different_paths_are_independent,
+    a_path_refuses_a_second_node_format,
+    children_of_no_node_format_do_not_block_the_lock,
+    foreign_clients_wait_in_the_same_queue,
+    a_hold_is_suspected_during_a_short_disconnect_and_then_held_again,
 );
 
-/// What a lock protects: a number, and who is with it.
+/// What a lock protects: a number, and a count of the holders inside.
 #[derive(Default)]
 struct Room {
-    /// Readers inside, or -1 for one who wants to be alone.
+    /// The number of readers inside, or -1 for a writer.
     inside: AtomicI64,
     number: AtomicU64,
-    /// Of those who were alone, in order.
+    /// The writers' tokens, in order.
     tokens: Mutex<Vec<Option<FencingToken>>>,
 }
 
 impl Room {
-    /// One stay under a lock, long enough for another to come in if the lock let it.
+    /// Stays under a lock long enough for another holder to enter if the lock allowed it.
     async fn visit(&self, guard: &Held, shares: bool) {
         let seen = self.number.load(SeqCst);
         if shares {
-            assert!(self.inside.fetch_add(1, SeqCst) >= 0, "a reader beside one who is alone");
+            assert!(self.inside.fetch_add(1, SeqCst) >= 0, "a reader beside a writer");
             let writers = self.tokens.lock().unwrap().last().copied();
             assert!(writers.is_none_or(|last| grew(last, guard.token())), "{writers:?}, then {guard:?}");
             tokio::task::yield_now().await;
-            assert_eq!(self.number.load(SeqCst), seen, "changed under a reader");
+            assert_eq!(self.number.load(SeqCst), seen, "a writer changed the number under a reader");
             self.inside.fetch_sub(1, SeqCst);
         } else {
-            assert_eq!(self.inside.swap(-1, SeqCst), 0, "not alone");
+            assert_eq!(self.inside.swap(-1, SeqCst), 0, "a writer beside another holder");
             self.tokens.lock().unwrap().push(guard.token());
             tokio::task::yield_now().await;
             self.number.store(seen + 1, SeqCst);
@@ -54,10 +54,9 @@ impl Room {
     }
 }
 
-/// T-12, T-22, N-03, N-06, D-03, C-04, C-17: many tasks of several sessions, in all ways of asking and letting go: nobody inside
-/// beside whom it must not be, no update lost, and each grant's token is greater than all before it that it could not be
-/// beside.
-async fn one_holder_at_a_time_and_tokens_that_grow(world: &World) {
+/// T-12, T-22, N-03, N-06, D-03, C-04, C-17: many tasks of several sessions acquire and release in every way. No two
+/// incompatible holders meet, no update is lost, and each token is greater than the token of every earlier incompatible holder.
+async fn one_holder_at_a_time_and_tokens_increase(world: &World) {
     const ROUNDS: usize = 6;
     const TASKS: usize = 4;
     let room = Arc::new(Room::default());
@@ -100,7 +99,7 @@ async fn first_come_first_served(world: &World) {
     for place in 1..7 {
         let keeper = &keepers[place / 2 % 2];
         let lock = if place % 2 == 0 { world.subject(keeper) } else { world.rival(keeper) };
-        waiters.push(world.await_in_line(lock.acquire()).await);
+        waiters.push(world.enqueue(lock.acquire()).await);
     }
     let mut waiters = waiters.into_iter();
     while let Some(waiter) = waiters.next() {
@@ -114,20 +113,21 @@ async fn first_come_first_served(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// N-09, N-16, D-06, D-10, D-17: released, dropped, or moved away: each lets the next in.
-async fn a_waiter_gets_in_when_the_holder_lets_go(world: &World) {
+/// N-09, N-16, D-06, D-10, D-17: a guard that is released, dropped, or moved away and dropped grants the lock to the next
+/// waiter.
+async fn a_waiter_is_granted_the_lock_when_the_holder_releases_it(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&one).acquire().await.unwrap();
-    let waiter = world.await_in_line(world.subject(&other).acquire()).await;
+    let waiter = world.enqueue(world.subject(&other).acquire()).await;
     drop(guard);
     let guard = waiter.granted().await;
-    let waiter = world.await_in_line(world.rival(&one).acquire()).await;
+    let waiter = world.enqueue(world.rival(&one).acquire()).await;
     guard.release().await.unwrap();
     let guard = waiter.granted().await;
     assert_eq!(world.queue().await, [guard.name()]);
 }
 
-/// A try costs no wait where there is nobody.
+/// `try_acquire` gets a free lock without waiting.
 async fn a_try_takes_a_free_lock(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).try_acquire().await.unwrap();
@@ -136,7 +136,7 @@ async fn a_try_takes_a_free_lock(world: &World) {
     world.subject(&keeper).try_acquire().timeout(PATIENCE).message("again").await.unwrap().release().await.unwrap();
 }
 
-/// A refused try says who has the lock and why, and stands in nobody's way.
+/// A refused `try_acquire` says who holds the lock and why, and leaves no node in the queue.
 async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&one).acquire().message("nightly index").await.unwrap();
@@ -149,8 +149,8 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     assert!(guard.token().is_none_or(|token| Some(token) == holder.token));
     assert!(text.contains("held by") && text.contains("nightly index") && !text.contains('\n'), "{text}");
     world.queued(1).await;
-    // Behind a waiter it is refused as well, and told how many are before it.
-    let waiter = world.await_in_line(world.rival(&one).acquire()).await;
+    // Behind a waiter it is refused as well, and the error says how many contenders are ahead.
+    let waiter = world.enqueue(world.rival(&one).acquire()).await;
     match world.subject(&other).try_acquire().await {
         Err(Error::Held { ahead: Some(2), .. }) => {}
         other => panic!("{other:?}"),
@@ -160,20 +160,20 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     drop(waiter.granted().await);
 }
 
-/// D-23: not reentrant: a second request by the same handle waits, and a try is refused.
+/// D-23: locks are not reentrant: a second `acquire` by the same handle waits, and a `try_acquire` is refused.
 async fn a_handle_contends_with_itself(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
     assert!(matches!(world.rival(&keeper.clone()).try_acquire().await, Err(Error::Held { .. })));
     world.queued(1).await;
-    let waiter = world.await_in_line(world.rival(&keeper).acquire()).await;
+    let waiter = world.enqueue(world.rival(&keeper).acquire()).await;
     assert!(waiter.waits());
     guard.release().await.unwrap();
     drop(waiter.granted().await);
 }
 
-/// N-08, D-26: many locks of one session are held at once, also one below another.
-async fn locks_of_different_paths_do_not_know_each_other(world: &World) {
+/// N-08, D-26: one session holds many locks together, also one below another.
+async fn locks_of_different_paths_are_independent(world: &World) {
     let keeper = world.keeper().await;
     let mut guards = Vec::new();
     for name in ["a", "b", "a/inner", "a/inner/most"] {
@@ -185,8 +185,8 @@ async fn locks_of_different_paths_do_not_know_each_other(world: &World) {
     }
 }
 
-/// Foreign children are never counted: one that looks older than all blocks nobody, and nobody deletes it.
-async fn children_of_no_node_format_block_nobody(world: &World) {
+/// A child whose name matches no node format is never counted, even if it looks older than all contenders, and never deleted.
+async fn children_of_no_node_format_do_not_block_the_lock(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
     let foreign = ["config", "lock-7", "write", "_c_not-a-uuid-lock-0000000000", "lock-00000000000000000001"];
@@ -194,7 +194,7 @@ async fn children_of_no_node_format_block_nobody(world: &World) {
         world.make(&format!("{}/{name}", world.lock())).await;
     }
     let guard = world.subject(&keeper).try_acquire().await.unwrap();
-    let waiter = world.await_in_line(world.rival(&keeper).acquire()).await;
+    let waiter = world.enqueue(world.rival(&keeper).acquire()).await;
     guard.release().await.unwrap();
     waiter.granted().await.release().await.unwrap();
     assert_eq!(world.queue().await.len(), foreign.len());
@@ -203,10 +203,11 @@ async fn children_of_no_node_format_block_nobody(world: &World) {
     }
 }
 
-/// Neither line sees the other, so each would have a holder: whoever comes later is refused, by name, and leaves nothing.
-async fn a_path_has_the_line_of_one_node_format(world: &World) {
+/// Clients with different node formats do not see each other, so both would hold the lock. The later one gets an error that
+/// names the other format, and leaves no node.
+async fn a_path_refuses_a_second_node_format(world: &World) {
     let (first, keeper) = (world.keeper().await, world.keeper().await);
-    // Of the recipes a reader: Curator's node format, too, counts the node of their mutex.
+    // For the recipe's format a reader, because Curator's format also counts the node of the recipe's mutex.
     let others = [Kind::Native, Kind::RecipeRead, Kind::Kazoo, Kind::Foreground];
     for other in others.into_iter().filter(|other| other.node_format() != world.kind.node_format()) {
         let guard = other.lock(&first, &world.lock()).acquire().await.unwrap();
@@ -227,11 +228,11 @@ async fn a_path_has_the_line_of_one_node_format(world: &World) {
     }
 }
 
-/// A node that another program made in the path's node format holds the lock until it goes.
-async fn contenders_of_other_makes_wait_in_the_same_queue(world: &World) {
+/// A node that a foreign client made in the path's node format holds the lock until it is deleted.
+async fn foreign_clients_wait_in_the_same_queue(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
-    // As its makers name one that nobody is held beside.
+    // Named as foreign clients name an exclusive contender.
     let foreign = match world.kind.node_format() {
         NodeFormat::Kazoo => "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000000",
         NodeFormat::Contentserv => "A-0000000000",
@@ -242,21 +243,21 @@ async fn contenders_of_other_makes_wait_in_the_same_queue(world: &World) {
             "_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0000000000"
         }
         NodeFormat::Recipe if world.kind != Kind::Recipe => "write-0000000000",
-        // Both node formats know this name: Curator's without protection, and the recipe's.
+        // Both node formats accept this name: Curator's without protection, and the recipe's.
         _ => "lock-0000000000",
     };
     let foreign = format!("{}/{foreign}", world.lock());
     world.make(&foreign).await;
     assert!(matches!(world.subject(&keeper).try_acquire().await, Err(Error::Held { holder: Some(_), .. })));
     world.queued(1).await;
-    let waiter = world.await_in_line(world.subject(&keeper).acquire()).await;
+    let waiter = world.enqueue(world.subject(&keeper).acquire()).await;
     assert!(waiter.waits());
     world.remove(&foreign).await;
     waiter.granted().await.release().await.unwrap();
 }
 
-/// Held, suspected as long as there is no connection, held again: the guard says so at each moment, without asking anybody.
-async fn a_short_break_suspects_the_hold_and_gives_it_back(world: &World) {
+/// Held, suspected while there is no connection, then held again: the guard reports each state without asking a server.
+async fn a_hold_is_suspected_during_a_short_disconnect_and_then_held_again(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, Duration::from_secs(30)).await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
@@ -264,7 +265,7 @@ async fn a_short_break_suspects_the_hold_and_gives_it_back(world: &World) {
     proxy.refuse();
     proxy.cut(lockkeeper_testkit::proxy::Cut::Reset);
     eventually("suspected", async || guard.state() == HoldState::Suspected).await;
-    assert!(guard.is_held(), "the server cannot have given it away yet");
+    assert!(guard.is_held(), "the server cannot have granted the lock to another contender yet");
     proxy.heal();
     eventually("held again", async || guard.state() == HoldState::Held).await;
     assert!(world.exists(&guard.node()).await);

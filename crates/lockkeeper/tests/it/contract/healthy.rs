@@ -12,23 +12,23 @@ use crate::support::{World, eventually, for_every_kind};
 
 for_every_kind!(a_waiter_granted_late_starts_with_fresh_trust, a_healthy_hold_stays_healthy);
 
-/// Short, so that a test can wait for two of them; long enough that a tenth of it outlasts a busy machine's hiccups.
+/// Short, so that a test can wait for two of them; long enough that a tenth of it outlasts a pause of a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The third in the queue, when both before it go at once: its last write was its own create, so its session has not been proved
-/// for most of what a proof is good for.
+/// The third contender gets the lock soon after the first releases it, when its last write was its own create. That create is
+/// so old that its session has little trust left.
 async fn a_waiter_granted_late_starts_with_fresh_trust(world: &World) {
     let (holder, other) = (world.keeper().await, world.keeper().await);
     let keeper = world.connect(&world.servers(), TIMEOUT).await;
     let guard = world.rival(&holder).acquire().await.unwrap();
-    let second = world.await_in_line(world.subject(&other).acquire()).await;
+    let second = world.enqueue(world.subject(&other).acquire()).await;
     let asked = Instant::now();
-    let third = world.await_in_line(world.subject(&keeper).acquire()).await;
-    eventually("what its create proved is nearly over", async || asked.elapsed() > TIMEOUT * 3 / 5).await;
+    let third = world.enqueue(world.subject(&keeper).acquire()).await;
+    eventually("most of the trust from its create has expired", async || asked.elapsed() > TIMEOUT * 3 / 5).await;
     guard.release().await.unwrap();
     second.granted().await.release().await.unwrap();
     let guard = third.granted().await;
-    // A tenth is for a machine that is busy between the grant and this look.
+    // A tenth allows for a busy machine between the grant and this check.
     assert!(guard.valid_for() > TIMEOUT * 2 / 5, "starts with {:?} of {TIMEOUT:?}", guard.valid_for());
     assert_eq!(guard.state(), HoldState::Held);
     guard.release().await.unwrap();
@@ -65,23 +65,23 @@ async fn a_healthy_hold_stays_healthy(world: &World) {
         }
     }
     let ended = holds.join_all().await;
-    // Where the machine gave nobody a turn, that is how much later the hold was looked at and its heartbeats were sent.
+    // Where the machine gave no thread a turn, the check and the heartbeats were late by that much.
     let stall = stalls.longest();
     for (place, time, start, state, ill) in ended {
-        let told = format!(
+        let facts = format!(
             "place {place}, held for {time:?}: starts with {start:?}, {state:?}; then {ill:?}; stall {stall:?}"
         );
         // The first of each queue was granted before the others had connected.
-        assert!(place == 0 || start + stall >= T / 2, "{told}");
-        assert!(state == HoldState::Held && (ill.is_none() || stall > T / 10), "{told}");
+        assert!(place == 0 || start + stall >= T / 2, "{facts}");
+        assert!(state == HoldState::Held && (ill.is_none() || stall > T / 10), "{facts}");
     }
 }
 
-/// How long a thread that looks at the clock each millisecond had no turn: the control beside a claim about time.
+/// The longest time that a thread that reads the clock each millisecond got no turn: the control for a claim about time.
 struct Stalls(Arc<AtomicU64>);
 
 impl Stalls {
-    /// From now until this is dropped.
+    /// Watches until this value is dropped.
     fn watch() -> Stalls {
         let longest = Arc::new(AtomicU64::new(0));
         let seen = Arc::downgrade(&longest);

@@ -1,4 +1,4 @@
-//! How a wait or a hold ends by its owner's will: at once for the owner, and without a trace.
+//! How the owner ends a wait or a hold: immediately for the owner, and without a node left behind.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    DELETES, MARK, PATIENCE, REQUESTS, STEADY, World, eventually, for_every_kind, on_the_embedded_server,
+    DELETES, HOLDER_MARKER, PATIENCE, REQUESTS, STEADY, World, eventually, for_every_kind, on_the_embedded_server,
 };
 
 for_every_kind!(
@@ -17,24 +17,24 @@ for_every_kind!(
     case_06_a_call_dropped_at_any_moment_leaves_no_node,
     a_call_never_polled_leaves_no_node,
     a_cancelled_wait_leaves_no_node,
-    a_confirmed_release_means_that_the_node_is_gone,
-    a_release_nobody_waits_for_is_carried_out,
-    closing_ends_waits_and_holds_and_drains_all_nodes,
+    a_confirmed_release_means_that_the_node_is_deleted,
+    a_release_whose_future_is_dropped_is_carried_out,
+    close_ends_waits_and_holds_and_deletes_all_nodes,
     a_guard_outlives_its_handle_and_its_session_ends_with_it,
 );
 
 on_the_embedded_server!(giving_up_while_connecting_leaves_no_session);
 
-/// The deadline bounds the whole wait, the error says where one stood, and the next in line does not wait for who left.
+/// The deadline bounds the whole wait, the error gives the position, and the next waiter does not wait for the one that left.
 async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&one).acquire().message("nightly index").await.unwrap();
-    // Long enough to be seen in line.
+    // Long enough to be seen in the queue.
     let timeout = Duration::from_secs(2);
     let started = Instant::now();
     let impatient = tokio::spawn(world.subject(&other).acquire().timeout(timeout).into_future());
     world.queued(2).await;
-    let next = world.await_in_line(world.rival(&one).acquire()).await;
+    let next = world.enqueue(world.rival(&one).acquire()).await;
     let error = impatient.await.unwrap().unwrap_err();
     let waited = started.elapsed();
     assert!(waited >= timeout && waited < timeout + Duration::from_secs(5), "{waited:?}");
@@ -50,7 +50,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     world.queued(2).await;
     guard.release().await.unwrap();
     next.granted().await.release().await.unwrap();
-    // No time at all is a deadline too, if a lock may be faster.
+    // Zero is a deadline too, although a lock may be granted faster.
     match world.subject(&one).acquire().timeout(Duration::ZERO).await {
         Ok(guard) => guard.release().await.unwrap(),
         Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error:?}"),
@@ -58,29 +58,29 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     world.queued(0).await;
 }
 
-/// What happens to the n-th request at the moment when the caller goes.
+/// What happens to the n-th request when the caller drops the call.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// It has not reached the server.
     Requested,
-    /// It has been carried out, the reply is on its way.
+    /// The server has carried it out, and the reply is on its way.
     Replied,
     /// It is lost with the connection.
     RequestLost,
-    /// It has been carried out, the reply is lost with the connection.
+    /// The server has carried it out, and the reply is lost with the connection.
     ReplyLost,
 }
 
-/// The caller goes while the n-th request, or its reply, is on its way or lost, for every n: nothing of the call stays, and
-/// the lock is free for others (`zookeeper-client`'s own lock leaves its node).
+/// For every n, the caller drops the call while the n-th request or its reply is on its way or lost. No node of the call stays,
+/// and other clients get the lock (`zookeeper-client`'s own lock leaves its node).
 async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let holder = world.keeper().await;
     for contended in [false, true] {
         let steps = match contended {
-            true => count_waiting(world, &proxy, &keeper, &holder).await,
-            false => count_entering(world, &proxy, &keeper).await,
+            true => count_contended(world, &proxy, &keeper, &holder).await,
+            false => count_uncontended(world, &proxy, &keeper).await,
         };
         let mut reached = 0;
         for moment in [Moment::Requested, Moment::Replied, Moment::RequestLost, Moment::ReplyLost] {
@@ -94,7 +94,8 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
                 proxy.heal();
                 let stays = guard.as_ref().map(|guard| guard.name());
                 eventually(&format!("{stays:?} alone in {path}"), async || {
-                    let left = world.children(&path).await.into_iter().filter(|name| name != MARK || !contended);
+                    let left =
+                        world.children(&path).await.into_iter().filter(|name| name != HOLDER_MARKER || !contended);
                     left.eq(stays.iter().cloned())
                 })
                 .await;
@@ -103,17 +104,17 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
                 }
                 let next = world.kind.rival().lock(&holder, &path).acquire().timeout(PATIENCE).await.unwrap();
                 next.release().await.unwrap();
-                // A create that was held back may have come only now; it goes again.
+                // A create that was held back may arrive only now; its node is deleted again.
                 eventually(&format!("{path} is empty"), async || world.children(&path).await.is_empty()).await;
             }
         }
-        // A call that takes a while asks for more: it looks at its own node, too. So the last ones may not come each time.
+        // A slow call also reads its own node, which is one request more. So the last moments may not occur each time.
         assert!(reached >= 2 * steps, "only {reached} of 4 times {steps} moments were met");
     }
 }
 
-/// How many requests a call makes at a path that is not there.
-async fn count_entering(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> u64 {
+/// Counts the requests of a call at a path that does not exist.
+async fn count_uncontended(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> u64 {
     let before = proxy.counts();
     let guard = world.kind.lock(keeper, &world.path("fresh")).acquire().await.unwrap();
     let entered = proxy.counts().since(&before).requested.of_any(REQUESTS);
@@ -121,11 +122,11 @@ async fn count_entering(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> u6
     entered
 }
 
-/// How many requests a call makes until it does nothing but wait.
-async fn count_waiting(world: &World, proxy: &Proxy, keeper: &Lockkeeper, holder: &Lockkeeper) -> u64 {
+/// Counts the requests of a call until it only waits.
+async fn count_contended(world: &World, proxy: &Proxy, keeper: &Lockkeeper, holder: &Lockkeeper) -> u64 {
     let guard = world.rival(holder).acquire().await.unwrap();
     let before = proxy.counts();
-    let waiter = world.await_in_line(world.subject(keeper).acquire()).await;
+    let waiter = world.enqueue(world.subject(keeper).acquire()).await;
     let reads = world.kind.reads_to_wait();
     let after = proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == reads).await;
     drop(guard);
@@ -134,7 +135,7 @@ async fn count_waiting(world: &World, proxy: &Proxy, keeper: &Lockkeeper, holder
     after.since(&before).requested.of_any(REQUESTS)
 }
 
-/// Drops a call at the n-th request; false if it did not come to that.
+/// Drops a call at its n-th request; returns false if the call ended before that request.
 async fn drop_at(world: &World, proxy: &Proxy, keeper: &Lockkeeper, path: &str, moment: Moment, nth: u64) -> bool {
     let meant = proxy.on_any(REQUESTS).path(path).nth(nth);
     let lock = world.kind.lock(keeper, path);
@@ -149,7 +150,7 @@ async fn drop_at(world: &World, proxy: &Proxy, keeper: &Lockkeeper, path: &str, 
         match (&hold, &lost) {
             (Some(hold), _) => hold.caught().await,
             (_, Some(lost)) => lost.fired().await,
-            _ => unreachable!("one of both was made"),
+            _ => unreachable!("one of the two was set"),
         }
     };
     let met = tokio::select! {
@@ -161,7 +162,7 @@ async fn drop_at(world: &World, proxy: &Proxy, keeper: &Lockkeeper, path: &str, 
     met
 }
 
-/// A call is under way once it is made, so it also ends when it is dropped unpolled.
+/// A call starts when it is made, so dropping it unpolled ends it.
 async fn a_call_never_polled_leaves_no_node(world: &World) {
     let keeper = world.keeper().await;
     for _ in 0..20 {
@@ -172,7 +173,7 @@ async fn a_call_never_polled_leaves_no_node(world: &World) {
     world.queued(0).await;
 }
 
-/// N-15, D-21: the caller's token ends the wait, before it began too.
+/// N-15, D-21: the caller's cancellation token ends the wait, also if it was cancelled before the wait began.
 async fn a_cancelled_wait_leaves_no_node(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.rival(&keeper).acquire().await.unwrap();
@@ -187,7 +188,7 @@ async fn a_cancelled_wait_leaves_no_node(world: &World) {
     world.queued(1).await;
     let late = world.subject(&keeper).acquire().cancel_on(token.clone()).await;
     assert!(matches!(late, Err(Error::Cancelled { .. })), "{late:?}");
-    // A token cancelled after the grant has nothing to say.
+    // Cancelling the token after the grant has no effect.
     guard.release().await.unwrap();
     let token = CancellationToken::new();
     let guard = world.subject(&keeper).acquire().cancel_on(token.clone()).await.unwrap();
@@ -197,7 +198,7 @@ async fn a_cancelled_wait_leaves_no_node(world: &World) {
 }
 
 /// T-07, D-16: when `release` returns, any client of any server sees the lock free.
-async fn a_confirmed_release_means_that_the_node_is_gone(world: &World) {
+async fn a_confirmed_release_means_that_the_node_is_deleted(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     for _ in 0..10 {
@@ -207,7 +208,7 @@ async fn a_confirmed_release_means_that_the_node_is_gone(world: &World) {
         guard.release().await.unwrap();
         assert!(!world.exists(&node).await);
     }
-    // And not before the server has confirmed it.
+    // `release` does not return before the server has confirmed it.
     let guard = world.subject(&keeper).acquire().await.unwrap();
     let hold = proxy.on_any(DELETES).hold_request();
     let node = guard.node();
@@ -219,8 +220,8 @@ async fn a_confirmed_release_means_that_the_node_is_gone(world: &World) {
     assert!(!world.exists(&node).await);
 }
 
-/// Dropping the future of a release does not call it back.
-async fn a_release_nobody_waits_for_is_carried_out(world: &World) {
+/// Dropping the future of a release does not stop the release.
+async fn a_release_whose_future_is_dropped_is_carried_out(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
     drop(guard.release());
@@ -232,11 +233,11 @@ async fn a_release_nobody_waits_for_is_carried_out(world: &World) {
     world.queued(0).await;
 }
 
-/// Waits end with `Closed`, holds are lost with the same reason, and when `close` returns no node of the session is left.
-async fn closing_ends_waits_and_holds_and_drains_all_nodes(world: &World) {
+/// Waits fail with `Closed`, holds are lost with the same reason, and when `close` returns no node of the session is left.
+async fn close_ends_waits_and_holds_and_deletes_all_nodes(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
-    let waiter = world.await_in_line(world.rival(&keeper).acquire()).await;
+    let waiter = world.enqueue(world.rival(&keeper).acquire()).await;
     let elsewhere = world.kind.lock(&keeper, &world.path("elsewhere")).acquire().await.unwrap();
     keeper.close().await;
     assert_eq!(world.queue().await, [""; 0]);
@@ -251,9 +252,9 @@ async fn closing_ends_waits_and_holds_and_drains_all_nodes(world: &World) {
     keeper.close().await;
 }
 
-/// The handle may go while its guard is at work; the session ends with the last of them.
+/// A handle may be dropped before its guard; the session ends with the last of them.
 async fn a_guard_outlives_its_handle_and_its_session_ends_with_it(world: &World) {
-    // Not in the world's care: that would keep the session.
+    // Not kept by the world, because that would keep the session open.
     let keeper = Lockkeeper::builder().session_timeout(STEADY).connect(&world.servers()).await.unwrap();
     let guard = world.subject(&keeper).acquire().await.unwrap();
     drop(keeper);
@@ -261,13 +262,13 @@ async fn a_guard_outlives_its_handle_and_its_session_ends_with_it(world: &World)
     let holder = looker.admin().show(&world.lock()).await.unwrap().holders.remove(0);
     assert_eq!(holder.node, guard.name());
     assert!(guard.is_held());
-    let waiter = world.await_in_line(world.rival(&looker).acquire()).await;
+    let waiter = world.enqueue(world.rival(&looker).acquire()).await;
     drop(guard);
     waiter.granted().await.release().await.unwrap();
 }
 
-/// The server has opened the session, the answer is on its way, and nobody wants it any more: it is closed, not left to
-/// expire. The same for a call whose time is over, and then the next call is served.
+/// The server has opened the session and the reply is on its way when the caller gives up: the session is closed, not left to
+/// expire. The same holds for a call whose deadline passes, and then the next call succeeds.
 async fn giving_up_while_connecting_leaves_no_session(world: &World) {
     let proxy = world.proxy().await;
     let sessions = || world.embedded().stats().sessions;
@@ -280,13 +281,13 @@ async fn giving_up_while_connecting_leaves_no_session(world: &World) {
         () = hold.caught() => {}
         connected = &mut connecting => panic!("{connected:?}"),
     }
-    assert_eq!(sessions(), 2, "the observer's and the one just opened");
+    assert_eq!(sessions(), 2, "the observer's session and the new one");
     drop(connecting);
     hold.release();
-    eventually("the session nobody wants is closed", async || sessions() == 1).await;
+    eventually("the abandoned session is closed", async || sessions() == 1).await;
 
     let keeper = builder().connect(&servers).await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session.0;
     assert!(world.embedded().expire_session(session).await);
@@ -297,5 +298,5 @@ async fn giving_up_while_connecting_leaves_no_session(world: &World) {
     hold.caught().await;
     hold.release();
     world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
-    eventually("one session of the keeper's", async || sessions() == 2).await;
+    eventually("one session of the keeper", async || sessions() == 2).await;
 }

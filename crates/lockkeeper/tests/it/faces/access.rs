@@ -16,7 +16,7 @@ on_every_server!(
 async fn keeper(world: &World, user: &str, acl: LockAcl) -> Lockkeeper {
     let builder = Lockkeeper::builder().session_timeout(STEADY).credential("digest", format!("{user}:secret")).acl(acl);
     let keeper = builder.connect(&world.servers()).await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     keeper
 }
 

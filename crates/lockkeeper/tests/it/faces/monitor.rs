@@ -221,7 +221,7 @@ async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     let proxy = world.proxy().await;
     let builder = lockkeeper::Lockkeeper::builder().connect_timeout(Duration::from_secs(2));
     let keeper = builder.session_timeout(Duration::from_secs(1)).connect(&proxy.connect_string()).await.unwrap();
-    world.care_for(&keeper);
+    world.keep_open(&keeper);
     let object = object(world, "P1");
     let lock = MonitorLock::new("held", &keeper, &object).task_timeout(STEADY);
     lock.lock().await.unwrap();

@@ -23,7 +23,7 @@ async fn case_57_a_holder_hears_who_asks_and_lets_go(world: &World) {
     let owner = Owner { user: "ops".into(), host: "desk-3".into(), pid: 99, program: None };
     let asker = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone());
     let asker = asker.connect(&world.servers()).await.unwrap();
-    world.care_for(&asker);
+    world.keep_open(&asker);
     let guard = world.keeper().await.mutex(&world.lock()).acquire().message("nightly").await.unwrap();
     assert_eq!(guard.revocation_requested(), None);
 
@@ -106,8 +106,8 @@ async fn foreign_words_are_heard_and_the_record_is_kept(world: &World) {
 async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
     let keeper = world.keeper().await;
-    let waiter = world.wait_in_queue(&keeper).await;
-    let next = world.wait_in_queue(&keeper).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
+    let next = world.enqueue_mutex(&keeper).await;
     let node = world.queue().await[1].clone();
     let admin = world.keeper().await.admin();
     let asked = admin.revoke_node(&world.lock(), &node, Some("not today")).await.unwrap();

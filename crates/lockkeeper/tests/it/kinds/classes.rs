@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use zookeeper_client as zk;
 
 use super::plain::Plain;
-use crate::support::{MARK, PATIENCE, STEADY, Waiter, World, block_on, config, eventually, for_kinds};
+use crate::support::{HOLDER_MARKER, PATIENCE, STEADY, Waiter, World, block_on, config, eventually, for_kinds};
 
 for_kinds!(
     [classes Foreground]
@@ -39,11 +39,11 @@ fn lock(world: &World, keeper: &Lockkeeper) -> PriorityLock {
 }
 
 async fn foreground(world: &World, keeper: &Lockkeeper) -> Waiter {
-    world.await_in_line(lock(world, keeper).foreground().acquire()).await
+    world.enqueue(lock(world, keeper).foreground().acquire()).await
 }
 
 async fn background(world: &World, keeper: &Lockkeeper) -> Waiter {
-    world.await_in_line(lock(world, keeper).background().acquire()).await
+    world.enqueue(lock(world, keeper).background().acquire()).await
 }
 
 fn name(guard: &Guard) -> String {
@@ -105,11 +105,11 @@ async fn requests_and_mark_are_nodes_of_their_holders_sessions(world: &World) {
         let node = name(&guard);
         let number = node.strip_prefix(prefix).unwrap_or_else(|| panic!("{node}"));
         assert!(number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit()), "{node}");
-        assert_eq!(listing(world).await, [node.as_str(), MARK]);
+        assert_eq!(listing(world).await, [node.as_str(), HOLDER_MARKER]);
         let seen = keeper.admin().show(&world.lock()).await.unwrap();
         let session = seen.holders[0].session.0;
         assert_ne!(session, 0);
-        for node in [node.as_str(), MARK] {
+        for node in [node.as_str(), HOLDER_MARKER] {
             assert_eq!(owner(world, &format!("{}/{node}", world.lock())).await, session);
         }
         assert_eq!((seen.holders[0].node.as_str(), seen.waiters.len(), seen.unknown.len()), (node.as_str(), 0, 0));
@@ -135,19 +135,19 @@ async fn two_background_jobs_run_in_the_order_of_their_numbers(world: &World) {
 async fn two_of_one_class(world: &World, prefix: &str, class: fn(PriorityLock) -> PriorityLock) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let first = class(lock(world, &one)).acquire().await.unwrap();
-    let second = world.await_in_line(class(lock(world, &other)).acquire()).await;
+    let second = world.enqueue(class(lock(world, &other)).acquire()).await;
     let [n, m] = [format!("{prefix}0000000000"), format!("{prefix}0000000002")];
     assert_eq!(name(&first), n);
-    assert_eq!(listing(world).await, [n.as_str(), m.as_str(), MARK]);
+    assert_eq!(listing(world).await, [n.as_str(), m.as_str(), HOLDER_MARKER]);
     let sessions = [owner(world, &first.node()).await, owner(world, &format!("{}/{m}", world.lock())).await];
-    let mark = format!("{}/{MARK}", world.lock());
+    let mark = format!("{}/{HOLDER_MARKER}", world.lock());
     assert_eq!(owner(world, &mark).await, sessions[0]);
     assert!(second.waits());
     let token = first.token();
     first.release().await.unwrap();
     let second = second.granted().await;
     assert_eq!(name(&second), m);
-    assert_eq!(listing(world).await, [m.as_str(), MARK]);
+    assert_eq!(listing(world).await, [m.as_str(), HOLDER_MARKER]);
     assert_eq!(owner(world, &mark).await, sessions[1]);
     assert!(token < second.token());
     second.release().await.unwrap();
@@ -183,7 +183,7 @@ async fn any_class_goes_before_those_behind_it(world: &World) {
     let mut waiters = Vec::new();
     for class in ["Z", "M", "B", "AB", "A", "M", "A"] {
         let lock = lock(world, &keeper).class(Class::new(class).unwrap());
-        waiters.push((class, Some(world.await_in_line(lock.acquire()).await)));
+        waiters.push((class, Some(world.enqueue(lock.acquire()).await)));
     }
     let mut running = Some(running);
     for class in ["A", "A", "AB", "B", "M", "M", "Z"] {
@@ -201,7 +201,7 @@ async fn any_class_goes_before_those_behind_it(world: &World) {
 async fn a_mark_keeps_everyone_out_whoever_made_it(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
-    let mark = format!("{}/{MARK}", world.lock());
+    let mark = format!("{}/{HOLDER_MARKER}", world.lock());
     for _ in 0..3 {
         world.make(&mark).await;
         assert!(matches!(lock(world, &keeper).try_acquire().await, Err(Error::Held { .. })));
@@ -222,7 +222,7 @@ async fn a_mark_made_by_a_faster_one_is_waited_for(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     lock(world, &keeper).acquire().await.unwrap().release().await.unwrap();
-    let mark = format!("{}/{MARK}", world.lock());
+    let mark = format!("{}/{HOLDER_MARKER}", world.lock());
     let taking = proxy.on(OpCode::Multi).hold_request();
     let waiter = foreground(world, &keeper).await;
     taking.caught().await;
@@ -269,7 +269,7 @@ async fn a_lost_reply_leaves_one_request_and_one_mark(world: &World) {
         let lost = lose();
         let guard = lock(world, &keeper).acquire().timeout(PATIENCE).await.unwrap();
         lost.fired().await;
-        assert_eq!(listing(world).await, [name(&guard).as_str(), MARK]);
+        assert_eq!(listing(world).await, [name(&guard).as_str(), HOLDER_MARKER]);
         let seen = keeper.admin().show(&world.lock()).await.unwrap();
         assert_eq!(seen.holders[0].token, Some(guard.token()), "the token is not the mark's");
         assert!(guard.is_held());

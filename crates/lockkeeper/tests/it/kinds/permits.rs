@@ -28,7 +28,7 @@ fn of(world: &World, keeper: &Lockkeeper, permits: u32) -> Semaphore {
 }
 
 async fn waiting(world: &World, semaphore: &Semaphore, take: u32) -> Waiter<Permit> {
-    world.await_in_line(semaphore.acquire_many(take)).await
+    world.enqueue(semaphore.acquire_many(take)).await
 }
 
 /// Many tasks of several sessions with requests of all sizes: what is out never sums to more than there is.

@@ -6,7 +6,7 @@
 
 use zookeeper_client as zk;
 
-use crate::support::{MARK, STEADY, World};
+use crate::support::{HOLDER_MARKER, STEADY, World};
 
 pub(super) struct Plain {
     client: zk::Client,
@@ -40,9 +40,9 @@ impl Plain {
         loop {
             let (mut names, _, changes) = self.client.get_and_watch_children(&self.object).await.unwrap();
             names.sort();
-            let marked = names.iter().any(|name| name == MARK);
+            let marked = names.iter().any(|name| name == HOLDER_MARKER);
             if !marked && names[0] == own {
-                match self.create(&format!("{}/{MARK}", self.object), zk::CreateMode::Ephemeral).await {
+                match self.create(&format!("{}/{HOLDER_MARKER}", self.object), zk::CreateMode::Ephemeral).await {
                     Ok(_) => return own,
                     Err(zk::Error::NodeExists) => {}
                     Err(error) => panic!("{error}"),
@@ -53,7 +53,7 @@ impl Plain {
     }
 
     pub(super) async fn unlock(&self, own: String) {
-        let mut nodes = [own.as_str(), MARK];
+        let mut nodes = [own.as_str(), HOLDER_MARKER];
         if self.mark_first {
             nodes.reverse();
         }

@@ -183,8 +183,8 @@ fn own_nodes(world: &World) -> String {
 async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&one).acquire().await.unwrap();
-    let waiter = world.await_in_line(world.subject(&other).acquire()).await;
-    let next = world.await_in_line(world.rival(&one).acquire()).await;
+    let waiter = world.enqueue(world.subject(&other).acquire()).await;
+    let next = world.enqueue(world.rival(&one).acquire()).await;
     let node = world.queue().await.remove(1);
     ask(world, &format!("{}/{node}", world.lock()), "one", "deploying").await;
     match waiter.outcome().await {
@@ -200,7 +200,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     next.granted().await.release().await.unwrap();
     // By a bare word too.
     let guard = world.rival(&one).acquire().await.unwrap();
-    let waiter = world.await_in_line(world.subject(&other).acquire()).await;
+    let waiter = world.enqueue(world.subject(&other).acquire()).await;
     let node = world.queue().await.remove(1);
     write(world, &format!("{}/{node}", world.lock()), b"unlock").await;
     assert!(matches!(waiter.outcome().await, Err(Error::Revoked { .. })));

@@ -32,11 +32,11 @@ fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
 }
 
 async fn reader(world: &World, keeper: &Lockkeeper) -> Waiter {
-    world.await_in_line(lock(world, keeper).read().acquire()).await
+    world.enqueue(lock(world, keeper).read().acquire()).await
 }
 
 async fn writer(world: &World, keeper: &Lockkeeper) -> Waiter<WriteGuard> {
-    world.await_in_line(lock(world, keeper).write().acquire()).await
+    world.enqueue(lock(world, keeper).write().acquire()).await
 }
 
 /// Waits until a session has set the watches that so many reads ask for.

@@ -1,7 +1,7 @@
-//! Every kind of lock behind one face, so that a claim that holds for all is written once.
+//! Every kind of lock behind one interface, so that a claim about all kinds is written once.
 //!
-//! A claim is about a *subject*: one way into one kind of lock. Who shares it with others of its kind cannot be kept waiting
-//! by them, so each kind has a *rival* too, which it never holds beside: for a reader that is a writer.
+//! A claim is about a *subject*: one way to acquire one kind of lock. A subject that is held together with others of its kind
+//! cannot be blocked by them. So each kind also has a *rival*, which is never held beside it: for a reader, a writer.
 
 use std::future::IntoFuture;
 use std::ops::Deref;
@@ -15,16 +15,16 @@ use lockkeeper::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How many permits the semaphores of the claims have, and how many each asks for: two of these do not fit.
+/// The permits of a claim's semaphore. Each subject takes [`TAKE`] of them, so two do not fit.
 pub(crate) const PERMITS: u32 = 3;
 const TAKE: u32 = 2;
 
-/// A kind of lock, and a way into it.
+/// A kind of lock, and one way to acquire it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A mutex with the library's own names, which carry the attempt's id.
+    /// A mutex with the library's own names, which contain the attempt's id.
     Native,
-    /// A mutex with the recipe document's names, which carry nothing.
+    /// A mutex with the recipe document's names, which contain no id.
     Recipe,
     /// A mutex with Kazoo's names.
     Kazoo,
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     KazooRead,
     /// A writer with Kazoo's names.
     KazooWrite,
-    /// A reader that may become a writer.
+    /// An upgradeable reader.
     Upgradeable,
     /// Two of three permits.
     Permits,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The mutex of this kind, where it is one.
+    /// The mutex of this kind, if it is one.
     pub(crate) fn mutex(self, keeper: &Lockkeeper, path: &str) -> lockkeeper::Mutex {
         keeper.mutex(path).node_format(self.node_format())
     }
@@ -61,7 +61,7 @@ impl Kind {
         Lock { kind: self, keeper: keeper.clone(), path: path.to_owned() }
     }
 
-    /// One that the subject never holds beside.
+    /// A kind that is never held beside this one.
     pub(crate) fn rival(self) -> Kind {
         match self {
             Kind::Read | Kind::Upgradeable => Kind::Write,
@@ -74,12 +74,12 @@ impl Kind {
         }
     }
 
-    /// Whether it holds beside others of its kind.
+    /// Whether it is held together with others of its kind.
     pub(crate) fn shares(self) -> bool {
         matches!(self, Kind::Read | Kind::RecipeRead | Kind::KazooRead)
     }
 
-    /// Whether only its data says whose a node is.
+    /// Whether only a node's data says which attempt made it.
     pub(crate) fn is_unprotected(self) -> bool {
         !self.node_format().protects()
     }
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// What those who ask are told that it asks for.
+    /// The mode that a listing shows.
     pub(crate) fn mode(self) -> &'static str {
         match self {
             Kind::Native | Kind::Recipe => "exclusive",
@@ -105,19 +105,19 @@ impl Kind {
         }
     }
 
-    /// How many reads the first waiter in line makes until it does nothing but wait: one to watch what it waits for, one to
-    /// watch itself; and where permits are counted the limit behind each of two listings, but no watch by a read.
+    /// The reads of the first waiter until it only waits: one to watch its predecessor, and one to watch its own node. A
+    /// semaphore's waiter reads the limit after each of two listings instead of its predecessor.
     pub(crate) fn reads_to_wait(self) -> u64 {
         if self == Kind::Permits { 3 } else { 2 }
     }
 
-    /// The class's mark of the holder stands beside its node.
-    pub(crate) fn has_mark(self) -> bool {
+    /// Whether a holder marker exists beside the holder's node.
+    pub(crate) fn has_holder_marker(self) -> bool {
         matches!(self, Kind::Foreground | Kind::Background)
     }
 }
 
-/// A lock of some kind at some path, for a handle.
+/// A lock of some kind at some path.
 #[derive(Clone)]
 pub(crate) struct Lock {
     pub(crate) kind: Kind,
@@ -186,7 +186,7 @@ pub(crate) enum Held {
     Permit(Permit),
 }
 
-/// The same for each kind of request or guard.
+/// Evaluates the same expression for each kind of request or guard.
 macro_rules! each {
     ($type:ident, $value:expr, $inner:ident => $do:expr) => {
         match $value {
@@ -198,7 +198,7 @@ macro_rules! each {
     };
 }
 
-/// An option of a request, whatever its kind.
+/// An option of a request of any kind.
 macro_rules! option {
     ($($name:ident($type:ty);)+) => { $(
         pub(crate) fn $name(self, value: $type) -> Ask {
@@ -234,7 +234,7 @@ impl IntoFuture for Ask {
 }
 
 impl Held {
-    /// Its token; permits have none.
+    /// The guard's token; permits have none.
     pub(crate) fn token(&self) -> Option<FencingToken> {
         match self {
             Held::Plain(guard) => Some(guard.token()),
@@ -258,7 +258,7 @@ impl Held {
     }
 }
 
-/// Whether a later grant has a greater token than an earlier one, where there are tokens.
+/// Whether a later grant has a greater token than an earlier one; true for kinds without tokens.
 pub(crate) fn grew(earlier: Option<FencingToken>, later: Option<FencingToken>) -> bool {
     earlier.is_none() && later.is_none() || earlier < later
 }

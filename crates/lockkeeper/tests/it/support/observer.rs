@@ -1,9 +1,9 @@
-//! Somebody who looks at nodes from outside, and sees what has been written by the time it asks.
+//! An observer that looks at nodes from outside, and sees every write that was committed before its call.
 //!
-//! Another session's server may be behind the leader, so a plain read can show an older state. Here every read has a write before
-//! it, in the same flight: a delete that fails. It has a zxid of its own, so its server has applied all that was committed before.
-//! A `sync` is not enough: Apache's leader answers its own clients' syncs without waiting for commits that it has already sent to
-//! the followers and not yet applied itself (`CommitProcessor.matchSyncs`).
+//! The server of another session may be behind the leader, so a plain read can be stale. So the observer sends a write before
+//! each read, in the same round trip: a delete that fails. The delete has a zxid of its own, so its server has applied all
+//! earlier commits. A `sync` is not enough: Apache's leader answers its own clients' syncs without waiting for commits that it
+//! has sent to the followers but not yet applied (`CommitProcessor.matchSyncs`).
 
 use super::STEADY;
 use zookeeper_client as zk;
@@ -36,12 +36,12 @@ impl Observer {
         self.ordered(|| self.0.list_children(path)).await
     }
 
-    /// Every coming and going at and below a path from now on, in the order of the server.
+    /// Watches every change at and below a path from now on, in the server's order.
     pub(crate) async fn watch(&self, path: &str) -> Result<zk::PersistentWatcher, zk::Error> {
         self.ordered(|| self.0.watch(path, zk::AddWatchMode::PersistentRecursive)).await
     }
 
-    // The leader orders writes, so these need nothing before them.
+    // The leader orders writes, so these calls need no write before them.
 
     pub(crate) async fn create(
         &self,
@@ -64,12 +64,12 @@ impl Observer {
         self.0.new_multi_writer()
     }
 
-    /// What `read` shows behind a write; a server answers a session in the order of its requests.
+    /// Returns what `read` shows after a write; a server answers a session's requests in order.
     async fn ordered<T, R: Future<Output = Result<T, zk::Error>>>(
         &self,
         read: impl FnOnce() -> R,
     ) -> Result<T, zk::Error> {
-        // This client sends when it is called, not when the future is polled.
+        // This client sends the request when it is called, not when the future is polled.
         let (write, read) = (self.0.delete("/nobody makes this node", None), read());
         match tokio::join!(write, read) {
             (Err(zk::Error::NoNode), seen) => seen,
