@@ -6,7 +6,7 @@
 use std::fmt;
 
 use lockkeeper::retry::{Cause, Refusal};
-use lockkeeper::{Error, Loss, PathError};
+use lockkeeper::{Error, IncompatibleFormat, Loss, NodeFormat, PathError};
 use lockkeeper_server::ServerError;
 
 use crate::advice::{Suggested, can_be_asked};
@@ -184,6 +184,16 @@ impl From<Error> for Failure {
             }
             Error::SeveralHold { .. } => Some("choose one with --node".to_owned()),
             Error::CannotAsk { .. } => None,
+            Error::IncompatibleFormat { theirs, .. } => Some(format!(
+                "all clients of the path must use the same node format: {}; change this command, or use another path",
+                match theirs {
+                    IncompatibleFormat::Named(NodeFormat::Curator) => "no --format and no class",
+                    IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
+                    IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
+                    IncompatibleFormat::Named(_) => "--foreground, --background or --class",
+                    _ => "--lease",
+                }
+            )),
             error => error.hint(),
         };
         let mut message = error.to_string();

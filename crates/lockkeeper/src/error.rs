@@ -1,4 +1,4 @@
-//! What can go wrong, told apart by what a caller would do about it.
+//! Errors of the library, grouped by what a caller does about them.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,114 +8,117 @@ use lockkeeper_core::{ClassError, IncompatibleFormat, Loss, NodeFormat, PathErro
 use crate::admin::ContenderInfo;
 use crate::ensemble::acl::LockAcl;
 
-/// Why a lock was not acquired, or a question about locks not answered.
+/// An error of an acquire, of a connect or of an admin call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The path cannot be a lock's. Nothing was sent.
+    /// The path is not a valid lock path. Nothing was sent.
     #[error(transparent)]
     InvalidPath(#[from] PathError),
-    /// The class cannot be one. Nothing was sent.
+    /// The class name is not valid. Nothing was sent.
     #[error(transparent)]
     InvalidClass(#[from] ClassError),
-    /// The number of permits cannot be had. Nothing was sent.
-    #[error("cannot take {take} of the permits of {path}, of which there are to be {permits}: {problem}")]
+    /// The number of permits is not possible. Nothing was sent.
+    #[error("cannot take {take} of {permits} permits of {path}: {problem}")]
     InvalidPermits {
-        /// The semaphore.
+        /// The path of the semaphore.
         path: String,
         /// How many permits it has.
         permits: u32,
-        /// How many were asked for.
+        /// The number of permits that were requested.
         take: u32,
-        /// What is wrong with that.
+        /// The reason.
         problem: &'static str,
     },
-    /// The path has another number of permits than this process thinks, or is no semaphore's.
+    /// The path states another number of permits than this client, or is not a semaphore.
     #[error("{}", permits_mismatch(path, *ours, *stated))]
     PermitsMismatch {
-        /// The semaphore.
+        /// The path of the semaphore.
         path: String,
-        /// How many this process thinks there are.
+        /// The number of permits that this client is configured with.
         ours: u32,
-        /// How many the path states; `None` if its data is of another make.
+        /// The number that the path states; `None` if the node's data is not a semaphore's.
         stated: Option<u32>,
     },
-    /// Others came before this attempt who lock the path in a way in which neither sees the other: two would hold it.
-    #[error("{path}: others lock it with {theirs}, and would not see this one")]
+    /// Earlier contenders use a node format on the path that is incompatible with this attempt's: the two formats do
+    /// not see each other, so two contenders would hold the lock.
+    #[error("{path} is in use with an incompatible node format: {theirs}")]
     IncompatibleFormat {
         /// The lock.
         path: String,
-        /// How they do.
+        /// The node format of the earlier contenders.
         theirs: IncompatibleFormat,
     },
-    /// Somebody asked this attempt to withdraw before it was granted.
-    #[error("the wait for {path} was called off by {by}")]
+    /// Another client asked this attempt to withdraw before the lock was granted.
+    #[error("the wait for {path} was revoked by {by}")]
     Revoked {
         /// The lock.
         path: String,
-        /// Who, and why.
+        /// The requestor and its reason.
         by: Box<Revocation>,
     },
-    /// The object that was to lock it holds it, or another call of it is about to: it would wait for itself.
-    #[error("{path} is held by this very object, or another call to lock it is under way")]
+    /// The object already holds the lock, or another call of the same object is acquiring it. The call would wait for
+    /// itself.
+    #[error("{path} is already held by this object, or another call of it is acquiring the lock")]
     AlreadyHeld {
         /// The lock.
         path: String,
     },
-    /// One call asks for the same lock twice.
-    #[error("{path} is asked for twice in one call, which would wait for itself")]
+    /// One call requests the same lock twice.
+    #[error("{path} is requested twice in one call, which would wait for itself; request each lock once")]
     Duplicate {
         /// The lock.
         path: String,
     },
-    /// A call for several locks names none: a guard of nothing would protect nothing. Nothing was sent.
-    #[error("multi_lock was given no lock; give it at least one request")]
+    /// A call for several locks has no requests. Nothing was sent.
+    #[error("multi_lock has no requests; give it at least one")]
     NoLocks,
-    /// The session timeout is less than a millisecond, which servers would silently make their shortest. Nothing was sent.
-    #[error("a session timeout of {} is not possible; choose at least 1ms, or leave it out", humantime::format_duration(*given))]
+    /// The session timeout is shorter than 1 ms. Servers would silently replace it by their minimum. Nothing was sent.
+    #[error("session timeout {} is not supported: must be at least 1ms, or unset", humantime::format_duration(*given))]
     InvalidSessionTimeout {
-        /// What was given.
+        /// The given timeout.
         given: Duration,
     },
-    /// The connect string cannot be read. Nothing was sent.
+    /// The connect string is not valid. Nothing was sent.
     #[error("servers {servers:?}: {problem}")]
     InvalidServers {
-        /// What was given.
+        /// The given connect string.
         servers: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// A certificate or a key for TLS is of no use. Nothing was sent.
+    /// A certificate or a key for TLS cannot be used. Nothing was sent.
     #[error("TLS: {problem}")]
     InvalidTls {
-        /// Which of them, and why.
+        /// The certificate or key, and the reason.
         problem: String,
     },
-    /// An access list for those with the same credential needs a credential. Nothing was sent.
-    #[error("{acl:?} access lists need a credential that those who share the locks have in common")]
+    /// This kind of access list needs a credential, and the client has none. Nothing was sent.
+    #[error("access lists of kind {acl:?} need a credential that all clients of the locks share")]
     NoCredential {
-        /// What was asked for.
+        /// The requested kind of access list.
         acl: LockAcl,
     },
-    /// No server answered: none opened a session, or the session's server was silent at the deadline. Nobody knows who holds the lock.
+    /// No server opened a session before the deadline, or the session's server did not answer before it. It is unknown
+    /// who holds the lock.
     #[error("no server answered within {}: {detail}", short(*waited))]
     Unreachable {
-        /// The servers that were asked.
+        /// The servers that were tried.
         servers: String,
-        /// How long they were asked; for a call with a deadline, its timeout.
+        /// How long they were tried. For a call with a deadline, its timeout.
         waited: Duration,
-        /// What came back from each.
+        /// The result of each server.
         detail: String,
     },
-    /// No realm has this path. Nothing was sent.
-    #[error("no realm has {path}; there are {}", realms.join(", "))]
+    /// No realm covers this path. Nothing was sent.
+    #[error("no realm covers {path}; the realms are {}", realms.join(", "))]
     Unroutable {
         /// The lock.
         path: String,
         /// The prefixes of the realms.
         realms: Vec<String>,
     },
-    /// A realm of a routing cannot be one. Nothing was sent.
+    /// A configured realm is not valid. Nothing was sent.
     #[error("realm {prefix:?}: {problem}")]
     InvalidRealm {
         /// Its prefix.
@@ -123,191 +126,193 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// The servers refused this process's credentials.
-    #[error("{servers} refused the credentials")]
+    /// The servers rejected this client's credentials.
+    #[error("{servers} rejected the credentials")]
     AuthFailed {
-        /// Who was asked.
+        /// The servers that were tried.
         servers: String,
     },
-    /// The deadline passed first. Nothing of the attempt is left in the queue once the connection is back.
+    /// The deadline passed before the lock was granted. The attempt's nodes are deleted as soon as the connection
+    /// allows it.
     #[error("waited {} for {path}{}", short(*waited), standing(holder.as_deref(), *ahead))]
     Timeout {
         /// The lock.
         path: String,
-        /// The deadline, from the start of the call.
+        /// The timeout, counted from the start of the call.
         waited: Duration,
-        /// Who held it when last seen.
+        /// The holder, as last seen.
         holder: Option<Box<ContenderInfo>>,
-        /// How many contenders were ahead when last seen, those that hold the lock included.
+        /// The number of contenders ahead, as last seen; it includes the holders.
         ahead: Option<usize>,
     },
-    /// Somebody else holds it, and the caller did not want to wait.
+    /// Another contender holds the lock, and the caller did not want to wait.
     #[error("{path} is taken{}", standing(holder.as_deref(), *ahead))]
     Held {
         /// The lock.
         path: String,
-        /// Who holds it.
+        /// The holder.
         holder: Option<Box<ContenderInfo>>,
-        /// How many contenders were ahead, those that hold the lock included.
+        /// The number of contenders ahead; it includes the holders.
         ahead: Option<usize>,
     },
-    /// The line is longer than the caller wants to stand in.
-    #[error("{ahead} ahead in the queue of {path}, more than the {most} that max_waiters allows")]
+    /// The queue is longer than the caller's limit.
+    #[error("{ahead} contenders are ahead in the queue of {path}; max_waiters allows {most}")]
     TooManyWaiters {
         /// The lock.
         path: String,
-        /// How many contenders were ahead, those that hold the lock included.
+        /// The number of contenders ahead; it includes the holders.
         ahead: usize,
-        /// How many it would have stood behind.
+        /// The limit.
         most: usize,
     },
-    /// The caller's token was cancelled.
+    /// The caller's cancellation token was cancelled.
     #[error("the wait for {path} was cancelled")]
     Cancelled {
         /// The lock.
         path: String,
     },
-    /// The session ended before the lock was granted; the place in line is gone.
-    #[error("the place in line for {path} is lost: {loss}")]
+    /// The session ended before the lock was granted, and the position in the queue with it.
+    #[error("the position in the queue of {path} is lost: {loss}")]
     SessionLost {
         /// The lock.
         path: String,
         /// How the session ended.
         loss: Loss,
     },
-    /// Somebody deleted the waiting node.
+    /// Another client deleted the waiter's node.
     #[error("{}", evicted(path, node, by.as_deref()))]
     Evicted {
         /// The lock.
         path: String,
         /// The node.
         node: String,
-        /// Who broke the wait and why, if it was broken with a reason.
+        /// The client that broke the wait and its reason, if it gave one.
         by: Option<Box<crate::admin::Broken>>,
     },
     /// A server refused an operation on the lock's nodes.
-    #[error("the server refuses an operation on {path}: {reason}")]
+    #[error("the server refused an operation on {path}: {reason}")]
     Refused {
         /// The lock.
         path: String,
-        /// The server's words.
+        /// The server's reason.
         reason: String,
     },
-    /// The lock's parent node is deleted as often as it is made.
-    #[error("the node {path} is deleted by someone as often as it is made")]
+    /// Another client deletes the lock's parent node each time that this one creates it.
+    #[error("another client keeps deleting the node {path}, which this one creates")]
     ParentVanishes {
         /// The lock.
         path: String,
     },
-    /// The connection was lost before the answer. A question changed nothing; whether a lock was broken,
-    /// [`Admin::broken`](crate::Admin::broken) tells.
+    /// The connection was lost before the answer. A read changed nothing; after a break,
+    /// [`Admin::broken`](crate::Admin::broken) shows whether it took effect.
     #[error("the connection was lost before the answer about {path}")]
     ConnectionLost {
         /// The lock.
         path: String,
     },
-    /// There is no such lock node.
+    /// The lock node does not exist.
     #[error("there is no lock at {path}")]
     NoSuchLock {
         /// The lock.
         path: String,
     },
-    /// A lock is not broken, nor decided about, without a reason. Nothing was sent.
-    #[error("what is done to {path} needs a reason: those who ask later read it")]
+    /// A break or a decision needs a reason. Nothing was sent.
+    #[error("an intervention on {path} needs a reason: it is recorded for those who ask later")]
     NoReason {
         /// The lock.
         path: String,
     },
-    /// A message or a reason is longer than what is stored. Nothing was sent.
-    #[error("the {what} for {path} has {bytes} bytes, and at most {max} are stored; shorten it")]
+    /// A message or a reason is longer than the limit. Nothing was sent.
+    #[error("the {what} for {path} has {bytes} bytes; the limit is {max}; shorten it")]
     TooLong {
-        /// Which text it is: `message` or `reason`.
+        /// The text: `message` or `reason`.
         what: &'static str,
         /// The lock.
         path: String,
-        /// How long it is.
+        /// Its length.
         bytes: usize,
         /// The limit.
         max: usize,
     },
-    /// The node of a foreign client, which knows no request to release the lock. Nothing was changed.
-    #[error("{path} cannot be asked for: the client of its node {node} knows no such request")]
+    /// The node belongs to a foreign client that does not understand requests to release the lock. Nothing was changed.
+    #[error("the client of node {node} of {path} does not understand requests to release the lock")]
     CannotAsk {
         /// The lock.
         path: String,
         /// The node.
         node: String,
     },
-    /// There is nobody to take the lock from.
+    /// The lock has no holder.
     #[error("nobody holds {path}")]
     NobodyHolds {
         /// The lock.
         path: String,
     },
-    /// More than one holds the lock, and which of them is to go was not said. Nothing was changed.
-    #[error("{} hold {path} at once", holders.len())]
+    /// The lock has several holders, and the call did not name one. Nothing was changed.
+    #[error("{path} has {} holders; name one of them", holders.len())]
     SeveralHold {
         /// The lock.
         path: String,
-        /// Who they are.
+        /// The holders.
         holders: Vec<ContenderInfo>,
     },
-    /// The node is not one that contends for the lock, or not any more. Nothing was changed.
-    #[error("{node} does not contend for {path}")]
+    /// The node is not a contender of the lock, or not any more. Nothing was changed.
+    #[error("node {node} is not a contender of {path}")]
     NotContending {
         /// The lock.
         path: String,
         /// The node.
         node: String,
     },
-    /// Somebody of the same or a higher priority owns the lock, or is to own it next. Nothing was asked of the owner.
-    #[error("{path} is taken by {by} with priority {priority}{}", because(message.as_deref()))]
+    /// A client of the same or a higher priority owns the lock or will own it next. The owner was not asked.
+    #[error("{path} is held or requested by {by} with priority {priority}{}", because(message.as_deref()))]
     Outranked {
         /// The lock.
         path: String,
-        /// Who owns it, or comes next.
+        /// The owner or the next owner.
         by: String,
         /// Its priority.
         priority: i32,
-        /// Why, in its words.
+        /// Its message.
         message: Option<String>,
     },
-    /// Somebody of a higher priority took this request's place.
-    #[error("the request for {path} gave way to {by} with priority {priority}")]
+    /// A request of a higher priority replaced this one.
+    #[error("the request for {path} was replaced by {by} with priority {priority}")]
     Preempted {
         /// The lock.
         path: String,
-        /// Who came.
+        /// The owner of the other request.
         by: String,
         /// Its priority.
         priority: i32,
     },
-    /// The wait is over, the owner has not finished its cleanup, and force was not asked for. The owner keeps the lock.
+    /// The wait ended before the owner finished its cleanup, and the request did not force it. The owner keeps the
+    /// lock.
     #[error(
-        "cleanup of {path} has not been finished by its owner {owner} with priority {priority} after {} of {}{}",
+        "owner {owner} with priority {priority} has not finished the cleanup of {path} after {} of {}{}",
         short(*elapsed), short(*allotted), because(message.as_deref())
     )]
     CleanupUnfinished {
         /// The lock.
         path: String,
-        /// Who owns it.
+        /// The owner.
         owner: String,
-        /// Why, in its words.
+        /// Its message.
         message: Option<String>,
         /// Its priority.
         priority: i32,
-        /// How long it has been cleaning up.
+        /// How long the cleanup has run.
         elapsed: Duration,
-        /// How long it may.
+        /// How long the cleanup may take.
         allotted: Duration,
     },
-    /// The terms of a leased lock cannot be. Nothing was sent.
+    /// The terms of a leased lock are not valid. Nothing was sent.
     #[error(transparent)]
     InvalidTerms(#[from] lockkeeper_core::helix::TermsError),
-    /// The scope of a leased lock names nothing. Nothing was sent.
+    /// The scope of a leased lock is not valid. Nothing was sent.
     #[error(transparent)]
     InvalidScope(#[from] lockkeeper_core::helix::ScopeError),
-    /// The node holds something else than a leased lock's record.
+    /// The node's data is not the record of a leased lock.
     #[error("{path}: {problem}")]
     NotARecord {
         /// The lock.
@@ -315,123 +320,126 @@ pub enum Error {
         /// What is wrong with it.
         problem: lockkeeper_core::helix::RecordError,
     },
-    /// The lock is not this owner's, or its lease is over: there is nothing to hand over. Nothing was changed.
-    #[error("{path} is not {id}'s to hand over{}", owned_by(owner.as_deref()))]
+    /// The lock belongs to another owner, or its lease has expired, so it cannot be handed over. Nothing was changed.
+    #[error("{id} cannot hand over {path}, which it does not own{}", owned_by(owner.as_deref()))]
     NotOwner {
         /// The lock.
         path: String,
-        /// Who asked.
+        /// The client that wanted to hand it over.
         id: String,
-        /// Whose it is, if it is somebody else's.
+        /// The owner, if it is another client.
         owner: Option<String>,
     },
-    /// The hold is lost; there is nothing to renew.
-    #[error("{path} is not held any more: {loss}")]
+    /// The hold is lost and cannot be renewed.
+    #[error("{path} is no longer held: {loss}")]
     LeaseLost {
         /// The lock.
         path: String,
         /// How it was lost.
         loss: Loss,
     },
-    /// Nobody waits for this decision, or not any more. Nothing was changed.
-    #[error("no decision about {path} is waited for{}", named(id.as_deref()))]
+    /// No request waits for this decision, or not any more. Nothing was changed.
+    #[error("no pending request for a decision about {path}{}", named(id.as_deref()))]
     NoSuchRequest {
         /// The lock.
         path: String,
-        /// Which, if one was named.
+        /// The id, if the call named one.
         id: Option<String>,
     },
-    /// Somebody has decided before. Nothing was changed.
-    #[error("{path}: {} has {} already ({why})", by, if *approved { "approved" } else { "rejected" })]
+    /// The request is already decided. Nothing was changed.
+    #[error("{path}: {} already {} the request ({why})", by, if *approved { "approved" } else { "rejected" })]
     Decided {
         /// The lock.
         path: String,
-        /// What was decided.
+        /// The decision.
         approved: bool,
-        /// Who decided.
+        /// The client that decided.
         by: String,
-        /// Why.
+        /// Its reason.
         why: String,
     },
-    /// The epoch of tokens cannot be read, so nobody can be given a token that is certain to grow.
-    #[error("{node}, which states the epoch of fencing tokens, cannot be used: {problem}")]
+    /// The epoch of fencing tokens cannot be read, so no token is certain to be greater than those before.
+    #[error("the epoch of fencing tokens in {node} cannot be used: {problem}")]
     TokenEpoch {
         /// The node.
         node: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// The lock cannot be closed by its owner.
-    #[error("please unlock {path} before closing it")]
+    /// The owner cannot close the lock while it holds it.
+    #[error("{path} is still held; unlock it before closing it")]
     StillOwner {
         /// The lock.
         path: String,
     },
-    /// This lock was closed.
-    #[error("this lock on {path} is closed")]
+    /// The lock object is closed.
+    #[error("this lock object for {path} is closed")]
     LockClosed {
         /// The lock.
         path: String,
     },
-    /// This handle was closed.
+    /// The handle is closed.
     #[error("this Lockkeeper is closed")]
     Closed,
-    /// This handle belongs to the process that this one was forked from.
-    #[error("this Lockkeeper belongs to the process that this one was forked from")]
+    /// The handle belongs to the parent of this forked process.
+    #[error("this Lockkeeper belongs to the parent of this forked process")]
     Forked,
-    /// A lock delay out of range, or in names that have no room for one. Nothing was sent.
-    #[error("a lock delay of {} for {path} in the node format {node_format:?} cannot be had", humantime::format_duration(*given))]
+    /// The lock delay is out of range, or the node format does not support one. Nothing was sent.
+    #[error(
+        "lock delay {} is not supported for {path} with node format {node_format:?}: must be 1ms to 1h, Curator format",
+        humantime::format_duration(*given)
+    )]
     InvalidLockDelay {
         /// The lock.
         path: String,
-        /// What was given.
+        /// The given delay.
         given: Duration,
-        /// How the path's nodes are named.
+        /// The node format of the path.
         node_format: lockkeeper_core::NodeFormat,
     },
-    /// A liveness limit that could not be kept. Nothing was sent.
-    #[error("a liveness limit of {} for {path} cannot be kept", humantime::format_duration(*given))]
+    /// The liveness limit is too short. Nothing was sent.
+    #[error("liveness limit {} is not supported for {path}: must be longer than zero", humantime::format_duration(*given))]
     InvalidLiveness {
         /// The lock.
         path: String,
-        /// What was given.
+        /// The given limit.
         given: Duration,
     },
-    /// The embedded server could not be started.
+    /// The embedded server did not start.
     #[cfg(feature = "embedded")]
     #[error(transparent)]
     Server(#[from] lockkeeper_server::ServerError),
-    /// A file of the embedded server's directory could not be used.
+    /// A file in the embedded server's directory cannot be used.
     #[error("{what} {}: {source}", file.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// With which file.
+        /// The file.
         file: std::path::PathBuf,
-        /// How it failed.
+        /// The cause.
         source: std::io::Error,
     },
     /// The chroot of the connect string does not exist. Nothing was created.
     #[error("the chroot {chroot} does not exist on {servers}")]
     NoChroot {
-        /// Who was asked.
+        /// The servers that were asked.
         servers: String,
         /// The chroot.
         chroot: String,
     },
-    /// No server runs in the directory, and this client starts none.
+    /// No server runs in the directory, and this client does not start one.
     #[error("no server is running in {}", dir.display())]
     NotRunning {
         /// The server's directory.
         dir: std::path::PathBuf,
     },
-    /// The operating system gave no thread.
-    #[error("no thread for the session's input and output: {0}")]
+    /// The operating system could not create a thread.
+    #[error("cannot create the thread for the session's input and output: {0}")]
     Thread(#[source] std::io::Error),
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anybody changing anything in it.
+    /// Returns whether the same call may succeed later without a change to its arguments.
     pub fn is_retryable(&self) -> bool {
         if let Error::SessionLost { loss: Loss::AuthFailed, .. } = self {
             return false;
@@ -452,61 +460,60 @@ impl Error {
         )
     }
 
-    /// What to do about it, where that can be said in a line.
+    /// Returns a one-line suggestion of what to do, if there is one. It names calls of this library, not options of the
+    /// command.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::NoCredential { .. } => {
-                Some("give one: Builder::credential(\"digest\", \"user:password\")".to_owned())
+                Some("set one with Builder::credential(\"digest\", \"user:password\")".to_owned())
             }
             Error::Unreachable { servers, .. } => {
-                Some(format!("check that a ZooKeeper server runs at {servers} and that this machine may reach it"))
+                Some(format!("check that a ZooKeeper server runs at {servers} and that this machine can reach it"))
             }
             Error::CleanupUnfinished { .. } => {
-                Some("wait longer, wait past the cleanup, or take the lock by force".to_owned())
+                Some("wait longer, longer than the cleanup may take, or force the acquire".to_owned())
             }
-            // No command here: only the caller knows which servers it is for.
+            // Only the caller knows which servers a command would have to name.
             Error::Timeout { .. } | Error::Held { .. } | Error::SeveralHold { .. } | Error::NotContending { .. } => {
-                Some("see who holds it and who waits, with Admin::show or with lockkeeper show".to_owned())
+                Some("see the holders and the waiters with Admin::show".to_owned())
             }
-            Error::NoSuchRequest { .. } => {
-                Some("see what is to be decided, with Admin::requests or with lockkeeper requests".to_owned())
-            }
-            Error::Unroutable { .. } => Some("add a realm for it; the prefix / has all others".to_owned()),
+            Error::NoSuchRequest { .. } => Some("see the pending requests with Admin::requests".to_owned()),
+            Error::Unroutable { .. } => Some("add a realm for the path; the prefix / covers all paths".to_owned()),
             Error::TooManyWaiters { .. } => {
-                Some("come back later, spread the work over several locks, or raise max_waiters".to_owned())
+                Some("try again later, spread the work over several locks, or raise max_waiters".to_owned())
             }
-            Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to stand in line anew".to_owned()),
+            Error::SessionLost { .. } | Error::Evicted { .. } => Some("try again to enter the queue again".to_owned()),
             Error::PermitsMismatch { stated: Some(stated), .. } => {
-                Some(format!("all who use the path must agree: ask for {stated} permits in all, or use another path"))
+                Some(format!("all clients of the path must agree: configure {stated} permits, or use another path"))
             }
             Error::IncompatibleFormat { theirs, .. } => Some(format!(
-                "all who use the path must lock it in the same way ({}), or this one needs a path of its own",
+                "all clients of the path must use the same node format ({}); change this one, or use another path",
                 match theirs {
-                    IncompatibleFormat::Named(NodeFormat::Curator) => "without --format and without a class",
-                    IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
-                    IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
-                    IncompatibleFormat::Named(_) => "--foreground, --background or --class",
-                    _ => "--lease",
+                    IncompatibleFormat::Named(NodeFormat::Curator) => "NodeFormat::Curator",
+                    IncompatibleFormat::Named(NodeFormat::Recipe) => "NodeFormat::Recipe",
+                    IncompatibleFormat::Named(NodeFormat::Kazoo) => "NodeFormat::Kazoo",
+                    IncompatibleFormat::Named(_) => "Lockkeeper::priority_lock",
+                    _ => "Lockkeeper::helix_lock",
                 }
             )),
-            Error::CannotAsk { .. } => Some(
-                "ask its owner in another way, or break the lock: Admin::evict, lockkeeper break --node".to_owned(),
-            ),
-            Error::Forked => Some("connect after the fork, in the child".to_owned()),
+            Error::CannotAsk { .. } => {
+                Some("ask its owner in another way, or break the lock with Admin::evict".to_owned())
+            }
+            Error::Forked => Some("connect in the child, after the fork".to_owned()),
             Error::InvalidLockDelay { .. } => Some(
-                "give one from 1ms to 1h, to a mutex, a reader, a writer or a semaphore in Curator's names".to_owned(),
+                "set 1ms to 1h, for a mutex, a reader, a writer or a semaphore in the node format Curator".to_owned(),
             ),
             Error::InvalidLiveness { .. } => {
-                Some("choose one that is longer than the steps between two calls of alive(), 10ms or more".to_owned())
+                Some("choose a limit longer than the time between two calls of alive()".to_owned())
             }
-            Error::TokenEpoch { node, .. } => {
-                Some(format!("let everybody read {node}, and let it hold a number; without the node the epoch is 0"))
-            }
+            Error::TokenEpoch { node, .. } => Some(format!(
+                "give all clients read access to {node} and let it contain a number; without the node the epoch is 0"
+            )),
             Error::NoChroot { chroot, .. } => {
                 Some(format!("check the spelling of {chroot}; Builder::create_chroot(true) creates it"))
             }
-            Error::PermitsMismatch { .. } => Some("use a path of its own for each semaphore".to_owned()),
-            Error::Refused { .. } => Some("check the ACL of the lock's node and of those above it".to_owned()),
+            Error::PermitsMismatch { .. } => Some("use a separate path for each semaphore".to_owned()),
+            Error::Refused { .. } => Some("check the ACL of the lock's node and of its parents".to_owned()),
             #[cfg(feature = "embedded")]
             Error::Server(error) => Some(error.hint()),
             _ => None,
@@ -514,7 +521,7 @@ impl Error {
     }
 }
 
-/// Whether this text can be stored whole.
+/// Fails if this text is longer than `max` bytes.
 pub(crate) fn check_length(what: &'static str, path: &str, text: Option<&str>, max: usize) -> Result<(), Error> {
     match text.map(str::len).filter(|bytes| *bytes > max) {
         Some(bytes) => Err(Error::TooLong { what, path: path.to_owned(), bytes, max }),
@@ -526,36 +533,36 @@ pub(crate) fn check_length(what: &'static str, path: &str, text: Option<&str>, m
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The lock was lost before; nothing was left to release.
-    #[error("the lock was not held any more: {loss}")]
+    /// The lock was lost earlier; there was nothing to release.
+    #[error("the lock was no longer held: {loss}")]
     NotHeld {
         /// How it was lost.
         loss: Loss,
     },
-    /// The object that was to unlock it does not hold it.
-    #[error("{path} is not locked by this object")]
+    /// The object does not hold the lock.
+    #[error("this object does not hold {path}")]
     NotLocked {
         /// The lock.
         path: String,
     },
-    /// A server refuses to delete the node. It stays until the session ends.
-    #[error("the server refuses to delete the lock's node: {reason}")]
+    /// A server refused to delete the node. It stays until the session ends.
+    #[error("the server refused to delete the lock's node: {reason}")]
     Failed {
-        /// The server's words.
+        /// The server's reason.
         reason: String,
     },
 }
 
-/// Why what is held could not be changed.
+/// Why an upgrade or a downgrade of a hold failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// The deadline passed first. What was held is held still.
-    #[error("waited {} for the readers of {path} to leave", short(*waited))]
+    /// The deadline passed first. The hold is unchanged.
+    #[error("waited {} for the readers of {path} to release", short(*waited))]
     Timeout {
         /// The lock.
         path: String,
-        /// The deadline.
+        /// The timeout.
         waited: Duration,
     },
     /// The lock was lost.
@@ -563,85 +570,84 @@ pub enum ChangeError {
     Lost(Loss),
 }
 
-/// Why it could not be proved that a lock is held.
+/// Why a proof that the lock is held failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// The lock is lost.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
-    /// A server does not answer the question. What is held is held still, as far as the clock knows.
-    #[error("the server refuses to say whether {path} is held: {reason}")]
+    /// A server refused the request. As far as the clock shows, the lock is still held.
+    #[error("the server refused to confirm the hold of {path}: {reason}")]
     Refused {
         /// The lock.
         path: String,
-        /// The server's words.
+        /// The server's reason.
         reason: String,
     },
 }
 
-/// Why a fenced write was not done, or may not have been. But for [`WriteError::Unknown`], nothing was written.
+/// Why a fenced write failed or has an unknown result. Except for [`WriteError::Unknown`], nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The lock is not held any more.
-    #[error("nothing was written: {path} is not held any more: {loss}")]
+    /// The lock is no longer held.
+    #[error("nothing was written: {path} is no longer held: {loss}")]
     Lost {
         /// The lock.
         path: String,
         /// How it was lost.
         loss: Loss,
     },
-    /// The connection was lost before the reply, and did not come back while the hold could be trusted; or a server in trouble
-    /// gave none. The write was done or not, once and by this hold or not at all; it is not sent again. Read the nodes to know.
-    #[error("the reply was lost: the write under {path} may have been done or not")]
+    /// The result is unknown: the connection was lost before the reply and did not come back while the hold was
+    /// trusted, or a server in trouble did not reply. The write took effect once, while this hold held the lock, or not
+    /// at all. It is not sent again. Read the nodes to find out.
+    #[error("the reply was lost: it is unknown whether the write under {path} took effect; read the nodes to find out")]
     Unknown {
         /// The lock.
         path: String,
     },
-    /// The session of a leased lock broke before the write was sent. The lock may be held still: try again.
-    #[error("nothing was written: the session under {path} is lost")]
+    /// The session of a leased lock was lost before the write was sent. The lock may still be held: try again.
+    #[error("nothing was written: the session for {path} was lost; try again")]
     NotSent {
         /// The lock.
         path: String,
     },
-    /// A node to set or delete, or the node above one to create, is not there.
-    #[error("nothing was written: there is no node for {path}")]
+    /// A node to set or to delete does not exist, or the parent of a node to create does not exist.
+    #[error("nothing was written: node {path} does not exist")]
     NoNode {
         /// The node.
         path: String,
     },
-    /// A node to create is there.
-    #[error("nothing was written: {path} exists")]
+    /// A node to create exists.
+    #[error("nothing was written: node {path} exists")]
     NodeExists {
         /// The node.
         path: String,
     },
-    /// A node's data has another version than it was to have.
-    #[error("nothing was written: the data of {path} has not version {expected}")]
+    /// A node's data has another version than the expected one.
+    #[error("nothing was written: the data of {path} does not have version {expected}")]
     BadVersion {
         /// The node.
         path: String,
-        /// What it was to have.
+        /// The expected version.
         expected: i32,
     },
-    /// A server refuses it.
-    #[error("nothing was written: the server refuses it for {path}: {reason}")]
+    /// A server refused the write.
+    #[error("nothing was written: the server refused the write to {path}: {reason}")]
     Refused {
         /// The node.
         path: String,
-        /// The server's words.
+        /// The server's reason.
         reason: String,
     },
-    /// The path cannot be a node's. Nothing was sent.
+    /// The path is not a valid node path. Nothing was sent.
     #[error(transparent)]
     InvalidPath(#[from] PathError),
-    /// It is more than a server takes in one request. Nothing was sent.
-    #[error(
-        "a write of {bytes} bytes is larger than the {max} that fit into one transaction; split it, or store the data elsewhere"
-    )]
+    /// The write is larger than a server accepts in one request. Nothing was sent.
+    #[error("a write of {bytes} bytes exceeds the {max} bytes of a transaction; split it, or store the data elsewhere")]
     TooLarge {
-        /// How large it is.
+        /// The size of the write.
         bytes: usize,
         /// The limit.
         max: usize,
@@ -651,7 +657,7 @@ pub enum WriteError {
 fn evicted(path: &str, node: &str, by: Option<&crate::admin::Broken>) -> String {
     match by {
         Some(broken) => format!("the wait for {path} was broken by {}: {}", broken.by, broken.reason),
-        None => format!("the waiting node {path}/{node} was deleted by someone else"),
+        None => format!("the waiter's node {path}/{node} was deleted by someone else"),
     }
 }
 
@@ -659,7 +665,7 @@ fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> String {
     match stated {
         Some(1) => format!("{path} has 1 permit, not {ours}"),
         Some(stated) => format!("{path} has {stated} permits, not {ours}"),
-        None => format!("{path} is no semaphore's path: its data is of another make"),
+        None => format!("{path} is not a semaphore: its data is something else"),
     }
 }
 
@@ -691,7 +697,7 @@ fn because(message: Option<&str>) -> impl fmt::Display {
     message.map(|message| format!(" ({message})")).unwrap_or_default()
 }
 
-/// A duration as people write it, without digits nobody needs.
+/// Rounds a duration for people.
 fn short(duration: Duration) -> humantime::FormattedDuration {
     let millis = duration.as_millis() as u64;
     let fine = match millis {
@@ -708,11 +714,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_told_without_digits_nobody_needs() {
-        let told = |millis| short(Duration::from_millis(millis)).to_string();
-        assert_eq!(told(7), "7ms");
-        assert_eq!(told(996), "1s");
-        assert_eq!(told(1_999), "2s");
-        assert_eq!(told(30_000), "30s");
+    fn durations_are_rounded_for_people() {
+        let text = |millis| short(Duration::from_millis(millis)).to_string();
+        assert_eq!(text(7), "7ms");
+        assert_eq!(text(996), "1s");
+        assert_eq!(text(1_999), "2s");
+        assert_eq!(text(30_000), "30s");
     }
 }

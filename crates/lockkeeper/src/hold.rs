@@ -1,6 +1,7 @@
-//! What a guard and its driver share: one hold, how far it may be trusted, and what happens when it is lost.
+//! The state that a guard and its driver share: one hold, until when it can be trusted, and what happens when it is
+//! lost.
 //!
-//! Lost is final, and whoever waits for it is woken before anything else is done about it.
+//! A loss is final. Tasks that wait for it are woken before anything else happens.
 
 pub(crate) mod fenced;
 pub(crate) mod guard;
@@ -18,30 +19,30 @@ use crate::error::ReleaseError;
 use crate::session::Session;
 use crate::session::watchdog::Ward;
 
-/// How long a process that is about to be aborted waits for its log.
+/// How long a process that is about to abort waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// What to do when a lock is lost, beside telling its guard.
+/// What happens when a lock is lost, besides notifying its guard.
 ///
-/// For a handle's locks by [`Builder::on_lost`](crate::Builder::on_lost), for one by
+/// Set for all locks of a handle with [`Builder::on_lost`](crate::Builder::on_lost), and for one lock with
 /// [`Acquire::on_lost`](crate::Acquire::on_lost).
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// Nothing.
+    /// Does nothing.
     #[default]
     Nothing,
-    /// End the process with `abort`, after a line in the log: for programs whose every part rests on the lock. Not for locks
-    /// that the program lost by closing its handle.
+    /// Ends the process with `abort` after a log event, for programs in which everything depends on the lock. A lock
+    /// that is lost because the program closed its handle does not abort the process.
     Abort,
-    /// Call this, on a thread of its own.
+    /// Calls this on a separate thread.
     Call(Arc<dyn Fn(&LostLock) + Send + Sync>),
 }
 
 impl OnLost {
-    /// Calls `told` for each lock that is lost, on a thread of its own; it may block.
-    pub fn call(told: impl Fn(&LostLock) + Send + Sync + 'static) -> Self {
-        OnLost::Call(Arc::new(told))
+    /// Calls `callback` for each lost lock, on a separate thread; it may block.
+    pub fn call(callback: impl Fn(&LostLock) + Send + Sync + 'static) -> Self {
+        OnLost::Call(Arc::new(callback))
     }
 }
 
@@ -55,87 +56,87 @@ impl fmt::Debug for OnLost {
     }
 }
 
-/// A lock that was lost.
+/// A lost lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostLock {
-    /// The lock.
+    /// The path of the lock.
     pub path: String,
-    /// The fencing token of the hold, where its kind has one.
+    /// The fencing token of the hold, if its kind has one.
     pub token: Option<FencingToken>,
-    /// Why.
+    /// The reason.
     pub loss: Loss,
 }
 
-/// What a guard tells its driver. All guards gone asks for the release, without an answer.
+/// A message from a guard to its driver. Dropping all guards requests the release without an answer.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Release, and confirm it.
     Release(oneshot::Sender<Result<(), ReleaseError>>),
-    /// Read on in the place of the writer.
+    /// Become a reader in the writer's position.
     Downgrade(oneshot::Sender<()>),
-    /// Be alone.
+    /// Become the writer.
     Upgrade(oneshot::Sender<()>),
-    /// Never mind being alone.
+    /// Cancel the upgrade and stay a reader.
     StayReader,
-    /// Refuse the request to let go, for this reason.
+    /// Refuse the request to release the lock, for this reason.
     Refuse(String),
-    /// The program is no longer at work: nobody may believe in the hold, so it goes.
+    /// The program missed its liveness limit: give the lock up.
     LetGo,
-    /// Look whether the lock is held, and say so.
+    /// Check at the servers whether the lock is held.
     Verify(oneshot::Sender<Result<(), String>>),
 }
 
-/// What is to be done about a hold, in its owner's words.
+/// The caller's options for a hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HoldOptions {
     pub(crate) on_lost: OnLost,
-    /// How often the owner says that it is at work.
+    /// How often the program must call `alive`.
     pub(crate) liveness: Option<Duration>,
-    /// For how long nobody is to follow if it ends against its will.
+    /// How long the lock stays unavailable after a loss.
     pub(crate) delay: Option<Duration>,
 }
 
 impl HoldOptions {
-    /// The lock delay, where it is one.
+    /// The lock delay, if it is valid.
     pub(crate) fn lock_delay(&self) -> Option<LockDelay> {
         LockDelay::new(self.delay?)
     }
 }
 
-/// The owner's word that it is at work, and until when that is good.
+/// The last call of `alive`, and until when it counts.
 struct Liveness {
     every: Duration,
     /// Nanoseconds of the session's clock.
     until: AtomicU64,
 }
 
-/// What a hold stands and falls with.
+/// What a hold depends on.
 enum TrustBasis {
     /// A node of the session.
     Session {
         session: Arc<Session>,
-        /// How many of the session's deadlines had passed when it was granted.
+        /// The number of the session's deadlines that had passed at the grant.
         missed_deadlines: u32,
     },
-    /// A record that outlives sessions, until its lease ends.
+    /// A record that outlives sessions, until its lease expires.
     Lease(watch::Sender<Lease>),
 }
 
-/// How a hold by a record stands.
+/// The current state of a hold that depends on a lease.
 #[derive(Clone)]
 pub(crate) struct Lease {
-    /// The session of now.
+    /// The current session.
     pub(crate) session: Arc<Session>,
-    /// The last moment of that session's clock at which the lease can be relied on.
+    /// The time on that session's clock until when the lease can be trusted.
     pub(crate) until: Duration,
-    /// Whom the record names as the owner, and until when by the server's clock: by these two it is this hold's.
+    /// The record's owner, and its expiry by the server's clock. Together they identify this hold.
     pub(crate) owner: (String, i64),
-    /// The versions of the record and of the node above it when that was last seen; unknown after a write of our own.
+    /// The versions of the record and of its parent node when last read; unknown after this client's own write.
     pub(crate) versions: Option<Versions>,
 }
 
-/// What tells a record from any other: its version, and that of the node above it, which grows when the record is deleted.
+/// Identifies a record: its version and that of its parent node, which increases when the record is deleted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Versions {
     pub(crate) record: i32,
@@ -147,22 +148,23 @@ pub(crate) struct Hold {
     pub(crate) path: String,
     /// It changes with a downgrade.
     node: Mutex<String>,
-    /// The mark that a lock with classes is held by, beside the node.
+    /// The holder marker of a lock with classes, besides the node.
     mark: Option<String>,
     pub(crate) token: FencingToken,
-    /// Its kind has tokens.
+    /// Whether its kind has tokens.
     pub(crate) fences: bool,
     basis: TrustBasis,
     on_lost: OnLost,
     liveness: Option<Liveness>,
     loss: OnceLock<Loss>,
     pub(crate) lost: CancellationToken,
-    /// The request to let go that was seen last.
+    /// The latest request to release the lock.
     pub(crate) asked: watch::Sender<Option<Revocation>>,
-    /// The way to whoever can let go of it. Weak: its guard's going is what asks for the release.
+    /// The channel to the task that can release the lock. Weak, because dropping the guard's sender requests the
+    /// release.
     requests: OnceLock<mpsc::WeakUnboundedSender<Request>>,
     ward: OnceLock<Ward>,
-    /// Who wants to know some time before it is lost, and how long before.
+    /// Tasks to notify before the loss, each with how long before.
     early: Mutex<Vec<(Duration, oneshot::Sender<()>)>>,
 }
 
@@ -180,7 +182,7 @@ impl Hold {
         Self::on(path, name, mark, token, fences, TrustBasis::Session { session, missed_deadlines }, options)
     }
 
-    /// A hold by the record at `path`.
+    /// A hold that depends on the record at `path`.
     pub(crate) fn leased(path: String, token: FencingToken, lease: Lease, options: &HoldOptions) -> Arc<Hold> {
         Self::on(path, String::new(), None, token, true, TrustBasis::Lease(watch::Sender::new(lease)), options)
     }
@@ -221,19 +223,19 @@ impl Hold {
         hold
     }
 
-    /// Whoever can let go of it is asked through this.
+    /// Sets the channel to the task that can release the lock.
     pub(crate) fn can_ask(&self, requests: &mpsc::UnboundedSender<Request>) {
         _ = self.requests.set(requests.downgrade());
     }
 
-    /// Goes on in another session, or with another end of the lease, or another version of the record.
+    /// Continues with another session, another expiry or another version of the record.
     pub(crate) fn lease(&self, now: Lease) {
         if let TrustBasis::Lease(lease) = &self.basis {
             lease.send_replace(now);
         }
     }
 
-    /// How its lease stands and goes on, where it has one.
+    /// Watches the state of its lease, if it has one.
     pub(crate) fn leases(&self) -> Option<watch::Receiver<Lease>> {
         match &self.basis {
             TrustBasis::Session { .. } => None,
@@ -241,7 +243,7 @@ impl Hold {
         }
     }
 
-    /// The last moment of the session's clock at which a lease can be relied on.
+    /// The time on the session's clock until when a lease can be trusted.
     pub(crate) fn lease_until(&self) -> Duration {
         match &self.basis {
             TrustBasis::Session { .. } => Duration::MAX,
@@ -256,7 +258,7 @@ impl Hold {
         }
     }
 
-    /// The nodes without which it is not held: its own, and the mark where there is one. Of a record there are none.
+    /// The nodes that the hold needs: its own, and the holder marker if there is one. A lease has none.
     pub(crate) fn nodes(&self) -> Vec<String> {
         match &self.basis {
             TrustBasis::Lease(_) => Vec::new(),
@@ -267,24 +269,24 @@ impl Hold {
         }
     }
 
-    /// The name of the node that stands for it.
+    /// The name of the node that represents it.
     pub(crate) fn node(&self) -> String {
         self.node.lock().expect("held for a copy only").clone()
     }
 
-    /// It stands in another node from now on.
+    /// Another node represents it from now on.
     pub(crate) fn moved_to(&self, node: String) {
         *self.node.lock().expect("held for a copy only") = node;
     }
 
-    /// Marks it lost, and says so. The first reason stays.
+    /// Marks it lost and reports the loss. The first reason stays.
     pub(crate) fn lose(&self, loss: Loss) {
         if self.mark(loss) {
             self.tell();
         }
     }
 
-    /// Marks it lost; `true` if it was not before. Whoever waits for that is woken.
+    /// Marks it lost and wakes the tasks that wait for the loss. Returns `true` if it was not lost before.
     fn mark(&self, loss: Loss) -> bool {
         let first = self.loss.set(loss).is_ok();
         self.lost.cancel();
@@ -297,7 +299,7 @@ impl Hold {
         first
     }
 
-    /// Says that it was lost, and does what was asked for. A log may block.
+    /// Logs the loss and runs `on_lost`. Writing to the log may block.
     pub(crate) fn tell(&self) {
         let Some(loss) = self.loss() else { return };
         let (path, node, token) = (self.path.clone(), self.node(), self.token);
@@ -309,7 +311,7 @@ impl Hold {
                     _ = said.send(());
                 });
                 if saying.is_ok() {
-                    // A log that blocks does not keep the process alive.
+                    // A log that blocks must not keep the process alive.
                     _ = heard.recv_timeout(LAST_WORDS);
                 }
                 std::process::abort();
@@ -320,7 +322,7 @@ impl Hold {
                 let calling =
                     std::thread::Builder::new().name("lockkeeper-on-lost".to_owned()).spawn(move || told(&lost));
                 if let Err(error) = calling {
-                    tracing::error!(path = %self.path, %error, "no thread to tell of a lost lock");
+                    tracing::error!(path = %self.path, %error, "cannot create the thread that reports a lost lock");
                 }
             }
             OnLost::Nothing | OnLost::Abort => {}
@@ -328,7 +330,7 @@ impl Hold {
         tracing::warn!(path = %self.path, %node, %token, %loss, "lock lost");
     }
 
-    /// What of that cannot wait for a thread.
+    /// The part of `tell` that cannot wait for a thread: aborts if `on_lost` says so.
     pub(crate) fn tell_tersely(&self) {
         if let (OnLost::Abort, Some(loss)) = (&self.on_lost, self.loss())
             && loss != Loss::Closed
@@ -341,7 +343,7 @@ impl Hold {
         self.loss.get().copied()
     }
 
-    /// Marks it lost if its clock says that it is. Whether it is.
+    /// Marks it lost if its clock says so. Returns whether it is lost.
     pub(crate) fn judge(&self) -> bool {
         match self.trust() {
             Trust::Lost(loss) => self.lose(loss),
@@ -350,7 +352,7 @@ impl Hold {
         true
     }
 
-    /// The same in silence: `None` if it is held, else whether this call marked it lost.
+    /// As `judge`, but reports nothing. Returns `None` if it is held, otherwise whether this call marked it lost.
     pub(crate) fn lapse(&self) -> Option<bool> {
         match self.trust() {
             Trust::Lost(loss) => Some(self.mark(loss)),
@@ -361,7 +363,7 @@ impl Hold {
         }
     }
 
-    /// How far it may be trusted now.
+    /// Until when it can be trusted.
     pub(crate) fn trust(&self) -> Trust {
         if let Some(loss) = self.loss.get() {
             return Trust::Lost(*loss);
@@ -385,7 +387,7 @@ impl Hold {
         }
     }
 
-    /// When it is lost by the clock if nothing comes that keeps it.
+    /// When the clock ends it, unless something renews it first.
     fn ends(&self) -> Duration {
         let ends = match &self.basis {
             TrustBasis::Session { session, missed_deadlines } => session.due(*missed_deadlines),
@@ -397,23 +399,24 @@ impl Hold {
         }
     }
 
-    /// When it is to be looked at: when it would be lost, or somebody wants to know of that earlier.
+    /// When to check it next: when it would be lost, or when a task wants to be notified before.
     pub(crate) fn due(&self) -> Duration {
         let early = self.early.lock().expect("held for a change only");
         let margin = early.iter().map(|(margin, _)| *margin).max().unwrap_or_default();
         self.ends().saturating_sub(margin)
     }
 
-    /// Tells those who want to know that early.
+    /// Notifies the tasks that asked to know before the loss.
     fn warn(&self) {
         let left = self.ends().saturating_sub(self.session().now());
         let mut early = self.early.lock().expect("held for a change only");
-        // Dropped, which is the word.
+        // Dropping the sender is the notification.
         early.retain(|(margin, told)| left > *margin && !told.is_closed());
     }
 
-    /// Resolves when it may be trusted for no longer than `margin`, or is lost. Judged when this resolves: a heartbeat that is
-    /// confirmed meanwhile makes it wait on. Dropping the future leaves nothing behind.
+    /// Resolves when the hold can be trusted for no longer than `margin`, or is lost. It checks again when it would
+    /// resolve, so a heartbeat that was confirmed meanwhile prolongs the wait. Dropping the future leaves nothing
+    /// behind.
     pub(crate) async fn nearly_lost(&self, margin: Duration) {
         let Some(ward) = self.ward.get() else { return self.nearly_lost_by_timer(margin).await };
         while !self.lost.is_cancelled() && self.ends().saturating_sub(self.session().now()) > margin {
@@ -428,7 +431,7 @@ impl Hold {
         }
     }
 
-    /// The same where time is not the system's.
+    /// As `nearly_lost`, for a clock that is not the system's.
     async fn nearly_lost_by_timer(&self, margin: Duration) {
         loop {
             let left = self.ends().saturating_sub(self.session().now());
@@ -444,7 +447,7 @@ impl Hold {
         }
     }
 
-    /// Resolves when its state may be another than it was when this was called.
+    /// Resolves when its state may differ from that at the call.
     pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + '_ {
         let mut link = self.session().link();
         let mut lease = match &self.basis {
@@ -467,9 +470,9 @@ impl Hold {
         }
     }
 
-    /// Resolves when it may be trusted for longer than when this was called. Dropping the future leaves nothing behind.
+    /// Resolves when it can be trusted for longer than at the call. Dropping the future leaves nothing behind.
     pub(crate) fn renewed(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
-        // Now, so that no heartbeat between this call and the first poll is missed.
+        // Subscribe now, so that no heartbeat between this call and the first poll is missed.
         let (mut proofs, lease) = (self.session().proofs(), self.leases());
         let (hold, before) = (self.clone(), self.trust().until());
         async move {
@@ -484,13 +487,13 @@ impl Hold {
                 },
             };
             if !more {
-                // The session has ended: nothing renews it.
+                // The session has ended, so nothing renews it.
                 std::future::pending().await
             }
         }
     }
 
-    /// The owner is at work.
+    /// The program is at work.
     pub(crate) fn attend(&self) {
         if let Some(Liveness { every, until }) = &self.liveness {
             until.fetch_max(nanos(self.session().now() + *every), Ordering::Relaxed);
@@ -498,7 +501,7 @@ impl Hold {
     }
 }
 
-/// A time that no clock reaches is as good as 500 years.
+/// Times beyond the clock's range count as about 500 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

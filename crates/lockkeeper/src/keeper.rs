@@ -1,4 +1,4 @@
-//! The handle that programs hold: it opens sessions, and hands out locks.
+//! `Lockkeeper`, the handle that programs use: it opens sessions and creates locks.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,35 +25,37 @@ use crate::session::process::Owned;
 use crate::session::{Io, Session};
 use crate::{Error, identity};
 
-/// How long a session lives without a sign of life of its process. The server may grant less or more.
+/// The default session timeout. The server may grant less or more.
 ///
-/// A hold goes on without a server for 0.54 of it at least: 16 s, for an ordinary restart of a single server and for an election
-/// (docs/guarantees.md has both as measured).
+/// A hold survives at least 0.54 of it without a server: 16 s, which covers an ordinary restart of a single server and
+/// an election (docs/guarantees.md has both measurements).
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The same for the embedded server, which is back within a second: there a crash may be noticed sooner.
+/// The default session timeout with the embedded server. It restarts within a second, so a shorter timeout detects
+/// crashes sooner.
 pub(crate) const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long before a deadline an attempt to open a session ends, so that its own error is there at the deadline.
+/// How long before a deadline an attempt to open a session ends, so that its own error arrives before the deadline
+/// does.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// How long servers are tried before "unreachable".
+/// How long servers are tried before [`Error::Unreachable`].
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Locks on one ensemble. Cheap to clone; all clones share one session and one thread for its input and output.
+/// A handle for the locks of one ensemble. Cheap to clone; all clones share one session and one I/O thread.
 ///
-/// When its session is lost, the next call opens a new one; guards stay with the session that granted them.
+/// When the session is lost, the next call opens a new one. Guards stay with the session that granted them.
 #[derive(Clone)]
 pub struct Lockkeeper {
     inner: Arc<Inner>,
 }
 
-/// The last hold of each leased lock, by its path and its owner.
+/// The last hold of each leased lock, by path and owner.
 type Leases = HashMap<(String, String), Weak<Hold>>;
 
 struct Inner {
     network: Owned<Box<dyn Network>>,
-    /// Which servers these are.
+    /// The servers, for messages.
     servers: Arc<str>,
     connect_timeout: Duration,
     reconnect: Option<Reconnect>,
@@ -61,15 +63,15 @@ struct Inner {
     owner: Owner,
     on_lost: OnLost,
     io: Owned<Arc<Io>>,
-    /// The last session opened.
+    /// The session that was opened last.
     session: Owned<Mutex<Option<Arc<Session>>>>,
-    /// Held while one is being opened, so that all who need one wait for the same.
+    /// Locked while a session is being opened, so that all callers that need one share it.
     opening: AsyncMutex<()>,
     leases: Owned<Mutex<Leases>>,
     closed: CancellationToken,
 }
 
-/// How often a lost or missing connection is tried again, and the pause before each try.
+/// How often a lost or missing connection is retried, and the pause before each retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reconnect {
     pub(crate) retries: u32,
@@ -77,7 +79,7 @@ pub(crate) struct Reconnect {
 }
 
 impl Reconnect {
-    /// How long a connection may be lost until these tries are used up. Who tries is the client, in its own rhythm.
+    /// How long a connection may stay lost before these retries are used up. The client retries at its own pace.
     pub(crate) fn patience(self) -> Duration {
         self.delay.saturating_mul(self.retries)
     }
@@ -100,7 +102,7 @@ pub struct Builder {
     tls_files: Option<TlsFiles>,
 }
 
-/// Files to make a [`Tls`] of.
+/// The files that a [`Tls`] is read from.
 #[derive(Clone)]
 struct TlsFiles {
     authorities: PathBuf,
@@ -108,7 +110,7 @@ struct TlsFiles {
     identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Without what a log must not show.
+/// Omits the secrets, which must not appear in a log.
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
@@ -144,87 +146,91 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// How long the session lives without a sign of life of this process: unless set, 30 s with servers, 10 s with an embedded
-    /// server.
+    /// Sets the session timeout: how long the session lives without a sign of life from this process. The default is 30
+    /// s with servers and 10 s with an embedded server.
     ///
-    /// Less than a millisecond is [`Error::InvalidSessionTimeout`] when it connects.
+    /// After a crash, the lock becomes free about this much later. While no server answers, a hold stays valid for
+    /// about half of it; the default outlasts an ordinary restart of a single server. The server clamps the timeout,
+    /// usually to between 2 and 20 of its ticks.
     ///
-    /// After a crash the lock is free about this much later. While no server answers, a hold goes on for about half of it: the
-    /// default outlasts an ordinary restart of a single server. The server clamps it, usually to 2 to 20 of its ticks.
+    /// Connecting fails with [`Error::InvalidSessionTimeout`] if the timeout is shorter than 1 ms.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = Some(timeout);
         self
     }
 
-    /// How long to try to reach a server before [`Error::Unreachable`]; 10 s unless set.
+    /// Sets how long servers are tried before [`Error::Unreachable`]. The default is 10 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How often a lost or missing connection is tried again before that is an error, with `delay` before each try.
+    /// Sets how often a lost or missing connection is retried, with `delay` before each retry.
     ///
-    /// Unless set, a session is tried to be opened for the connect timeout, and a wait whose connection is lost goes on as
-    /// long as its session may live. If set, opening a session asks every server `1 + retries` times and then fails with
-    /// [`Error::Unreachable`], within the connect timeout still, and a wait whose connection has been lost for `retries` times
-    /// `delay` fails with [`Error::ConnectionLost`]. Holds are not judged by it: see [`Guard`](crate::Guard).
+    /// By default, opening a session is retried for the connect timeout, and a waiter whose connection is lost keeps
+    /// waiting as long as its session may live. If this is set, opening a session tries every server `1 + retries`
+    /// times, within the connect timeout, and then fails with [`Error::Unreachable`]. A waiter whose connection has
+    /// been lost for `retries` times `delay` fails with [`Error::ConnectionLost`]. Holds are not affected: see
+    /// [`Guard`](crate::Guard).
     pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
         self.reconnect = Some(Reconnect { retries, delay });
         self
     }
 
-    /// Whether a missing chroot of the connect string is created, with the nodes above it, when the first node below it is;
-    /// `false` unless set: then connecting fails with [`Error::NoChroot`].
+    /// Sets whether a missing chroot of the connect string is created, with its parents, when the first node below it
+    /// is created. The default is `false`: connecting fails with [`Error::NoChroot`].
     pub fn create_chroot(mut self, create: bool) -> Self {
         self.create_chroot = create;
         self
     }
 
-    /// Who the nodes name as their owner; this process unless set.
+    /// Sets the owner that the nodes name. The default is this process.
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = owner;
         self
     }
 
-    /// What this process is doing, for the owner's record; its program's name unless set.
+    /// Sets the program name in the owner that the nodes name. The default is the name of the executable.
     pub fn program(mut self, program: impl Into<String>) -> Self {
         self.owner.program = Some(program.into());
         self
     }
 
-    /// The proof that a server which serves one user only asks for.
+    /// Sets the secret of a server that serves a single user.
     pub fn secret(self, secret: impl Into<String>) -> Self {
         self.credential("lockkeeper", secret.into())
     }
 
-    /// What this process proves itself with, for ensembles whose access lists ask: `credential("digest", "user:password")`.
-    /// May be given for several schemes. It travels as it is: use TLS where others may listen.
+    /// Adds a credential for ensembles with access lists: `credential("digest", "user:password")`. Several schemes may
+    /// be added. The credential is sent as it is: use TLS on networks that you do not trust.
     pub fn credential(mut self, scheme: impl Into<String>, credential: impl Into<Vec<u8>>) -> Self {
         self.credentials.push((scheme.into(), credential.into()));
         self
     }
 
-    /// Who may use the nodes that this handle makes; anyone unless set. An embedded server serves one user anyway.
+    /// Sets the access list of the nodes that this handle creates. The default is [`LockAcl::Open`]. An embedded server
+    /// serves a single user anyway.
     pub fn acl(mut self, acl: LockAcl) -> Self {
         self.acl = acl;
         self
     }
 
-    /// Speaks TLS with every server of the connect string; plain TCP unless set. An embedded server needs none.
+    /// Uses TLS with every server of the connect string. The default is plain TCP. An embedded server does not need it.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// What to do when a lock of this handle is lost, beside telling its guard; nothing unless set.
+    /// Sets what happens when a lock of this handle is lost, besides notifying its guard. The default is nothing.
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
     }
 
-    /// As `tls` with what is in these files, all PEM: the authorities to trust, and where servers ask for it a certificate with
-    /// its chain and the key to it. They are read when connecting; without the feature `tls` that is [`Error::InvalidTls`].
+    /// Uses TLS, as `tls` does, with PEM files: the trusted authorities and, where servers ask for one, a certificate
+    /// chain with its key. They are read when connecting. Without the feature `tls`, connecting fails with
+    /// [`Error::InvalidTls`].
     pub fn tls_files(
         mut self,
         authorities: impl Into<PathBuf>,
@@ -235,9 +241,14 @@ impl Builder {
         self
     }
 
-    /// Connects to an ensemble. See [`Lockkeeper::connect`].
+    /// Connects to an ensemble, as [`Lockkeeper::connect`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
+    ///
     /// As [`Lockkeeper::connect`].
     pub async fn connect(self, servers: &str) -> Result<Lockkeeper, Error> {
         let servers = self.checked(servers)?;
@@ -246,13 +257,15 @@ impl Builder {
         self.start(Box::new(network), io, Clock::System).opened().await
     }
 
-    /// The same on this thread, for programs without async.
+    /// Connects to an ensemble and blocks this thread until it has, for programs without async.
     ///
     /// # Errors
+    ///
     /// As [`Lockkeeper::connect`].
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
         let servers = self.checked(servers)?;
@@ -262,19 +275,29 @@ impl Builder {
         io.block_on(keeper.opened())
     }
 
-    /// Uses the embedded server of a directory. See [`Lockkeeper::embedded`].
+    /// Uses the embedded server of a directory, as [`Lockkeeper::embedded`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
+    ///
     /// As [`Lockkeeper::embedded`].
     #[cfg(feature = "embedded")]
     pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
         self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
     }
 
-    /// The same, with a choice of what to do where no server runs: before the first session, and each time when the connection is
-    /// lost. Dropping the future leaves no session behind.
+    /// Uses the embedded server of a directory; `hosting` says what to do when no server runs there. It applies before
+    /// the first session and each time that the connection is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
+    ///
     /// As [`Lockkeeper::embedded`], and [`Error::NotRunning`].
     #[cfg(feature = "embedded")]
     pub async fn embedded_with(
@@ -289,9 +312,14 @@ impl Builder {
         self.start(Box::new(network), io, Clock::System).opened().await
     }
 
-    /// Uses this user's own server. See [`Lockkeeper::own_server`].
+    /// Uses this user's own server, as [`Lockkeeper::own_server`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
+    ///
     /// As [`Lockkeeper::own_server`].
     #[cfg(feature = "embedded")]
     pub async fn own_server(self) -> Result<Lockkeeper, Error> {
@@ -299,14 +327,14 @@ impl Builder {
         self.embedded_with(home, crate::embedded::Hosting::InProcess).await
     }
 
-    /// Connects through a network of the caller's own on the current runtime: for simulations.
+    /// Uses a network of the caller on the current runtime, for simulations.
     #[doc(hidden)]
     pub fn simulated(self, network: Box<dyn Network>) -> Lockkeeper {
         let io = Io::here(tokio::runtime::Handle::current());
         self.start(network, io, Clock::Runtime(tokio::time::Instant::now()))
     }
 
-    /// Everything that can be said to be wrong before anything is sent.
+    /// Checks everything that can be checked before anything is sent.
     fn checked(&self, servers: &str) -> Result<Servers, Error> {
         self.check_timeout()?;
         if self.acl != LockAcl::Open && !self.has_credential() {
@@ -319,10 +347,10 @@ impl Builder {
             (None, Some(files)) => servers.secured(files.read()?)?,
             (None, None) => servers,
         };
-        // Never in the clear because of how a program was built.
+        // Never fall back to plain TCP because of how a program was built.
         #[cfg(not(feature = "tls"))]
         if let Some(TlsFiles { authorities, .. }) = &self.tls_files {
-            let problem = format!("{} is of no use: this program was built without TLS", authorities.display());
+            let problem = format!("{} cannot be used: this program was built without TLS", authorities.display());
             return Err(Error::InvalidTls { problem });
         }
         Ok(servers)
@@ -335,7 +363,7 @@ impl Builder {
         }
     }
 
-    /// Whether servers can tell this process from everyone.
+    /// Returns whether servers can authenticate this client.
     fn has_credential(&self) -> bool {
         #[cfg(feature = "tls")]
         let certified = self.tls.as_ref().is_some_and(Tls::has_identity);
@@ -384,7 +412,7 @@ impl TlsFiles {
         let read = |file: &PathBuf| {
             std::fs::read(file).map_err(|why| Error::InvalidTls { problem: format!("{}: {why}", file.display()) })
         };
-        // Whichever of them is of no use, its name belongs to what is said.
+        // The error names the file that cannot be used.
         let named = |files: &[&PathBuf], result: Result<Tls, Error>| {
             result.map_err(|error| match error {
                 Error::InvalidTls { problem } => {
@@ -403,92 +431,112 @@ impl TlsFiles {
 }
 
 impl Lockkeeper {
-    /// Options, for more than the defaults.
+    /// Returns a builder, for options other than the defaults.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     /// Connects to the servers of a ZooKeeper connect string: `zk1:2181,zk2:2181,zk3:2181/chroot`.
     ///
-    /// A missing chroot is an error, unless [`Builder::create_chroot`] is set. Dropping the future leaves no session behind.
+    /// A missing chroot is an error unless [`Builder::create_chroot`] is set.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
-    /// [`Error::NoChroot`]; [`Error::InvalidServers`] before anything is sent; [`Error::Unreachable`] after 10 s of trying, with what came back
-    /// from each server.
+    ///
+    /// - [`Error::InvalidServers`] before anything is sent.
+    /// - [`Error::NoChroot`] if the chroot does not exist.
+    /// - [`Error::Unreachable`] after 10 s, with the result of each server.
+    /// - [`Error::AuthFailed`] if the servers reject the credentials.
     pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
         Self::builder().connect(servers).await
     }
 
-    /// Locks on this machine alone, with no server to install: the embedded server of the directory `dir`.
+    /// Uses locks on this machine alone, without a server to install: connects to the embedded server of the directory
+    /// `dir`.
     ///
-    /// The first process hosts the server; others on the machine, given the same directory, join it. When the host ends, properly
-    /// or not, another process that uses the directory hosts the server within a second, at the same address. Everything
-    /// acknowledged is on disk and sessions have their full timeout after a restart: holders and waiters go on. One machine, one
-    /// disk: not an ensemble.
+    /// The first process hosts the server. Other processes on the machine that use the same directory connect to it.
+    /// When the host ends, cleanly or not, another process that uses the directory hosts the server within a second, at
+    /// the same address. Everything acknowledged is on disk, and sessions have their full timeout after a restart, so
+    /// holders and waiters continue. This is one machine with one disk, not an ensemble.
     ///
-    /// Call [`Lockkeeper::close`] before the process ends. A process that ends without it may end before its sessions are closed;
-    /// then its locks stay taken until the sessions expire.
+    /// Call [`Lockkeeper::close`] before the process ends. Otherwise the process may end before its sessions are
+    /// closed, and its locks stay held until the sessions expire.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
-    /// [`Error::Server`] and [`Error::File`] for a directory that cannot be used.
+    ///
+    /// [`Error::Server`] and [`Error::File`] if the directory cannot be used.
     #[cfg(feature = "embedded")]
     pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
         Self::builder().embedded(dir).await
     }
 
-    /// The locks of the command `lockkeeper` where no servers are set: those of this user's own server, in the directory of
-    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user).
+    /// Connects to this user's own server, in the directory of
+    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user). The command `lockkeeper` uses the same server when
+    /// no servers are set.
     ///
-    /// The first process hosts the server, as [`Lockkeeper::embedded`] tells; the command joins it, and takes it over when this
-    /// process ends.
+    /// The first process hosts the server, as with [`Lockkeeper::embedded`]. The command connects to it, and hosts it
+    /// when this process ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
-    /// As [`Lockkeeper::embedded`]; [`Error::File`] also where there is no home directory.
+    ///
+    /// As [`Lockkeeper::embedded`]; [`Error::File`] also if there is no home directory.
     #[cfg(feature = "embedded")]
     pub async fn own_server() -> Result<Lockkeeper, Error> {
         Self::builder().own_server().await
     }
 
-    /// The exclusive lock at `path`, an absolute path like `/locks/nightly`. Costs nothing; a bad path is reported by the
-    /// acquire.
+    /// Returns the exclusive lock at `path`, an absolute path such as `/locks/nightly`. Sends nothing; the acquire
+    /// reports an invalid path.
     pub fn mutex(&self, path: &str) -> crate::Mutex {
         crate::Mutex::new(self.clone(), LockPath::parse(path))
     }
 
-    /// The exclusive lock at a path where callers may lock nothing, for Lockkeeper's own use: the command's.
+    /// Returns the exclusive lock at a path that callers may not lock. Only the command uses it.
     #[doc(hidden)]
     pub fn own_mutex(&self, path: LockPath) -> crate::Mutex {
         crate::Mutex::new(self.clone(), Ok(path))
     }
 
-    /// The shared lock at `path`. Costs nothing; a bad path is reported by the acquire.
+    /// Returns the shared lock at `path`. Sends nothing; the acquire reports an invalid path.
     pub fn rwlock(&self, path: &str) -> crate::RwLock {
         crate::RwLock::new(self.clone(), LockPath::parse(path))
     }
 
-    /// The leased lock of a Helix scope, or at a path, to be held for `lease` at most before others may take it. Costs nothing;
-    /// a bad path or lease is reported by the acquire.
+    /// Returns the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before
+    /// others may take it. Sends nothing; the acquire reports an invalid path or lease.
     pub fn helix_lock(&self, place: impl Into<crate::lease::Place>, lease: Duration) -> crate::lease::HelixLock {
         crate::lease::HelixLock::new(self.clone(), place.into(), lease)
     }
 
-    /// The semaphore at `path`, which has `permits` permits. Costs nothing; a bad path or number is reported by the acquire.
+    /// Returns the semaphore at `path`, which has `permits` permits. Sends nothing; the acquire reports an invalid path
+    /// or number.
     pub fn semaphore(&self, path: &str, permits: u32) -> crate::Semaphore {
         crate::Semaphore::new(self.clone(), LockPath::parse(path), permits)
     }
 
-    /// The lock with classes at `path`. Costs nothing; a bad path is reported by the acquire.
+    /// Returns the lock with classes at `path`. Sends nothing; the acquire reports an invalid path.
     pub fn priority_lock(&self, path: &str) -> crate::PriorityLock {
         crate::PriorityLock::new(self.clone(), LockPath::parse(path))
     }
 
-    /// The exclusive lock called `name` under `base`, as an object with `lock` and `unlock`; its path is
-    /// [`LockPath::join`] of the two. Costs nothing; a bad base path is reported by the call to lock.
+    /// Returns the exclusive lock called `name` below `base`, as an object with `lock` and `unlock`. Its path is the
+    /// [`LockPath::join`] of the two. Sends nothing; the call to lock reports an invalid base path.
     pub fn distributed_lock(&self, base: &str, name: &str) -> crate::DistributedLock {
         crate::DistributedLock::new(self.clone(), base, name)
     }
 
-    /// Several locks in one call, all of them or none. Requests of several kinds are put together with
+    /// Returns a request for several locks in one call: all of them or none. Combine requests of different kinds with
     /// [`Acquire::any`](crate::Acquire::any).
     ///
     /// ```no_run
@@ -504,16 +552,20 @@ impl Lockkeeper {
         crate::MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
     }
 
-    /// Questions about locks: who holds, who waits; and the breaking of one that hangs.
+    /// Returns the admin calls: they show holders and waiters, ask holders to release, and break locks.
     pub fn admin(&self) -> Admin {
         Admin::new(self.clone())
     }
 
-    /// Closes the session: waiting calls end with [`Error::Closed`], guards are lost, their nodes deleted, and the server is
-    /// told. Returns when all that is confirmed or the session has ended.
+    /// Closes the session: pending calls fail with [`Error::Closed`], guards are lost, and their nodes are deleted.
+    /// Returns when the server has confirmed this, or when the session has ended.
     ///
-    /// Dropping the last handle and guard does the same in the background; a process that exits meanwhile frees its locks
-    /// only by session expiry. Dropping the future before that leaves the rest of it to the background.
+    /// Dropping the last handle and the last guard does the same in the background. If the process exits meanwhile, its
+    /// locks become free only when the session expires.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the rest of the work to the background.
     pub async fn close(&self) {
         let inner = self.inner.clone();
         let closed = self.run(async move {
@@ -524,26 +576,27 @@ impl Lockkeeper {
             }
             Ok(())
         });
-        // An error here means that the thread is gone, and with it the session.
+        // An error means that the thread has ended, and the session with it.
         _ = closed.await;
     }
 
-    /// [`Lockkeeper::close`] on this thread, for programs without async.
+    /// Calls [`Lockkeeper::close`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn close_blocking(&self) {
         self.inner.io.block_on(self.close());
     }
 
-    /// The library's thread, for those who wait on their own.
+    /// The I/O thread, for callers that block on it.
     pub(crate) fn io(&self) -> &Arc<Io> {
         &self.inner.io
     }
 
-    /// Runs a question where the input and output run, and listens for its answer from anywhere. Dropping the future ends
-    /// the task too.
+    /// Runs `question` on the I/O thread and returns a future of its result, which any runtime can await. Dropping the
+    /// future also ends the task.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -565,7 +618,7 @@ impl Lockkeeper {
         }
     }
 
-    /// Whether this process made the handle, and is not a forked child of that one.
+    /// Fails in a forked child of the process that created the handle.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         if self.inner.io.is_ours() { Ok(()) } else { Err(Error::Forked) }
     }
@@ -575,7 +628,8 @@ impl Lockkeeper {
         &self.inner.on_lost
     }
 
-    /// Takes note of a hold of a leased lock. The one that the same owner had before by this handle is superseded.
+    /// Registers the hold of a leased lock. A previous hold of the same owner by this handle becomes
+    /// [`Loss::Superseded`].
     pub(crate) fn leased(&self, owner: &str, hold: &Arc<Hold>) {
         let key = (hold.path.clone(), owner.to_owned());
         let mut leases = self.inner.leases.lock().expect("held for a change only");
@@ -587,12 +641,12 @@ impl Lockkeeper {
         }
     }
 
-    /// Runs a task of the library where its input and output run.
+    /// Runs a task on the I/O thread.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.inner.io.spawn(task);
     }
 
-    /// The clock of its sessions.
+    /// The clock of the sessions.
     pub(crate) fn clock(&self) -> Clock {
         self.inner.clock
     }
@@ -602,33 +656,34 @@ impl Lockkeeper {
         self.inner.closed.clone()
     }
 
-    /// Who the nodes of this handle name as their owner.
+    /// Returns the owner that the nodes of this handle name.
     pub fn owner(&self) -> &Owner {
         &self.inner.owner
     }
 
-    /// How long the session of now lives without a sign of life, as agreed with the server, which may have given less or more
-    /// than was asked for; `None` while there is no session. No round trip.
+    /// Returns the timeout of the current session as agreed with the server, which may have granted less or more than
+    /// requested; `None` while there is no session. No round trip.
     pub fn session_timeout(&self) -> Option<Duration> {
         self.ready_session().map(|(session, _)| session.timeout())
     }
 
-    /// How long a wait bears a lost connection; `None` as long as the session may live.
+    /// How long a waiter tolerates a lost connection; `None` means as long as the session may live.
     pub(crate) fn reconnect_patience(&self) -> Option<Duration> {
         self.inner.reconnect.map(Reconnect::patience)
     }
 
-    /// The session of now with its operations, if there is one that can be used at once.
+    /// The current session with its operations, if it is usable now.
     ///
-    /// Both together: should the session end the next moment, its operations still say how, and no later look is needed.
+    /// Both are returned together: if the session ends the next moment, its operations still say how, without another
+    /// look-up.
     pub(crate) fn ready_session(&self) -> Option<(Arc<Session>, Arc<dyn Ensemble>)> {
         let session = self.inner.session.lock().expect("held for a look only").clone()?;
         let ensemble = session.ensemble()?;
         Some((session, ensemble))
     }
 
-    /// The session of now: the last one, or a new one if that is over. Tries until `deadline`, or for the connect timeout where
-    /// that is less.
+    /// The current session, or a new one if it has ended. Tries until `deadline` or for the connect timeout, whichever
+    /// is shorter.
     pub(crate) async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
         let (inner, started) = (&self.inner, Instant::now());
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -648,7 +703,7 @@ impl Lockkeeper {
             }?;
             let ensemble = opened.ensemble.clone();
             let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
-            // The one before is over; dropped outside the lock, for its end is not instant.
+            // The previous session is over. Drop it outside the lock, because its end takes time.
             let before = inner.session.lock().expect("held for a look only").replace(session.clone());
             drop(before);
             Ok((session, ensemble))
@@ -664,12 +719,12 @@ impl Lockkeeper {
         }
     }
 
-    /// Which servers these are, for messages.
+    /// The servers, for messages.
     pub(crate) fn servers(&self) -> Arc<str> {
         self.inner.servers.clone()
     }
 
-    /// Opens the first session, so that an unreachable ensemble shows at once.
+    /// Opens the first session, so that an unreachable ensemble shows immediately.
     async fn opened(self) -> Result<Lockkeeper, Error> {
         let keeper = self.clone();
         self.run(async move { keeper.session(None).await.map(drop) }).await.map(|()| self)
@@ -682,7 +737,7 @@ impl std::fmt::Debug for Lockkeeper {
     }
 }
 
-/// Now, for people: milliseconds since 1970 by this machine's clock.
+/// The current time by this machine's clock, in milliseconds since 1970, for people.
 pub(crate) fn wall_clock_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

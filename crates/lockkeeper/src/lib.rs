@@ -1,7 +1,8 @@
-//! Distributed locks that leave nothing behind and say how long they may be trusted.
+//! Distributed locks that clean up after themselves and report how long they can be trusted.
 //!
-//! A [`Lockkeeper`] is connected to a ZooKeeper ensemble, or to an embedded server where one machine is enough. It hands out
-//! locks; a lock that is held is a [`Guard`]. Dropping the guard releases it, awaiting [`Guard::release`] confirms that.
+//! A [`Lockkeeper`] is connected to a ZooKeeper ensemble or, on a single machine, to an embedded server. It creates
+//! locks; a held lock is a [`Guard`]. Dropping the guard releases the lock in the background; awaiting
+//! [`Guard::release`] confirms the release.
 //!
 //! ```
 //! use std::time::Duration;
@@ -16,20 +17,20 @@
 //! let guard = nightly.acquire().timeout(Duration::from_secs(5)).message("nightly index").await?;
 //! assert!(guard.is_held());
 //!
-//! // Somebody else is refused, and told who has it.
+//! // Another attempt fails, and the error names the holder.
 //! match nightly.try_acquire().await {
 //!     Err(Error::Held { holder: Some(holder), .. }) => assert_eq!(holder.message.as_deref(), Some("nightly index")),
 //!     other => panic!("two holders: {other:?}"),
 //! }
 //!
-//! // The token goes to the protected resource, which refuses smaller ones: a holder that was paused too long cannot
-//! // undo what its successor did. Tokens grow from grant to grant.
+//! // Pass the token to the protected resource, which rejects smaller ones. Then a holder that was paused too long cannot
+//! // overwrite what its successor wrote. Tokens grow from grant to grant.
 //! let token = guard.token();
 //! guard.release().await?;
 //! let next = nightly.acquire().await?;
 //! assert!(next.token() > token);
 //!
-//! // Who holds it, who waits?
+//! // Read the holders and the waiters.
 //! let info = keeper.admin().show("/locks/nightly").await?;
 //! assert_eq!((info.holders.len(), info.waiters.len()), (1, 0));
 //! keeper.close().await;
@@ -40,35 +41,38 @@
 //!
 //! # When to use something else
 //!
-//! Inside one process a mutex of the standard library or of tokio is a thousand times cheaper. If overlapping work would only
-//! be wasted, not wrong, almost any lock will do. If it would be wrong, no lock alone is enough: see [`Guard::token`].
+//! Inside one process, a mutex of the standard library or of tokio is a thousand times cheaper. If overlapping work
+//! would only be wasted, not wrong, almost any lock will do. If it would be wrong, no lock alone is enough: see
+//! [`Guard::token`].
 //!
-//! # What runs where
+//! # Threads and runtimes
 //!
-//! Each [`Lockkeeper`] has one thread for its input and output. No code of yours runs there, and no future of this crate
-//! needs a particular runtime: awaiting one only listens for what that thread will say. [`blocking`] therefore only adds calls
-//! that wait on the caller's thread.
+//! Each [`Lockkeeper`] has one thread for its input and output. Your code does not run there, and no future of this
+//! crate needs a particular runtime: a future only waits for a message from that thread. [`blocking`] therefore only
+//! adds calls that block the caller's thread.
 //!
-//! Log events ([`tracing`]) are the exception: some are emitted on that thread, so your subscriber runs there. It must not
-//! block. A subscriber that writes to a pipe or a terminal can block for as long as nobody reads, and then the heartbeats stop
-//! and the locks are lost. Give it a writer that never blocks, such as `tracing_appender::non_blocking`.
+//! Log events ([`tracing`]) are the exception: the library emits some of them on that thread, so your subscriber runs
+//! there. It must not block. A subscriber that writes to a pipe or a terminal can block for as long as the other end
+//! does not read. Then the heartbeats stop and the locks are lost. Use a writer that never blocks, such as
+//! `tracing_appender::non_blocking`.
 //!
 //! # Features
 //!
-//! `embedded` and `settings` are on unless `default-features = false`. Every set of these compiles.
+//! `embedded` and `settings` are on by default. Every combination of features compiles.
 //!
-//! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process, for one
-//!   machine.
+//! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process,
+//!   for one machine.
 //! - `settings`: the module `settings`: settings from files, the environment and a program's own flags.
-//! - `tls`: TLS to the servers, `Builder::tls`. Builds a library of cryptography in C.
-//! - `metrics`: hands what leased locks count to the facade of the crate `metrics`.
-//! - `kafka`: dead letters in a Kafka topic, `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler and make.
+//! - `tls`: TLS to the servers, with `Builder::tls`. Builds a cryptography library in C.
+//! - `metrics`: exports the counters of leased locks through the crate `metrics`.
+//! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
+//!   and make.
 //!
-//! # Names from outside
+//! # Names from untrusted input
 //!
-//! A lock's path is checked before anything is sent. A name that comes from outside, such as the id of a request, belongs to
-//! [`LockPath::join`], never to `format!("/articles/{id}")`: a `/` in it would name another lock, and a name such as
-//! `lock-0000000000` is refused because a lock on `/articles` would wait for it.
+//! Every lock path is checked before anything is sent. Pass names from outside, such as the id of a request, to
+//! [`LockPath::join`], never to `format!("/articles/{id}")`: a `/` in the name would select another lock. Names such as
+//! `lock-0000000000` are rejected, because a lock on `/articles` would wait for such a node.
 
 #![warn(missing_docs)]
 
@@ -126,12 +130,12 @@ pub mod helix {
     pub use crate::lease::*;
 }
 
-/// The README's examples compile.
+/// Compiles the README's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The guide's examples compile.
+/// Compiles the guide's examples.
 #[cfg(doctest)]
 mod guide {
     #[doc = include_str!("../../../docs/guide/README.md")]
@@ -164,27 +168,27 @@ mod guide {
     struct Fencing;
 }
 
-/// There is no way in without a guard, none to stay without one, and none to more than was granted.
+/// A lock cannot be used without a guard, nor after its release, nor for more than was granted.
 ///
-/// A guard cannot be made:
+/// A guard cannot be constructed:
 /// ```compile_fail,E0423
 /// let guard = lockkeeper::Guard(todo!());
 /// ```
-/// nor used when it was given back:
+/// nor used after its release:
 /// ```compile_fail,E0382
 /// async fn done(guard: lockkeeper::Guard) {
 ///     let _ = guard.release().await;
 ///     guard.token();
 /// }
 /// ```
-/// nor, by a writer, when it became a reader's:
+/// nor, for a writer, after it became a reader:
 /// ```compile_fail,E0382
 /// async fn downgraded(guard: lockkeeper::WriteGuard) {
 ///     let reader = guard.downgrade().await;
 ///     guard.token();
 /// }
 /// ```
-/// A guard that is bound to nothing is told by the compiler:
+/// The compiler warns of a guard that is not bound to a name:
 /// ```compile_fail
 /// #![deny(unused_must_use)]
 /// async fn unguarded(keeper: lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
@@ -192,7 +196,7 @@ mod guide {
 ///     Ok(())
 /// }
 /// ```
-/// For `let _`, which drops it at once, the compiler has a lint that is off unless a crate turns it on:
+/// For `let _`, which drops the guard immediately, the compiler has a lint that a crate must enable:
 /// ```compile_fail
 /// #![deny(let_underscore_drop)]
 /// async fn unguarded(keeper: lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
@@ -200,7 +204,7 @@ mod guide {
 ///     Ok(())
 /// }
 /// ```
-/// and a named guard passes both:
+/// A named guard passes both lints:
 /// ```
 /// #![deny(unused_must_use, let_underscore_drop)]
 /// async fn guarded(keeper: lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
@@ -208,20 +212,20 @@ mod guide {
 ///     Ok(())
 /// }
 /// ```
-/// A reader cannot become a writer, where another reader could want the same:
+/// A reader cannot become a writer, because two readers that both wait for it would deadlock:
 /// ```compile_fail,E0599
 /// async fn upgrade(keeper: lockkeeper::Lockkeeper) {
 ///     keeper.rwlock("/a").read().acquire().await.unwrap().upgrade(None).await;
 /// }
 /// ```
-/// neither by a method meant for this crate:
+/// nor can it with a method that is meant for this crate only:
 /// ```compile_fail,E0061
 /// use lockkeeper::FromHolding;
 /// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
 ///     lockkeeper::WriteGuard::from_holding(reader.into_holding())
 /// }
 /// ```
-/// Permits are in no order, so they have no token:
+/// Permits have no order, so they have no token:
 /// ```compile_fail,E0599
 /// async fn order(keeper: lockkeeper::Lockkeeper) {
 ///     keeper.semaphore("/a", 3).acquire().await.unwrap().token();

@@ -87,7 +87,7 @@ fn break_removes_the_one_that_was_named() {
     assert!(!home.file("ran").exists());
     let (code, line) = failure(&home.output(&["break", "a", "--node", &node, "-r", "again", "-y"]));
     assert_eq!(code, Some(1), "{line}");
-    assert!(line.ends_with("does not contend for /locks/a"), "{line}");
+    assert!(line.ends_with("is not a contender of /locks/a"), "{line}");
     holder.close_stdin();
     assert!(holder.wait().success());
 }
@@ -106,11 +106,11 @@ fn break_refuses_what_was_not_meant() {
     assert_eq!(holder.line(), "up");
     let cases: [(&[&str], i32, &str); 6] = [
         (&["break", "a"], 64, "required arguments were not provided: --reason"),
-        (&["break", "a", "-r", " ", "-y"], 64, "what is done to /locks/a needs a reason"),
+        (&["break", "a", "-r", " ", "-y"], 64, "an intervention on /locks/a needs a reason"),
         (&["break", "a", "-r", "x"], 64, "there is no terminal to ask on"),
         (&["break", "a//b", "-r", "x", "-y"], 64, "empty component"),
         (&["break", "c", "-r", "x", "-y"], 1, "there is no lock at /locks/c"),
-        (&["break", "a", "--node", "config", "-r", "x", "-y"], 1, "config does not contend for /locks/a"),
+        (&["break", "a", "--node", "config", "-r", "x", "-y"], 1, "config is not a contender of /locks/a"),
     ];
     for (args, expected, say) in cases {
         let (code, line) = failure(&home.output(args));

@@ -76,7 +76,7 @@ fn an_operator_approves_and_the_command_runs() {
     let (code, line) = failure(&fleet.home.output(&["approve", "a", "--reason", " "]));
     assert_eq!(
         (code, line.as_str()),
-        (Some(64), "what is done to /locks/a needs a reason: those who ask later read it")
+        (Some(64), "an intervention on /locks/a needs a reason: it is recorded for those who ask later")
     );
     assert_eq!(failure(&fleet.home.output(&["approve", "b", "-r", "x"])).0, Some(1));
     let approved = fleet.home.output(&["approve", "a", "--reason", "its host hangs"]);
@@ -102,7 +102,7 @@ fn an_operator_rejects_and_so_does_silence() {
     assert!(fleet.home.output(&["reject", "a", "--reason", "let it finish"]).status.success());
     let (code, told) = high.end();
     assert_eq!(code, Some(75), "{told}");
-    assert!(told.contains("has not been finished"), "{told}");
+    assert!(told.contains("has not finished the cleanup"), "{told}");
     assert_eq!(fleet.decided()[0]["approved"], false);
     let (code, told) = fleet.want(&["--ask", "300ms"]).end();
     assert_eq!(code, Some(75), "{told}");

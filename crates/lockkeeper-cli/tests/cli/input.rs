@@ -38,7 +38,7 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
         (&["run", "/products/A-0000004711", "--lease", "1m", "--", "touch", "ran"], "write \"%41-0000004711\""),
         (&["run", &long, "--", "touch", "ran"], "longer than"),
         (&["run", "a", "b//c", "--", "touch", "ran"], "empty component"),
-        (&["run", "a", "b", "/locks/a", "--", "touch", "ran"], "/locks/a is asked for twice"),
+        (&["run", "a", "b", "/locks/a", "--", "touch", "ran"], "/locks/a is requested twice"),
         (&["run", "a", "--shared", "--exclusive", "--", "touch", "ran"], "cannot be used with"),
         (&["run", "a", "--shared", "--permits", "2", "--", "touch", "ran"], "cannot be used with"),
         (&["run", "a", "--permits", "2", "--class", "A", "--", "touch", "ran"], "cannot be used with"),

@@ -234,7 +234,7 @@ fn a_lost_place_in_line_is_taken_again() {
     assert_eq!(waiter.line(), "in");
     let (code, text) = waiter.end();
     assert_eq!(code, Some(0));
-    assert!(text.contains("the place in line for /locks/a is lost"), "{text}");
+    assert!(text.contains("the position in the queue of /locks/a is lost"), "{text}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn a_command_goes_to_the_realm_of_its_lock() {
     }
     let (code, line) = failure(&home.output(&["run", "c", "--config", config, "--", "true"]));
     assert_eq!(code, Some(64));
-    assert!(line.contains("no realm has /locks/c") && line.contains("/locks/a, /locks/b"), "{line}");
+    assert!(line.contains("no realm covers /locks/c") && line.contains("/locks/a, /locks/b"), "{line}");
     let (code, line) = failure(&home.output(&["run", "a/y", "b/y", "--config", config, "--", "true"]));
     assert!(code == Some(64) && line.contains("in two realms"), "{code:?} {line}");
     // The settings say what is where, and who says so.

@@ -149,7 +149,7 @@ fn one_in_line_withdraws() {
     assert_eq!((&report["asked"][0]["node"], &report["asked"][0]["answer"]), (&node.into(), &"released".into()));
     let (code, text) = waiter.end();
     assert_eq!(code, Some(75), "{text}");
-    assert!(text.contains("the wait for /locks/a was called off by ") && text.contains("not today"), "{text}");
+    assert!(text.contains("the wait for /locks/a was revoked by ") && text.contains("not today"), "{text}");
     assert!(!home.file("ran").exists());
     holder.close_stdin();
     assert!(holder.wait().success());

@@ -1,8 +1,8 @@
-//! Writes that take effect only while a lock is held, by the ensemble's own judgement.
+//! Writes that take effect only while a lock is held, as the ensemble decides.
 //!
-//! The data is in the same ensemble as the lock, so one transaction can do both: check that the nodes of the hold still stand,
-//! and change the data. Nothing that a paused, cut off or expired holder sends later can get past that check. Invariant: a
-//! transaction is sent once, in the session it was made in; whether a lost one took effect is never guessed.
+//! The data is in the same ensemble as the lock, so one transaction can do both: check that the nodes of the hold still
+//! exist, and change the data. Nothing that a paused, disconnected or expired holder sends later passes that check.
+//! Invariant: a transaction is sent once, in the session that created it. The result of a lost one is never guessed.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -19,42 +19,51 @@ use crate::hold::guard::Holding;
 use crate::hold::{Hold, Lease, Versions};
 use crate::lease::{above, standing};
 
-/// The most bytes of one write: what a server takes in one frame unless `jute.maxbuffer` says otherwise, less what stands
-/// around the data.
+/// The maximum size of one write: what a server accepts in one frame unless `jute.maxbuffer` differs, minus the
+/// encoding around the data.
 const MAX_BYTES: usize = 1024 * 1024 - 16 * 1024;
 
-/// What a step takes beside its path and its data: lengths, version, access list.
+/// The encoded size of a step without its path and data: lengths, version, access list.
 const STEP_BYTES: usize = 96;
 
-/// Changes of nodes, to be made in one transaction if the lock is held still: all of them or none. Await it.
+/// A request to change nodes in one transaction if the lock is still held: all changes or none. Await it.
 ///
-/// Made by [`Holding::fenced_write`] and [`MultiGuard::fenced_write`](crate::MultiGuard::fenced_write). Paths are those of the
-/// handle: a chroot stands before them as it does before the lock's. Without any change it asks the ensemble whether the lock
-/// is held.
+/// Created by [`Holding::fenced_write`] and [`MultiGuard::fenced_write`](crate::MultiGuard::fenced_write). Paths are
+/// those of the handle: the chroot is prepended as it is to the lock's path. Without changes, it only checks at the
+/// ensemble whether the lock is held.
 ///
-/// One round trip, and a write for the ensemble. It waits for a broken connection to come back, but no longer than the hold can
-/// be trusted ([`Holding::valid_for`]). A leased lock's takes a second round trip where its record has just been written.
+/// While the connection is lost, the future waits, but no longer than the hold can be trusted ([`Holding::valid_for`]).
+///
+/// # Cost
+///
+/// One round trip and one write for the ensemble. A leased lock needs a second round trip if its record was written
+/// just before.
 ///
 /// # Cancel safety
-/// Dropping the future does not call the write back: it may be done or not. A write of [`Holding::release`] that follows is
-/// behind it, so nothing is written once a release was confirmed.
+///
+/// Dropping the future does not cancel the write: it may take effect or not. A [`Holding::release`] that follows is
+/// ordered behind it, so nothing is written after a release was confirmed.
+///
+/// # Errors
+///
+/// [`WriteError`].
 #[derive(Debug)]
 #[must_use = "nothing is written before it is awaited"]
 pub struct FencedWrite<'a> {
     holdings: Vec<&'a Holding>,
     steps: Vec<Step>,
-    /// The first mistake of the caller's.
+    /// The first invalid argument.
     mistake: Option<WriteError>,
 }
 
-/// What a fenced write has done.
+/// The result of a fenced write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedWritten {
     versions: Vec<(String, i32)>,
 }
 
 impl FencedWritten {
-    /// The version that the data of a node has now, which was set or created: for a later [`FencedWrite::set_if`].
+    /// Returns the version of the data of a node that was set or created, for a later [`FencedWrite::set_if`].
     pub fn version(&self, path: &str) -> Option<i32> {
         self.versions.iter().rfind(|(written, _)| written == path).map(|(_, version)| *version)
     }
@@ -71,13 +80,13 @@ impl<'a> FencedWrite<'a> {
         self.step(path, |path| Step::Write { path, data, version: None })
     }
 
-    /// Replaces the data of a node, if it has this version.
+    /// Replaces the data of a node if it has this version.
     pub fn set_if(self, path: &str, data: impl Into<Vec<u8>>, version: i32) -> Self {
         let data = data.into();
         self.step(path, |path| Step::Write { path, data, version: Some(version) })
     }
 
-    /// Makes a node that stays. The node above it must be there.
+    /// Creates a persistent node. Its parent must exist.
     pub fn create(self, path: &str, data: impl Into<Vec<u8>>) -> Self {
         let data = data.into();
         self.step(path, |path| Step::Create { path, data, kind: Kind::Persistent })
@@ -88,12 +97,12 @@ impl<'a> FencedWrite<'a> {
         self.step(path, |path| Step::Delete { path, version: None })
     }
 
-    /// Deletes a node, if its data has this version.
+    /// Deletes a node if its data has this version.
     pub fn delete_if(self, path: &str, version: i32) -> Self {
         self.step(path, |path| Step::Delete { path, version: Some(version) })
     }
 
-    /// Changes nothing, but only if the data of this node has this version is the rest done.
+    /// Changes nothing, but makes all changes depend on this node's data having this version.
     pub fn check(self, path: &str, version: i32) -> Self {
         self.step(path, |path| Step::Check { path, version: Some(version) })
     }
@@ -106,20 +115,22 @@ impl<'a> FencedWrite<'a> {
         self
     }
 
-    /// Waits on this thread, for programs without async.
+    /// Makes the changes and blocks this thread until they are done, for programs without async.
     ///
     /// # Errors
+    ///
     /// As awaiting it.
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn wait(self) -> Result<FencedWritten, WriteError> {
         let session = self.holdings.first().expect("a guard has a hold").session();
         session.block_on(self.into_future())
     }
 
-    /// What can be said to be wrong before anything is sent.
+    /// Checks everything that can be checked before anything is sent.
     fn checked(self) -> Result<(Vec<Arc<Hold>>, Vec<Step>), WriteError> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);
@@ -147,7 +158,8 @@ impl<'a> IntoFuture for FencedWrite<'a> {
         let session = holds.first().expect("a guard has a hold").session();
         let (caller, outcome) = oneshot::channel();
         let path = holds[0].path.clone();
-        // On the library's thread, and to its end whoever listens. The session does not close before.
+        // Runs to its end on the library's thread, whether the caller listens or not. The session does not close
+        // before.
         session.spawn(async move { _ = caller.send(write(&holds, &steps).await) });
         async move { outcome.await.unwrap_or(Err(WriteError::Unknown { path })) }.boxed()
     }
@@ -161,14 +173,14 @@ fn size(step: &Step) -> usize {
     step.path().len() + data + STEP_BYTES
 }
 
-/// What a write is bound to: for each hold its nodes, or its record and the node above.
+/// What a write depends on: the nodes of each hold, or its record and the record's parent.
 struct Bonds {
     checks: Vec<Step>,
-    /// For each of the checks, whose.
+    /// For each check, the index of its hold.
     of: Vec<usize>,
 }
 
-/// Writes, if all is held.
+/// Writes if everything is held.
 async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, WriteError> {
     let mut doubted = false;
     loop {
@@ -177,7 +189,7 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
         }
         let session = holds[0].session();
         let Some(ensemble) = session.ensemble() else { return Err(over(&holds[0])) };
-        // A look at a record may take its time only while all is held.
+        // Reading a record may take time, but only while everything is held.
         let bonds = tokio::select! {
             biased;
             bonds = bind(&*ensemble, holds, doubted) => bonds?,
@@ -189,8 +201,8 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
         let done = tokio::select! {
             biased;
             done = &mut transaction => done,
-            // It may be under way still. If it gets there, the ensemble judges it; but nobody waits for that, unless the session
-            // lives as far as one knows: then the reply comes right behind the news.
+            // The write may still be on its way. If it arrives, the ensemble judges it. Wait for the reply only if the
+            // session lives, as far as it is known: then the reply comes right behind the event.
             lost = lost(holds) => {
                 let unknown = WriteError::Unknown { path: lost.path.clone() };
                 if lost.loss() != Some(Loss::Removed) {
@@ -211,7 +223,7 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
             Some(at) if at < checks.len() => {
                 let hold = &holds[of[at]];
                 if hold.leases().is_none() {
-                    // Its node is gone: nobody who comes by this hold writes any more, whatever the cause.
+                    // Its node is deleted, so this hold can no longer write, whatever the cause.
                     hold.lose(Loss::Removed);
                     return Err(gone(hold));
                 }
@@ -229,12 +241,12 @@ async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, Wri
     }
 }
 
-/// Until when all of them could be trusted without another proof, on the session's clock.
+/// Until when all of them can be trusted without another heartbeat, on the session's clock.
 fn trusted_until(holds: &[Arc<Hold>]) -> Duration {
     holds.iter().map(|hold| hold.trust().until()).min().unwrap_or(Duration::ZERO)
 }
 
-/// What the holds stand on now; `None` where that changed while it was looked at.
+/// What the holds depend on now; `None` if that changed while it was read.
 async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Result<Option<Bonds>, WriteError> {
     let mut bonds = Bonds { checks: Vec::new(), of: Vec::new() };
     for (at, hold) in holds.iter().enumerate() {
@@ -246,7 +258,7 @@ async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Re
                 None => match look(ensemble, hold, &lease).await? {
                     Some(versions) => versions,
                     None => {
-                        // Renewed, or taken. The task of the hold sees it too, and knows which.
+                        // The lease was renewed or taken. The task of the hold sees the same event and knows which.
                         _ = leases.changed().await;
                         return Ok(None);
                     }
@@ -269,7 +281,7 @@ async fn look(ensemble: &dyn Ensemble, hold: &Hold, lease: &Lease) -> Result<Opt
     })
 }
 
-/// The first that is lost.
+/// The first lost hold.
 async fn lost(holds: &[Arc<Hold>]) -> &Arc<Hold> {
     let (_, at, _) = select_all(holds.iter().map(|hold| hold.lost.cancelled().boxed())).await;
     &holds[at]
@@ -279,7 +291,7 @@ fn gone(hold: &Hold) -> WriteError {
     WriteError::Lost { path: hold.path.clone(), loss: hold.loss().unwrap_or(Loss::Removed) }
 }
 
-/// The session has ended under it, or breaks: with it a hold that is a node of it, but not a lease.
+/// The session has ended or is ending. A hold that is a node of it ends too, but a lease does not.
 fn over(hold: &Hold) -> WriteError {
     let path = hold.path.clone();
     match hold.leases() {
@@ -288,7 +300,7 @@ fn over(hold: &Hold) -> WriteError {
     }
 }
 
-/// What was done, by those steps that leave data.
+/// The result, from the steps that leave data.
 fn written(steps: &[Step], done: &[Done]) -> FencedWritten {
     let version = |done: &Done| match done {
         Done::Created(_) => Some(0),
@@ -299,7 +311,7 @@ fn written(steps: &[Step], done: &[Done]) -> FencedWritten {
     FencedWritten { versions: versions.collect() }
 }
 
-/// Why a change of the caller's could not be made.
+/// Why a step of the caller could not be done.
 fn refused(step: &Step, fault: OpError) -> WriteError {
     let path = step.path().to_owned();
     match (fault, step) {

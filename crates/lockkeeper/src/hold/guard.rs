@@ -1,6 +1,7 @@
-//! Guards: the values that stand for a hold, and what they know of how long it may be trusted.
+//! Guards: the values that represent a hold and report how long it can be trusted.
 //!
-//! What every hold can do is in [`Holding`]; a guard is a holding and what its kind of lock adds: a token, a way to change it.
+//! [`Holding`] has what every hold can do. A guard is a holding plus what its kind of lock adds: a token, or an upgrade
+//! or downgrade.
 
 use std::fmt;
 use std::ops::Deref;
@@ -17,31 +18,34 @@ use crate::hold::{Hold, Request};
 use crate::session::Session;
 use crate::session::process::Owned;
 
-/// Whether a hold may be relied on.
+/// Whether a hold can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldState {
     /// The lock is held.
     Held,
-    /// The connection is lost. The lock may still be ours; start nothing new.
+    /// The connection is lost. The lock may still be held; start nothing new.
     Suspected,
-    /// The lock is lost, for this reason. Final.
+    /// The lock is lost, for this reason. This is final.
     Lost(Loss),
 }
 
-/// A hold of any kind of lock: what all guards can do. Dropping it releases the lock in the background.
+/// A hold of any kind of lock: what all guards have in common. Dropping it releases the lock in the background.
 ///
-/// Owned and `Send`, tied to no task and no thread; not `Clone`, so that there is one value per hold. The lock itself
-/// cannot stop a process that is paused between looking at the guard and acting: hand [`Guard::token`] to the resource.
+/// A holding is owned and `Send`. It is tied to no task and no thread. It is not `Clone`, so there is one value for
+/// each hold. No lock can stop a process that is paused between checking the guard and acting: pass [`Guard::token`] to
+/// the resource.
 ///
-/// Bind a guard to a name, as `let guard = …` or `let _guard = …`. `let _ = lock.acquire().await?` binds nothing and releases the
-/// lock at once. The compiler warns of a guard that is not bound at all, and of `let _` only with its lint
-/// `let_underscore_drop` (or Clippy's `let_underscore_must_use`), which a crate turns on itself.
+/// Bind a guard to a name, as in `let guard = …` or `let _guard = …`. `let _ = lock.acquire().await?` binds nothing and
+/// releases the lock immediately. The compiler warns of a guard that is not bound at all. It warns of `let _` only with
+/// its lint `let_underscore_drop` (or Clippy's `let_underscore_must_use`), which a crate must enable.
 ///
-/// Dropping never blocks and works outside any runtime. It asks the session to delete the node, which is tried until
-/// confirmed or until the session is over. If the process ends first, session expiry frees the lock.
+/// Dropping never blocks and works outside any runtime. It asks the session to delete the node; the delete is retried
+/// until it is confirmed or the session is over. If the process ends first, the lock becomes free when the session
+/// expires.
 ///
-/// It belongs to the process that acquired it. In a forked child its copy is [`Loss::Forked`], and dropping that does nothing.
+/// A holding belongs to the process that acquired it. In a forked child, its copy is [`Loss::Forked`], and dropping the
+/// copy does nothing.
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Holding {
     hold: Owned<Arc<Hold>>,
@@ -54,61 +58,63 @@ impl Holding {
         Holding { hold: Owned::new(hold), requests: Owned::new(requests) }
     }
 
-    /// The session that it rests on now.
+    /// The session that the hold depends on now.
     pub(crate) fn session(&self) -> Arc<Session> {
         self.hold.session()
     }
 
-    /// The lock's path.
+    /// Returns the lock's path.
     pub fn path(&self) -> &str {
         &self.hold.path
     }
 
-    /// The number to give to the protected resource, where this kind of hold has one: permits have none.
+    /// Returns the number to pass to the protected resource, if this kind of hold has one: permits have none.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         Some(self.hold.token).filter(|_| self.hold.fences)
     }
 
-    /// The full path of the node that stands for this hold.
+    /// Returns the full path of the node that represents this hold.
     pub fn node(&self) -> String {
         match self.hold.node().as_str() {
-            // A record: the lock's own node.
+            // A lease's record is the lock's own node.
             "" => self.hold.path.clone(),
             node => format!("{}/{node}", self.hold.path),
         }
     }
 
-    /// The timeout of the session that holds the lock, as agreed with the server.
+    /// Returns the timeout of the session that holds the lock, as agreed with the server.
     ///
-    /// A loss for want of a server shows early enough to leave a quarter of it before anybody else can be granted the lock.
+    /// When the loss is caused by an unreachable server, it shows at least a quarter of this timeout before another
+    /// contender can be granted the lock.
     pub fn session_timeout(&self) -> Duration {
         self.hold.session().timeout()
     }
 
-    /// Whether the lock may be relied on right now, by this process's own clock. No round trip.
+    /// Returns whether the lock can be relied on now, by this process's own clock. No round trip.
     ///
-    /// `false` is final. Look before each step of protected work.
+    /// `false` is final. Check it before each step of protected work.
     pub fn is_held(&self) -> bool {
         !matches!(self.state(), HoldState::Lost(_))
     }
 
-    /// How far it may be trusted, by this very process.
+    /// Until when this process may trust the hold.
     fn trust(&self) -> Trust {
         if self.hold.is_ours() { self.hold.trust() } else { Trust::Lost(Loss::Forked) }
     }
 
-    /// For how long the lock may still be trusted without hearing from a server again: zero once it is lost. No round trip.
+    /// Returns for how long the lock can still be trusted without another answer from a server: zero once it is lost.
+    /// No round trip.
     ///
-    /// A hold starts with at least half of [`Holding::session_timeout`], if the servers answer within a quarter of it.
+    /// A hold starts with at least half of [`Holding::session_timeout`] if the servers answer within a quarter of it.
     ///
-    /// Each step of protected work should end within it. It is renewed by a write of the session every fifth of the
-    /// session's timeout while something is held, and counted from when that write was sent, by a clock that runs through
-    /// suspend.
+    /// Each step of protected work should end within this time. While something is held, the session renews it with a
+    /// write every fifth of its timeout. The new time counts from when that write was sent, by a clock that keeps
+    /// running during suspend.
     pub fn valid_for(&self) -> Duration {
         self.trust().until().saturating_sub(self.hold.session().now())
     }
 
-    /// The same, told apart. No round trip.
+    /// Returns the state of the hold: held, suspected or lost. No round trip.
     pub fn state(&self) -> HoldState {
         match self.trust() {
             Trust::Held { .. } => HoldState::Held,
@@ -117,15 +123,19 @@ impl Holding {
         }
     }
 
-    /// Why it was lost, if that is known already. No round trip.
+    /// Returns why the lock was lost, if that is already known. No round trip.
     pub fn loss(&self) -> Option<Loss> {
         if self.hold.is_ours() { self.hold.loss() } else { Some(Loss::Forked) }
     }
 
-    /// Waits until the lock is lost, and says why.
+    /// Waits until the lock is lost, and returns why.
     ///
-    /// Resolves at the latest when the session could have expired at the server, by a clock that runs through suspend, also if
-    /// the library's own thread is stuck. Dropping the future leaves nothing behind.
+    /// Resolves at the latest when the server could expire the session, by a clock that keeps running during suspend,
+    /// even if the library's own thread is stuck.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn lost(&self) -> Loss {
         if self.hold.is_ours() {
             self.hold.lost.cancelled().await;
@@ -133,7 +143,7 @@ impl Holding {
         self.loss().unwrap_or(Loss::SessionExpired)
     }
 
-    /// A token that is cancelled when the lock is lost: for code that takes one.
+    /// Returns a token that is cancelled when the lock is lost, for code that takes one.
     pub fn lost_token(&self) -> CancellationToken {
         if self.hold.is_ours() {
             return self.hold.lost.child_token();
@@ -143,10 +153,14 @@ impl Holding {
         token
     }
 
-    /// Waits until the lock may be trusted for longer than when this was called: until [`Holding::valid_for`] has been renewed.
+    /// Waits until the lock can be trusted for longer than when this was called: until [`Holding::valid_for`] has been
+    /// renewed.
     ///
-    /// A lock that is not renewed any more never resolves it; [`Holding::lost`] tells of that. Dropping the future leaves nothing
-    /// behind.
+    /// Never resolves for a lock that is no longer renewed; use [`Holding::lost`] for that.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub fn renewed(&self) -> impl Future<Output = ()> + Send + use<> {
         let renewed = self.hold.is_ours().then(|| self.hold.renewed());
         async move {
@@ -162,8 +176,11 @@ impl Holding {
         self.hold.state_changed()
     }
 
-    /// Waits until the state is another than `seen`, and says which: for work that pauses while the lock is
-    /// [`Suspected`](HoldState::Suspected). A state that came and went while nobody waited is not told, but for `Lost`.
+    /// Waits until the state differs from `seen`, and returns it: for work that pauses while the lock is
+    /// [`Suspected`](HoldState::Suspected). A state that came and went while no call waited is not reported, except for
+    /// `Lost`.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn changed(&self, seen: HoldState) -> HoldState {
@@ -180,12 +197,15 @@ impl Holding {
         }
     }
 
-    /// Waits until the lock may be trusted for no longer than `margin`, or is lost: when work that takes so long to stop has
-    /// to be stopped, to be done before anybody else can be in.
+    /// Waits until the lock can be trusted for no longer than `margin`, or is lost. Use it to stop work that needs
+    /// `margin` to stop, so that the work ends before another contender can be granted the lock.
     ///
-    /// While the servers answer, a hold may always be trusted for more than half of [`Holding::session_timeout`], from its grant
-    /// on: choose a third of that at most. Told like [`Holding::lost`], also if the library's own thread is stuck. Judged when
-    /// this resolves; the hold may recover afterwards.
+    /// While the servers answer, a hold can always be trusted for more than half of [`Holding::session_timeout`], from
+    /// its grant on: choose a third of that timeout at most. Like [`Holding::lost`], this resolves even if the
+    /// library's own thread is stuck. It reports the state when it resolves; the hold may recover afterwards.
+    ///
+    /// # Cancel safety
+    ///
     /// Dropping the future leaves nothing behind.
     pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
         if self.hold.is_ours() {
@@ -194,10 +214,10 @@ impl Holding {
         self.state()
     }
 
-    /// Says that the program is at work, where it was acquired [`with_liveness`](crate::Acquire::with_liveness); whether the
-    /// lock is held. No round trip.
+    /// Confirms that the program is at work, for a lock that was acquired
+    /// [`with_liveness`](crate::Acquire::with_liveness). Returns whether the lock is held. No round trip.
     ///
-    /// To be called where work is done, not by a timer.
+    /// Call it from the work itself, not from a timer.
     pub fn alive(&self) -> bool {
         let held = self.is_held();
         if held {
@@ -206,21 +226,31 @@ impl Holding {
         held
     }
 
-    /// Proves that the lock is held, at the servers: one round trip, a small write.
+    /// Proves at the servers that the lock is held.
     ///
-    /// `Ok`: when the leader put the request in order, the hold's node stood in the session that made it; and the hold may be
-    /// trusted anew from when the request was sent ([`Holding::valid_for`]). That is more than [`Holding::is_held`] knows (a
-    /// node that somebody deleted a moment ago), and no more than a clock can say of the time after. While the connection is
-    /// lost this waits, but not longer than the hold may be trusted. Dropping the future leaves nothing behind.
+    /// `Ok` means: when the leader ordered the request, the hold's node existed in the session that created it. The
+    /// hold can be trusted again from when the request was sent ([`Holding::valid_for`]). That is more than
+    /// [`Holding::is_held`] knows: it also notices a node that was deleted a moment ago. It says no more about the time
+    /// after than a clock can. While the connection is lost, the call waits, but no longer than the hold can be
+    /// trusted.
+    ///
+    /// # Cost
+    ///
+    /// One round trip and one small write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// [`VerifyError::Lost`]; [`VerifyError::Refused`] if a server does not answer such a question.
+    ///
+    /// [`VerifyError::Lost`] if the lock is lost; [`VerifyError::Refused`] if a server refuses the request.
     pub async fn verify(&self) -> Result<(), VerifyError> {
         if !self.hold.is_ours() {
             return Err(VerifyError::Lost(Loss::Forked));
         }
         let (answer, answered) = oneshot::channel();
-        // Unheard: the driver has ended, because the hold has.
+        // A send fails only if the driver has ended, and then the hold has too.
         _ = self.requests.send(Request::Verify(answer));
         tokio::select! {
             biased;
@@ -233,60 +263,78 @@ impl Holding {
         }
     }
 
-    /// How late the caller's async runtime last ran a task that was ready, where the lock was acquired on one of tokio's.
+    /// Returns how late the caller's async runtime last ran a task that was ready, if the lock was acquired on a tokio
+    /// runtime.
     ///
-    /// Measured whenever the hold is renewed, a fifth of the session's timeout apart, and logged as a warning above a tenth of
-    /// that timeout: who looks at a guard so late looks too late. No round trip.
+    /// The lag is measured each time the hold is renewed, every fifth of the session's timeout. Above a tenth of that
+    /// timeout it is logged as a warning, because above this lag checking a guard is unreliable. No round trip.
     pub fn runtime_lag(&self) -> Option<Duration> {
         self.hold.is_ours().then(|| self.hold.session().runtime_lag())?
     }
 
-    /// Runs `work` until it ends or the lock is lost, whichever is first.
+    /// Runs `work` until it ends or the lock is lost, whichever comes first.
     ///
-    /// On loss, `work` is dropped at its next await: it stops where it stands, and what it did so far is done.
+    /// On loss, `work` is dropped at its next await. What it did until then stays done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the lock stays held.
     ///
     /// # Errors
-    /// The [`Loss`].
+    ///
+    /// The [`Loss`], if the lock was lost first.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
         run_until(self.lost(), work).await
     }
 
-    /// [`Holding::release`] on this thread, for programs without async.
+    /// Calls [`Holding::release`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors
+    ///
     /// As [`Holding::release`].
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
         let session = self.hold.session();
         session.block_on(self.release())
     }
 
-    /// [`Holding::lost`] on this thread, for programs without async.
+    /// Calls [`Holding::lost`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn lost_blocking(&self) -> Loss {
         self.hold.session().block_on(self.lost())
     }
 
-    /// Waits until somebody asks for the lock, and says who and why. Told within a second where the lock is older than 100 ms.
+    /// Waits until another client asks the holder to release the lock, and returns the requestor and its reason. A
+    /// request arrives within a second once the lock is older than 100 ms.
     ///
-    /// Asking takes nothing by force: the lock stays held until this guard is released, or [`Holding::refuse_revocation`]
-    /// says that it will not be. A request replaces the one before it; [`Holding::revocation_after`] tells. Dropping the future leaves nothing behind; a request is
-    /// told to every call until it is answered.
+    /// A request takes nothing by force: the lock stays held until this guard is released. Answer a request that you
+    /// will not follow with [`Holding::refuse_revocation`]. Every call returns the same request until it is answered. A
+    /// new request replaces the one before it; [`Holding::revocation_after`] waits for that.
     ///
-    /// Never resolves if nobody asks; pending for ever once the lock is lost, so select it with [`Holding::lost`].
+    /// Never resolves if no client asks, nor after the lock is lost: select it together with [`Holding::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn revocation(&self) -> Revocation {
         let mut asked = self.hold.asked.subscribe();
         let seen = asked.wait_for(Option::is_some).await.ok().and_then(|asked| asked.clone());
         seen.expect("the sender lives in this guard, and the value was seen")
     }
 
-    /// Waits for a request to let go that is another than the one `seen`. As [`Holding::revocation`].
+    /// Waits for a request to release the lock other than `seen`, as [`Holding::revocation`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn revocation_after(&self, seen: &Revocation) -> Revocation {
         let mut asked = self.hold.asked.subscribe();
         let other = asked.wait_for(|asked| asked.as_ref().is_some_and(|asked| asked != seen)).await;
@@ -294,25 +342,26 @@ impl Holding {
         other.expect("the sender lives in this guard, and the value was seen")
     }
 
-    /// The request to let go, if there was one. No round trip.
+    /// Returns the latest request to release the lock, if there is one. No round trip.
     pub fn revocation_requested(&self) -> Option<Revocation> {
         self.hold.asked.borrow().clone()
     }
 
-    /// Tells whoever asked for the lock that it is not to be had, and why. One write, in the background.
+    /// Answers the request to release the lock with a refusal and its reason. One write, in the background.
     ///
-    /// [`Holding::revocation`] waits for the next request then.
+    /// [`Holding::revocation`] then waits for the next request.
     pub fn refuse_revocation(&self, why: &str) {
         if !self.hold.is_ours() {
             return;
         }
         self.hold.asked.send_replace(None);
-        // Unheard: the driver has ended, because the hold has.
+        // A send fails only if the driver has ended, and then the hold has too.
         _ = self.requests.send(Request::Refuse(why.to_owned()));
     }
 
-    /// Changes of nodes of the same ensemble that are made in one transaction, and only if this hold still stands at that moment
-    /// by the ensemble's own order of events: also if this process was paused for an hour before it sends them.
+    /// Returns a builder for changes of nodes in the same ensemble. They take effect in one transaction, and only if
+    /// this hold still exists at that moment by the ensemble's own order of events, even if this process is paused for
+    /// an hour before it sends them.
     ///
     /// ```no_run
     /// # async fn example(guard: lockkeeper::Guard) -> Result<(), Box<dyn std::error::Error>> {
@@ -328,9 +377,14 @@ impl Holding {
     /// # }
     /// ```
     ///
-    /// One round trip; what can go wrong, and what dropping it leaves, stands at [`FencedWrite`](crate::FencedWrite) and
-    /// [`WriteError`](crate::WriteError). Where names carry no id (a lock in the recipes' node format, a class's mark, a leased lock's
-    /// record), a node that was made anew under the same name after somebody had removed this hold's by hand passes for it.
+    /// # Cost
+    ///
+    /// One round trip. [`FencedWrite`](crate::FencedWrite) describes what dropping the future leaves behind, and
+    /// [`WriteError`](crate::WriteError) the errors.
+    ///
+    /// Some node names carry no id: those of the node format `Recipe`, the holder marker of a lock with classes, and a
+    /// leased lock's record. For these, a node that was deleted by hand and created again under the same name counts as
+    /// this hold's.
     pub fn fenced_write(&self) -> FencedWrite<'_> {
         FencedWrite::new(vec![self])
     }
@@ -339,25 +393,34 @@ impl Holding {
         &self.hold
     }
 
-    /// Releases the lock and waits for the server to confirm it. One round trip.
+    /// Releases the lock and waits until the server confirms it.
     ///
-    /// Dropping the future does not call the release back; it only stops waiting for it. While the connection is lost
-    /// this waits: until the delete is confirmed, or until the session is over, which frees the lock as well.
+    /// While the connection is lost, the call waits until the delete is confirmed or the session is over, which frees
+    /// the lock as well.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
     ///
     /// # Errors
+    ///
     /// [`ReleaseError::NotHeld`] if the lock was lost before; [`ReleaseError::Failed`] if a server refuses the delete.
     pub async fn release(self) -> Result<(), ReleaseError> {
         if !self.hold.is_ours() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
         let (confirm, confirmed) = oneshot::channel();
-        // Unheard: the driver has ended, because the hold has.
+        // A send fails only if the driver has ended, and then the hold has too.
         _ = self.requests.send(Request::Release(confirm));
         let unheard = || ReleaseError::NotHeld { loss: self.hold.loss().unwrap_or(Loss::Closed) };
         confirmed.await.unwrap_or_else(|_| Err(unheard()))
     }
 
-    /// Asks the driver to change what is held, and waits until it has.
+    /// Asks the driver to change the hold, and waits until it has done so.
     async fn change(
         &self,
         request: impl FnOnce(oneshot::Sender<()>) -> Request,
@@ -387,15 +450,16 @@ impl fmt::Debug for Holding {
     }
 }
 
-/// A lock that is held, with its fencing token. What else it can do, and what dropping it does: [`Holding`].
+/// A held lock with its fencing token. [`Holding`] has its other methods and describes what dropping it does.
 #[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Guard(Holding);
 
 impl Guard {
-    /// The number to give to the protected resource, greater than that of every earlier grant of this lock.
+    /// Returns the number to pass to the protected resource. It is greater than that of every earlier grant of this
+    /// lock.
     ///
-    /// A reader's is greater than those of the writers before it; readers that hold together are in no order.
+    /// A reader's token is greater than those of the writers before it. Readers that hold together have no order.
     pub fn token(&self) -> FencingToken {
         self.0.hold.token
     }
@@ -407,24 +471,33 @@ impl Guard {
 pub struct WriteGuard(Guard);
 
 impl WriteGuard {
-    /// Goes on as a reader, in the same place: nobody gets in between. One transaction. The token stays.
+    /// Becomes a reader in the same position, so no other writer holds the lock in between. The token stays the same.
+    ///
+    /// # Cost
+    ///
+    /// One transaction.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future releases the lock.
     ///
     /// # Errors
-    /// [`ChangeError::Lost`] if the lock is lost before that is done.
+    ///
+    /// [`ChangeError::Lost`] if the lock is lost before the change is done.
     pub async fn downgrade(self) -> Result<Guard, ChangeError> {
         self.0.0.change(Request::Downgrade, None).await?;
         Ok(self.0)
     }
 
-    /// [`WriteGuard::downgrade`] on this thread, for programs without async.
+    /// Calls [`WriteGuard::downgrade`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`WriteGuard::downgrade`].
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn downgrade_blocking(self) -> Result<Guard, ChangeError> {
         let session = self.hold.session();
@@ -432,21 +505,30 @@ impl WriteGuard {
     }
 }
 
-/// A reader's hold that may become a writer's: of all contenders there is one such at a time.
+/// A reader's hold that can become a writer's. A lock has at most one at a time.
 ///
-/// It reads beside the readers before it; whoever comes later waits behind it, readers too.
+/// It reads beside the readers ahead of it. Later contenders wait behind it, including readers.
 #[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct UpgradeableGuard(Guard);
 
 impl UpgradeableGuard {
-    /// Waits, at most `timeout` where one is given, until the readers before it have left, and is the writer then.
+    /// Waits until the readers ahead have released the lock, for at most `timeout` if one is given, and then becomes
+    /// the writer.
     ///
-    /// Cannot deadlock: nobody who waits for this hold has the lock. One listing, and one for each reader that leaves.
+    /// The wait cannot deadlock: no contender that waits for this hold holds the lock.
+    ///
+    /// # Cost
+    ///
+    /// One listing, and one more for each reader that releases.
+    ///
+    /// # Cancel safety
+    ///
     /// Dropping the future releases the lock.
     ///
     /// # Errors
-    /// The guard comes back, still a reader's, beside the reason: [`ChangeError::Timeout`], or [`ChangeError::Lost`].
+    ///
+    /// Returns the guard, still a reader's, with the reason: [`ChangeError::Timeout`] or [`ChangeError::Lost`].
     pub async fn upgrade(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
         match self.0.0.change(Request::Upgrade, timeout).await {
             Ok(()) => Ok(WriteGuard(self.0)),
@@ -454,31 +536,40 @@ impl UpgradeableGuard {
         }
     }
 
-    /// [`UpgradeableGuard::upgrade`] on this thread, for programs without async.
+    /// Calls [`UpgradeableGuard::upgrade`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`UpgradeableGuard::upgrade`].
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn upgrade_blocking(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
         let session = self.hold.session();
         session.block_on(self.upgrade(timeout))
     }
 
-    /// Gives the right to become a writer up and goes on as a plain reader, in the same place. One transaction.
+    /// Gives up the right to become the writer and becomes a plain reader in the same position.
+    ///
+    /// # Cost
+    ///
+    /// One transaction.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future releases the lock.
     ///
     /// # Errors
-    /// [`ChangeError::Lost`] if the lock is lost before that is done.
+    ///
+    /// [`ChangeError::Lost`] if the lock is lost before the change is done.
     pub async fn downgrade(self) -> Result<Guard, ChangeError> {
         WriteGuard(self.0).downgrade().await
     }
 }
 
-/// Permits of a semaphore. There is no token: permits are held beside others, so none of them is the newest.
+/// Permits of a semaphore. They have no token: other permits are held at the same time, so none of them is the newest.
 #[derive(Debug)]
 #[must_use = "the permits are given back at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Permit(Holding);
@@ -515,23 +606,23 @@ impl Deref for Permit {
     }
 }
 
-/// Runs `work` until it ends or something is lost.
+/// Runs `work` until it ends or `lost` resolves.
 pub(crate) async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Future<Output = T>) -> Result<T, Loss> {
     let (lost, work) = (std::pin::pin!(lost), std::pin::pin!(work));
-    // Loss first: work that became ready at the same moment was not done under the lock.
+    // Loss wins: work that became ready at the same moment was not done under the lock.
     match futures_util::future::select(lost, work).await {
         futures_util::future::Either::Left((loss, _)) => Err(loss),
         futures_util::future::Either::Right((done, _)) => Ok(done),
     }
 }
 
-/// A guard that a lock may hand out.
+/// A guard that a lock can return.
 #[doc(hidden)]
 pub trait FromHolding: sealed::Sealed + Send + 'static {
-    /// The guard of this hold. For this crate alone: elsewhere it would make a writer of a reader.
+    /// Wraps a hold. Only for this crate: elsewhere it could make a writer of a reader.
     fn from_holding(holding: Holding, here: sealed::Here) -> Self;
 
-    /// The hold of this guard, whatever its kind.
+    /// Returns the hold of this guard, whatever its kind.
     fn into_holding(self) -> Holding;
 }
 
@@ -540,25 +631,33 @@ pub(crate) mod sealed {
     pub struct Here(pub(crate) ());
 }
 
-/// How each kind of guard wraps a hold; releasing it is releasing that.
+/// Implements the guard types, each of which wraps a hold and releases it.
 macro_rules! guards {
     ($($kind:ty: $wrap:expr, $unwrap:expr;)*) => {$(
         impl $kind {
-            /// [`Holding::release`].
+            /// Releases the lock and waits until the server confirms it, as [`Holding::release`] does.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
             ///
             /// # Errors
-            /// As there.
+            ///
+            /// As [`Holding::release`].
             pub async fn release(self) -> Result<(), ReleaseError> {
                 self.into_holding().release().await
             }
 
-            /// [`Holding::release_blocking`].
+            /// Releases the lock and blocks this thread until the server confirms it, as [`Holding::release_blocking`]
+            /// does.
             ///
             /// # Errors
-            /// As there.
+            ///
+            /// As [`Holding::release`].
             ///
             /// # Panics
-            /// If called from within an async runtime's thread.
+            ///
+            /// Panics if called on a thread of an async runtime.
             #[track_caller]
             pub fn release_blocking(self) -> Result<(), ReleaseError> {
                 self.into_holding().release_blocking()
