@@ -1,6 +1,6 @@
-//! A client as a process of its own, so that it can be stopped and killed like any other.
+//! A client in a separate process, which can be stopped and killed.
 //!
-//! It says on its standard output how it goes, a line of JSON each time.
+//! It reports its progress on standard output, one line of JSON at a time.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -27,23 +27,23 @@ pub struct Places {
     /// Or ZooKeeper servers: host:port,host:port/chroot.
     #[arg(long, value_name = "SERVERS", conflicts_with = "locks", env = "LOCKKEEPER_SERVERS")]
     pub servers: Option<String>,
-    /// Where the articles are: a file, or the address of a search engine.
+    /// The shelf with the articles: a file, or the address of a search engine.
     #[arg(long, value_name = "FILE|URL", env = "LOCKKEEPER_SEARCH")]
     pub shelf: Option<String>,
-    /// The file of the dead letters; in a directory that goes with the result unless set.
+    /// The file of the dead letters (default: a temporary file).
     #[arg(long, value_name = "FILE")]
     pub letters: Option<PathBuf>,
-    /// After how long the locks of a process that died are free.
+    /// Session timeout: how long the locks of a dead process stay taken.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub session: Duration,
 }
 
-/// How long a session lives at least whose end is not what is to be seen. A machine that is busy with other things
-/// for a while takes nobody's lock.
+/// The smallest session timeout of a client whose expiry is not part of the scenario, so that a busy machine does not cost it its
+/// lock.
 const STEADY: Duration = Duration::from_secs(20);
 
 impl Places {
-    /// The same, for whoever shall not lose a lock.
+    /// Returns the same places, with a session timeout for clients that must not lose a lock.
     pub fn steady(&self) -> Places {
         Places { session: self.session.max(STEADY), ..self.clone() }
     }
@@ -51,7 +51,7 @@ impl Places {
     /// Opens the shelf and connects to the lock server.
     ///
     /// # Errors
-    /// When one of them cannot be reached.
+    /// One of them cannot be reached.
     pub async fn open(&self, program: &str) -> anyhow::Result<Place> {
         let shelf = Shelf::open(self.shelf.as_deref().unwrap_or_default()).await?;
         let keeper = self.keeper(program).await.context("connecting to the lock server")?;
@@ -68,7 +68,7 @@ impl Places {
         }
     }
 
-    /// The same as arguments.
+    /// Returns the same as command line arguments.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![format!("--session={}ms", self.session.as_millis())];
         arguments.extend(self.letters.as_ref().map(|file| format!("--letters={}", file.display())));
@@ -79,37 +79,37 @@ impl Places {
     }
 }
 
-/// What it does.
+/// What a client does.
 #[derive(Clone, Debug, Args)]
 pub struct Actor {
     /// Its name.
     #[arg(long)]
     pub name: String,
-    /// Who is served first.
+    /// The class of its requests.
     #[arg(long, value_enum)]
     pub class: Class,
-    /// Which article.
+    /// The article to change.
     #[arg(long)]
     pub article: String,
-    /// How often it changes it.
+    /// The number of changes.
     #[arg(long, default_value_t = 1)]
     pub times: u32,
-    /// How long each change takes; without it, until standard input ends.
+    /// Duration of each change (default: until standard input ends).
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub takes: Option<Duration>,
-    /// How long each attempt waits for the lock.
+    /// Maximum wait of each attempt for the lock.
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
-    /// How often background work is tried again.
+    /// Maximum retries of background work.
     #[arg(long, default_value_t = 0)]
     pub retries: u32,
-    /// Does not tell the shelf its token.
+    /// Write without the token.
     #[arg(long)]
     pub unfenced: bool,
 }
 
 impl Actor {
-    /// The same as arguments.
+    /// Returns the same as command line arguments.
     pub fn arguments(&self) -> Vec<String> {
         let class = match self.class {
             Class::Foreground => "foreground",
@@ -129,15 +129,15 @@ impl Actor {
         arguments
     }
 
-    /// Does it, telling how it goes.
+    /// Makes the changes and reports the progress.
     ///
     /// # Errors
-    /// When it cannot connect, or when the last attempt of a change failed.
+    /// It cannot connect, or the last attempt of a change failed.
     pub async fn run(self, places: &Places) -> anyhow::Result<()> {
         let place = places.open(&self.name).await?;
-        // Read by the first change that comes to work; it stays ended for all after it.
+        // The first change that works reads this to its end; for later changes it has ended already.
         let told_to_finish = async {
-            // Unreadable is as good as ended: nobody will say anything.
+            // An unreadable input counts as ended: no message can come.
             drop(tokio::io::stdin().read_to_end(&mut Vec::new()).await);
         }
         .shared();
@@ -172,6 +172,6 @@ impl Actor {
 
 fn print(told: &Told) {
     let line = serde_json::to_string(told).expect("texts and numbers always serialise");
-    // Whoever started us may have gone, with nobody left to tell.
+    // The process that started this one may have ended, so a failure is ignored.
     drop(writeln!(std::io::stdout(), "{line}"));
 }

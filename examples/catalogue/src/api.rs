@@ -1,7 +1,7 @@
-//! The service: people save articles over HTTP, and start bulk propagations that workers carry out in the background.
+//! The service: people save articles over HTTP, and start bulk propagations, which workers carry out in the background.
 //!
-//! `PUT /articles/P1/title` with the new text answers when it is saved, within the time a person waits; it is served before all
-//! of the background. `POST /propagate/price` changes a field of every article; `GET /articles` shows them.
+//! `PUT /articles/P1/title` saves the new text and answers within the time that a person waits. It is served before all background
+//! work. `POST /propagate/price` changes a field of every article. `GET /articles` lists them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use crate::shelf::ShelfError;
 use crate::stage::Stage;
 use crate::work::{Class, Job, Place, Setback, said};
 
-/// How many people may have saved so far: each gets a number, for the picture.
+/// Numbers the people for the picture, and queues the work of the workers.
 #[derive(Debug, Default)]
 struct Counts {
     people: u32,
@@ -39,7 +39,7 @@ pub struct Service {
     work: Arc<Notify>,
 }
 
-/// What a refused request is told.
+/// The body of an error response.
 #[derive(Debug, Serialize)]
 struct Trouble {
     error: String,
@@ -48,7 +48,7 @@ struct Trouble {
 impl IntoResponse for Setback {
     fn into_response(self) -> Response {
         let status = match &self {
-            // Somebody else has it for longer than a person waits.
+            // Another client held the lock for longer than a person waits.
             Setback::Lock(MonitorError::InstanceLock { .. }) => StatusCode::SERVICE_UNAVAILABLE,
             Setback::Lock(MonitorError::Other { .. }) => StatusCode::BAD_REQUEST,
             Setback::Shelf(ShelfError::Stale { .. }) | Setback::Lost(_) => StatusCode::CONFLICT,
@@ -65,12 +65,12 @@ impl IntoResponse for ShelfError {
 }
 
 impl Service {
-    /// A service over these places; background work is tried again so often, and each change takes so long to make.
+    /// Makes a service for these places, with up to `retries` retries of background work and the duration `takes` of each change.
     pub fn new(place: Place, stage: Stage, retries: u32, takes: Duration) -> Self {
         Service { place, stage, retries, takes, counts: Arc::default(), work: Arc::default() }
     }
 
-    /// What answers HTTP.
+    /// Returns the HTTP routes.
     pub fn router(self) -> Router {
         Router::new()
             .route("/articles", get(list))
@@ -80,8 +80,10 @@ impl Service {
             .with_state(self)
     }
 
-    /// One worker: takes a step of a propagation after the other. Never returns; dropped between two steps it leaves
-    /// nothing half done.
+    /// Runs one worker, which executes one step of a propagation after the other. It never returns.
+    ///
+    /// # Cancel safety
+    /// Dropping it between two steps leaves no step half done.
     pub async fn worker(self, number: u32) {
         let who = format!("worker {number}");
         loop {
@@ -91,9 +93,9 @@ impl Service {
                 continue;
             };
             let job = self.job(who.clone(), Class::Background, article, change);
-            // What happened is in the scene, a failure too.
+            // The scene shows the outcome, also a failure.
             drop(self.perform(job).await);
-            // Whoever else sleeps may have missed that there is more.
+            // Another sleeping worker may have missed that there is more work.
             self.work.notify_one();
         }
     }
@@ -134,7 +136,7 @@ async fn save(
     service.perform(job).await.map(Json)
 }
 
-/// How much was begun.
+/// The number of changes that were started.
 #[derive(Debug, Serialize)]
 struct Begun {
     articles: usize,

@@ -1,44 +1,44 @@
-//! What the locks are about.
+//! The articles that the locks protect.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// An article, with the trail of all that changed it.
+/// An article, with the list of all its changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Article {
-    /// Its identity, which is the lock's too.
+    /// Its id, which is also the name of its lock.
     pub id: String,
-    /// What it says.
+    /// Its text, by field.
     pub fields: BTreeMap<String, String>,
     /// Every change so far, the oldest first.
     pub trail: Vec<Step>,
 }
 
-/// One change that got through.
+/// One saved change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Which operation it was. One that is tried again finds out by this that it was done.
+    /// The operation's id. A repeated attempt finds by this id that its change is already saved.
     pub operation: String,
-    /// Under which hold: never smaller than the one before.
+    /// The token of the hold: never smaller than the one before.
     pub token: i64,
-    /// Whose.
+    /// The client's name.
     pub by: String,
 }
 
-/// A change somebody wants.
+/// A change that a client wants to make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Its identity, over all attempts.
+    /// Its id, the same in all attempts.
     pub operation: String,
-    /// Which field.
+    /// The field to change.
     pub field: String,
-    /// What it shall say.
+    /// The new text.
     pub value: String,
 }
 
 impl Change {
-    /// One more.
+    /// Makes a change with a new id.
     pub fn new(field: &str, value: &str) -> Self {
         let operation = uuid::Uuid::new_v4().simple().to_string();
         Change { operation, field: field.to_owned(), value: value.to_owned() }
@@ -46,22 +46,22 @@ impl Change {
 }
 
 impl Article {
-    /// One that nobody has written yet.
+    /// Returns an article that was never written.
     pub fn blank(id: &str) -> Self {
         Article { id: id.to_owned(), ..Article::default() }
     }
 
-    /// How often it was changed.
+    /// Returns the number of changes.
     pub fn revision(&self) -> usize {
         self.trail.len()
     }
 
-    /// Whether this change is in it.
+    /// Returns whether the article contains this change.
     pub fn has(&self, change: &Change) -> bool {
         self.trail.iter().any(|step| step.operation == change.operation)
     }
 
-    /// The article after the change, made under this token.
+    /// Returns the article after the change, made under this token.
     pub fn changed(mut self, change: &Change, token: i64, by: &str) -> Self {
         self.fields.insert(change.field.clone(), change.value.clone());
         self.trail.push(Step { operation: change.operation.clone(), token, by: by.to_owned() });

@@ -1,8 +1,8 @@
-//! A catalogue that many change at once: people who save an article, and workers that propagate a change over all of them.
+//! A catalogue with many writers: people save an article, and workers propagate a change over all articles.
 //!
-//! Both take the article's lock first, people in the foreground, workers in the background. The lock keeps them in order; that
-//! nobody who was paused for too long overwrites what came after is the shelf's doing, which refuses a smaller fencing
-//! token. `cargo run -p catalogue` shows it with real processes, which it pauses and kills.
+//! Both acquire the article's lock first, people in the foreground class, workers in the background class. The lock keeps them in
+//! order. The shelf refuses smaller fencing tokens, so a client that was paused for too long cannot overwrite newer changes.
+//! `cargo run -p catalogue` shows this with real processes, which it pauses and kills.
 
 pub mod actor;
 pub mod api;

@@ -1,4 +1,4 @@
-//! Runs the catalogue: `cargo run -p catalogue` plays what it shows, `serve` is the service itself.
+//! Runs the catalogue: `cargo run -p catalogue` plays the scenarios, `serve` runs the service.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -12,9 +12,9 @@ use catalogue::scenarios::Scenario;
 use catalogue::stage::Stage;
 use clap::{Args, Parser, Subcommand};
 
-/// A catalogue that many change at once, under locks and with a shelf that refuses stale writes.
+/// A catalogue with many writers, under locks and with a shelf that refuses stale writes.
 ///
-/// Needs nothing: an embedded lock server and a file for the articles, both gone at the end.
+/// Needs no other software: it uses an embedded lock server and a file for the articles, and deletes both at the end.
 #[derive(Debug, Parser)]
 #[command(name = "catalogue", args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -26,11 +26,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Plays the scenarios with real processes and shows them (also without a word).
+    /// Plays the scenarios with real processes and shows them (the default).
     Play(Play),
     /// Serves HTTP, with workers in the background, until Ctrl-C.
     Serve(Serve),
-    /// One client; the others start it.
+    /// Runs one client; the other commands start it.
     #[command(hide = true)]
     Client {
         #[command(flatten)]
@@ -44,10 +44,10 @@ enum Command {
 struct Play {
     #[command(flatten)]
     places: Places,
-    /// Prints lines instead of drawing a picture, as it does where there is no terminal.
+    /// Prints lines instead of drawing a picture (the default without a terminal).
     #[arg(long)]
     plain: bool,
-    /// Only these.
+    /// The scenarios to play (default: all).
     #[arg(value_enum, value_name = "SCENARIO")]
     scenarios: Vec<Scenario>,
 }
@@ -65,15 +65,16 @@ struct Serve {
     /// How many workers.
     #[arg(long, default_value_t = 4)]
     workers: u32,
-    /// How often background work is tried again.
+    /// Maximum retries of background work.
     #[arg(long, default_value_t = 5)]
     retries: u32,
-    /// How long each change takes.
+    /// Duration of each change.
     #[arg(long, default_value = "200ms", value_parser = humantime::parse_duration)]
     takes: Duration,
 }
 
-/// Where the locks and the articles are if nobody has said: in a directory that goes with the result.
+/// Puts locks, letters and articles into a temporary directory, unless an option names another place. Dropping the result deletes
+/// the directory.
 fn complete(places: &mut Places) -> Result<tempfile::TempDir> {
     let dir = tempfile::Builder::new().prefix("lockkeeper-catalogue-").tempdir().context("making a directory")?;
     let inside = |name: &str| dir.path().join(name).display().to_string();

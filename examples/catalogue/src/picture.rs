@@ -1,4 +1,4 @@
-//! The scene on a terminal: the queues on top, the clients beside them, below what happened.
+//! The scene on a terminal: the queues and the clients at the top, the events below.
 
 use std::io::IsTerminal;
 
@@ -13,15 +13,15 @@ use tokio::sync::watch;
 
 use crate::scene::{Doing, Scene};
 
-/// How often the keyboard is looked at: the terminal has no other way to tell.
+/// How often the keyboard is polled. The terminal library has no other way.
 const KEYS: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Whether there is a terminal to draw on.
+/// Returns whether there is a terminal to draw on.
 pub fn is_possible() -> bool {
     std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
 
-/// Prints what happens, a line each, until the scene is over.
+/// Prints one line for each event until the scene ends.
 pub async fn print(mut scene: watch::Receiver<Scene>) {
     let mut printed = 0;
     loop {
@@ -43,10 +43,10 @@ pub async fn print(mut scene: watch::Receiver<Scene>) {
     }
 }
 
-/// Draws until somebody presses q. Blocks: runs on a thread of its own.
+/// Draws until the user presses q. It blocks, so run it on a separate thread.
 ///
 /// # Errors
-/// When the terminal does not work.
+/// The terminal fails.
 pub fn draw(mut scene: watch::Receiver<Scene>) -> std::io::Result<()> {
     let mut terminal = ratatui::init();
     let done = drawing(&mut terminal, &mut scene);
@@ -68,7 +68,7 @@ fn drawing(terminal: &mut DefaultTerminal, scene: &mut watch::Receiver<Scene>) -
     }
 }
 
-/// All of it.
+/// Draws the whole picture.
 fn whole(frame: &mut Frame<'_>, scene: &Scene) {
     let tall = u16::try_from(scene.queues.len().max(scene.clients.len())).unwrap_or(u16::MAX).clamp(3, 12) + 3;
     let [top, below] = Layout::vertical([Constraint::Length(tall), Constraint::Min(3)]).areas(frame.area());
@@ -87,7 +87,7 @@ fn whole(frame: &mut Frame<'_>, scene: &Scene) {
     let widths = [Constraint::Length(9), Constraint::Length(14), Constraint::Fill(1)];
     let table = Table::new(queues, widths)
         .header(Row::new(["article", "runs", "waits, the next first"]).style(Style::new().add_modifier(Modifier::DIM)))
-        .block(Block::bordered().title(" locks, as the server has them "));
+        .block(Block::bordered().title(" locks, as the server reports them "));
     frame.render_widget(table, left);
 
     let clients = scene.clients.iter().map(|(who, client)| {
@@ -132,7 +132,7 @@ mod tests {
     use crate::work::{Class, Told};
 
     #[test]
-    fn the_picture_shows_who_runs_and_who_waits() {
+    fn the_picture_shows_holder_and_waiters() {
         let mut scene = Scene::default();
         scene.headline("Scenario 3");
         scene.enters("client 1", "P3");

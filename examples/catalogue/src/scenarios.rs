@@ -1,6 +1,6 @@
-//! What there is to see when many change one article: three scenarios, a death, a pause, and one who never gets a turn.
+//! The scenarios of several clients that change one article: three orders of service, a killed holder, a paused holder, and a starving worker.
 //!
-//! Each waits for what it shows and fails if that does not come, so that a run that ends well has shown it.
+//! Each scenario waits for what it shows, and fails if that does not happen. So a successful run has shown everything.
 
 use std::time::Duration;
 
@@ -13,34 +13,34 @@ use crate::shelf::Shelf;
 use crate::stage::Stage;
 use crate::work::Class;
 
-/// How long anything may take that must come.
+/// How long a scenario waits for an event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a picture stands, so that a person sees who is where.
+/// How long a picture stays, so that a person can read it.
 const BEAT: Duration = Duration::from_millis(400);
 
-/// One of them.
+/// One scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scenario {
     /// Two people save the same article.
     #[value(name = "1")]
     TwoPeople,
-    /// Two bulk propagations meet on it.
+    /// Two bulk propagations change the same article.
     #[value(name = "2")]
     TwoWorkers,
-    /// A person comes after a worker, and is served before.
+    /// A person comes after a worker, and is served before it.
     #[value(name = "3")]
     PersonFirst,
     /// A holder is killed.
     Dies,
-    /// A holder is stopped for longer than its session lives, and writes when it wakes up.
+    /// A holder is stopped for longer than its session timeout, and writes when it continues.
     Pauses,
-    /// A worker never gets a turn, and gives up.
+    /// A worker is never granted the lock, and gives up.
     Starves,
 }
 
 impl Scenario {
-    /// All, in the order in which they are played.
+    /// All scenarios, in the order of play.
     pub const ALL: [Scenario; 6] = [
         Scenario::TwoPeople,
         Scenario::TwoWorkers,
@@ -50,7 +50,7 @@ impl Scenario {
         Scenario::Starves,
     ];
 
-    /// The article that it is about.
+    /// Returns the article of the scenario.
     pub const fn article(self) -> &'static str {
         match self {
             Scenario::TwoPeople => "P1",
@@ -69,14 +69,14 @@ impl Scenario {
             Scenario::PersonFirst => "Scenario 3: a person comes last and is served before the background",
             Scenario::Dies => "A holder is killed: its session expires, and the next one runs",
             Scenario::Pauses => "A holder is stopped too long and writes late: the shelf refuses it",
-            Scenario::Starves => "A worker finds no turn, tries again, and gives up with a dead letter",
+            Scenario::Starves => "A worker is not granted the lock, tries again, and gives up with a dead letter",
         }
     }
 
-    /// Plays it, and says if anything was not as it should be.
+    /// Plays the scenario and checks its outcome.
     ///
     /// # Errors
-    /// What did not come, or was otherwise.
+    /// An expected event did not happen, or the article was changed in another order.
     pub async fn play(self, stage: &Stage, shelf: &Shelf) -> Result<()> {
         stage.change(|scene| scene.headline(self.title()));
         let article = self.article();
@@ -86,7 +86,7 @@ impl Scenario {
             class,
             article: article.to_owned(),
             times: 1,
-            // Each ends when what it is to show is there, however slow the machine.
+            // The scenario ends each client's work when the expected state is visible, however slow the machine is.
             takes: None,
             timeout: PATIENCE,
             retries: 3,
@@ -176,11 +176,11 @@ impl Play<'_> {
     async fn until(&self, what: &str, there: impl FnMut(&Scene) -> bool) -> Result<()> {
         let mut scene = self.stage.watch();
         let came = timeout(PATIENCE, scene.wait_for(there)).await;
-        ensure!(matches!(came, Ok(Ok(_))), "there was never {what} on {}", self.article);
+        ensure!(matches!(came, Ok(Ok(_))), "{what} did not happen on {}", self.article);
         Ok(())
     }
 
-    /// The server has it as the holder.
+    /// Waits until the server reports the client as the holder.
     async fn holds(&self, who: &str) -> Result<()> {
         self.until(&format!("a hold of {who}"), |scene| {
             let queue = scene.queues.get(self.article);
@@ -189,12 +189,12 @@ impl Play<'_> {
         .await
     }
 
-    /// It says that it runs.
+    /// Waits until the client reports that it runs.
     async fn runs(&self, who: &str) -> Result<()> {
         self.until(&format!("{who} at work"), |scene| doing(scene, who, |d| matches!(d, Doing::Runs(_)))).await
     }
 
-    /// The server has it as one that waits.
+    /// Waits until the server reports the client as a waiter.
     async fn waits(&self, who: &str) -> Result<()> {
         self.until(&format!("{who} waiting"), |scene| {
             let queue = scene.queues.get(self.article);
@@ -203,13 +203,13 @@ impl Play<'_> {
         .await
     }
 
-    /// It has worked for long enough.
+    /// Ends the work of the client, after a moment for the viewer.
     async fn finish(&self, who: &str) -> Result<()> {
         tokio::time::sleep(BEAT).await;
         self.stage.finish(who)
     }
 
-    /// It comes to work, and to the end of it.
+    /// Waits until the client runs, ends its work, and waits until it is done.
     async fn finishes(&self, who: &str) -> Result<()> {
         self.runs(who).await?;
         self.finish(who).await?;

@@ -1,4 +1,4 @@
-//! What there is to see at a moment: who runs, who waits, who tries again, who is gone. No effects: both pictures draw this.
+//! What to show at one moment: which clients run, wait, retry or have ended. No effects: both views draw this.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use crate::work::{Class, Told};
 pub enum Doing {
     /// It has been started.
     Starts,
-    /// It stands in the queue.
+    /// It waits in the queue.
     Waits,
-    /// It has the lock, under this token.
+    /// It holds the lock, with this token.
     Runs(i64),
-    /// It does not stand in the queue, and will ask again.
+    /// It is not in the queue, and will try again.
     Retries(u32),
-    /// It was stopped with all it has.
+    /// Its process was stopped.
     Paused,
-    /// It is through.
+    /// It is done.
     Done(usize),
     /// It has given up.
     GaveUp,
@@ -31,44 +31,44 @@ pub enum Doing {
 /// A client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// In which class it asks.
+    /// The class of its request.
     pub class: Option<Class>,
-    /// For which article.
+    /// The article that it wants.
     pub article: String,
     /// What it is doing.
     pub doing: Doing,
 }
 
-/// Somebody in a queue, as the lock server has it.
+/// A contender in a queue, as the lock server reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whose the node is.
+    /// The client that owns the node.
     pub who: String,
     /// The node.
     pub node: String,
 }
 
-/// A lock, as the lock server has it.
+/// A lock, as the lock server reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Who has it.
+    /// The holder.
     pub holder: Option<Standing>,
-    /// Who waits, the next in line first.
+    /// The waiters, the next one first.
     pub waiters: Vec<Standing>,
 }
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When.
+    /// The time since the start.
     pub at: Duration,
-    /// What, for people.
+    /// The text.
     pub text: String,
     /// Whether it is a headline.
     pub headline: bool,
 }
 
-/// All there is to see.
+/// Everything to show.
 #[derive(Clone, Debug)]
 pub struct Scene {
     began: Instant,
@@ -78,7 +78,7 @@ pub struct Scene {
     pub clients: BTreeMap<String, Client>,
     /// What happened, the oldest first.
     pub lines: Vec<Line>,
-    /// It is over.
+    /// The scenarios have ended.
     pub ended: bool,
 }
 
@@ -95,29 +95,29 @@ impl Default for Scene {
 }
 
 impl Scene {
-    /// How long it has been going on.
+    /// Returns the time since the start.
     pub fn age(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Something worth a line.
+    /// Adds a line.
     pub fn say(&mut self, text: impl Into<String>) {
         self.lines.push(Line { at: self.age(), text: text.into(), headline: false });
     }
 
-    /// Something new begins. Who is through with the last one is taken off.
+    /// Begins a new scenario, and removes the clients that have ended.
     pub fn headline(&mut self, text: &str) {
         self.clients.retain(|_, client| !matches!(client.doing, Doing::Done(_) | Doing::GaveUp | Doing::Dead));
         self.lines.push(Line { at: self.age(), text: text.to_owned(), headline: true });
     }
 
-    /// A client is there.
+    /// Adds a client.
     pub fn enters(&mut self, who: &str, article: &str) {
         let client = Client { class: None, article: article.to_owned(), doing: Doing::Starts };
         self.clients.insert(who.to_owned(), client);
     }
 
-    /// A client is doing something else, by somebody else's hand.
+    /// Changes what a client is doing, because of an action from outside.
     pub fn does(&mut self, who: &str, doing: Doing, text: &str) {
         if let Some(client) = self.clients.get_mut(who) {
             client.doing = doing;
@@ -125,7 +125,7 @@ impl Scene {
         self.say(format!("{who} {text}"));
     }
 
-    /// A client says how it goes.
+    /// Takes a report of a client.
     pub fn told(&mut self, who: &str, told: &Told) {
         let article = self.clients.get(who).map(|client| client.article.clone()).unwrap_or_default();
         let (doing, text) = match told {
@@ -154,10 +154,10 @@ impl Scene {
         self.say(format!("{who} {text}"));
     }
 
-    /// The lock server says who stands where.
+    /// Takes the state of a lock from the lock server.
     pub fn queue(&mut self, article: &str, info: &LockInfo) {
         let standing = |contender: &lockkeeper::ContenderInfo| {
-            // "client 1: Save Article", as the client says who asks.
+            // "client 1: Save Article": the message begins with the client's name.
             let message = contender.message.clone().unwrap_or_default();
             let who = message.split_once(": ").map_or(message.clone(), |(who, _)| who.to_owned());
             Standing { who, node: contender.node.clone() }

@@ -1,8 +1,8 @@
-//! Where the articles are: the resource that the locks protect, and the one that has the last word.
+//! The shelf stores the articles: it is the resource that the locks protect, and it decides which writes count.
 //!
-//! A lock cannot stop a process that was paused between looking at its guard and writing. The shelf can: each write carries
-//! the token of its hold, and a write with a smaller token than the article has seen is refused. That works only if the
-//! shelf *has seen* the newer token, so whoever gets the lock claims the article before reading it.
+//! A lock cannot stop a process that was paused between the check of its guard and the write. The shelf can: each write carries the
+//! token of its hold, and the shelf refuses a token smaller than the greatest one that the article has seen. That works only if the
+//! shelf *has seen* the newer token. So a new holder claims the article before it reads it.
 
 #[cfg(feature = "search")]
 mod engine;
@@ -12,29 +12,29 @@ use lockkeeper::FencingToken;
 
 use crate::article::Article;
 
-/// Why the shelf did not do it.
+/// Why the shelf refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ShelfError {
-    /// The hold is over, though its holder did not know: a later one has been here.
+    /// The hold was lost, although its holder did not know: a later holder has been here.
     #[error("article {article} refuses token {token}: a later holder has been here")]
     Stale {
-        /// Which article.
+        /// The article.
         article: String,
-        /// The token that came too late.
+        /// The stale token.
         token: i64,
     },
-    /// No such kind of shelf in this build.
-    #[error("{url} is a search engine, and this is a build without: add --features search")]
+    /// This build does not support this kind of shelf.
+    #[error("{url} is a search engine, which this build does not support: build with --features search")]
     NoEngine {
-        /// What was given.
+        /// The given address.
         url: String,
     },
-    /// The shelf could not be asked, or did not understand.
+    /// The shelf could not be reached, or answered with an error.
     #[error("the shelf at {place}: {what}")]
     Broken {
-        /// Where it is.
+        /// The shelf's place.
         place: String,
-        /// What went wrong.
+        /// The error.
         what: String,
     },
 }
@@ -42,7 +42,7 @@ pub enum ShelfError {
 /// A shelf of articles: a file on this machine, or a search engine.
 #[derive(Clone, Debug)]
 pub enum Shelf {
-    /// SQLite, for one machine with nothing installed.
+    /// SQLite, for one machine without other software.
     File(file::File),
     /// OpenSearch.
     #[cfg(feature = "search")]
@@ -50,10 +50,10 @@ pub enum Shelf {
 }
 
 impl Shelf {
-    /// Opens it: an `http://` address is a search engine, anything else a file, which is made if it is not there.
+    /// Opens a shelf. An `http://` address is a search engine; anything else is a file, which is created if it is missing.
     ///
     /// # Errors
-    /// When it cannot be reached or opened.
+    /// The shelf cannot be reached or opened.
     pub async fn open(place: &str) -> Result<Self, ShelfError> {
         if place.starts_with("http://") || place.starts_with("https://") {
             #[cfg(feature = "search")]
@@ -64,10 +64,10 @@ impl Shelf {
         file::File::open(place).map(Shelf::File)
     }
 
-    /// Makes this token the smallest that may write the article, and gives the article as it then is.
+    /// Makes this token the smallest that may write the article, and returns the article.
     ///
     /// # Errors
-    /// [`ShelfError::Stale`] if a later one has been here.
+    /// [`ShelfError::Stale`] if a later holder has been here.
     pub async fn claim(&self, id: &str, token: FencingToken) -> Result<Article, ShelfError> {
         match self {
             Shelf::File(file) => file.claim(id, token.get()),
@@ -79,7 +79,7 @@ impl Shelf {
     /// Writes the article.
     ///
     /// # Errors
-    /// [`ShelfError::Stale`] if a later one has been here.
+    /// [`ShelfError::Stale`] if a later holder has been here.
     pub async fn put(&self, article: &Article, token: FencingToken) -> Result<(), ShelfError> {
         match self {
             Shelf::File(file) => file.put(article, token.get()),
@@ -88,10 +88,10 @@ impl Shelf {
         }
     }
 
-    /// Writes it without a word about tokens, as those do who trust their lock alone. For the comparison.
+    /// Writes the article without a token, as clients do that trust only their lock. Used for comparison.
     ///
     /// # Errors
-    /// When the shelf cannot be written.
+    /// The shelf cannot be written.
     pub async fn put_unfenced(&self, article: &Article) -> Result<(), ShelfError> {
         match self {
             Shelf::File(file) => file.put_unfenced(article),
@@ -100,10 +100,10 @@ impl Shelf {
         }
     }
 
-    /// The article, blank if nobody has written it.
+    /// Returns the article, blank if it was never written.
     ///
     /// # Errors
-    /// When the shelf cannot be read.
+    /// The shelf cannot be read.
     pub async fn get(&self, id: &str) -> Result<Article, ShelfError> {
         match self {
             Shelf::File(file) => file.get(id),
@@ -112,10 +112,10 @@ impl Shelf {
         }
     }
 
-    /// All that were written, by id.
+    /// Returns all articles that were written, ordered by id.
     ///
     /// # Errors
-    /// When the shelf cannot be read.
+    /// The shelf cannot be read.
     pub async fn list(&self) -> Result<Vec<Article>, ShelfError> {
         let mut all = match self {
             Shelf::File(file) => file.list()?,

@@ -1,6 +1,6 @@
-//! The stage: starts clients as processes of their own, follows the locks, and keeps the scene.
+//! The stage: starts clients as separate processes, follows the locks, and keeps the scene.
 //!
-//! What it says of the locks it has from the lock server, not from the clients. Clients never outlive it.
+//! It reads the locks from the lock server, not from the clients. Clients never outlive it.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -22,11 +22,11 @@ use crate::work::{Told, said};
 #[derive(Debug)]
 struct Running {
     pid: Pid,
-    /// What it waits for the end of, while it works.
+    /// Its standard input. The client works until this ends.
     input: Option<ChildStdin>,
 }
 
-/// Whoever has it may start clients and look at the scene.
+/// Starts clients and shows the scene.
 #[derive(Clone, Debug)]
 pub struct Stage {
     scene: Arc<watch::Sender<Scene>>,
@@ -38,7 +38,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty one, over these locks and articles.
+    /// Makes an empty stage for these locks and articles.
     pub fn new(places: Places, keeper: Lockkeeper) -> Self {
         Stage {
             scene: Arc::new(watch::Sender::new(Scene::default())),
@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// What there is to see, now and after each change.
+    /// Returns the scene, now and after each change.
     pub fn watch(&self) -> watch::Receiver<Scene> {
         self.scene.subscribe()
     }
@@ -69,7 +69,7 @@ impl Stage {
             loop {
                 match follow.next().await {
                     Ok(info) => stage.change(|scene| scene.queue(&article, &info)),
-                    // The first client makes it, and says something when it runs.
+                    // The first client creates the lock, and reports something when it runs.
                     Err(Error::NoSuchLock { .. }) => {
                         if scene.changed().await.is_err() {
                             break;
@@ -84,18 +84,18 @@ impl Stage {
         });
     }
 
-    /// Starts a client. It is heard until it ends, and killed if the stage goes first.
+    /// Starts a client and reads its reports until it ends. Dropping the stage kills it.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The client cannot be started.
     pub fn start(&self, actor: &Actor) -> Result<()> {
         self.start_at(&self.places.steady(), actor)
     }
 
-    /// Starts one whose session will expire, soon enough to watch.
+    /// Starts a client with a short session timeout, so that a scenario can show its expiry.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The client cannot be started.
     pub fn start_mortal(&self, actor: &Actor) -> Result<()> {
         self.start_at(&self.places, actor)
     }
@@ -128,7 +128,7 @@ impl Stage {
                 }
             }
             drop(child.wait().await);
-            // Before it is forgotten: its id may be another's now.
+            // Remove it now: another process may have its process id from here on.
             stage.running().remove(&who);
             let through =
                 |client: &crate::scene::Client| matches!(client.doing, Doing::Done(_) | Doing::GaveUp | Doing::Dead);
@@ -139,10 +139,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Tells a client to come to the end of its work.
+    /// Ends the work of a client.
     ///
     /// # Errors
-    /// When it does not run.
+    /// The client does not run.
     pub fn finish(&self, who: &str) -> Result<()> {
         let mut running = self.running();
         let Some(client) = running.get_mut(who) else { bail!("{who} does not run") };
@@ -150,36 +150,36 @@ impl Stage {
         Ok(())
     }
 
-    /// Stops a client with all it has, as a machine does that is suspended.
+    /// Stops a client's whole process, as the suspend of a machine does.
     ///
     /// # Errors
-    /// When it does not run.
+    /// The client does not run.
     pub fn pause(&self, who: &str) -> Result<()> {
         self.signal(who, Signal::STOP)?;
         self.change(|scene| scene.does(who, Doing::Paused, "is stopped, and notices nothing"));
         Ok(())
     }
 
-    /// Lets it go on.
+    /// Continues a stopped client.
     ///
     /// # Errors
-    /// When it does not run.
+    /// The client does not run.
     pub fn resume(&self, who: &str) -> Result<()> {
         self.change(|scene| scene.does(who, Doing::Starts, "goes on where it was"));
         self.signal(who, Signal::CONT)
     }
 
-    /// Kills a client: nothing of it can be cleaned up by itself.
+    /// Kills a client, so that it cannot clean up.
     ///
     /// # Errors
-    /// When it does not run.
+    /// The client does not run.
     pub fn kill(&self, who: &str) -> Result<()> {
         self.change(|scene| scene.does(who, Doing::Dead, "is killed"));
         self.signal(who, Signal::KILL)
     }
 
     fn signal(&self, who: &str, signal: Signal) -> Result<()> {
-        // Held meanwhile, so that the id is still its own.
+        // Keep the lock meanwhile, so that the process id still belongs to the client.
         let running = self.running();
         let Some(client) = running.get(who) else { bail!("{who} does not run") };
         kill_process(client.pid, signal).with_context(|| format!("signalling {who}"))
@@ -189,13 +189,13 @@ impl Stage {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until every client has ended, so that its name is free again.
+    /// Waits until every client has ended, so that its name can be used again.
     pub async fn settle(&self) {
         let mut clients = std::mem::take(&mut *self.clients.lock().unwrap_or_else(PoisonError::into_inner));
         while clients.join_next().await.is_some() {}
     }
 
-    /// Ends all clients that still run, and stops looking at locks.
+    /// Ends all clients that still run, and stops following locks.
     pub async fn clear(&self) {
         for tasks in [&self.clients, &self.followers] {
             let mut tasks = std::mem::take(&mut *tasks.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! One change of one article under its lock: what a request of a person does, and each step of a bulk propagation.
+//! One change of one article under its lock. A save by a person is one change; so is each step of a bulk propagation.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,94 +11,94 @@ use serde::{Deserialize, Serialize};
 use crate::article::{Article, Change};
 use crate::shelf::{Shelf, ShelfError};
 
-/// Who is served first.
+/// The class of a request; the foreground is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// A person waits for it. One attempt.
     Foreground,
-    /// Nobody does. Tried again, and a dead letter in the end.
+    /// No person waits for it. It is retried, and becomes a dead letter if no attempt succeeds.
     Background,
 }
 
-/// A change that is to be made.
+/// A change to make.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Whose it is.
+    /// The client's name.
     pub who: String,
-    /// Who is served first.
+    /// Its class.
     pub class: Class,
-    /// Which article.
+    /// The article to change.
     pub article: String,
-    /// What is to change.
+    /// The change.
     pub change: Change,
     /// How long each attempt waits for the lock.
     pub timeout: Duration,
-    /// How often background work is tried again.
+    /// Maximum retries of background work.
     pub retries: u32,
-    /// Whether the shelf is told the token. Without it stale writes get through.
+    /// Whether to send the token to the shelf. Without it the shelf accepts stale writes.
     pub fenced: bool,
 }
 
-/// How it goes.
+/// A report about the progress of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum Told {
-    /// It asks for the lock.
+    /// The client asks for the lock.
     Asks {
-        /// In this class.
+        /// The class of the request.
         class: Class,
     },
-    /// It has the lock, and the article under it.
+    /// The client holds the lock and has read the article.
     Runs {
         /// The token of the hold.
         token: i64,
     },
-    /// It is in.
+    /// The change is saved.
     Done {
-        /// The operation.
+        /// The operation's id.
         operation: String,
-        /// Under which hold.
+        /// The token of the hold.
         token: i64,
-        /// How often the article was changed by now.
+        /// The number of changes of the article so far.
         revision: usize,
     },
-    /// The attempt came to nothing; there will be another.
+    /// The attempt failed; another one follows.
     Retries {
-        /// Which attempt is next, the first being 1.
+        /// The number of the next attempt; the first one is 1.
         attempt: u32,
-        /// After how long.
+        /// The pause before it.
         after_ms: u64,
-        /// What went wrong.
+        /// Why the attempt failed.
         why: String,
     },
-    /// There will be no other.
+    /// The attempt failed, and it was the last one.
     GivesUp {
-        /// How many there were.
+        /// The number of attempts.
         attempts: u32,
-        /// Where the dead letter is, for background work.
+        /// The place of the dead letter, for background work.
         letter: Option<String>,
-        /// What went wrong last.
+        /// Why the last attempt failed.
         why: String,
     },
 }
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Setback {
-    /// The lock was not to be had, or not given back.
+    /// The lock was not acquired or not released.
     #[error(transparent)]
     Lock(#[from] MonitorError),
-    /// The shelf did not take it.
+    /// The shelf did not accept the write.
     #[error(transparent)]
     Shelf(#[from] ShelfError),
-    /// The lock was lost before the write was known to be in time: the outcome is open, and the next attempt will see.
+    /// The lock was lost before the write was confirmed. The outcome is unknown; the next attempt reads it.
     #[error("lost the lock of {0} before the write was confirmed")]
     Lost(String),
 }
 
 impl Setback {
-    /// Whether another attempt may do better.
+    /// Returns whether another attempt may succeed.
     pub fn is_worth_another(&self) -> bool {
         match self {
             Setback::Lock(error) => !matches!(error, MonitorError::Other { .. }),
@@ -111,19 +111,23 @@ impl Setback {
 /// Where the work is done.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Where the locks are.
+    /// The lock server.
     pub keeper: Lockkeeper,
-    /// Where the articles are.
+    /// The articles.
     pub shelf: Shelf,
-    /// Where background work goes that was given up.
+    /// The dead letters of background work that failed.
     pub letters: Arc<FileSink>,
 }
 
 impl Place {
-    /// Makes the change; `work` is what goes on between the last look at the lock and the write. Not by `lockkeeper::retry`, which repeats the asking and never the work: this work may be repeated,
-    /// for the article says which operations are in it, and it must be when the shelf has refused a stale write.
+    /// Makes the change, with one attempt in the foreground and up to `retries` more in the background.
     ///
-    /// One attempt in the foreground, as many as allowed in the background. Dropping the future between two of its steps leaves the article as it was, and the lock free.
+    /// `work` runs between the read of the article and the write. This does not use `lockkeeper::retry`, which repeats only the
+    /// attempt to acquire, never the work. This work may be repeated, because the article lists the operations that it contains. It
+    /// must be repeated if the shelf has refused a stale write.
+    ///
+    /// # Cancel safety
+    /// Dropping the future between two of its steps leaves the article unchanged and the lock free.
     ///
     /// # Errors
     /// Why the last attempt failed.
@@ -166,7 +170,7 @@ impl Place {
         }
     }
 
-    /// Keeps a letter of what was given up, for a person or a replay; says where.
+    /// Writes a dead letter for a person or a replay, and returns its place.
     async fn keep(&self, job: &Job, attempts: u32, first_ms: u64, setback: &Setback) -> String {
         let change = &job.change;
         let mut letter = Letter::new(&change.operation, &job.article, format!("/{}", job.article));
@@ -205,21 +209,21 @@ impl Place {
         let lock = lock.task_timeout(job.timeout);
         tell(Told::Asks { class: job.class });
         lock.lock_with_timeout().await?;
-        // Leaving this function frees the lock, if it was not unlocked before.
+        // Returning from this function releases the lock, unless it was unlocked before.
         let Some(token) = lock.token() else { return Err(Setback::Lost(job.article.clone())) };
         let before = match job.fenced {
             true => self.shelf.claim(&job.article, token).await?,
             false => self.shelf.get(&job.article).await?,
         };
-        // Only now may it be stopped to see what becomes of it: in the middle of the claim it would have SQLite's lock
-        // with it, which no lease ends.
+        // The scenario may stop this process only from here on. In the middle of the claim, the process would also hold SQLite's
+        // lock, which never expires.
         tell(Told::Runs { token: token.get() });
         let after = if before.has(&job.change) {
-            // An earlier attempt got through and could not be told.
+            // An earlier attempt saved the change, but its reply was lost.
             before
         } else {
             let after = before.changed(&job.change, token.get(), &job.who);
-            // A process that is stopped here, for longer than its session lives, notices nothing.
+            // A process that is stopped here for longer than its session timeout does not notice it.
             work().await;
             match job.fenced {
                 true => self.shelf.put(&after, token).await?,
@@ -227,12 +231,12 @@ impl Place {
             }
             after
         };
-        // Only now: a write that came while the lock was held is there for whoever has it next.
+        // Check after the write: if the lock is still held now, the next holder sees the write.
         if !lock.is_held() {
             return Err(Setback::Lost(job.article.clone()));
         }
         match lock.unlock().await {
-            // Freed by the session's end instead, with the change in: it was held when the write was confirmed.
+            // The end of the session released the lock instead. The change is saved: the lock was held when the write was confirmed.
             Ok(()) | Err(MonitorError::SessionExpired { .. } | MonitorError::ConnectionLoss { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -244,7 +248,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// An error with its causes, in one line.
+/// Returns an error with its causes, as one line of text.
 pub fn said(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,10 +1,10 @@
-//! The example on one bare machine, as a person runs it.
+//! The example on one machine without other software, as a person runs it.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
 use std::process::Command;
 
-/// Every scenario fails if what it shows does not come, so an exit with 0 has shown all of them.
+/// Every scenario fails if an expected event does not happen, so exit status 0 means that all were shown.
 #[test]
 fn the_example_plays_all_its_scenarios_with_nothing_installed() {
     let played = Command::new(env!("CARGO_BIN_EXE_catalogue"))

@@ -1,6 +1,6 @@
-//! The example's fence in a real search engine, with clients that are stopped for longer than their sessions live.
+//! The example's fencing in a real search engine, with clients that are stopped for longer than their session timeout.
 //!
-//! `cargo xtask search test` says where the engine's jars are.
+//! `cargo xtask search test` passes the place of the engine's jars.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -19,29 +19,29 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 use tokio::sync::mpsc;
 
-/// How many race for one article.
+/// The number of clients that race for one article.
 const WORKERS: u32 = 8;
-/// How often each changes it.
+/// The number of changes by each client.
 const TIMES: u32 = 8;
-/// How often the one that runs is stopped until another has changed the article.
+/// How often the running client is stopped until another one has changed the article.
 const PAUSES: usize = 6;
-/// How long anything may take that must come.
+/// How long the test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What became of a race.
+/// The outcome of a race.
 #[derive(Debug)]
 struct Race {
-    /// Changes that were said to be done.
+    /// Changes that were reported as done.
     confirmed: usize,
-    /// Of these, how many are not in the article.
+    /// How many of these are not in the article.
     lost: usize,
-    /// Steps whose token is smaller than one before.
+    /// Steps whose token is smaller than the one before.
     stale: usize,
-    /// How often the engine refused.
+    /// How often the engine refused a write.
     refused: usize,
 }
 
-/// A client that runs, for as long as it is in this map.
+/// The running clients; removing one kills it.
 type Running = HashMap<u32, (Child, Pid)>;
 
 async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
@@ -53,7 +53,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
         letters: Some(dir.path().join("letters")),
         session: Duration::from_secs(1),
     };
-    // Hosts the server, so that no client does that may be stopped.
+    // The test hosts the server, so that no client that may be stopped hosts it.
     let host = Lockkeeper::embedded(dir.path()).await.unwrap();
     let (told, mut all) = mpsc::unbounded_channel();
     let mut running = Running::new();
@@ -65,7 +65,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
             times: TIMES,
             takes: Some(Duration::from_millis(20)),
             timeout: PATIENCE,
-            // A stale write is tried again, under a new hold; so is whatever a session lost that should have lived.
+            // A refused stale write is retried under a new hold, as is a change that lost its session unexpectedly.
             retries: 100,
             unfenced,
         };
@@ -88,7 +88,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
     let mut stopped: Option<u32> = None;
     while let Some((number, told)) = tokio::time::timeout(PATIENCE, all.recv()).await.unwrap() {
         match told {
-            // It has just got the lock, and will write 20 ms later unless it is stopped.
+            // This client was just granted the lock, and will write 20 ms later unless it is stopped.
             Told::Runs { .. } if stopped.is_none() && pauses < PAUSES => {
                 kill_process(running[&number].1, Signal::STOP).unwrap();
                 stopped = Some(number);
@@ -99,7 +99,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
                 if let Some(sleeper) = stopped
                     && sleeper != number
                 {
-                    // Its session has expired, and the article has changed behind it.
+                    // The session of the stopped client has expired, and the article has changed meanwhile.
                     kill_process(running[&sleeper].1, Signal::CONT).unwrap();
                     stopped = None;
                 }
@@ -126,7 +126,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
     Race { confirmed: confirmed.len(), lost, stale, refused }
 }
 
-/// The claim of the example, and beside it the same race by clients that trust their lock alone.
+/// The claim of the example, and for comparison the same race by clients that trust only their lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_clients_stopped_longer_than_their_sessions_leave_no_stale_write_in_the_engine() {
     let engine = Engine::start().unwrap();
@@ -134,11 +134,11 @@ async fn eight_clients_stopped_longer_than_their_sessions_leave_no_stale_write_i
     eprintln!("with tokens:    {fenced:?}");
     assert_eq!((fenced.lost, fenced.stale), (0, 0), "{fenced:?}");
     assert_eq!(fenced.confirmed, (WORKERS * TIMES) as usize, "{fenced:?}");
-    assert!(fenced.refused > 0, "nothing was ever too late: {fenced:?}");
+    assert!(fenced.refused > 0, "no write was ever stale: {fenced:?}");
 
     let unfenced = race(&engine, "P2", true).await;
     eprintln!("without tokens: {unfenced:?}");
-    assert!(unfenced.lost > 0, "the race cannot tell: {unfenced:?}");
+    assert!(unfenced.lost > 0, "the race shows no difference: {unfenced:?}");
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn the_engine_itself_refuses_a_smaller_token() {
     assert_eq!(shelf.list().await.unwrap(), [article]);
 }
 
-/// With the articles in the engine, the scenarios end as they do on a file.
+/// With the articles in the engine, the scenarios end as they do with a file.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_plays_all_its_scenarios_on_the_engine() {
     let engine = Engine::start().unwrap();

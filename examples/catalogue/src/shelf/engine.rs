@@ -1,6 +1,6 @@
 //! The shelf in OpenSearch: the token is the document's external version, so the engine itself refuses a stale holder.
 //!
-//! `external_gte` takes the version that is there and any larger one: a holder may write as often as it likes.
+//! `external_gte` accepts the current version and any larger one, so a holder may write several times.
 
 use opensearch::http::StatusCode;
 use opensearch::http::response::Response;
@@ -16,7 +16,7 @@ use crate::article::Article;
 
 /// The index of the articles.
 const INDEX: &str = "articles";
-/// More than the example ever has; the engine's own bound on one page.
+/// The engine's own limit for one page; more than the example ever has.
 const PAGE: i64 = 10_000;
 
 #[derive(Clone, Debug)]
@@ -49,9 +49,9 @@ impl Engine {
         Ok(Engine { client, place: place.to_owned() })
     }
 
-    /// Writes the document as it is, with our token as its version, so that from now on no smaller one is taken. A stale
-    /// write that came in between the read and this one is undone by it, and nobody had been told that it was done:
-    /// whoever writes looks at its guard again afterwards.
+    /// Writes the document unchanged with our token as its version. From then on the engine accepts no smaller token. A stale write
+    /// between the read and this write is undone by it. Its client has not reported that write as done, because every writer checks
+    /// its guard again after the write.
     pub(super) async fn claim(&self, id: &str, token: i64) -> Result<Article, ShelfError> {
         let article = self.get(id).await?.unwrap_or_else(|| Article::blank(id));
         self.put(&article, token).await?;
@@ -83,7 +83,7 @@ impl Engine {
     }
 
     pub(super) async fn list(&self) -> Result<Vec<Article>, ShelfError> {
-        // A search sees what was refreshed; a get sees everything at once.
+        // A search sees only refreshed documents; a get sees every write immediately.
         let refreshed = self.client.indices().refresh(IndicesRefreshParts::Index(&[INDEX])).send().await;
         if refreshed.map_err(|error| self.broken(&error))?.status_code() == StatusCode::NOT_FOUND {
             return Ok(Vec::new());
@@ -103,7 +103,7 @@ impl Engine {
     }
 }
 
-/// The error with its causes, which say what went wrong.
+/// Returns the error with its causes.
 fn said(error: &opensearch::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

@@ -1,4 +1,4 @@
-//! The shelf on one bare machine: SQLite, which many processes may open, with the fence as a column.
+//! The shelf on one machine: SQLite, which many processes may open, with the fencing mark as a column.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::ShelfError;
 use crate::article::Article;
 
-/// How long a statement waits for that of another process; each takes well under a millisecond.
+/// How long a statement waits for a statement of another process. Each takes well under a millisecond.
 const BUSY: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -117,11 +117,11 @@ mod tests {
     use crate::article::Change;
 
     #[test]
-    fn who_was_overtaken_neither_writes_nor_claims() {
+    fn an_overtaken_holder_neither_writes_nor_claims() {
         let dir = tempfile::tempdir().unwrap();
         let shelf = File::open(dir.path().join("articles").to_str().unwrap()).unwrap();
         let old = shelf.claim("P1", 5).unwrap();
-        // The next holder has only looked, and that is enough.
+        // The next holder has only claimed the article. That is enough.
         let new = shelf.claim("P1", 7).unwrap();
         let change = Change::new("title", "late");
         assert!(matches!(shelf.put(&old.changed(&change, 5, "old"), 5), Err(ShelfError::Stale { token: 5, .. })));
