@@ -25,7 +25,7 @@ for _ in range(int(rounds)):
             first = number()
             time.sleep(0.001)
             if number() != first:
-                print("changed under a reader", flush=True)
+                print("a writer changed the number under a reader", flush=True)
     with write:
         client.set(counter, str(number() + 1).encode())
 print("done", flush=True)

@@ -1,4 +1,4 @@
-//! A process that forks while it holds a lock. A binary of its own: what a forked child may do is little.
+//! A process that forks while it holds a lock. This is a binary of its own, because a forked child may do little.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
@@ -9,7 +9,7 @@ use fork::{Fork, fork, waitpid_nohang};
 use lockkeeper::{Error, HoldState, Lockkeeper, Loss, ReleaseError};
 use lockkeeper_server::{Config, Server};
 
-/// What the child finds, as an exit status: 0 if all is as it should be, else which look was wrong.
+/// Checks what the child sees and returns an exit status: 0 if all is right, otherwise the number of the failed check.
 fn look(keeper: Lockkeeper, guard: lockkeeper::Guard, dropped: lockkeeper::Guard) -> i32 {
     if guard.is_held() || guard.alive() {
         return 1;
@@ -31,8 +31,8 @@ fn look(keeper: Lockkeeper, guard: lockkeeper::Guard, dropped: lockkeeper::Guard
     0
 }
 
-/// The child's copy of the guard is refused, and dropping or releasing it does nothing: the parent's hold stands, on the same
-/// session, which the child has not touched.
+/// The child's copy of the guard is refused, and dropping or releasing it does nothing: the parent keeps its hold and its
+/// session, which the child did not touch.
 #[test]
 fn case_58_a_forked_child_cannot_use_or_release_its_parents_hold() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -51,7 +51,7 @@ fn case_58_a_forked_child_cannot_use_or_release_its_parents_hold() {
                 }
                 std::thread::sleep(Duration::from_millis(5));
             };
-            assert_eq!(status, 0, "look {} of the child went wrong", status >> 8);
+            assert_eq!(status, 0, "check {} of the child failed", status >> 8);
         }
     }
     for guard in [guard, dropped] {

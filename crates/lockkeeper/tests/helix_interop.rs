@@ -1,7 +1,7 @@
 //! Apache Helix's own lock and ours on one node: they exclude, preempt and free each other.
 //!
-//! `cargo xtask interop helix` builds the Java side and says where it is; each claim runs on the embedded server and on that of
-//! Apache. The Java side is moved by lines (`interop/helix`).
+//! `cargo xtask interop helix` builds the Java side and sets its class path; each claim runs on the embedded server and on
+//! Apache's. Commands and answers of the Java side are lines (`interop/helix`).
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -14,7 +14,7 @@ use lockkeeper_server::{Config, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// How long something that must come is waited for.
+/// The longest wait for an event that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const LONG: Duration = Duration::from_secs(600);
@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(600);
 struct Helix {
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    /// Events that came before their answer was waited for.
+    /// Events that came before the test waited for them.
     early: Vec<String>,
     _child: Child,
 }
@@ -49,7 +49,7 @@ impl Helix {
         self.input.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
-    /// Waits for the line that begins so, and gives the rest of it.
+    /// Waits for the line that begins with `start`, and returns the rest of it.
     async fn expect(&mut self, start: &str) -> String {
         let begins = |line: &String| line == start || line.starts_with(&format!("{start} "));
         let line = match self.early.iter().position(begins) {
@@ -78,7 +78,7 @@ impl Helix {
         self.expect(&format!("trying {id}")).await;
     }
 
-    /// What became of a try: `true`, `false` or `failed`.
+    /// Returns the result of a try: `true`, `false` or `failed`.
     async fn tried(&mut self, id: &str) -> String {
         self.expect(&format!("tried {id}")).await
     }
@@ -104,7 +104,7 @@ impl Helix {
     }
 }
 
-/// Terms of a lock of Helix's, in milliseconds.
+/// The terms of one of Helix's locks, in milliseconds.
 #[derive(Clone, Copy)]
 struct Terms {
     priority: i32,
@@ -115,7 +115,7 @@ struct Terms {
 
 const LOW: Terms = Terms { priority: 1, waiting: 600_000, cleanup: 600_000, forceful: false };
 const HIGH: Terms = Terms { priority: 5, waiting: 600_000, cleanup: 0, forceful: false };
-/// A wait that is over soon.
+/// A short waiting timeout.
 const HASTY: i64 = 500;
 
 struct World {
@@ -125,7 +125,7 @@ struct World {
 }
 
 impl World {
-    /// Our lock, as it is to be where Helix is about.
+    /// Our lock, configured for use beside Helix.
     fn ours(&self, id: &str) -> HelixLock {
         self.keeper.helix_lock(self.path.clone(), LONG).user_id(id).keep_node().message("by-lockkeeper")
     }
@@ -166,25 +166,25 @@ macro_rules! on_both_servers {
 }
 
 on_both_servers!(
-    they_exclude_each_other_and_read_each_other,
-    ours_preempts_helixs_owner,
-    helix_preempts_our_owner,
-    force_and_its_absence_mean_the_same_to_both,
-    our_unlock_lets_helixs_requestor_in,
-    our_lock_is_handed_to_helix_and_its_waits_go_on,
-    helixs_owner_is_shown_and_what_it_is_asked_does_not_disturb_it,
+    helix_and_lockkeeper_exclude_each_other_and_read_each_others_record,
+    lockkeeper_preempts_a_helix_owner,
+    helix_preempts_a_lockkeeper_owner,
+    force_means_the_same_to_both_clients,
+    our_release_grants_the_lock_to_a_helix_requestor,
+    our_lock_is_handed_over_to_helix_and_its_requestor_keeps_waiting,
+    a_helix_owner_is_shown_and_a_revocation_request_does_not_disturb_it,
 );
 
 async fn granted(asking: tokio::task::JoinHandle<Result<HelixGuard, Error>>) -> HelixGuard {
-    tokio::time::timeout(PATIENCE, asking).await.expect("waits for ever").unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, asking).await.expect("the call waits for ever").unwrap().unwrap()
 }
 
 fn ask(lock: HelixLock) -> tokio::task::JoinHandle<Result<HelixGuard, Error>> {
     tokio::spawn(async move { lock.acquire().await })
 }
 
-/// H-66: either reads what the other wrote.
-async fn they_exclude_each_other_and_read_each_other(world: &mut World) {
+/// H-66: each client reads what the other wrote.
+async fn helix_and_lockkeeper_exclude_each_other_and_read_each_others_record(world: &mut World) {
     let path = world.path.clone();
     let basic = Terms { priority: 0, ..LOW };
     world.helix.make("helix", &path, basic).await;
@@ -205,8 +205,8 @@ async fn they_exclude_each_other_and_read_each_other(world: &mut World) {
     }
 }
 
-/// H-32, H-34: its listener hears of ours, and ours has the lock when that returns.
-async fn ours_preempts_helixs_owner(world: &mut World) {
+/// H-32, H-34: Helix's listener is called for our request, and we get the lock when it returns.
+async fn lockkeeper_preempts_a_helix_owner(world: &mut World) {
     let path = world.path.clone();
     world.helix.make("helix", &path, LOW).await;
     assert_eq!(world.helix.try_lock("helix").await, "true");
@@ -222,19 +222,19 @@ async fn ours_preempts_helixs_owner(world: &mut World) {
 }
 
 /// H-32, H-34: the other way round.
-async fn helix_preempts_our_owner(world: &mut World) {
+async fn helix_preempts_a_lockkeeper_owner(world: &mut World) {
     let path = world.path.clone();
     world.helix.make("helix", &path, HIGH).await;
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let (done, finish) = tokio::sync::watch::channel(false);
     let ours = world.ours("ours").priority(2).cleanup(LONG).on_cleanup(move |preemption| {
-        tell.send((preemption.by, preemption.priority)).unwrap();
+        report.send((preemption.by, preemption.priority)).unwrap();
         let mut finish = finish.clone();
         async move { _ = finish.wait_for(|done| *done).await.map(drop) }
     });
     let guard = ours.acquire().await.unwrap();
     world.helix.start_try("helix").await;
-    assert_eq!(told.recv().await, Some(("helix".to_owned(), 5)));
+    assert_eq!(reports.recv().await, Some(("helix".to_owned(), 5)));
     assert!(guard.is_held());
     done.send(true).unwrap();
     assert_eq!(world.helix.tried("helix").await, "true");
@@ -243,15 +243,15 @@ async fn helix_preempts_our_owner(world: &mut World) {
     assert!(world.helix.unlock("helix").await);
 }
 
-/// H-49, H-53, H-56: whoever cleans up, and whoever waits.
-async fn force_and_its_absence_mean_the_same_to_both(world: &mut World) {
+/// H-49, H-53, H-56: whichever client cleans up, and whichever waits.
+async fn force_means_the_same_to_both_clients(world: &mut World) {
     let path = world.path.clone();
     world.helix.make("owner", &path, LOW).await;
     let hasty = Terms { waiting: HASTY, ..HIGH };
     world.helix.make("patient", &path, hasty).await;
     world.helix.make("forceful", &path, Terms { forceful: true, ..hasty }).await;
     let waiting = Duration::from_millis(500);
-    // Helix owns.
+    // Helix owns the lock.
     assert_eq!(world.helix.try_lock("owner").await, "true");
     let refused = world.ours("ours").priority(2).waiting(waiting).acquire().await;
     assert!(matches!(refused, Err(Error::CleanupUnfinished { .. })), "{refused:?}");
@@ -259,7 +259,7 @@ async fn force_and_its_absence_mean_the_same_to_both(world: &mut World) {
     let guard = world.ours("ours").priority(2).waiting(waiting).forceful().acquire().await.unwrap();
     assert!(!world.helix.is_owner("owner").await);
     guard.release().await.unwrap();
-    // Ours own.
+    // Our client owns the lock.
     let guard = world.ours("ours").priority(2).cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     assert_eq!(world.helix.try_lock("patient").await, "failed");
     assert!(guard.is_held());
@@ -269,8 +269,8 @@ async fn force_and_its_absence_mean_the_same_to_both(world: &mut World) {
     assert!(world.helix.unlock("forceful").await);
 }
 
-/// H-37: the request stays in the record when the owner goes.
-async fn our_unlock_lets_helixs_requestor_in(world: &mut World) {
+/// H-37: the request stays in the record when the owner releases.
+async fn our_release_grants_the_lock_to_a_helix_requestor(world: &mut World) {
     let path = world.path.clone();
     world.helix.make("helix", &path, HIGH).await;
     let guard = world.ours("ours").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
@@ -281,8 +281,8 @@ async fn our_unlock_lets_helixs_requestor_in(world: &mut World) {
     assert!(world.helix.unlock("helix").await);
 }
 
-/// case_35: the record that ours hands over is one that Helix owns, renews and frees.
-async fn our_lock_is_handed_to_helix_and_its_waits_go_on(world: &mut World) {
+/// case_35: Helix owns, renews and frees the record that our client hands over.
+async fn our_lock_is_handed_over_to_helix_and_its_requestor_keeps_waiting(world: &mut World) {
     let path = world.path.clone();
     world.helix.make("helix", &path, LOW).await;
     world.helix.make("other", &path, LOW).await;
@@ -291,10 +291,10 @@ async fn our_lock_is_handed_to_helix_and_its_waits_go_on(world: &mut World) {
     assert_eq!(guard.loss(), Some(Loss::Transferred));
     assert!(world.helix.is_owner("helix").await && !world.helix.is_owner("other").await);
     assert_eq!(world.helix.info("helix").await, "helix by-lockkeeper 1 NONE");
-    assert_eq!(world.helix.try_lock("helix").await, "true", "it renews its own");
+    assert_eq!(world.helix.try_lock("helix").await, "true", "Helix renews its own lock");
     assert_eq!(world.helix.try_lock("other").await, "false");
     assert!(world.helix.unlock("helix").await);
-    // What waits for ours waits for whoever has it after ours.
+    // A requestor that waits for our client waits for the next owner.
     world.helix.make("high", &path, HIGH).await;
     let guard = world.ours("ours").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     world.helix.start_try("high").await;
@@ -305,8 +305,8 @@ async fn our_lock_is_handed_to_helix_and_its_waits_go_on(world: &mut World) {
     assert!(world.helix.unlock("high").await);
 }
 
-/// H-66: what is ours in the record is nothing to Helix: it renews, preempts and frees over it.
-async fn helixs_owner_is_shown_and_what_it_is_asked_does_not_disturb_it(world: &mut World) {
+/// H-66: Helix ignores our fields in the record: it renews, preempts and frees the lock.
+async fn a_helix_owner_is_shown_and_a_revocation_request_does_not_disturb_it(world: &mut World) {
     let path = world.path.clone();
     world.helix.make("helix", &path, LOW).await;
     assert_eq!(world.helix.try_lock("helix").await, "true");
@@ -318,7 +318,7 @@ async fn helixs_owner_is_shown_and_what_it_is_asked_does_not_disturb_it(world: &
     assert_eq!(asked.len(), 1);
     assert!(admin.show(&path).await.unwrap().holders[0].revocation.is_some());
     assert!(world.helix.is_owner("helix").await);
-    assert_eq!(world.helix.try_lock("helix").await, "true", "it renews");
+    assert_eq!(world.helix.try_lock("helix").await, "true", "Helix renews its own lock");
     assert_eq!(world.helix.info("helix").await, "helix by-helix 1 NONE");
     assert!(world.helix.unlock("helix").await);
     assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), lockkeeper::Answer::Released);

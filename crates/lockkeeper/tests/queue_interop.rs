@@ -1,7 +1,7 @@
-//! Curator's and Kazoo's own locks and ours on one path: they stand in one queue.
+//! Curator's and Kazoo's own locks and ours on one path: they share one queue.
 //!
-//! `cargo xtask interop curator` and `cargo xtask interop kazoo` install the other side and say where it is; each claim runs on
-//! the embedded server and on that of Apache.
+//! `cargo xtask interop curator` and `cargo xtask interop kazoo` install the foreign client and say where it is; each claim
+//! runs on the embedded server and on Apache's.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -15,13 +15,13 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
 use zookeeper_client as zk;
 
-/// How long something that must come is waited for.
+/// The longest wait for an event that must come.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often each contender counts up.
 const ROUNDS: u64 = 150;
 
-/// The other side, in a process of its own.
+/// A foreign client, in a process of its own.
 struct Other {
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -50,7 +50,7 @@ impl Other {
         Other::start(command)
     }
 
-    /// The next thing it says, which must be this.
+    /// Waits for its next line, which must be this one.
     async fn says(&mut self, line: &str) {
         let said = tokio::time::timeout(PATIENCE, self.output.next_line()).await;
         let said = said.unwrap_or_else(|_| panic!("never: {line}")).unwrap();
@@ -90,7 +90,7 @@ impl World {
         String::from_utf8(client.get_data(counter).await.unwrap().0).unwrap().parse().unwrap()
     }
 
-    /// Two contenders of ours count up, as the others do.
+    /// Two of our contenders count up, as the foreign ones do.
     async fn count(&self, shared: bool, node_format: NodeFormat) {
         let mut ours = JoinSet::new();
         for _ in 0..2 {
@@ -103,7 +103,11 @@ impl World {
                         let reads = lock.read().acquire().await.unwrap();
                         let first = Self::number(&client, &counter).await;
                         tokio::time::sleep(Duration::from_millis(1)).await;
-                        assert_eq!(Self::number(&client, &counter).await, first, "changed under a reader");
+                        assert_eq!(
+                            Self::number(&client, &counter).await,
+                            first,
+                            "a writer changed the number under a reader"
+                        );
                         reads.release().await.unwrap();
                         lock.write().acquire().any().await.unwrap()
                     } else {
@@ -153,32 +157,32 @@ async fn no_update_is_lost(world: &World, shared: bool, node_format: NodeFormat,
         other.says("done").await;
     }
     assert_eq!(World::number(&world.client, &world.counter).await, 4 * ROUNDS);
-    assert!(world.client.list_children(&world.path).await.unwrap().is_empty(), "nothing is left");
+    assert!(world.client.list_children(&world.path).await.unwrap().is_empty(), "a node is left");
 }
 
 #[test]
-fn kazoos_lock_and_ours_lose_no_update() {
+fn kazoo_lock_and_lockkeeper_lose_no_update() {
     on_both_servers(async |world| no_update_is_lost(world, false, NodeFormat::Kazoo, Other::kazoo).await);
 }
 
 #[test]
-fn kazoos_readers_and_writers_and_ours_lose_no_update() {
+fn kazoo_readers_and_writers_and_lockkeeper_lose_no_update() {
     on_both_servers(async |world| no_update_is_lost(world, true, NodeFormat::Kazoo, Other::kazoo).await);
 }
 
 #[test]
-fn curators_mutex_and_ours_lose_no_update() {
+fn curator_mutex_and_lockkeeper_lose_no_update() {
     on_both_servers(async |world| no_update_is_lost(world, false, NodeFormat::Curator, Other::curator).await);
 }
 
 #[test]
-fn curators_readers_and_writers_and_ours_lose_no_update() {
+fn curator_readers_and_writers_and_lockkeeper_lose_no_update() {
     on_both_servers(async |world| no_update_is_lost(world, true, NodeFormat::Curator, Other::curator).await);
 }
 
-/// Case 57: each maker's way to ask is heard by the other.
+/// Case 57: each client sees the other's revocation request.
 #[test]
-fn curators_revocation_and_ours_are_heard_by_the_other() {
+fn curator_and_lockkeeper_see_each_others_revocation_requests() {
     on_both_servers(async |world| {
         let keeper = world.keeper().await;
         let guard = keeper.mutex(&world.path).acquire().await.unwrap();
@@ -196,10 +200,10 @@ fn curators_revocation_and_ours_are_heard_by_the_other() {
     });
 }
 
-/// Curator makes a reader's node with the writer's number, then deletes the writer's: whoever waits behind must not take the
-/// writer's going for its turn.
+/// Curator creates a reader's node with the writer's number, then deletes the writer's node: a waiter behind must not take that
+/// deletion for its grant.
 #[test]
-fn a_writer_behind_a_downgrade_of_curators_waits_for_the_reader() {
+fn a_writer_behind_a_curator_downgrade_waits_for_the_reader() {
     on_both_servers(async |world| {
         let keeper = world.keeper().await;
         let lock = keeper.rwlock(&world.path);
@@ -211,7 +215,7 @@ fn a_writer_behind_a_downgrade_of_curators_waits_for_the_reader() {
         }
         curator.go_on().await;
         curator.says("reads").await;
-        // A reader that comes now stands behind the writer, and a try says whether the writer is in.
+        // A new reader queues behind the writer, and the result of its try says whether the writer holds.
         let refused = lock.read().try_acquire().await;
         assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
         assert!(!writer.is_finished());

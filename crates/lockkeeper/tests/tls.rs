@@ -1,6 +1,6 @@
-//! Locks over TLS: the same locks, and a clear word where no session comes of it.
+//! Locks over TLS: the same locks, and a clear error when no session can be opened.
 //!
-//! Apart from the other tests for the sake of what the feature `tls` has to build: `cargo xtask tls`.
+//! Apart from the other tests because the feature `tls` needs a build of its own: `cargo xtask tls`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use lockkeeper::{Builder, Error, LockAcl, Lockkeeper, Tls};
 use lockkeeper_server::{Config, Server};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// An authority, and what it signs.
+/// An authority that signs certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -26,7 +26,7 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A certificate for these hosts and this name, and its key, in PEM.
+    /// Returns a certificate for these hosts and this name, and its key, in PEM.
     fn certify(&self, hosts: &[&str], name: &str) -> (String, String) {
         let mut params =
             CertificateParams::new(hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>()).unwrap();
@@ -44,7 +44,7 @@ impl Authority {
         self.trust().with_identity(chain.as_bytes(), key.as_bytes()).unwrap()
     }
 
-    /// A server that asks clients for nothing, or for a certificate.
+    /// Starts a server that requires a certificate of clients if `mutual`.
     async fn server(&self, hosts: &[&str], mutual: bool) -> Server {
         let (chain, key) = self.certify(hosts, "server");
         let (chain, key) = (chain.as_bytes(), key.as_bytes());
@@ -58,12 +58,12 @@ impl Authority {
 
 const LOCAL: &[&str] = &["127.0.0.1", "localhost"];
 
-/// For what must work, on however busy a machine.
+/// A builder for connections that must succeed, also on a busy machine.
 fn patient(tls: Tls) -> Builder {
     Lockkeeper::builder().tls(tls).connect_timeout(Duration::from_secs(30))
 }
 
-/// Why a connection that must not come to be does not.
+/// Returns the reason why a connection fails that must fail.
 async fn refusal(tls: Option<Tls>, servers: &str) -> String {
     let builder = Lockkeeper::builder().connect_timeout(Duration::from_secs(2));
     let builder = match tls {
@@ -83,7 +83,7 @@ async fn a_lock_is_held_over_tls_and_outlives_a_broken_connection() {
     let keeper = patient(authority.trust()).connect(&server.connect_string()).await.unwrap();
     let guard = keeper.mutex("/locks/a").acquire().await.unwrap();
     server.faults().cut_all().await.unwrap();
-    assert!(keeper.mutex("/locks/a").try_acquire().await.is_err(), "by the session that came back");
+    assert!(keeper.mutex("/locks/a").try_acquire().await.is_err(), "the session must survive the reconnect");
     assert!(guard.is_held());
     let token = guard.token();
     guard.release().await.unwrap();
@@ -93,7 +93,7 @@ async fn a_lock_is_held_over_tls_and_outlives_a_broken_connection() {
 }
 
 #[tokio::test]
-async fn every_way_not_to_agree_is_told_apart() {
+async fn each_reason_for_a_failed_handshake_is_reported() {
     let (authority, stranger) = (Authority::new("ours"), Authority::new("theirs"));
     let server = authority.server(&["localhost"], false).await;
     let detail = refusal(Some(stranger.trust()), &format!("localhost:{}", server.addr().port())).await;
@@ -116,8 +116,8 @@ async fn every_way_not_to_agree_is_told_apart() {
     assert!(detail.contains("UnknownCA") || detail.contains("UnknownIssuer"), "{detail}");
 }
 
-/// Of three clients with certificates two are one user, to the access lists of the locks that they make.
-async fn whoever_has_a_certificate_is_known_by_it(authority: &Authority, servers: &str) {
+/// Of three clients with certificates, two have the same name, and the access lists of their locks treat them as one user.
+async fn check_that_certificates_are_credentials(authority: &Authority, servers: &str) {
     let of = async |name| patient(authority.client(name)).acl(LockAcl::Private).connect(servers).await.unwrap();
     let (build, again, other) = (of("build").await, of("build").await, of("other").await);
     let guard = build.mutex("/locks/a").acquire().await.unwrap();
@@ -135,14 +135,14 @@ async fn a_certificate_is_the_credential_of_an_access_list() {
     let authority = Authority::new("ours");
     let server = authority.server(LOCAL, true).await;
     let servers = server.connect_string();
-    whoever_has_a_certificate_is_known_by_it(&authority, &servers).await;
+    check_that_certificates_are_credentials(&authority, &servers).await;
 
     let nobody = Lockkeeper::builder().tls(authority.trust()).acl(LockAcl::Private).connect(&servers).await;
-    assert!(matches!(nobody, Err(Error::NoCredential { .. })), "to trust is not to be known");
+    assert!(matches!(nobody, Err(Error::NoCredential { .. })), "a trusted authority is not an identity");
 }
 
 #[tokio::test]
-async fn what_is_no_certificate_or_key_is_refused_before_the_network() {
+async fn invalid_certificates_and_keys_are_refused_before_anything_is_sent() {
     let authority = Authority::new("ours");
     let (chain, key) = authority.certify(&[], "a");
     let (_, other) = authority.certify(&[], "b");
@@ -169,10 +169,10 @@ async fn what_is_no_certificate_or_key_is_refused_before_the_network() {
     assert_eq!(format!("{:?}", authority.client("a")), "Tls(..)");
 }
 
-/// The same certificates, the same access list, and the same names as on the embedded server.
+/// The same certificates, access list and names as on the embedded server.
 #[cfg(feature = "real-servers")]
 #[tokio::test]
-async fn apaches_server_takes_the_certificate_for_the_same_credential() {
+async fn an_apache_server_treats_the_certificate_as_the_same_credential() {
     use lockkeeper_testkit::apache::{Apache, Options};
 
     let authority = Authority::new("ours");
@@ -184,7 +184,8 @@ async fn apaches_server_takes_the_certificate_for_the_same_credential() {
     };
     let (chain, key) = authority.certify(LOCAL, "server");
     let (own, trusted) = (file("own.pem", &format!("{key}{chain}")), file("trusted.pem", &authority.pem));
-    // Nothing keeps it free until the server takes it, as with every port that is chosen for another process.
+    // The port is free until the server takes it, unless another process takes it first, as with every port chosen for another
+    // process.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let options = [
         ("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory"),
@@ -202,7 +203,7 @@ async fn apaches_server_takes_the_certificate_for_the_same_credential() {
     });
     let apache = apache.await.unwrap().unwrap();
     let servers = format!("127.0.0.1:{port}");
-    whoever_has_a_certificate_is_known_by_it(&authority, &servers).await;
+    check_that_certificates_are_credentials(&authority, &servers).await;
     let detail = refusal(Some(authority.trust()), &servers).await;
     assert!(detail.contains("ertificate"), "{detail}");
     drop(apache);

@@ -1,15 +1,15 @@
-//! Stands in for containers of ZooKeeper: a server of LOCKKEEPER in a process of its own for each.
+//! Replaces ZooKeeper containers: each container is a Lockkeeper server in a process of its own.
 //!
-//! As much of testcontainers as the tests of the crate `zookeeper-client` use. What they set by properties of Java and by files
-//! for the server that they start is told to it as flags. Where they start several servers for one ensemble there is nothing
-//! to stand in with, and they panic.
+//! Provides the part of testcontainers that the tests of the crate `zookeeper-client` use. Java properties and files that the
+//! tests set for their server become flags. A test that starts several servers for one ensemble panics, because there is no
+//! replacement.
 
-/// What starts them.
+/// Starts containers.
 pub mod clients {
     use crate::core::{Container, RunnableImage};
     use crate::images::generic::GenericImage;
 
-    /// Docker's command line, elsewhere.
+    /// In testcontainers, Docker's command line.
     #[derive(Default)]
     pub struct Cli(());
 
@@ -21,7 +21,7 @@ pub mod clients {
     }
 }
 
-/// What is wished, and what runs.
+/// The container request and the running container.
 pub mod core {
     use std::collections::HashMap;
     use std::fs;
@@ -35,7 +35,7 @@ pub mod core {
 
     use crate::images::generic::GenericImage;
 
-    /// How a container's health is found out; a server says itself when it serves.
+    /// In testcontainers, a health check; a Lockkeeper server reports itself when it serves.
     #[derive(Default)]
     pub struct Healthcheck(());
 
@@ -53,12 +53,12 @@ pub mod core {
         }
     }
 
-    /// What is waited for.
+    /// The condition to wait for.
     pub enum WaitFor {
         Healthcheck,
     }
 
-    /// An image with what its container is to find.
+    /// An image with the container's settings and files.
     pub struct RunnableImage<I> {
         properties: String,
         volumes: HashMap<String, PathBuf>,
@@ -82,7 +82,7 @@ pub mod core {
         }
     }
 
-    /// A server.
+    /// A running server.
     pub struct Container<'d, I> {
         process: Mutex<Child>,
         port: u16,
@@ -115,7 +115,7 @@ pub mod core {
                 command.arg("--tls-cert").arg(own).arg("--tls-key").arg(own).arg("--tls-client-ca").arg(others);
             }
             let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-            // It prints its address once it serves.
+            // The server prints its address when it serves.
             let mut said = String::new();
             BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
             fs::remove_file(place).unwrap();
@@ -124,7 +124,7 @@ pub mod core {
             Self { process: Mutex::new(process), port, image: PhantomData }
         }
 
-        /// Where it is to be reached, whatever port it believes it has.
+        /// The address at which the server can be reached, whatever port the image names.
         pub fn get_host_port(&self, _inside: u16) -> u16 {
             self.port
         }
@@ -153,7 +153,7 @@ pub mod core {
         }
     }
 
-    /// What a server of an ensemble says; none is ever made.
+    /// The log of a server of an ensemble; no such server is ever started.
     pub struct LogStream(());
 
     impl LogStream {

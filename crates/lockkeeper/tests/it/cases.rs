@@ -1,4 +1,4 @@
-//! Public failures of other lock systems, each kept out of ours by a test that carries its number.
+//! Known failures of other lock systems. Each has a test with the case's number, which shows that Lockkeeper does not have it.
 
 mod connections;
 mod crowds;

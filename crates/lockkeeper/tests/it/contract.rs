@@ -1,4 +1,4 @@
-//! The contract of a lock: what holds for every kind of lock on every server, each rule written once.
+//! The contract of a lock: rules that hold for every kind of lock on every server, each written once.
 
 mod asking;
 mod breaking;

@@ -1,4 +1,4 @@
-//! `Lockkeeper::embedded`: one directory, one machine, one server at a time, whoever hosts it.
+//! `Lockkeeper::embedded`: one directory, one machine, and one server at a time, whichever handle hosts it.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -12,14 +12,14 @@ use zookeeper_client as zk;
 
 use crate::support::{STEADY, block_on, eventually};
 
-/// The shortest session of an embedded server.
+/// The shortest session timeout of an embedded server.
 const SHORT: Duration = Duration::from_secs(1);
 
 async fn embedded(dir: &Path, session_timeout: Duration) -> Lockkeeper {
     Lockkeeper::builder().session_timeout(session_timeout).embedded(dir).await.unwrap()
 }
 
-/// Acquires through whatever befalls the server.
+/// Acquires despite server failures.
 async fn acquire_anew(mutex: &Mutex) -> Guard {
     loop {
         match mutex.acquire().await {
@@ -30,10 +30,10 @@ async fn acquire_anew(mutex: &Mutex) -> Guard {
     }
 }
 
-/// The first hosts, the second and the third join; they exclude each other. When the host ends, one of the others hosts at the same
-/// address: the holder keeps its lock, the waiter its place, and tokens go on growing.
+/// The first handle hosts the server, the second and the third join; they exclude each other. When the host closes, another
+/// handle hosts at the same address: the holder keeps its lock, the waiter its position, and tokens keep increasing.
 #[test]
-fn holders_and_waiters_go_on_when_the_hosting_handle_is_closed() {
+fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let first = embedded(dir.path(), STEADY).await;
@@ -48,13 +48,13 @@ fn holders_and_waiters_go_on_when_the_hosting_handle_is_closed() {
         eventually("the third waits", async || waiters(&second, "/locks/nightly").await == 1).await;
         first.close().await;
         drop(first);
-        // An answer, from whichever server it comes.
+        // The answer may come from any server.
         eventually("a server answers", async || waiters(&second, "/locks/nightly").await == 1).await;
         assert_eq!(home.find().unwrap().expect("one of the others hosts").address, endpoint.address);
-        eventually("the hold goes on", async || guard.is_held()).await;
+        eventually("the hold is still held", async || guard.is_held()).await;
         let token = guard.token();
         guard.release().await.unwrap();
-        let next = waiting.await.unwrap().expect("the waiter has its place");
+        let next = waiting.await.unwrap().expect("the waiter kept its position");
         assert!(token < next.token(), "{token} is not before {}", next.token());
         next.release().await.unwrap();
         second.close().await;
@@ -62,14 +62,14 @@ fn holders_and_waiters_go_on_when_the_hosting_handle_is_closed() {
     });
 }
 
-/// How many wait for a lock, as far as a server tells.
+/// Counts the waiters of a lock; 0 if no server answers.
 async fn waiters(keeper: &Lockkeeper, path: &str) -> usize {
     keeper.admin().show(path).await.map_or(0, |lock| lock.waiters.len())
 }
 
-/// Nothing acknowledged is lost by a stop: a third comes much later and finds it.
+/// A stop loses nothing that was acknowledged: a later host finds it.
 #[test]
-fn tokens_grow_over_hosts() {
+fn tokens_increase_across_hosts() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let mut last = None;
@@ -84,9 +84,9 @@ fn tokens_grow_over_hosts() {
     });
 }
 
-/// Loopback is open to all users of the machine, so the server demands what only its owner can read.
+/// Every user of the machine can reach loopback, so the server demands a secret that only its owner can read.
 #[test]
-fn without_the_secret_nothing_is_seen_or_done() {
+fn without_the_secret_nothing_can_be_read_or_changed() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
@@ -107,7 +107,7 @@ fn without_the_secret_nothing_is_seen_or_done() {
         let guess = "0".repeat(endpoint.secret.len());
         let error = Lockkeeper::builder().secret(guess).connect(&servers).await.unwrap_err();
         assert!(matches!(error, Error::AuthFailed { .. }), "{error:?}");
-        // A plain client fares no better.
+        // A plain client is refused, too.
         if let Ok(plain) = zk::Client::connector().with_fail_eagerly().connect(&servers).await {
             plain.list_children("/").await.unwrap_err();
         }
@@ -123,7 +123,7 @@ fn without_the_secret_nothing_is_seen_or_done() {
     });
 }
 
-/// A secret that others can read is none; the error says what to do.
+/// A secret that others can read is not secret; the error says how to fix it.
 #[test]
 fn a_secret_that_others_can_read_is_refused() {
     block_on(async {
@@ -142,19 +142,19 @@ fn a_secret_that_others_can_read_is_refused() {
     });
 }
 
-/// A file is no proof: what a killed host left, or garbage, leads nobody anywhere.
+/// An endpoint file is no proof: clients ignore what a killed host left, and garbage.
 #[test]
 fn a_stale_endpoint_is_ignored() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         embedded(dir.path(), STEADY).await.close().await;
         let home = Home::new(dir.path());
-        // Somebody else listens there by now.
+        // Another program listens at that address now.
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address: SocketAddr = other.local_addr().unwrap();
         for text in [format!(r#"{{"address":"{address}","pid":1}}"#), String::new(), "{\"address\":".into(), "x".into()]
         {
-            eventually("nobody hosts", async || home.find().unwrap().is_none()).await;
+            eventually("no handle hosts", async || home.find().unwrap().is_none()).await;
             std::fs::write(dir.path().join("endpoint"), &text).unwrap();
             assert_eq!(home.find().unwrap(), None, "{text}");
             let keeper = embedded(dir.path(), STEADY).await;
@@ -165,9 +165,9 @@ fn a_stale_endpoint_is_ignored() {
     });
 }
 
-/// However many come at once, they meet on one server.
+/// However many handles open together, they share one server.
 #[test]
-fn all_who_race_to_host_share_one_server() {
+fn handles_that_race_to_host_share_one_server() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let racers =
@@ -184,16 +184,16 @@ fn all_who_race_to_host_share_one_server() {
             }
         }
         drop(guard);
-        // The host last: the others go through it.
+        // The handles close together, and the host closes last, because the others need its server.
         let closing = keepers.iter().map(Lockkeeper::close);
         futures_util::future::join_all(closing).await;
     });
 }
 
-/// Set for the child process of [`a_hold_outlives_the_killed_process_that_hosts_its_server`] only.
+/// Set only for the child process of [`a_hold_outlives_the_killed_process_that_hosts_its_server`].
 const HOST: &str = "LOCKKEEPER_TEST_EMBEDDED_HOST";
 
-/// Not a test of its own: a child process that hosts its user's own server until it is killed.
+/// Not a test: a child process that hosts its user's own server until it is killed.
 #[test]
 fn host() {
     if std::env::var_os(HOST).is_none() {
@@ -205,7 +205,7 @@ fn host() {
     });
 }
 
-/// The process that hosts is killed: the holder's process takes over, at the same address, and the hold and the wait go on.
+/// The hosting process is killed: the holder's process hosts at the same address, and the hold and the wait continue.
 #[test]
 fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,19 +227,18 @@ fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
         eventually("a server answers", async || waiters(&holder, "/locks/nightly").await == 1).await;
         let now = home.find().unwrap().expect("this process hosts");
         assert_eq!((now.pid, now.address), (std::process::id(), endpoint.address));
-        eventually("the hold goes on", async || guard.is_held()).await;
+        eventually("the hold is still held", async || guard.is_held()).await;
         guard.release().await.unwrap();
-        waiting.await.unwrap().expect("the waiter has its place").release().await.unwrap();
+        waiting.await.unwrap().expect("the waiter kept its position").release().await.unwrap();
         holder.close().await;
         waiter.close().await;
     });
 }
 
-/// Where a child process of [`killed_hosts_lose_no_update_of_others`] works; set for children only.
+/// The directory of a child process of [`killed_hosts_lose_no_update_of_others`]; set only for children.
 const CHILD: &str = "LOCKKEEPER_TEST_EMBEDDED_CHILD";
 
-/// Not a test of its own: the life of a child process, which raises the number in a file under the lock, round by round, and
-/// says so.
+/// Not a test: a child process that repeatedly raises the number in a file under the lock, and logs each update.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD).map(std::path::PathBuf::from) else { return };
@@ -252,7 +251,7 @@ fn child() {
             let seen: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
             tokio::task::yield_now().await;
             if guard.is_held() {
-                // Renamed into place: a kill leaves the old number or the new one.
+                // Renamed into place, so a kill leaves the old number or the new one.
                 let fresh = dir.join(format!("number.{}", std::process::id()));
                 std::fs::write(&fresh, (seen + 1).to_string()).unwrap();
                 std::fs::rename(&fresh, &file).unwrap();
@@ -265,8 +264,8 @@ fn child() {
     });
 }
 
-/// Four processes work on one directory; whoever hosts is killed with SIGKILL, three times over, and a new one comes. Each kill
-/// may leave one update unlogged, none is lost.
+/// Four processes share one directory. The hosting process is killed with SIGKILL three times, and a new process replaces it
+/// each time. A kill may leave one update unlogged, but loses none.
 #[test]
 fn killed_hosts_lose_no_update_of_others() {
     const KILLS: usize = 3;
@@ -284,8 +283,8 @@ fn killed_hosts_lose_no_update_of_others() {
     block_on(async {
         for _ in 0..KILLS {
             let before = number();
-            eventually("work goes on", async || number() >= before + 20).await;
-            eventually("somebody hosts", async || home.find().is_ok_and(|found| found.is_some())).await;
+            eventually("the work continues", async || number() >= before + 20).await;
+            eventually("a process hosts", async || home.find().is_ok_and(|found| found.is_some())).await;
             let host = home.find().unwrap().unwrap().pid;
             let at = children.iter().position(|child| child.id() == host).expect("a child hosts");
             let mut host = children.remove(at);
@@ -294,7 +293,7 @@ fn killed_hosts_lose_no_update_of_others() {
             children.push(spawn());
         }
         let before = number();
-        eventually("work goes on", async || number() >= before + 20).await;
+        eventually("the work continues", async || number() >= before + 20).await;
         std::fs::write(dir.path().join("stop"), "").unwrap();
     });
     for mut child in children {

@@ -1,4 +1,4 @@
-//! Tokens beyond the life of an ensemble: refused until the operator has spoken, and above all older ones from then on.
+//! Tokens of a rebuilt ensemble: refused until the operator raises the epoch, and above all older tokens from then on.
 
 use lockkeeper::{Error, FencingToken, Lockkeeper, TokenEpoch};
 use lockkeeper_fence::{Refused, TokenGate};
@@ -10,9 +10,9 @@ use crate::helix::LONG;
 use crate::support::{STEADY, World, block_on, config, eventually, on_the_embedded_server};
 
 on_the_embedded_server!(
-    an_epoch_costs_one_question_a_session_and_none_a_lock,
-    an_epoch_is_the_whole_ensembles_whatever_the_chroot,
-    an_epoch_that_is_none_gives_no_tokens,
+    an_epoch_costs_one_read_per_session_and_none_per_lock,
+    an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot,
+    an_invalid_epoch_gives_no_tokens,
 );
 
 async fn connect(server: &Server) -> Lockkeeper {
@@ -26,8 +26,9 @@ async fn token(keeper: &Lockkeeper) -> FencingToken {
     token
 }
 
-/// The tokens of an ensemble that was rebuilt empty are refused; once the operator has raised the epoch above what the resource has
-/// seen they are above all older ones, in sessions that were open before as well as in new ones, and for every kind of lock.
+/// The resource refuses tokens of an ensemble that was rebuilt empty. Once the operator raises the epoch above the tokens that
+/// the resource has seen, new tokens are above all older ones: in sessions that were already open, in new sessions, and for
+/// every kind of lock.
 #[test]
 fn tokens_of_a_rebuilt_ensemble_are_refused_until_its_epoch_is_raised() {
     block_on(async {
@@ -51,11 +52,11 @@ fn tokens_of_a_rebuilt_ensemble_are_refused_until_its_epoch_is_raised() {
         let held = before.mutex("/locks/held").acquire().await.unwrap();
         let operator = connect(&rebuilt).await;
         assert_eq!(operator.admin().raise_token_epoch(epoch).await.unwrap(), epoch);
-        // Never lowered, and raising it again changes nothing.
+        // The epoch is never lowered, and raising it to the same value again changes nothing.
         assert_eq!(operator.admin().raise_token_epoch(TokenEpoch::default()).await.unwrap(), epoch);
         assert_eq!(operator.admin().raise_token_epoch(epoch).await.unwrap(), epoch);
 
-        // A server tells a session of the change before it answers a write that came after: no retry here.
+        // A server notifies a session of the change before it answers a later write, so no retry is needed here.
         let fresh = token(&before).await;
         assert!(fresh > highest && fresh > held.token());
         drop(gate.enter("catalogue", fresh).await.unwrap());
@@ -63,7 +64,7 @@ fn tokens_of_a_rebuilt_ensemble_are_refused_until_its_epoch_is_raised() {
         let later = token(&next).await;
         assert!(later > fresh);
         drop(gate.enter("catalogue", later).await.unwrap());
-        assert!(held.is_held(), "it keeps its hold, and its token");
+        assert!(held.is_held(), "the old hold keeps its token");
 
         let leased = next.helix_lock("/locks/leased", LONG).acquire().await.unwrap();
         let classed = next.priority_lock("/locks/classed").background().acquire().await.unwrap();
@@ -79,7 +80,7 @@ fn tokens_of_a_rebuilt_ensemble_are_refused_until_its_epoch_is_raised() {
     });
 }
 
-async fn an_epoch_costs_one_question_a_session_and_none_a_lock(world: &World) {
+async fn an_epoch_costs_one_read_per_session_and_none_per_lock(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     for _ in 0..3 {
@@ -88,8 +89,8 @@ async fn an_epoch_costs_one_question_a_session_and_none_a_lock(world: &World) {
     assert_eq!(proxy.counts().requested.of(OpCode::Exists), 1);
 }
 
-/// Transaction ids are the whole ensemble's, so the same lock by two chroots gives tokens in one order.
-async fn an_epoch_is_the_whole_ensembles_whatever_the_chroot(world: &World) {
+/// Transaction ids count for the whole ensemble, so one lock under two chroots gives increasing tokens.
+async fn an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot(world: &World) {
     let root = world.lock();
     let within = world.connect(&format!("{}{root}", world.servers()), STEADY).await;
     let without = world.keeper().await;
@@ -110,8 +111,9 @@ async fn an_epoch_is_the_whole_ensembles_whatever_the_chroot(world: &World) {
     }
 }
 
-/// Not epoch 0 either: a token that does not grow is worse than none. Permits have none, so nothing keeps them from being held.
-async fn an_epoch_that_is_none_gives_no_tokens(world: &World) {
+/// An invalid epoch is not taken for epoch 0: a token that does not increase is worse than none. Permits have no tokens, so
+/// semaphores still work.
+async fn an_invalid_epoch_gives_no_tokens(world: &World) {
     let keeper = world.keeper().await;
     world.make("/lockkeeper").await;
     let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
@@ -127,7 +129,7 @@ async fn an_epoch_that_is_none_gives_no_tokens(world: &World) {
     keeper.semaphore(&world.path("permits"), 2).acquire().await.unwrap().release().await.unwrap();
     world.queued(0).await;
     world.observer.set_data("/lockkeeper/epoch", b"1\n", None).await.unwrap();
-    eventually("the session has heard of it", async || keeper.admin().token_epoch().await.is_ok()).await;
+    eventually("the session has read the new epoch", async || keeper.admin().token_epoch().await.is_ok()).await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     assert!(guard.token().get() > 1 << 48);
     guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! The examples, run: each ends without an error, and panics where what it shows is not so.
+//! Runs the examples: each ends without an error, and panics if what it shows is not true.
 
 #[path = "../../examples/fencing.rs"]
 mod fencing;

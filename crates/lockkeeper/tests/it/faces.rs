@@ -1,4 +1,4 @@
-//! The library's faces beside the plain guard: several locks at once, locks as objects, asking a holder to let go.
+//! The library's other interfaces: several locks in one call, locks as objects, and asking a holder to release.
 
 mod access;
 mod monitor;
@@ -6,7 +6,7 @@ mod objects;
 mod revoking;
 mod together;
 
-/// Runs claims that know their kind of lock themselves, on every server.
+/// Runs claims that choose their kind of lock themselves, on every server.
 macro_rules! on_every_server {
     ($($claim:ident),+ $(,)?) => {
         $crate::support::tests! { [native Native] $($claim)+ }

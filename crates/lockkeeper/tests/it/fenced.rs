@@ -1,4 +1,4 @@
-//! Writes bound to a hold: done while it stands by the ensemble's own judgement, and never afterwards.
+//! Writes bound to a hold: carried out only while the ensemble has the hold's node, and never afterwards.
 
 use std::time::Duration;
 
@@ -10,33 +10,33 @@ use crate::support::{HOLDER_MARKER, STEADY, World, eventually, for_every_kind, o
 
 for_every_kind!(
     a_fenced_write_is_one_transaction_while_the_lock_is_held,
-    a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing,
-    a_fenced_write_under_way_when_the_node_goes_says_what_became_of_it,
+    a_fenced_write_that_arrives_after_the_loss_changes_nothing,
+    a_fenced_write_under_way_when_the_node_is_deleted_reports_its_result,
     case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again,
 );
 
 on_every_server!(
-    a_fenced_write_whose_reply_is_lost_is_told_as_unknown_and_not_sent_again,
+    a_fenced_write_whose_reply_is_lost_is_reported_as_unknown_and_not_sent_again,
     a_fenced_write_waits_for_a_connection_that_comes_back,
     a_fenced_write_with_a_mistake_changes_nothing,
-    several_locks_fence_together,
-    nothing_of_a_dropped_fenced_write_comes_after_the_release,
+    several_locks_fence_one_write,
+    a_dropped_fenced_write_changes_nothing_after_the_release,
 );
 
 on_every_record_server!(
     a_leased_lock_fences_by_its_record,
     a_leased_lock_that_was_preempted_by_force_writes_nothing,
-    a_leased_lock_whose_record_was_made_anew_writes_nothing,
+    a_leased_lock_whose_record_was_recreated_writes_nothing,
 );
 
-/// A node for data, and its path.
+/// Creates a node for data and returns its path.
 async fn data(world: &World, name: &str) -> String {
     let path = world.path(name);
     world.make(&path).await;
     path
 }
 
-/// The data of a node and its version.
+/// Returns a node's data and version.
 async fn read(world: &World, path: &str) -> (String, i32) {
     let (data, stat) = world.observer.get_data(path).await.unwrap();
     (String::from_utf8(data).unwrap(), stat.version)
@@ -62,12 +62,12 @@ async fn a_fenced_write_is_one_transaction_while_the_lock_is_held(world: &World)
     assert_eq!(read(world, &made).await, ("two".to_owned(), 0));
     assert!(!world.exists(&gone).await);
     guard.fenced_write().check(&set, 2).delete_if(&made, 0).await.unwrap();
-    assert!(guard.fenced_write().await.is_ok(), "it only asks");
+    assert!(guard.fenced_write().await.is_ok(), "a write without operations only checks the hold");
     guard.release().await.unwrap();
 }
 
-/// The holder believes in its hold; the ensemble knows better. The node, and where there is one the mark.
-async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(world: &World) {
+/// The holder still trusts its hold, but the ensemble has deleted its node, or its holder marker where the kind has one.
+async fn a_fenced_write_that_arrives_after_the_loss_changes_nothing(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let path = data(world, "data").await;
@@ -82,7 +82,7 @@ async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(wor
             write.caught().await;
             assert!(guard.is_held());
             let node = if mark { format!("{}/{HOLDER_MARKER}", world.lock()) } else { guard.node() };
-            // Of this it does not hear but by its own write.
+            // The holder learns of the delete only from its own write.
             proxy.on_watch_event().path(node.as_str()).replace_reply("");
             world.remove(&node).await;
             write.release();
@@ -90,14 +90,15 @@ async fn a_fenced_write_that_arrives_after_the_hold_has_gone_changes_nothing(wor
         let (wrote, ()) = tokio::join!(writing, broken);
         assert!(matches!(wrote, Err(WriteError::Lost { loss: Loss::Removed, .. })), "{wrote:?}");
         assert_eq!(read(world, &path).await, (String::new(), 0));
-        assert_eq!(guard.loss(), Some(Loss::Removed), "what the ensemble said is known at once");
+        assert_eq!(guard.loss(), Some(Loss::Removed), "the loss in the reply is known immediately");
         drop(guard);
         world.queued(0).await;
     }
 }
 
-/// The news that the node has gone comes before the reply: it is waited for, for only the ensemble knows what was done.
-async fn a_fenced_write_under_way_when_the_node_goes_says_what_became_of_it(world: &World) {
+/// The watch event about the node comes before the reply. The call waits for the reply, because only the ensemble knows whether
+/// the write was carried out.
+async fn a_fenced_write_under_way_when_the_node_is_deleted_reports_its_result(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let path = data(world, "data").await;
@@ -105,23 +106,23 @@ async fn a_fenced_write_under_way_when_the_node_goes_says_what_became_of_it(worl
     let node = guard.node();
     let looked = |record: &Record| matches!(&record.what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if *path == node);
     eventually("its node is watched", async || proxy.records().iter().any(looked)).await;
-    let (news, reply, before) = (proxy.hold_watch_events(), proxy.on(OpCode::Multi).hold_reply(), proxy.counts());
+    let (events, reply, before) = (proxy.hold_watch_events(), proxy.on(OpCode::Multi).hold_reply(), proxy.counts());
     world.remove(&node).await;
-    let told = async {
+    let lost = async {
         proxy.wait_until(|counts| counts.since(&before).requested.of(OpCode::Multi) == 1).await;
-        news.release();
+        events.release();
         reply.caught().await;
         assert_eq!(guard.lost().await, Loss::Removed);
         reply.release();
     };
     let writing = async { guard.fenced_write().set(&path, "stale").await };
-    let (wrote, ()) = tokio::join!(writing, told);
+    let (wrote, ()) = tokio::join!(writing, lost);
     assert!(matches!(wrote, Err(WriteError::Lost { loss: Loss::Removed, .. })), "{wrote:?}");
     assert_eq!(read(world, &path).await, (String::new(), 0));
 }
 
-/// One is asked for after the session has ended, one is under way when it ends. The same handle has a new session then; neither
-/// is sent in it.
+/// One write is requested after the session has ended, one is under way when it ends. The same handle has a new session then,
+/// and neither write is sent in it.
 async fn case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
@@ -158,8 +159,8 @@ async fn case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again(world
     next.release().await.unwrap();
 }
 
-/// Done or not: once or not at all. The hold goes on.
-async fn a_fenced_write_whose_reply_is_lost_is_told_as_unknown_and_not_sent_again(world: &World) {
+/// The write was carried out once or not at all. The hold remains.
+async fn a_fenced_write_whose_reply_is_lost_is_reported_as_unknown_and_not_sent_again(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let path = data(world, "data").await;
@@ -175,7 +176,7 @@ async fn a_fenced_write_whose_reply_is_lost_is_told_as_unknown_and_not_sent_agai
         assert!(guard.is_held());
         version += i32::from(effect);
         assert_eq!(read(world, &path).await.1, version);
-        // The next goes through, so the connection is back, and nothing of the last came before it.
+        // The next write succeeds, so the connection is back, and the lost write did not arrive before it.
         let written = guard.fenced_write().set(&path, "again").await.unwrap();
         version += 1;
         assert_eq!(written.version(&path), Some(version));
@@ -203,7 +204,7 @@ async fn a_fenced_write_waits_for_a_connection_that_comes_back(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// All or none, and the error names the node.
+/// All operations or none, and the error names the node.
 async fn a_fenced_write_with_a_mistake_changes_nothing(world: &World) {
     let keeper = world.keeper().await;
     let (path, nobody) = (data(world, "data").await, world.path("nobody"));
@@ -232,8 +233,8 @@ async fn a_fenced_write_with_a_mistake_changes_nothing(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// With one of them gone nothing is written, and the error says which.
-async fn several_locks_fence_together(world: &World) {
+/// If one of the locks is lost, nothing is written, and the error says which.
+async fn several_locks_fence_one_write(world: &World) {
     let keeper = world.keeper().await;
     let path = data(world, "data").await;
     let (a, b) = (world.path("a"), world.path("b"));
@@ -247,7 +248,7 @@ async fn several_locks_fence_together(world: &World) {
     assert_eq!(read(world, &path).await, ("both".to_owned(), 1));
 }
 
-async fn nothing_of_a_dropped_fenced_write_comes_after_the_release(world: &World) {
+async fn a_dropped_fenced_write_changes_nothing_after_the_release(world: &World) {
     let keeper = world.keeper().await;
     let path = data(world, "data").await;
     for _ in 0..20 {
@@ -260,7 +261,8 @@ async fn nothing_of_a_dropped_fenced_write_comes_after_the_release(world: &World
     }
 }
 
-/// After its own writes of the record, after a requestor's, and after others have used the node above.
+/// The record fences after the owner's own writes of it, after a requestor's write, and after other clients used the parent
+/// node.
 async fn a_leased_lock_fences_by_its_record(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let path = data(world, "data").await;
@@ -268,7 +270,7 @@ async fn a_leased_lock_fences_by_its_record(world: &World) {
     assert_eq!(guard.fenced_write().set(&path, "1").await.unwrap().version(&path), Some(1));
     guard.renew().await.unwrap();
     assert_eq!(guard.fenced_write().set(&path, "2").await.unwrap().version(&path), Some(2));
-    // Leaves its mark in the node above both.
+    // This changes the parent node of both locks.
     other.helix_lock(world.path("beside"), LONG).acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.fenced_write().set(&path, "3").await.unwrap().version(&path), Some(3));
     let asking = ask(&lock(world, &other, "b").priority(1).waiting(LONG));
@@ -294,7 +296,7 @@ async fn a_leased_lock_that_was_preempted_by_force_writes_nothing(world: &World)
         taken
     };
     let (wrote, taken) = tokio::join!(writing, taken);
-    // It hears of the preemption meanwhile, or by the refusal.
+    // The holder learns of the preemption meanwhile, or from the refusal.
     assert!(matches!(wrote, Err(WriteError::Lost { .. } | WriteError::Unknown { .. })), "{wrote:?}");
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Multi) > 0).await;
     assert_eq!(read(world, &path).await, ("held".to_owned(), 1));
@@ -302,8 +304,8 @@ async fn a_leased_lock_that_was_preempted_by_force_writes_nothing(world: &World)
     taken.release().await.unwrap();
 }
 
-/// Versions begin at 0 again in a node that was made again.
-async fn a_leased_lock_whose_record_was_made_anew_writes_nothing(world: &World) {
+/// In a recreated node versions start at 0 again.
+async fn a_leased_lock_whose_record_was_recreated_writes_nothing(world: &World) {
     let proxy = world.proxy().await;
     let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
     let path = data(world, "data").await;
@@ -312,19 +314,19 @@ async fn a_leased_lock_whose_record_was_made_anew_writes_nothing(world: &World) 
     let before = proxy.counts();
     let write = proxy.on(OpCode::Multi).hold_request();
     let writing = async { guard.fenced_write().set(&path, "stale").await };
-    let anew = async {
+    let recreated = async {
         write.caught().await;
-        // The same client takes it from elsewhere and gives it back, which removes the node.
+        // The same owner id acquires from elsewhere and releases, which deletes the node.
         lock(world, &other, "a").acquire().await.unwrap().release().await.unwrap();
         assert!(!world.exists(&world.lock()).await);
-        let anew = lock(world, &other, "b").acquire().await.unwrap();
+        let recreated = lock(world, &other, "b").acquire().await.unwrap();
         write.release();
-        anew
+        recreated
     };
-    let (wrote, anew) = tokio::join!(writing, anew);
+    let (wrote, recreated) = tokio::join!(writing, recreated);
     assert!(matches!(wrote, Err(WriteError::Lost { .. } | WriteError::Unknown { .. })), "{wrote:?}");
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Multi) > 0).await;
     assert_eq!(read(world, &path).await, (String::new(), 0));
     guard.lost().await;
-    anew.release().await.unwrap();
+    recreated.release().await.unwrap();
 }

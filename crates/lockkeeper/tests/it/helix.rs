@@ -1,7 +1,7 @@
 //! Helix's lock: what it promises, on every server.
 //!
-//! One kind of lock, so each claim runs once on each server. Short leases are waited out, never slept through: a test waits
-//! until the lock is had, or until the server's clock says so.
+//! There is one kind of such lock, so each claim runs once on each server. A test waits for a short lease's end by its
+//! condition, never by a sleep: until the lock is granted, or until the server's clock shows the time.
 
 mod approval;
 mod basic;
@@ -27,21 +27,21 @@ use crate::support::{PATIENCE, World, eventually};
 /// Makes tests of claims: `<claim>::record::<server>`.
 macro_rules! on_every_record_server {
     ($($claim:ident),+ $(,)?) => {
-        // The world's own kind is not asked for: the record is the only lock of these claims.
+        // The world's own kind is not used: the record is the only lock of these claims.
         $crate::support::for_kinds! { [record Native] $($claim),+ }
     };
 }
 pub(crate) use on_every_record_server;
 
-/// Long enough that no busy machine lets it end.
+/// Long enough that it does not end on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// The lock of this world for a client with this id.
+/// This world's lock for a client with this id.
 pub(crate) fn lock(world: &World, keeper: &Lockkeeper, id: &str) -> HelixLock {
     keeper.helix_lock(world.lock(), LONG).user_id(id).skew(Duration::ZERO)
 }
 
-/// The record as it is on the server.
+/// Reads the record from the server.
 async fn stored(world: &World) -> Record {
     match world.observer.get_data(&world.lock()).await {
         Ok((data, _)) => Record::from_bytes(&data).unwrap(),
@@ -54,7 +54,7 @@ async fn info(world: &World) -> LockInfo {
     stored(world).await.info()
 }
 
-/// The server's clock, by the stamp of a write.
+/// Reads the server's clock from the timestamp of a write.
 async fn server_time(world: &World) -> i64 {
     let scratch = world.path("time");
     if !world.exists(&scratch).await {
@@ -63,7 +63,7 @@ async fn server_time(world: &World) -> i64 {
     world.observer.set_data(&scratch, b"", None).await.unwrap().mtime
 }
 
-/// Waits until the record says that this client waits for the lock.
+/// Waits until the record shows a request of this client.
 pub(crate) async fn requested_by(world: &World, id: &str) {
     eventually(&format!("a request by {id}"), async || info(world).await.requestor_id == id).await;
 }
@@ -72,7 +72,7 @@ async fn owned_by(world: &World, id: &str) {
     eventually(&format!("owned by {id}"), async || info(world).await.owner == id).await;
 }
 
-/// Asks in a task of its own.
+/// Acquires in a task of its own.
 pub(crate) fn ask(lock: &HelixLock) -> Asking {
     let lock = lock.clone();
     Asking(tokio::spawn(async move { lock.acquire().await }))
@@ -82,7 +82,7 @@ pub(crate) struct Asking(JoinHandle<Result<lockkeeper::helix::HelixGuard, Error>
 
 impl Asking {
     pub(crate) async fn outcome(self) -> Result<lockkeeper::helix::HelixGuard, Error> {
-        tokio::time::timeout(PATIENCE, self.0).await.expect("asks for ever").expect("the request panicked")
+        tokio::time::timeout(PATIENCE, self.0).await.expect("the call waits for ever").expect("the request panicked")
     }
 
     async fn granted(self) -> lockkeeper::helix::HelixGuard {

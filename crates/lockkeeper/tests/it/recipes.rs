@@ -1,4 +1,4 @@
-//! The recipes, request by request: what an exclusive contender asks for, watches, and is woken by.
+//! The recipes, request by request: what an exclusive contender sends, watches, and is woken by.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::support::{Kind, PATIENCE, STEADY, World, asked, on_every_server};
 
 on_every_server!(
     a_request_is_an_ephemeral_numbered_node_of_its_lock,
-    a_waiter_asks_for_its_node_the_list_and_the_node_before,
-    a_waiter_in_the_middle_that_leaves_passes_its_place_on,
+    a_waiter_creates_its_node_lists_and_watches_its_predecessor,
+    a_waiter_in_the_middle_can_leave_without_granting_the_lock,
     a_wake_up_without_cause_grants_nothing,
-    changes_that_come_while_a_waiter_is_busy_are_kept_for_it,
-    names_below_one_base_path_are_locks_of_their_own,
-    a_fresh_path_needs_no_set_up,
-    a_release_lets_the_next_in_sooner_than_a_silent_end,
-    service_errors_are_of_one_type_and_keep_their_cause,
+    changes_that_come_while_a_waiter_is_busy_are_not_missed,
+    names_below_one_base_path_are_separate_locks,
+    a_fresh_path_needs_no_setup,
+    a_release_grants_the_lock_sooner_than_a_silent_end,
+    service_errors_have_one_type_and_keep_their_cause,
 );
 
-/// Waits until so many reads were answered: each sets the watch that its request asked for.
+/// Waits until that many reads are answered: each sets the watch that its request asked for.
 async fn watches_set(proxy: &Proxy, reads: u64) {
     proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
 }
 
-/// T-01, N-01, N-10, D-07: the node is the lock's path, the node format's name and ten digits, and the session's own; who comes later
-/// has a higher number.
+/// T-01, N-01, N-10, D-07: the node is the lock's path, the node format's name and ten digits, and belongs to the session; a
+/// later contender has a higher number.
 async fn a_request_is_an_ephemeral_numbered_node_of_its_lock(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
@@ -49,9 +49,9 @@ async fn a_request_is_an_ephemeral_numbered_node_of_its_lock(world: &World) {
     assert!(later[later.len() - 10..].parse::<u32>().unwrap() > number, "{later} after {name}");
 }
 
-/// T-02, T-04, T-06, N-04: the create, the list, the watch on the node before, and the one on the own node. No other's going
-/// and no other child wakes it; the going of the node before does.
-async fn a_waiter_asks_for_its_node_the_list_and_the_node_before(world: &World) {
+/// T-02, T-04, T-06, N-04: the create, the list, the watch on the predecessor, and the watch on its own node. No other child
+/// wakes the waiter; the deletion of its predecessor does.
+async fn a_waiter_creates_its_node_lists_and_watches_its_predecessor(world: &World) {
     let (others, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let first = world.mutex(&others).acquire().await.unwrap();
@@ -68,14 +68,14 @@ async fn a_waiter_asks_for_its_node_the_list_and_the_node_before(world: &World) 
     assert_eq!(asked[2], (OpCode::GetData, format!("/{}", queue[1])));
     assert_eq!(asked[3], (OpCode::GetData, format!("/{}", queue[2])));
 
-    // A child comes, a child goes, the holder goes: all of it is the second's business.
+    // A child comes, a child goes, the holder releases: all of it concerns only the second contender.
     let before = proxy.counts();
     let foreign = format!("{}/config", world.lock());
     world.make(&foreign).await;
     world.remove(&foreign).await;
     first.release().await.unwrap();
     let second = second.granted().await;
-    // Whatever its session had to be told came before the answer to this.
+    // The reply to this query comes after all earlier events of the session.
     keeper.admin().show(&world.lock()).await.unwrap();
     assert_eq!(proxy.counts().since(&before).watch_events, 0);
     assert!(third.waits());
@@ -83,9 +83,9 @@ async fn a_waiter_asks_for_its_node_the_list_and_the_node_before(world: &World) 
     third.granted().await.release().await.unwrap();
 }
 
-/// T-11, T-06, N-12, N-13, D-11, D-12: whoever stood behind looks again, does not get the lock, and waits for the one before;
-/// by will and by the end of a session.
-async fn a_waiter_in_the_middle_that_leaves_passes_its_place_on(world: &World) {
+/// T-11, T-06, N-12, N-13, D-11, D-12: the waiter behind lists again, does not get the lock, and watches the next predecessor;
+/// both when the waiter gives up and when its session ends.
+async fn a_waiter_in_the_middle_can_leave_without_granting_the_lock(world: &World) {
     let (holder, middle, proxy) = (world.keeper().await, world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
@@ -103,14 +103,14 @@ async fn a_waiter_in_the_middle_that_leaves_passes_its_place_on(world: &World) {
     leaves.abort();
     watches_set(&proxy, 4).await;
     assert!(last.waits());
-    let looks = |name: &str| [(OpCode::GetChildren2, String::new()), (OpCode::GetData, format!("/{name}"))];
-    assert_eq!(asked(world, &proxy, since), [looks(&queue[1]), looks(&queue[0])].concat());
+    let queries = |name: &str| [(OpCode::GetChildren2, String::new()), (OpCode::GetData, format!("/{name}"))];
+    assert_eq!(asked(world, &proxy, since), [queries(&queue[1]), queries(&queue[0])].concat());
 
     guard.release().await.unwrap();
     last.granted().await.release().await.unwrap();
 }
 
-/// N-14, N-13: somebody writes to the node before; the waiter is woken, is not let in, and is told of the next change too.
+/// N-14, N-13: a write to the predecessor's node wakes the waiter; it does not get the lock, and it sees the next change too.
 async fn a_wake_up_without_cause_grants_nothing(world: &World) {
     let (holder, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -129,8 +129,8 @@ async fn a_wake_up_without_cause_grants_nothing(world: &World) {
     waiter.granted().await.release().await.unwrap();
 }
 
-/// D-13, D-14, N-12: all who stand before it go, one by one, while it can hear nothing; what it was not told is kept for it.
-async fn changes_that_come_while_a_waiter_is_busy_are_kept_for_it(world: &World) {
+/// D-13, D-14, N-12: all contenders ahead leave one by one while the waiter receives no events; the events are kept for it.
+async fn changes_that_come_while_a_waiter_is_busy_are_not_missed(world: &World) {
     let (others, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.mutex(&others).acquire().await.unwrap();
@@ -151,9 +151,9 @@ async fn changes_that_come_while_a_waiter_is_busy_are_kept_for_it(world: &World)
     last.granted().await.release().await.unwrap();
 }
 
-/// N-07, N-08, D-04: also where one name begins like another. What holds one lock does not stand in the other's way, for
-/// others and for the same handle.
-async fn names_below_one_base_path_are_locks_of_their_own(world: &World) {
+/// N-07, N-08, D-04: also for names with the same prefix. A holder of one lock does not block the other lock, neither for other
+/// handles nor for its own.
+async fn names_below_one_base_path_are_separate_locks(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let lock = |keeper: &Lockkeeper, name: &str| world.kind.mutex(keeper, &world.path(&format!("stores/{name}")));
     let names = ["A", "B", "AB", "A-", "lock-"];
@@ -170,8 +170,8 @@ async fn names_below_one_base_path_are_locks_of_their_own(world: &World) {
     }
 }
 
-/// D-24: with defaults all through, nothing made before and nothing to prepare; every node on the way is made, and open to all.
-async fn a_fresh_path_needs_no_set_up(world: &World) {
+/// D-24: with all defaults on a server without setup; every missing node is created, and open to all.
+async fn a_fresh_path_needs_no_setup(world: &World) {
     let keeper = Lockkeeper::connect(&world.servers()).await.unwrap();
     world.keep_open(&keeper);
     let path = world.path("never/used/before");
@@ -183,8 +183,8 @@ async fn a_fresh_path_needs_no_set_up(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// N-19, D-19: the times until the next holds, after a release and after an end without one.
-async fn a_release_lets_the_next_in_sooner_than_a_silent_end(world: &World) {
+/// N-19, D-19: compares the times until the next grant, after a release and after an end without one.
+async fn a_release_grants_the_lock_sooner_than_a_silent_end(world: &World) {
     let timeout = Duration::from_secs(2);
     let (proxy, next) = (world.proxy().await, world.keeper().await);
     let mut after_release = Vec::new();
@@ -214,11 +214,11 @@ async fn a_release_lets_the_next_in_sooner_than_a_silent_end(world: &World) {
     assert!(usual * 2 < after_silence, "{after_release:?}, {after_silence:?}");
 }
 
-/// N-15, D-20: whatever goes wrong at the service is a [`lockkeeper::Error`] that says what came back; with the server's own
-/// words where it refused.
-async fn service_errors_are_of_one_type_and_keep_their_cause(world: &World) {
+/// N-15, D-20: every failure of the service is a [`lockkeeper::Error`] that says what came back, with the server's own words if
+/// it refused.
+async fn service_errors_have_one_type_and_keep_their_cause(world: &World) {
     let keeper = world.keeper().await;
-    // A node that may have no children, so the request itself is refused.
+    // A node that may have no children, so the create itself is refused.
     let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
     world.observer.create(&world.lock(), b"", &options).await.unwrap();
     match world.mutex(&keeper).acquire().await {
@@ -237,6 +237,6 @@ async fn service_errors_are_of_one_type_and_keep_their_cause(world: &World) {
         }
         other => panic!("{other:?}"),
     }
-    // Nothing of it stays: the lock works as soon as what was wrong is mended.
+    // No state of the failure stays: the lock works as soon as the cause is removed.
     world.mutex(&keeper).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
 }

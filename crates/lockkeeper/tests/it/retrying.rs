@@ -1,4 +1,4 @@
-//! Background work that is tried again, and becomes a dead letter when that was in vain.
+//! Background work that is retried, and becomes a dead letter when all attempts fail.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::faces::on_every_server;
 use crate::support::{PATIENCE, STEADY, World, eventually, on_the_embedded_server};
 
 on_every_server!(
-    what_is_never_granted_is_tried_as_often_as_said_and_kept_once,
+    an_operation_that_is_never_granted_is_retried_as_configured_and_kept_once,
     between_attempts_there_is_no_node,
-    what_succeeds_in_a_later_attempt_is_no_letter,
+    an_operation_that_succeeds_on_a_retry_leaves_no_dead_letter,
     a_lock_call_is_one_attempt,
-    a_mistake_is_neither_tried_again_nor_kept,
-    a_letter_that_cannot_be_kept_is_told,
+    an_invalid_operation_is_neither_retried_nor_kept,
+    a_dead_letter_that_cannot_be_kept_is_reported,
 );
 
-on_the_embedded_server!(an_ended_session_is_tried_again, what_was_begun_is_never_tried_again);
+on_the_embedded_server!(an_ended_session_is_retried, work_that_started_is_never_retried);
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// An object of this claim's own, the node that it stands for, and a place for its letters.
+/// An object of one claim, its node, and a directory for its dead letters.
 struct Scene {
     object: String,
     path: String,
@@ -46,9 +46,9 @@ impl Scene {
         Arc::new(FileSink::new(self.dir.path().join("letters.jsonl")))
     }
 
-    /// Removes the node when the last attempt has left it: that goes on after the caller was told.
+    /// Removes the node when the last attempt has left it, which can be after the caller's error.
     async fn end(self, world: &World) {
-        eventually("all have left", async || world.children(&self.path).await.is_empty()).await;
+        eventually("all contenders have left", async || world.children(&self.path).await.is_empty()).await;
         world.remove(&self.path).await;
     }
 
@@ -59,8 +59,8 @@ impl Scene {
     }
 }
 
-/// C-45, C-47: 1 + 2 attempts, then once in the queue with everything that whoever replays it needs; the work was not begun.
-async fn what_is_never_granted_is_tried_as_often_as_said_and_kept_once(world: &World) {
+/// C-45, C-47: 1 + 2 attempts, then one dead letter with everything that a replay needs; the work did not start.
+async fn an_operation_that_is_never_granted_is_retried_as_configured_and_kept_once(world: &World) {
     let scene = Scene::new(world);
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let holder = MonitorLock::new("Save Content", &other, &scene.object);
@@ -91,7 +91,7 @@ async fn what_is_never_granted_is_tried_as_often_as_said_and_kept_once(world: &W
     scene.end(world).await;
 }
 
-/// C-46: each attempt has a node of its own, and never are there two.
+/// C-46: each attempt has its own node, and there are never two.
 async fn between_attempts_there_is_no_node(world: &World) {
     let scene = Scene::new(world);
     let (keeper, other) = (world.keeper().await, world.keeper().await);
@@ -99,7 +99,7 @@ async fn between_attempts_there_is_no_node(world: &World) {
     holder.lock().await.unwrap();
     let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().task_timeout(SHORT * 4);
     let retrying = Retrying::new(&keeper, 2).delay(SHORT * 3);
-    // Hears of each node's coming and going, in their order.
+    // Receives each create and delete of a node in order.
     let mut watcher = world.observer.watch(&scene.path).await.unwrap();
     let operation = Operation::unique();
     let seen = async {
@@ -119,20 +119,20 @@ async fn between_attempts_there_is_no_node(world: &World) {
     let seen = seen.expect("three attempts");
     for attempt in seen.chunks(2) {
         let [(zk::EventType::NodeCreated, came), (zk::EventType::NodeDeleted, went)] = attempt else {
-            panic!("two at a time: {seen:?}");
+            panic!("two attempts at a time: {seen:?}");
         };
         assert_eq!(came, went);
     }
     let nodes: HashSet<_> = seen.iter().map(|(_, path)| path).collect();
     assert_eq!(nodes.len(), 3, "{seen:?}");
     drop(watcher);
-    eventually("no other came", async || world.children(&scene.path).await.len() == 2).await;
+    eventually("no other node was created", async || world.children(&scene.path).await.len() == 2).await;
     holder.unlock().await.unwrap();
     scene.end(world).await;
 }
 
-/// C-48: granted in the second attempt, it is nowhere but done.
-async fn what_succeeds_in_a_later_attempt_is_no_letter(world: &World) {
+/// C-48: granted in the second attempt, it leaves no dead letter.
+async fn an_operation_that_succeeds_on_a_retry_leaves_no_dead_letter(world: &World) {
     let scene = Scene::new(world);
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let mut holder = Some(other.priority_lock(&scene.path).acquire().await.unwrap());
@@ -141,7 +141,7 @@ async fn what_succeeds_in_a_later_attempt_is_no_letter(world: &World) {
     let lock = keeper.priority_lock(&scene.path).background();
     let operation = Operation::unique();
     let guard = retrying.acquire(&operation, || match asked.fetch_add(1, Ordering::Relaxed) {
-        // In vain.
+        // The first attempt fails.
         0 => lock.acquire().timeout(SHORT),
         _ => {
             drop(holder.take());
@@ -155,7 +155,7 @@ async fn what_succeeds_in_a_later_attempt_is_no_letter(world: &World) {
     scene.end(world).await;
 }
 
-/// C-49: one create and one delete; whoever wants more calls again.
+/// C-49: one create and one delete; a caller that wants another attempt calls again.
 async fn a_lock_call_is_one_attempt(world: &World) {
     let scene = Scene::new(world);
     let (keeper, other) = (world.keeper().await, world.keeper().await);
@@ -165,15 +165,15 @@ async fn a_lock_call_is_one_attempt(world: &World) {
     let before = changes().await;
     let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().task_timeout(SHORT);
     assert!(matches!(lock.lock_with_timeout().await, Err(MonitorError::InstanceLock { .. })));
-    // The time may be over before its node is made.
-    let came_and_went = async || changes().await - before >= 2 && world.children(&scene.path).await.len() == 2;
-    eventually("its request is gone", came_and_went).await;
+    // The timeout may pass before the node is created.
+    let left = async || changes().await - before >= 2 && world.children(&scene.path).await.len() == 2;
+    eventually("its request is deleted", left).await;
     assert_eq!(changes().await - before, 2);
     holder.unlock().await.unwrap();
     scene.end(world).await;
 }
 
-async fn a_mistake_is_neither_tried_again_nor_kept(world: &World) {
+async fn an_invalid_operation_is_neither_retried_nor_kept(world: &World) {
     let scene = Scene::new(world);
     let keeper = world.keeper().await;
     let retrying = Retrying::new(&keeper, 5).dead_letters(scene.sink());
@@ -184,7 +184,7 @@ async fn a_mistake_is_neither_tried_again_nor_kept(world: &World) {
     assert_eq!(scene.letters().await, []);
 }
 
-async fn a_letter_that_cannot_be_kept_is_told(world: &World) {
+async fn a_dead_letter_that_cannot_be_kept_is_reported(world: &World) {
     let scene = Scene::new(world);
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let holder = other.mutex(&scene.path).acquire().await.unwrap();
@@ -198,8 +198,8 @@ async fn a_letter_that_cannot_be_kept_is_told(world: &World) {
     scene.end(world).await;
 }
 
-/// C-45: what another session may do better is tried again in one.
-async fn an_ended_session_is_tried_again(world: &World) {
+/// C-45: an attempt that needs another session is retried in one.
+async fn an_ended_session_is_retried(world: &World) {
     let scene = Scene::new(world);
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let holder = MonitorLock::new("holder", &other, &scene.object);
@@ -207,7 +207,7 @@ async fn an_ended_session_is_tried_again(world: &World) {
     let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().task_timeout(STEADY);
     let retrying = Retrying::new(&keeper, 1).delay(Duration::from_millis(1)).dead_letters(scene.sink());
     let waits = async |count: usize| {
-        eventually("it waits", async || {
+        eventually("the attempt waits", async || {
             let names = world.children(&scene.path).await;
             names.len() == 3 && names.iter().any(|name| name.starts_with("B-") && *name >= format!("B-{count:010}"))
         })
@@ -228,8 +228,8 @@ async fn an_ended_session_is_tried_again(world: &World) {
     scene.end(world).await;
 }
 
-/// C-34, C-45: a lock that is lost while the work runs ends the work; nobody runs it again, and nobody says that it never began.
-async fn what_was_begun_is_never_tried_again(world: &World) {
+/// C-34, C-45: a loss during the work stops the work; it is neither run again nor recorded as never started.
+async fn work_that_started_is_never_retried(world: &World) {
     let scene = Scene::new(world);
     let keeper = world.keeper().await;
     let lock = MonitorLock::new("bulk", &keeper, &scene.object).background();

@@ -1,4 +1,4 @@
-//! Settings: the keys of Contentserv's files, our own, the environment and flags; and what they do to locks.
+//! Settings: Contentserv's keys, our own, the environment and flags; and their effect on locks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,16 +15,13 @@ use crate::support::{STEADY, World, eventually, on_the_embedded_server};
 
 on_every_server!(
     the_negotiated_session_timeout_is_shown,
-    the_file_says_who_goes_first_and_how_long_each_class_waits,
+    the_file_sets_the_order_and_the_timeout_of_each_class,
     swapped_prefixes_swap_priority,
 );
 
-on_the_embedded_server!(
-    a_wait_bears_a_lost_connection_as_often_as_the_settings_say,
-    an_opening_tries_as_often_as_the_settings_say,
-);
+on_the_embedded_server!(a_wait_reconnects_as_often_as_the_settings_say, connect_tries_as_often_as_the_settings_say,);
 
-/// Files of one test.
+/// The files of one test.
 struct Files(TempDir);
 
 impl Files {
@@ -82,7 +79,7 @@ zookeeper.foreground.task.timeout=2000
 zookeeper.background.task.timeout=2000
 ";
 
-/// C-35, C-36, C-37, C-38, C-39, C-40, C-42, C-43: the document's file reads as it stands, and an empty one means the same.
+/// C-35, C-36, C-37, C-38, C-39, C-40, C-42, C-43: the document's file is read verbatim, and an empty file means the same.
 #[test]
 fn the_documents_file_is_read_verbatim_and_is_the_default_of_its_keys() {
     let read = properties(DOCUMENT).unwrap();
@@ -107,7 +104,7 @@ fn the_documents_file_is_read_verbatim_and_is_the_default_of_its_keys() {
     assert!(defaults.entries().iter().all(|entry| entry.origin == Origin::Default));
 }
 
-/// C-35..C-40, C-42, C-43, C-45: each key, with a value of its own, sets what it is named after and nothing else.
+/// C-35..C-40, C-42, C-43, C-45: each key sets the setting that it names and no other.
 #[test]
 fn every_key_of_the_document_sets_its_own_setting() {
     let unlike = |key: &str, value: &str| {
@@ -129,9 +126,9 @@ fn every_key_of_the_document_sets_its_own_setting() {
     assert_eq!(unlike("elastic.request.retry.count", "7"), "7");
 }
 
-/// Java's rules: `:` and blanks separate too, values go on in the next line, `\u` is a character.
+/// Java's rules: `:` and blanks also separate, values continue on the next line, and `\u` is a character.
 #[test]
-fn properties_files_are_read_as_java_reads_them() {
+fn properties_files_are_read_as_in_java() {
     let settings =
         properties("! x\nzookeeper.servers : zk1:2181,\\\n   zk2:2181\nzookeeper.session.timeout 6000\n").unwrap();
     assert_eq!(settings.servers.value.as_deref(), Some("zk1:2181,zk2:2181"));
@@ -140,9 +137,9 @@ fn properties_files_are_read_as_java_reads_them() {
     assert!(error.contains("app.properties:1: "), "{error}");
 }
 
-/// C-41: as every other mistake, by file, line, key and value, with what to write.
+/// C-41: like every other mistake, it is reported with file, line, key, value and a correct example.
 #[test]
-fn every_mistake_is_named_by_its_place_and_key() {
+fn every_mistake_is_reported_with_its_place_and_key() {
     let cases = [
         ("zookeeper.foreground.lock.prefix=B", "prefix", "as well"),
         ("zookeeper.background.lock.prefix=A", "background.lock.prefix", "as well"),
@@ -187,16 +184,16 @@ fn every_mistake_is_named_by_its_place_and_key() {
         let error = toml(text).unwrap_err();
         assert!(error.contains(&format!("config.toml{place}")) && error.contains(problem), "{text}: {error}");
     }
-    // All at once, in the order of the file.
+    // All mistakes together, in the order of the file.
     let error = properties("zookeeper.session.timeout=x\nzookeeper.connection.retry=y\n").unwrap_err();
     assert!(error.find(":1: ").unwrap() < error.find(":2: ").unwrap(), "{error}");
     let missing = Sources::none().properties("/nowhere/app.properties").read().unwrap_err().to_string();
     assert!(missing.contains("/nowhere/app.properties") && missing.contains("cannot be read"), "{missing}");
 }
 
-/// C-44: a warning by place, with what was probably meant; an error in strict mode. Keys of others are nobody's business here.
+/// C-44: a warning with the place and a suggestion; an error in strict mode. Keys of other programs are ignored.
 #[test]
-fn an_unknown_key_of_ours_is_told_and_is_an_error_in_strict_mode() {
+fn an_unknown_key_is_a_warning_and_an_error_in_strict_mode() {
     let files = Files::new();
     let path = files.write(
         "app.properties",
@@ -204,13 +201,16 @@ fn an_unknown_key_of_ours_is_told_and_is_an_error_in_strict_mode() {
          elastic.request.retry.cuont=4\nzookeeper.connection.retry=1\nzookeeper.connection.retry=2\n",
     );
     let settings = Sources::none().properties(&path).read().unwrap();
-    let told: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert!(told[0].contains("app.properties:2: zookeeper.sesion.timeout: there is no such key"), "{told:?}");
-    assert!(told[0].contains("did you mean zookeeper.session.timeout?"), "{told:?}");
-    assert!(told[1].contains(":3: zookeeper.whatever"), "{told:?}");
-    assert!(told[2].contains(":5: ") && told[2].contains("did you mean elastic.request.retry.count?"), "{told:?}");
-    assert!(told[3].contains(":7: ") && told[3].contains("line 6"), "{told:?}");
+    let warnings: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
+    assert!(warnings[0].contains("app.properties:2: zookeeper.sesion.timeout: there is no such key"), "{warnings:?}");
+    assert!(warnings[0].contains("did you mean zookeeper.session.timeout?"), "{warnings:?}");
+    assert!(warnings[1].contains(":3: zookeeper.whatever"), "{warnings:?}");
+    assert!(
+        warnings[2].contains(":5: ") && warnings[2].contains("did you mean elastic.request.retry.count?"),
+        "{warnings:?}"
+    );
+    assert!(warnings[3].contains(":7: ") && warnings[3].contains("line 6"), "{warnings:?}");
     assert_eq!(settings.connection_retry.value, Some(2));
     let strict = Sources::none().properties(&path).flag(Key::Strict, "--strict", "true").read().unwrap_err();
     assert_eq!(strict.faults().len(), 4, "{strict}");
@@ -218,12 +218,12 @@ fn an_unknown_key_of_ours_is_told_and_is_an_error_in_strict_mode() {
         [("LOCKKEEPER_SERVER", "zk1"), ("LOCKKEEPER_TOKEN", "7"), ("LOCKKEEPER_WHATEVER", "x"), ("PATH", "")];
     let variables = variables.map(|(name, text)| (name.to_owned(), text.to_owned()));
     let settings = Sources::none().variables(variables).read().unwrap();
-    let told: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["LOCKKEEPER_SERVER: there is no such variable; did you mean LOCKKEEPER_SERVERS?"]);
+    let warnings: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(warnings, ["LOCKKEEPER_SERVER: there is no such variable; did you mean LOCKKEEPER_SERVERS?"]);
 }
 
 #[test]
-fn later_layers_count_and_say_so() {
+fn later_layers_override_earlier_ones_and_are_named() {
     let files = Files::new();
     let first = files.write("a.properties", "zookeeper.servers=p1\nzookeeper.session.timeout=6000\n");
     let second = files.write("b.properties", "zookeeper.session.timeout=7000\nzookeeper.connection.retry=1\n");
@@ -247,7 +247,7 @@ fn later_layers_count_and_say_so() {
 }
 
 #[test]
-fn without_a_properties_file_the_defaults_are_our_own() {
+fn without_a_properties_file_lockkeepers_defaults_apply() {
     let settings = Sources::none().read().unwrap();
     assert_eq!((&settings.servers.value, settings.session_timeout.value), (&None, Duration::from_secs(10)));
     assert_eq!((settings.foreground.timeout.value, settings.background.timeout.value), (None, None));
@@ -258,14 +258,14 @@ fn without_a_properties_file_the_defaults_are_our_own() {
     assert_eq!(theirs.servers.value.as_deref(), Some("localhost:2181"));
 }
 
-/// Settings of a file, for this world's servers.
+/// Settings from a file, with this world's servers.
 fn settings_for(world: &World, text: &str) -> Settings {
     let settings = properties(&format!("zookeeper.servers={}\n{text}", world.servers())).unwrap();
     assert_eq!(settings.warnings(), []);
     settings
 }
 
-/// C-36: what the server made of it; less than two ticks is raised.
+/// C-36: the timeout that the server granted; the server raises one below two ticks.
 async fn the_negotiated_session_timeout_is_shown(world: &World) {
     let settings = settings_for(world, "zookeeper.session.timeout=6000\n");
     let keeper = settings.connect().await.unwrap();
@@ -275,13 +275,13 @@ async fn the_negotiated_session_timeout_is_shown(world: &World) {
         let short =
             lockkeeper::Lockkeeper::builder().session_timeout(MILLIS(20)).connect(&world.servers()).await.unwrap();
         world.keep_open(&short);
-        // Its tick is 100 ms.
+        // The embedded server's tick is 100 ms.
         assert_eq!(short.session_timeout(), Some(MILLIS(200)));
     }
 }
 
-/// C-27, C-28, C-42, C-43: each class waits for its own time, from the file.
-async fn the_file_says_who_goes_first_and_how_long_each_class_waits(world: &World) {
+/// C-27, C-28, C-42, C-43: each class waits for its own timeout, from the file.
+async fn the_file_sets_the_order_and_the_timeout_of_each_class(world: &World) {
     let text = "zookeeper.foreground.task.timeout=1000\nzookeeper.background.task.timeout=1500\n\
                 zookeeper.foreground.lock.prefix=K\nzookeeper.background.lock.prefix=P\n";
     let settings = settings_for(world, text);
@@ -295,9 +295,9 @@ async fn the_file_says_who_goes_first_and_how_long_each_class_waits(world: &Worl
     let ended = async |lock: MonitorLock| (lock.lock_with_timeout().await, since.elapsed());
     let (foreground, background, ()) = tokio::join!(ended(lock("save")), ended(lock("bulk").background()), async {
         for class in ["K-", "P-"] {
-            // The holder has a node of the foreground's letters, too.
+            // The holder has a node with the foreground's prefix, too.
             let count = if class == "K-" { 2 } else { 1 };
-            eventually("it stands in line", async || {
+            eventually("the contender waits in the queue", async || {
                 let names = world.children(&children).await;
                 names.iter().filter(|name| name.starts_with(class)).count() == count
             })
@@ -331,7 +331,7 @@ async fn swapped_prefixes_swap_priority(world: &World) {
     };
     let path = format!("/{object}");
     let queued = async |count: usize| {
-        eventually("all are in line", async || world.children(&path).await.len() == count).await;
+        eventually("all contenders are in the queue", async || world.children(&path).await.len() == count).await;
     };
     tokio::join!(
         turn(lock("save").foreground(), "foreground"),
@@ -348,9 +348,9 @@ async fn swapped_prefixes_swap_priority(world: &World) {
     world.remove(&path).await;
 }
 
-/// C-31, C-37, C-38: a wait whose connection stays away for all the tries ends with ConnectionLoss, long before its deadline
-/// and before the session's end; the request's node is gone once the connection is back.
-async fn a_wait_bears_a_lost_connection_as_often_as_the_settings_say(world: &World) {
+/// C-31, C-37, C-38: if the connection fails for all tries, a wait fails with ConnectionLoss, long before its deadline and
+/// before the session's end; the request's node is deleted when the connection is back.
+async fn a_wait_reconnects_as_often_as_the_settings_say(world: &World) {
     let proxy = world.proxy().await;
     let text = "zookeeper.connection.retry=2\nzookeeper.connection.delay=100\nzookeeper.background.task.timeout=600000\n\
                 zookeeper.session.timeout=20000\n";
@@ -364,7 +364,7 @@ async fn a_wait_bears_a_lost_connection_as_often_as_the_settings_say(world: &Wor
     let waiting = MonitorLock::new("bulk", &keeper, &object).classes(settings.task_classes()).background();
     let path = format!("/{object}");
     let (outcome, ()) = tokio::join!(waiting.lock_with_timeout(), async {
-        eventually("it waits", async || world.children(&path).await.len() == 3).await;
+        eventually("the request waits", async || world.children(&path).await.len() == 3).await;
         proxy.refuse();
         proxy.cut(Cut::Reset);
     });
@@ -375,28 +375,28 @@ async fn a_wait_bears_a_lost_connection_as_often_as_the_settings_say(world: &Wor
         other => panic!("{other:?}"),
     }
     proxy.heal();
-    eventually("its request is gone", async || world.children(&path).await.len() == 2).await;
+    eventually("the request's node is deleted", async || world.children(&path).await.len() == 2).await;
     holder.unlock().await.unwrap();
-    // A break shorter than that is borne.
+    // A shorter disconnect does not fail the wait.
     waiting.lock_with_timeout().await.unwrap();
     waiting.unlock().await.unwrap();
     world.remove(&path).await;
 }
 
-/// C-31, C-37: an opening asks as often as the settings say, and then says that nobody answers.
-async fn an_opening_tries_as_often_as_the_settings_say(world: &World) {
+/// C-31, C-37: `connect` tries as often as the settings say, then reports that no server answers.
+async fn connect_tries_as_often_as_the_settings_say(world: &World) {
     let proxy = world.proxy().await;
     proxy.refuse();
     let before = proxy.counts().refused;
     let builder = lockkeeper::Lockkeeper::builder().session_timeout(STEADY).reconnect(2, MILLIS(10));
     let outcome = builder.connect(&proxy.connect_string()).await;
     assert!(matches!(outcome, Err(Error::Unreachable { .. })), "{outcome:?}");
-    // Three tries, and the question why.
+    // Three tries, and one more connection to find the reason.
     assert_eq!(proxy.counts().refused - before, 4);
     proxy.heal();
 }
 
-/// H-70: a table of prefixes; each mistake is named with its place and its remedy.
+/// H-70: a table of prefixes; each mistake is reported with its place and its remedy.
 #[test]
 fn realms_are_read_from_the_file() {
     let read = toml("[realms]\n\"/search\" = \"zk-a:2181\"\n\"/\" = \"zk-b:2181,zk-c:2181\"\n").unwrap();
@@ -416,12 +416,12 @@ fn realms_are_read_from_the_file() {
     let files = Files::new();
     let path = files.write("config.toml", "[realms]\n\"/a\" = \"a:1\"\n");
     let over = Sources::none().config(path).flag(Key::Servers, "--servers", "b:2").read().unwrap();
-    assert!(over.routing().unwrap().is_none(), "who names servers means these");
+    assert!(over.routing().unwrap().is_none(), "explicit servers override the realms");
 }
 
-/// H-77: rules that decide beforehand.
+/// H-77: rules that decide a transfer in advance.
 #[test]
-fn rules_of_transfer_are_read_from_the_file() {
+fn transfer_rules_are_read_from_the_file() {
     let rule = "[[transfer]]\nname = \"batch yields\"\nowner = \"batch-*\"\nrequestor = \"online-*\"\n";
     let read = toml(&format!("{rule}\n[[transfer]]\nname = \"second\"\nowner = \"*\"\nrequestor = \"sre\"\n")).unwrap();
     let rules: Vec<_> = read.transfers.iter().map(|rule| rule.value.name.as_str()).collect();

@@ -1,6 +1,7 @@
-//! The real library over the real server's state machine, in made-up worlds: one seed, one script, one history.
+//! The real library on the real server's state machine, in simulated worlds: one seed, one script, one history.
 //!
-//! `cargo xtask simulate` runs ten thousand, `cargo xtask simulate --seed N` shows one. What they found stays here by name.
+//! `cargo xtask simulate` runs ten thousand worlds, `cargo xtask simulate --seed N` shows one. The worlds that found a defect
+//! stay here as tests with a name.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use lockkeeper_testkit::worlds::{Family, Names, SESSION_TIMEOUT, Scenario, run, 
 
 const LOCK: &str = "/locks/simulated";
 
-/// Exclusion, order, tokens that grow, deadlines, no orphan, no lost wake-up, whatever the network, the servers and the
-/// sessions go through.
+/// Checks exclusion, order, increasing tokens, deadlines, no orphaned node and no lost wake-up, whatever happens to the
+/// network, the servers and the sessions.
 fn explore(worlds: u64, family: Family) {
     let mut sum = Tally::default();
     for seed in 0..worlds {
@@ -59,7 +60,7 @@ fn seeded_worlds_of_classes_keep_the_contract() {
     explore(60, Family::Classes);
 }
 
-/// Whoever waited for how long, in whichever place: a hold starts with half of the session timeout, and no work is stopped.
+/// For every waiting time and every position: a hold starts with half of the session timeout, and no work is stopped.
 #[test]
 fn a_healthy_hold_stays_healthy_in_queues_of_3_10_and_300() {
     let mut sum = Tally::default();
@@ -76,17 +77,18 @@ fn a_healthy_hold_stays_healthy_in_queues_of_3_10_and_300() {
     assert!(sum.trusts > sum.grants && sum.grants > 2_000, "{sum:?}");
 }
 
-/// A slow disk's ghost: the connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to
-/// a server that has not applied the create yet. Without `sync` before the look-up the attempt would queue behind itself.
+/// The connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to a server that has not
+/// applied the create yet. Without `sync` before the look-up, the attempt would create a second node and queue behind its own
+/// first one.
 #[test]
-fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {
+fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node_in_1000_runs() {
     for seed in 0..1000 {
         simulate(async {
             let fixed = |millis| Duration::from_millis(millis)..Duration::from_millis(millis);
             let settings = Settings { fsync: fixed(800), lag: fixed(0), ..Settings::default() };
             let sim = Sim::new(seed, settings);
             let keeper = Lockkeeper::builder().simulated(sim.network(Duration::from_secs(10)));
-            // The session and the parent are there already.
+            // The session and the parent exist already.
             keeper.mutex(LOCK).acquire().await.unwrap().release().await.unwrap();
             let created = sim.requests()["create"];
             let asking = tokio::spawn(keeper.mutex(LOCK).acquire().timeout(Duration::from_secs(30)).into_future());
@@ -97,16 +99,16 @@ fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_no_ghost_in_1000_runs() {
             sim.trouble(0, Trouble::Cut);
             let guard = asking.await.unwrap().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             assert_eq!(sim.requests()["create"], created + 1, "seed {seed}: it did not find its own node");
-            assert_eq!(sim.children(LOCK).len(), 1, "seed {seed}: a ghost");
+            assert_eq!(sim.children(LOCK).len(), 1, "seed {seed}: a second node");
             guard.release().await.unwrap();
             assert!(sim.children(LOCK).is_empty(), "seed {seed}");
         });
     }
 }
 
-/// T-09, N-21: a waiter sends nothing but heartbeats, also when the holder it once read about has left.
+/// T-09, N-21: a waiter sends only heartbeats, also when the holder that it once read has left.
 #[test]
-fn an_idle_waiter_sends_nothing_but_heartbeats() {
+fn an_idle_waiter_sends_only_heartbeats() {
     simulate(async {
         let sim = Sim::new(1, Settings::default());
         let keeper = Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT));
@@ -114,7 +116,7 @@ fn an_idle_waiter_sends_nothing_but_heartbeats() {
         let first = mutex.acquire().await.unwrap();
         let second = tokio::spawn(mutex.acquire().into_future());
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // Young enough to want to read who holds, and the holder leaves before it does.
+        // Young enough that it still wants to read the holder, which leaves first.
         let third = tokio::spawn(mutex.acquire().timeout(Duration::from_secs(3600)).into_future());
         while sim.children(LOCK).len() < 3 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -125,9 +127,9 @@ fn an_idle_waiter_sends_nothing_but_heartbeats() {
         let before = sim.requests();
         tokio::time::sleep(Duration::from_secs(60)).await;
         let mut after = sim.requests();
-        // The session proves that it lives, for the holder and whoever is next: a write every fifth of its timeout.
-        let proofs = after["delete"] - before["delete"];
-        assert!(proofs as u128 <= 60_000 / (SESSION_TIMEOUT / 5).as_millis() + 1, "{proofs}");
+        // The session sends heartbeats for the holder and the next waiter: one write per fifth of its timeout.
+        let heartbeats = after["delete"] - before["delete"];
+        assert!(heartbeats as u128 <= 60_000 / (SESSION_TIMEOUT / 5).as_millis() + 1, "{heartbeats}");
         after.insert("ping", before["ping"]);
         after.insert("delete", before["delete"]);
         assert_eq!(before, after);

@@ -144,7 +144,7 @@ macro_rules! kinds_in {
 }
 use kinds_in;
 
-/// The same list, for a claim that uses all kinds together.
+/// Every kind of lock, for claims that use all kinds together.
 pub(crate) const EVERY_KIND: [Kind; 11] = with_every_kind!(kinds_in);
 
 /// Makes tests of claims about every kind of lock.
@@ -407,7 +407,7 @@ impl World {
         Waiter(waiter)
     }
 
-    /// Checks that nothing is left: no contender's node, no waiter's watch, no session.
+    /// Checks that no resources are left: no contender's node, no waiter's watch, no session.
     async fn end(self) {
         self.proxies.lock().unwrap().iter().for_each(|proxy| proxy.heal());
         let mut left = vec![self.root.clone()];

@@ -1,4 +1,4 @@
-//! How long a hold may be trusted, and that it is known in time.
+//! How long a hold may be trusted, and that its end is known in time.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 use crate::support::{World, eventually, on_the_embedded_server, turn_at};
 
 on_the_embedded_server!(
-    a_server_that_answers_pings_but_orders_nothing_is_not_believed,
-    a_hold_is_renewed_by_one_small_write_a_fifth_of_the_timeout,
-    case_50_a_session_that_holds_nothing_proves_nothing,
-    a_grant_is_not_handed_over_before_the_session_is_known_to_live,
-    each_heartbeat_that_extends_the_trust_is_told_and_no_other,
+    a_server_that_answers_pings_but_orders_nothing_is_not_trusted,
+    a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout,
+    case_50_a_session_without_holds_sends_no_heartbeat_writes,
+    a_grant_waits_for_a_proof_that_the_session_is_alive,
+    only_heartbeats_that_extend_the_trust_are_reported,
 );
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A follower that is cut off from its peers goes on answering pings, reads and syncs, and takes connections; what needs a
-/// majority it cannot do. The holder knows that it may have lost before its session can have expired.
-async fn a_server_that_answers_pings_but_orders_nothing_is_not_believed(world: &World) {
+/// A follower without its peers still answers pings, reads and syncs, and accepts connections, but cannot do anything that
+/// needs a majority. The holder loses its guard before its session can have expired.
+async fn a_server_that_answers_pings_but_orders_nothing_is_not_trusted(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
@@ -30,18 +30,18 @@ async fn a_server_that_answers_pings_but_orders_nothing_is_not_believed(world: &
     let due = since + guard.valid_for();
     let ((loss, known), turn) = tokio::join!(async { (guard.lost().await, Instant::now()) }, turn_at(due));
     assert_eq!(loss, Loss::Unreachable);
-    // As soon as anybody had a turn then.
+    // As soon as any thread got a turn after the deadline.
     let soon = turn.unwrap() + TIMEOUT / 8;
     assert!(due < since + TIMEOUT && known < soon.max(since + TIMEOUT), "known after {:?}", known - since);
     assert_eq!((guard.is_held(), guard.valid_for()), (false, Duration::ZERO));
     cut_off.release();
     assert!(!guard.is_held(), "lost is final");
-    // Nobody believes in it any more, so it goes.
-    eventually("the node is gone", async || world.queue().await.is_empty()).await;
+    // The lost hold's node is deleted.
+    eventually("the node is deleted", async || world.queue().await.is_empty()).await;
 }
 
-/// Its cost, and what it is good for.
-async fn a_hold_is_renewed_by_one_small_write_a_fifth_of_the_timeout(world: &World) {
+/// What trust costs, and how long each write extends it.
+async fn a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout(world: &World) {
     let proxy = world.proxy().await;
     let timeout = TIMEOUT * 2;
     let keeper = world.keeper_through(&proxy, timeout).await;
@@ -49,13 +49,13 @@ async fn a_hold_is_renewed_by_one_small_write_a_fifth_of_the_timeout(world: &Wor
     assert!(guard.valid_for() > timeout / 4 && guard.valid_for() < timeout * 3 / 4, "{:?}", guard.valid_for());
     let since = Instant::now();
     proxy.wait_until(|counts| counts.delivered.of(OpCode::Delete) >= 4).await;
-    assert!(since.elapsed() > timeout / 5 * 3, "4 proofs in {:?}", since.elapsed());
+    assert!(since.elapsed() > timeout / 5 * 3, "4 heartbeats in {:?}", since.elapsed());
     assert_eq!(guard.state(), HoldState::Held);
     assert!(guard.valid_for() > timeout / 4);
     guard.release().await.unwrap();
 }
 
-async fn case_50_a_session_that_holds_nothing_proves_nothing(world: &World) {
+async fn case_50_a_session_without_holds_sends_no_heartbeat_writes(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
@@ -64,14 +64,14 @@ async fn case_50_a_session_that_holds_nothing_proves_nothing(world: &World) {
     assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Delete), 0);
 }
 
-/// Told of its turn by a server that can order nothing, a waiter is not told that it holds.
-async fn a_grant_is_not_handed_over_before_the_session_is_known_to_live(world: &World) {
+/// A waiter whose predecessor's deletion is reported by a server that cannot order writes gets no guard.
+async fn a_grant_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     let holder = world.keeper().await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let proxy = world.proxy().await;
     let keeper: Lockkeeper = world.keeper_through(&proxy, Duration::from_secs(4)).await;
     let waiter = world.enqueue_mutex(&keeper).await;
-    // Until what its own create proved is no longer good.
+    // Wait until the trust from its own create has expired.
     let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
     let before = proxy.counts();
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Ping) >= 6).await;
@@ -85,7 +85,7 @@ async fn a_grant_is_not_handed_over_before_the_session_is_known_to_live(world: &
     guard.release().await.unwrap();
 }
 
-async fn each_heartbeat_that_extends_the_trust_is_told_and_no_other(world: &World) {
+async fn only_heartbeats_that_extend_the_trust_are_reported(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();

@@ -1,5 +1,5 @@
-//! Real work: many tasks of several sessions read, think and write one plain file under one lock, through everything that
-//! befalls them. No update may be lost, no node left.
+//! Real work: many tasks of several sessions read, yield and write one plain file under one lock, through many kinds of
+//! failures. No update may be lost, and no node may be left.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -17,15 +17,12 @@ use crate::support::{PATIENCE, World, eventually, on_the_embedded_server};
 
 const TASKS: usize = 64;
 
-on_the_embedded_server!(
-    sixty_four_tasks_and_a_partition_lose_no_update,
-    with_fencing_even_sessions_ended_by_force_lose_no_update,
-);
+on_the_embedded_server!(sixty_four_tasks_and_a_partition_lose_no_update, with_fencing_expired_sessions_lose_no_update,);
 
-/// A file with a number in it, and how often the number was raised.
+/// A file with a number in it, and a count of its updates.
 struct File {
     path: PathBuf,
-    /// Whether it refuses those who come with an older token than another before.
+    /// Whether it refuses a token below the newest one.
     fenced: bool,
     newest: Mutex<Option<FencingToken>>,
     updates: AtomicU64,
@@ -46,7 +43,7 @@ impl File {
         self.updates.load(SeqCst)
     }
 
-    /// Does `step` unless somebody with a newer token was here before.
+    /// Runs `step` unless a newer token came before.
     fn admit<T>(&self, token: FencingToken, step: impl FnOnce() -> T) -> Option<T> {
         if !self.fenced {
             return Some(step());
@@ -59,7 +56,7 @@ impl File {
         Some(step())
     }
 
-    /// One round. Another holder at the same time would lose an update: everyone yields between the read and the write.
+    /// One round. A second holder would lose an update, because every task yields between the read and the write.
     async fn update(&self, guard: &Guard) {
         let Some(seen) = self.admit(guard.token(), || self.number()) else { return };
         tokio::task::yield_now().await;
@@ -70,14 +67,14 @@ impl File {
     }
 }
 
-/// Asks in all ways there are, lets go in all ways there are, until it is enough.
-async fn labour(task: usize, mutex: lockkeeper::Mutex, file: Arc<File>, enough: CancellationToken) {
+/// Acquires and releases in every way until `enough` is cancelled.
+async fn work_until_enough(task: usize, mutex: lockkeeper::Mutex, file: Arc<File>, enough: CancellationToken) {
     for round in task.. {
         if enough.is_cancelled() {
             return;
         }
         let asked = match round % 5 {
-            // Aborted at some moment on the way.
+            // Dropped at some moment of the call.
             0 => match tokio::time::timeout(Duration::from_millis(round as u64 % 7), mutex.acquire()).await {
                 Ok(asked) => asked,
                 Err(_) => continue,
@@ -102,39 +99,39 @@ async fn labour(task: usize, mutex: lockkeeper::Mutex, file: Arc<File>, enough: 
     }
 }
 
-/// All at work, an equal share of them for each handle.
-struct Workforce {
+/// All tasks, shared equally by the handles.
+struct Workers {
     tasks: JoinSet<()>,
     enough: CancellationToken,
     file: Arc<File>,
-    /// Asked when the work does not go on.
+    /// Reports the lock's state when the work stops.
     looker: Lockkeeper,
     lock: String,
 }
 
-impl Workforce {
-    fn at(mutexes: &[lockkeeper::Mutex], file: &Arc<File>, looker: Lockkeeper, lock: &str) -> Workforce {
+impl Workers {
+    fn at(mutexes: &[lockkeeper::Mutex], file: &Arc<File>, looker: Lockkeeper, lock: &str) -> Workers {
         let (enough, file) = (CancellationToken::new(), file.clone());
         let mutex = |task: usize| mutexes[task % mutexes.len()].clone();
-        let tasks = (0..TASKS).map(|task| labour(task, mutex(task), file.clone(), enough.clone())).collect();
-        Workforce { tasks, enough, file, looker, lock: lock.to_owned() }
+        let tasks = (0..TASKS).map(|task| work_until_enough(task, mutex(task), file.clone(), enough.clone())).collect();
+        Workers { tasks, enough, file, looker, lock: lock.to_owned() }
     }
 
-    /// Waits until so many more updates are made.
-    async fn goes_on(&self, updates: u64) {
+    /// Waits for that many more updates.
+    async fn wait_for_updates(&self, updates: u64) {
         let enough = self.file.updates() + updates;
-        let goes_on = eventually("work goes on", async || self.file.updates() >= enough);
-        tokio::pin!(goes_on);
-        let stuck = tokio::time::timeout(PATIENCE * 2 / 3, &mut goes_on).await.is_err();
+        let enough_updates = eventually("the work continues", async || self.file.updates() >= enough);
+        tokio::pin!(enough_updates);
+        let stuck = tokio::time::timeout(PATIENCE * 2 / 3, &mut enough_updates).await.is_err();
         if stuck {
-            // Whoever is to find out why wants to know who stands there.
+            // The lock's contenders help to find the reason.
             let seen = self.looker.admin().show(&self.lock).await;
             eprintln!("{} of {enough} updates; at the lock: {seen:#?}", self.file.updates());
-            goes_on.await;
+            enough_updates.await;
         }
     }
 
-    /// Ends the work; what was counted is what the file says.
+    /// Ends the work and checks that the file has every counted update.
     async fn done(mut self) {
         self.enough.cancel();
         while let Some(task) = self.tasks.join_next().await {
@@ -145,7 +142,7 @@ impl Workforce {
     }
 }
 
-/// One of the sessions is cut off until the server gives it up, twice; its tasks stop in time by their own clock.
+/// One session is cut off until it expires, twice; its tasks stop in time by their own clock.
 async fn sixty_four_tasks_and_a_partition_lose_no_update(world: &World) {
     let dir = tempfile::tempdir().unwrap();
     let file = File::new(&dir, false);
@@ -156,37 +153,37 @@ async fn sixty_four_tasks_and_a_partition_lose_no_update(world: &World) {
     }
     let looker = world.keeper().await;
     let sessions = world.embedded().stats().sessions;
-    let work = Workforce::at(&mutexes, &file, looker, &world.lock());
+    let work = Workers::at(&mutexes, &file, looker, &world.lock());
     for _ in 0..2 {
-        work.goes_on(150).await;
+        work.wait_for_updates(150).await;
         proxy.black_hole();
-        eventually("given up", async || world.embedded().stats().sessions < sessions).await;
+        eventually("the session expired", async || world.embedded().stats().sessions < sessions).await;
         proxy.heal();
         eventually("back in a new session", async || world.embedded().stats().sessions == sessions).await;
     }
-    work.goes_on(150).await;
+    work.wait_for_updates(150).await;
     work.done().await;
     world.queued(0).await;
 }
 
-/// Sessions end without notice while their holders are in touch: that breaks the timing which exclusion of *work* rests on.
-/// So some work is done twice, and a file that looks at the tokens takes none of it.
-async fn with_fencing_even_sessions_ended_by_force_lose_no_update(world: &World) {
+/// Sessions end without notice while their holders are connected, which breaks the timing that exclusion of *work* depends on.
+/// So some work runs twice, and a file that checks tokens refuses the late writes.
+async fn with_fencing_expired_sessions_lose_no_update(world: &World) {
     let dir = tempfile::tempdir().unwrap();
     let file = File::new(&dir, true);
     let mut mutexes = Vec::new();
     for _ in 0..4 {
         mutexes.push(world.mutex(&world.keeper().await));
     }
-    let work = Workforce::at(&mutexes, &file, world.keeper().await, &world.lock());
+    let work = Workers::at(&mutexes, &file, world.keeper().await, &world.lock());
     let observer = world.observer.session_id();
     for ended in 0..10 {
-        work.goes_on(30).await;
+        work.wait_for_updates(30).await;
         let sessions = world.embedded().sessions().await.unwrap();
         let others: Vec<_> = sessions.into_iter().filter(|id| *id != observer).collect();
         assert!(world.embedded().expire_session(others[ended % others.len()]).await);
     }
-    work.goes_on(30).await;
+    work.wait_for_updates(30).await;
     work.done().await;
     world.queued(0).await;
 }

@@ -227,7 +227,7 @@ async fn case_38_a_new_session_reads_only_after_its_own_create(world: &World) {
 async fn connect_leaves_a_silent_server_in_time_to_reach_another(world: &World) {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let servers = format!("{},{}", silent.local_addr().unwrap(), world.servers());
-    // Each connect draws anew which server it tries first.
+    // Each connect chooses its first server at random.
     let connecting = (0..8).map(|_| lockkeeper::Lockkeeper::connect(&servers));
     for keeper in futures_util::future::join_all(connecting).await {
         let keeper = keeper.unwrap();

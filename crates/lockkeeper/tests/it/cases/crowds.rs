@@ -28,29 +28,29 @@ async fn make(world: &World, names: impl Iterator<Item = String>, mode: zk::Crea
 
 /// 20 000 contenders are in the queue already, more than a listing of 1 MiB can hold.
 async fn case_36_a_queue_that_is_too_long_is_refused_and_left_immediately(world: &World) {
-    const LINE: usize = 20_000;
+    const QUEUED: usize = 20_000;
     let lock = world.lock();
     world.make(&lock).await;
-    let line = (0..LINE).map(|_| format!("{lock}/_c_{}-lock-", uuid::Uuid::new_v4()));
+    let line = (0..QUEUED).map(|_| format!("{lock}/_c_{}-lock-", uuid::Uuid::new_v4()));
     make(world, line, zk::CreateMode::EphemeralSequential).await;
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.records().len();
     let refused = world.mutex(&keeper).acquire().await;
     match &refused {
-        Err(error @ Error::TooManyWaiters { ahead: LINE, most: 10_000, .. }) => {
+        Err(error @ Error::TooManyWaiters { ahead: QUEUED, most: 10_000, .. }) => {
             assert!(error.hint().is_some() && error.is_retryable(), "{error}");
         }
         other => panic!("{other:?}"),
     }
-    eventually("the refused contender leaves", async || world.queue().await.len() == LINE).await;
+    eventually("the refused contender leaves", async || world.queue().await.len() == QUEUED).await;
     let requests: Vec<OpCode> = asked(world, &proxy, before).into_iter().map(|(op, _)| op).collect();
     assert!(requests.len() <= 4, "a create, a listing, a delete and perhaps a heartbeat: {requests:?}");
     // `max_waiters` allows a longer queue.
-    let waiting = tokio::spawn(world.mutex(&keeper).acquire().max_waiters(LINE).into_future());
-    eventually("the contender is in the queue", async || world.queue().await.len() == LINE + 1).await;
+    let waiting = tokio::spawn(world.mutex(&keeper).acquire().max_waiters(QUEUED).into_future());
+    eventually("the contender is in the queue", async || world.queue().await.len() == QUEUED + 1).await;
     waiting.abort();
-    eventually("the aborted contender leaves", async || world.queue().await.len() == LINE).await;
+    eventually("the aborted contender leaves", async || world.queue().await.len() == QUEUED).await;
     for some in world.queue().await.chunks(1_000) {
         let mut writer = world.observer.new_multi_writer();
         for name in some {

@@ -1,4 +1,4 @@
-//! Known failures of other lock libraries with one kind of lock, excluded for every kind of ours.
+//! Known failures of other lock libraries with one kind of lock, excluded for every kind in Lockkeeper.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

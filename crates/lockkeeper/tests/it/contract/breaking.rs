@@ -1,4 +1,4 @@
-//! Locks broken by a person: who is informed, what is recorded, and what is spared.
+//! Locks broken by a person: the waiters and holders affected, the journal, and the nodes that a break spares.
 
 use std::time::{Duration, SystemTime};
 
@@ -93,7 +93,7 @@ async fn an_evicted_waiter_fails_and_the_others_keep_their_positions(world: &Wor
     last.granted().await.release().await.unwrap();
 }
 
-/// Without a reason nothing is sent, and a break that did not happen is not recorded.
+/// A break without a reason sends no request, and a break that did not happen is not recorded.
 async fn a_break_without_a_reason_or_a_holder_changes_nothing(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;

@@ -49,7 +49,7 @@ async fn programs_without_async_can_lock(world: &World) {
     assert_eq!(world.queue().await, [""; 0]);
 }
 
-/// A timeout of zero acts like `try_acquire`: a free lock is granted; for a held one the error names the holder.
+/// A timeout of zero acts like `try_acquire`: a free lock is granted, and the error about a held one names the holder.
 async fn a_timeout_of_zero_tries_once(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let guard = world.subject(&keeper).acquire().timeout(Duration::ZERO).await.unwrap();

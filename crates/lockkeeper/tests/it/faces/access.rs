@@ -1,4 +1,4 @@
-//! Who may use a lock, and who makes its path.
+//! Access lists of locks, and the creation of lock paths.
 
 use lockkeeper::{Error, LockAcl, Lockkeeper};
 
@@ -6,11 +6,11 @@ use super::on_every_server;
 use crate::support::{STEADY, World};
 
 on_every_server!(
-    nodes_are_for_anyone_unless_told_otherwise,
-    a_private_lock_is_for_those_with_the_credential,
-    a_visible_lock_can_be_looked_at,
+    nodes_are_open_to_everyone_by_default,
+    a_private_lock_needs_the_credential,
+    a_visible_lock_can_be_shown_without_the_credential,
     an_access_list_without_a_credential_is_refused_before_anything_is_sent,
-    a_missing_path_is_made_or_reported,
+    a_missing_path_is_created_or_reported,
 );
 
 async fn keeper(world: &World, user: &str, acl: LockAcl) -> Lockkeeper {
@@ -20,8 +20,8 @@ async fn keeper(world: &World, user: &str, acl: LockAcl) -> Lockkeeper {
     keeper
 }
 
-/// N-11, D-24: the defaults work on a fresh server with nothing set up.
-async fn nodes_are_for_anyone_unless_told_otherwise(world: &World) {
+/// N-11, D-24: the defaults work on a fresh server without setup.
+async fn nodes_are_open_to_everyone_by_default(world: &World) {
     let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
     for path in [world.lock(), guard.node()] {
         let (acl, _) = world.observer.get_acl(&path).await.unwrap();
@@ -30,7 +30,7 @@ async fn nodes_are_for_anyone_unless_told_otherwise(world: &World) {
 }
 
 /// N-11: the access list is an option.
-async fn a_private_lock_is_for_those_with_the_credential(world: &World) {
+async fn a_private_lock_needs_the_credential(world: &World) {
     let (mine, ours) = (keeper(world, "us", LockAcl::Private).await, keeper(world, "us", LockAcl::Private).await);
     let theirs = keeper(world, "them", LockAcl::Private).await;
     let path = world.path("private");
@@ -52,13 +52,13 @@ async fn a_private_lock_is_for_those_with_the_credential(world: &World) {
     assert!(matches!(theirs.admin().show(&path).await, Err(Error::Refused { .. })));
     guard.release().await.unwrap();
     assert_eq!(ours.admin().show(&path).await.unwrap().holders, []);
-    // The observer, who looks for what is left, may not look here.
+    // The observer has no credential, so delete the path here.
     let us = zookeeper_client::Client::connector().with_auth("digest", b"us:secret");
     let us = us.connect(&world.servers()).await.unwrap();
     us.delete(&path, None).await.unwrap();
 }
 
-async fn a_visible_lock_can_be_looked_at(world: &World) {
+async fn a_visible_lock_can_be_shown_without_the_credential(world: &World) {
     let mine = keeper(world, "us", LockAcl::Visible).await;
     let theirs = keeper(world, "them", LockAcl::Visible).await;
     let path = world.path("visible");
@@ -80,8 +80,8 @@ async fn an_access_list_without_a_credential_is_refused_before_anything_is_sent(
     assert!(debug.contains("digest") && !debug.contains("hush"), "{debug}");
 }
 
-/// D-25: made where it is missing; told not to, it is said that there is none.
-async fn a_missing_path_is_made_or_reported(world: &World) {
+/// D-25: a missing path is created by default; with `create_parents(false)` the call fails with `NoSuchLock`.
+async fn a_missing_path_is_created_or_reported(world: &World) {
     let keeper = world.keeper().await;
     let path = world.path("deep/below/lock");
     match keeper.mutex(&path).acquire().create_parents(false).await {

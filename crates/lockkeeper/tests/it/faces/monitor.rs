@@ -1,4 +1,4 @@
-//! Contentserv's words: the monitor lock and its four errors.
+//! Contentserv's interface: the monitor lock and its four errors.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use super::on_every_server;
 use crate::support::{STEADY, World, eventually, on_the_embedded_server};
 
 on_every_server!(
-    a_monitor_lock_is_foreground_unless_told_otherwise,
+    a_monitor_lock_is_foreground_by_default,
     the_task_timeout_ends_the_wait_and_the_request,
-    the_errors_are_told_apart_and_name_object_and_asker,
-    work_is_not_begun_after_an_error,
-    objects_with_slashes_are_objects_like_others,
-    a_second_call_to_lock_a_monitor_is_refused_at_once,
+    the_errors_have_types_and_name_the_object_and_the_owner,
+    work_does_not_start_after_an_error,
+    objects_with_slashes_are_locked_like_others,
+    a_second_call_to_lock_a_monitor_is_refused_immediately,
 );
 
 on_the_embedded_server!(
     an_ended_session_is_an_error_of_its_own,
     a_lost_connection_is_an_error_of_its_own,
-    a_holder_whose_request_is_taken_knows_before_its_mark_goes,
+    a_holder_whose_request_is_deleted_sees_the_loss_before_its_marker_is_deleted,
 );
 
-/// An object of this claim's own: monitor objects stand right below the root.
+/// Returns a name that belongs to this claim alone: monitor objects are direct children of the root.
 fn object(world: &World, name: &str) -> String {
     world.path(name).replace('/', "-")
 }
@@ -36,8 +36,8 @@ async fn children(world: &World, object: &str) -> Vec<String> {
     world.children(&format!("/{object}")).await
 }
 
-/// C-01, C-02, C-03, C-08: the class is in the node's name, the asker's text in its data.
-async fn a_monitor_lock_is_foreground_unless_told_otherwise(world: &World) {
+/// C-01, C-02, C-03, C-08: the class is in the node's name, and the owner's text in its data.
+async fn a_monitor_lock_is_foreground_by_default(world: &World) {
     let keeper = world.keeper().await;
     let object = object(world, "P1");
     let plain = MonitorLock::new("save P1", &keeper, &object);
@@ -57,7 +57,8 @@ async fn a_monitor_lock_is_foreground_unless_told_otherwise(world: &World) {
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-27, C-28, C-29: 2 s in either class, each its own; then the request's node is gone.
+/// C-27, C-28, C-29: the timeout is 2 s by default in either class, and each lock can set its own; after the timeout the
+/// request's node is deleted.
 async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     let keeper = world.keeper().await;
     let object = object(world, "P1");
@@ -85,35 +86,35 @@ async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-32, C-33: by type, each with the monitor object and the asker's text. NoNode on a second unlock, and on one whose node was
-/// taken away.
-async fn the_errors_are_told_apart_and_name_object_and_asker(world: &World) {
+/// C-32, C-33: the errors differ by type, and each names the monitor object and the owner's text. A second unlock fails with
+/// `NoNode`, and so does an unlock whose node was deleted.
+async fn the_errors_have_types_and_name_the_object_and_the_owner(world: &World) {
     let keeper = world.keeper().await;
     let object = object(world, "P1");
     let lock = MonitorLock::new("save P1", &keeper, &object).task_timeout(Duration::from_millis(50));
-    let told = |error: MonitorError| {
+    let named = |error: MonitorError| {
         let text = error.to_string();
         assert!(text.contains(&object) && text.contains("save P1"), "{text}");
         assert!(error.source().is_some(), "{text}");
         error
     };
-    assert!(matches!(told(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
+    assert!(matches!(named(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
     lock.lock().await.unwrap();
-    assert!(matches!(told(lock.lock().await.unwrap_err()), MonitorError::Other { .. }), "it would wait for itself");
+    assert!(matches!(named(lock.lock().await.unwrap_err()), MonitorError::Other { .. }), "it would wait for itself");
     let other = MonitorLock::new("save P1", &keeper, &object).task_timeout(Duration::from_millis(50));
-    assert!(matches!(told(other.lock_with_timeout().await.unwrap_err()), MonitorError::InstanceLock { .. }));
+    assert!(matches!(named(other.lock_with_timeout().await.unwrap_err()), MonitorError::InstanceLock { .. }));
 
     let node = children(world, &object).await.into_iter().find(|name| name.starts_with("A-")).unwrap();
     world.remove(&format!("/{object}/{node}")).await;
-    eventually("it knows", async || !lock.is_held()).await;
-    assert!(matches!(told(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
-    assert!(matches!(told(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
-    eventually("nothing is left", async || children(world, &object).await.is_empty()).await;
+    eventually("the lock has noticed the loss", async || !lock.is_held()).await;
+    assert!(matches!(named(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
+    assert!(matches!(named(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
+    eventually("no child is left", async || children(world, &object).await.is_empty()).await;
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-34: none of it runs.
-async fn work_is_not_begun_after_an_error(world: &World) {
+/// C-34: the work does not run.
+async fn work_does_not_start_after_an_error(world: &World) {
     let keeper = world.keeper().await;
     let object = object(world, "P1");
     let lock = MonitorLock::new("a", &keeper, &object);
@@ -131,8 +132,8 @@ async fn work_is_not_begun_after_an_error(world: &World) {
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-04: equal objects are the same node, different ones never, whatever characters they have.
-async fn objects_with_slashes_are_objects_like_others(world: &World) {
+/// C-04: equal objects share a node, different objects never do, whatever characters their names contain.
+async fn objects_with_slashes_are_locked_like_others(world: &World) {
     let keeper = world.keeper().await;
     let base = object(world, "P");
     let numbered =
@@ -152,14 +153,14 @@ async fn objects_with_slashes_are_objects_like_others(world: &World) {
     for name in ["%2F1", "%252F1", "-1", ""] {
         world.remove(&format!("/{base}{name}")).await;
     }
-    // An object whose name reads as a request's node.
+    // An object whose name looks like a request's node.
     world.remove(&format!("/{}", numbered.replacen('A', "%41", 1))).await;
     let empty = MonitorLock::new("x", &keeper, "").lock().await;
     assert!(matches!(empty, Err(MonitorError::Other { .. })), "{empty:?}");
 }
 
-/// An object that waits for its lock is taken, and is free again when the call ends.
-async fn a_second_call_to_lock_a_monitor_is_refused_at_once(world: &World) {
+/// A second `lock` on an object that waits for its lock is refused; when the first call ends, the object can be locked again.
+async fn a_second_call_to_lock_a_monitor_is_refused_immediately(world: &World) {
     let keeper = world.keeper().await;
     let object = object(world, "P1");
     let holder = MonitorLock::new("holds", &keeper, &object);
@@ -176,7 +177,7 @@ async fn a_second_call_to_lock_a_monitor_is_refused_at_once(world: &World) {
     let mut waiting = Box::pin(lock.lock());
     tokio::select! {
         outcome = &mut waiting => panic!("the lock is held: {outcome:?}"),
-        () = eventually("it waits", async || children(world, &object).await.len() == 3) => {}
+        () = eventually("the lock is in the queue", async || children(world, &object).await.len() == 3) => {}
     }
     refused(lock.lock_with_timeout().await);
     drop(waiting);
@@ -186,7 +187,7 @@ async fn a_second_call_to_lock_a_monitor_is_refused_at_once(world: &World) {
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-30: while waiting, and on unlock after the hold was lost with the session.
+/// C-30: while waiting, and on unlock after the session ended with the hold.
 async fn an_ended_session_is_an_error_of_its_own(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -200,23 +201,23 @@ async fn an_ended_session_is_an_error_of_its_own(world: &World) {
         let waiting = waiting.clone();
         async move { waiting.lock().await }
     });
-    eventually("it waits", async || children(world, &object).await.len() == 3).await;
+    eventually("the lock is in the queue", async || children(world, &object).await.len() == 3).await;
     let shown = world.keeper().await.admin().show(&format!("/{object}")).await.unwrap();
     assert!(session.expire_session(shown.waiters[0].session.0).await);
     let outcome = wait.await.unwrap();
     assert!(matches!(outcome, Err(MonitorError::SessionExpired { .. })), "{outcome:?}");
-    // Where its connection is, too: it is told once it is back.
+    // The same while the connection is broken: the server reports the end when the client reconnects.
     proxy.black_hole();
     assert!(session.expire_session(shown.holders[0].session.0).await);
     proxy.heal();
-    eventually("it knows", async || !held.is_held()).await;
+    eventually("the lock has noticed the loss", async || !held.is_held()).await;
     let outcome = held.unlock().await;
     assert!(matches!(outcome, Err(MonitorError::SessionExpired { .. })), "{outcome:?}");
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-31: on unlock after the hold was lost for want of a server, and on a lock that no server answers for as long as the
-/// handle tries.
+/// C-31: on unlock after the hold was lost because no server was reachable, and on lock if no server answers within the connect
+/// timeout.
 async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     let proxy = world.proxy().await;
     let builder = lockkeeper::Lockkeeper::builder().connect_timeout(Duration::from_secs(2));
@@ -226,10 +227,10 @@ async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     let lock = MonitorLock::new("held", &keeper, &object).task_timeout(STEADY);
     lock.lock().await.unwrap();
     proxy.black_hole();
-    eventually("it no longer trusts its hold", async || !lock.is_held()).await;
+    eventually("the hold is no longer trusted", async || !lock.is_held()).await;
     let outcome = lock.unlock().await;
     assert!(matches!(outcome, Err(MonitorError::ConnectionLoss { .. })), "{outcome:?}");
-    // The first of these may still stand in line of the session that is ending.
+    // The first of these calls may still belong to the session that is ending.
     let mut outcome = lock.lock().await;
     while let Err(MonitorError::SessionExpired { .. }) = outcome {
         outcome = lock.lock().await;
@@ -241,8 +242,8 @@ async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     world.remove(&format!("/{object}")).await;
 }
 
-/// As long as the mark stands nobody gets in; when it goes, the old holder must not believe in its hold any more.
-async fn a_holder_whose_request_is_taken_knows_before_its_mark_goes(world: &World) {
+/// While the marker exists, no other contender gets the lock; before it is deleted, the old holder must see the loss.
+async fn a_holder_whose_request_is_deleted_sees_the_loss_before_its_marker_is_deleted(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let path = world.path("P1");
@@ -253,5 +254,5 @@ async fn a_holder_whose_request_is_taken_knows_before_its_mark_goes(world: &Worl
     assert!(!guard.is_held());
     assert_eq!(world.children(&path).await, ["privateLock"]);
     held_back.release();
-    eventually("the mark goes too", async || world.children(&path).await.is_empty()).await;
+    eventually("the marker is deleted too", async || world.children(&path).await.is_empty()).await;
 }

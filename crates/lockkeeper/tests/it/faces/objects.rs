@@ -6,18 +6,18 @@ use super::on_every_server;
 use crate::support::{World, eventually};
 
 on_every_server!(
-    base_path_and_name_are_the_lock,
-    no_two_names_are_one_object_lock,
-    a_second_call_to_lock_an_object_is_refused_at_once,
+    base_path_and_name_identify_the_lock,
+    different_names_are_different_object_locks,
+    a_second_call_to_lock_an_object_is_refused_immediately,
     an_object_locks_and_unlocks_and_locks_again,
     the_object_works_without_async,
     case_48_a_lost_hold_does_not_poison_the_object,
     case_51_any_task_may_unlock,
 );
 
-/// N-05, N-06, N-07, N-08, D-02, D-03, D-04: three parameters; the same two names are the same lock, another name is another
-/// lock, also one that begins alike, and two objects hold two.
-async fn base_path_and_name_are_the_lock(world: &World) {
+/// N-05, N-06, N-07, N-08, D-02, D-03, D-04: three parameters. The same base path and name are the same lock; another name is
+/// another lock, even with the same prefix; and two objects can hold two locks.
+async fn base_path_and_name_identify_the_lock(world: &World) {
     let (mine, yours) = (world.keeper().await, world.keeper().await);
     let base = world.path("base");
     let a = mine.distributed_lock(&base, "A");
@@ -39,8 +39,8 @@ async fn base_path_and_name_are_the_lock(world: &World) {
     }
 }
 
-/// N-06, N-07: any text is a name, and no two pairs of base path and name are one lock.
-async fn no_two_names_are_one_object_lock(world: &World) {
+/// N-06, N-07: any text is a name, and no two pairs of base path and name give the same lock.
+async fn different_names_are_different_object_locks(world: &World) {
     let keeper = world.keeper().await;
     let base = world.path("base");
     let inner = format!("{base}/x");
@@ -57,14 +57,15 @@ async fn no_two_names_are_one_object_lock(world: &World) {
     for (lock, pair) in locks.iter().zip(pairs) {
         lock.try_lock().await.unwrap_or_else(|error| panic!("{pair:?}: {error}"));
     }
-    // None of them stands in the queue of the lock above.
+    // No such name is a contender in the queue of the lock above.
     for above in [&base, &inner] {
         keeper.mutex(above).try_acquire().await.unwrap().release().await.unwrap();
     }
 }
 
-/// An object is taken by the call that asks for its lock, and is free again when that call ends in any way.
-async fn a_second_call_to_lock_an_object_is_refused_at_once(world: &World) {
+/// A second call on an object is refused while the first call runs; when the first call ends in any way, the object can be
+/// locked again.
+async fn a_second_call_to_lock_an_object_is_refused_immediately(world: &World) {
     let base = world.path("base");
     let holder = world.keeper().await.distributed_lock(&base, "A");
     let lock = world.keeper().await.distributed_lock(&base, "A");
@@ -75,20 +76,27 @@ async fn a_second_call_to_lock_an_object_is_refused_at_once(world: &World) {
     let queued = async || world.children(&format!("{base}/A")).await.len() == 2;
     tokio::select! {
         outcome = &mut waiting => panic!("the lock is held: {outcome:?}"),
-        () = eventually("it stands in line", queued) => {}
+        () = eventually("the object waits in the queue", queued) => {}
     }
     assert!(matches!(lock.lock().await, Err(Error::AlreadyHeld { .. })));
     assert!(matches!(lock.try_lock().await, Err(Error::AlreadyHeld { .. })));
     assert!(matches!(lock.unlock().await, Err(ReleaseError::NotLocked { .. })));
     drop(waiting);
-    assert!(matches!(lock.try_lock().await, Err(Error::Held { .. })), "the dropped call gave the object back");
-    assert!(matches!(lock.try_lock().await, Err(Error::Held { .. })), "so did the refused one");
+    assert!(
+        matches!(lock.try_lock().await, Err(Error::Held { .. })),
+        "the object can be locked after the dropped call"
+    );
+    assert!(
+        matches!(lock.try_lock().await, Err(Error::Held { .. })),
+        "the object can be locked after the refused call"
+    );
     holder.unlock().await.unwrap();
-    eventually("it is free", async || lock.try_lock().await.is_ok()).await;
+    eventually("the lock is free", async || lock.try_lock().await.is_ok()).await;
 }
 
 /// N-09, N-10, N-16, N-17, D-06, D-16, D-22, D-23: `lock` waits; the node is base and name with a number appended; a second
-/// `lock` is an error and leaves no node; `unlock` deletes it and lets the next one in; a second `unlock` is an error.
+/// `lock` is an error and leaves no node; `unlock` deletes the node and the next waiter gets the lock; a second `unlock` is an
+/// error.
 async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     let base = world.path("base");
     let first = world.keeper().await.distributed_lock(&base, "A");
@@ -98,7 +106,7 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     let node = first.node().unwrap();
     assert!(node.starts_with(&format!("{base}/A/")) && node.ends_with("0000000000"), "{node}");
     assert!(world.exists(&node).await);
-    assert!(matches!(first.lock().await, Err(Error::AlreadyHeld { .. })), "it would wait for itself");
+    assert!(matches!(first.lock().await, Err(Error::AlreadyHeld { .. })), "the second call would wait for itself");
     assert!(matches!(first.try_lock().await, Err(Error::AlreadyHeld { .. })));
     assert_eq!(world.children(&format!("{base}/A")).await.len(), 1);
 
@@ -106,7 +114,7 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
         let second = second.clone();
         async move { second.lock().await }
     });
-    eventually("the second stands in line", async || world.children(&format!("{base}/A")).await.len() == 2).await;
+    eventually("the second waits in the queue", async || world.children(&format!("{base}/A")).await.len() == 2).await;
     assert!(!waiting.is_finished());
     let token = first.token();
     first.unlock().await.unwrap();
@@ -120,7 +128,7 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     first.unlock().await.unwrap();
 }
 
-/// N-09: blocking.
+/// N-09: the blocking calls.
 async fn the_object_works_without_async(world: &World) {
     let lock = world.keeper().await.distributed_lock(&world.path("base"), "A");
     std::thread::scope(|scope| {
@@ -138,21 +146,21 @@ async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
     let lock = world.keeper().await.distributed_lock(&world.path("base"), "A");
     lock.lock().await.unwrap();
     world.remove(&lock.node().unwrap()).await;
-    eventually("it knows", async || !lock.is_held()).await;
+    eventually("the object has noticed the loss", async || !lock.is_held()).await;
     lock.lock().await.unwrap();
     assert!(lock.is_held());
-    // What was lost cannot be unlocked either, and is forgotten by that.
+    // Unlocking a lost hold fails, too, and clears it.
     world.remove(&lock.node().unwrap()).await;
-    eventually("it knows", async || !lock.is_held()).await;
+    eventually("the object has noticed the loss", async || !lock.is_held()).await;
     assert!(matches!(lock.unlock().await, Err(ReleaseError::NotHeld { loss: Loss::Removed })));
     lock.lock().await.unwrap();
-    // Dropped while it is held, it lets go.
+    // Dropping a locked object releases the lock.
     let path = world.path("base/A");
     drop(lock);
-    eventually("nobody", async || world.children(&path).await.is_empty()).await;
+    eventually("no contender is left", async || world.children(&path).await.is_empty()).await;
 }
 
-/// Case 51: ownership is the object's, not a thread's.
+/// Case 51: the object owns the lock, not a thread.
 async fn case_51_any_task_may_unlock(world: &World) {
     let lock = std::sync::Arc::new(world.keeper().await.distributed_lock(&world.path("base"), "A"));
     let here = lock.clone();

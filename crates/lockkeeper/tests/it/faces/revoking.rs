@@ -1,4 +1,4 @@
-//! Asking a holder to let go.
+//! Asking a holder to release the lock.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use super::on_every_server;
 use crate::support::{PATIENCE, STEADY, World, eventually};
 
 on_every_server!(
-    case_57_a_holder_hears_who_asks_and_lets_go,
-    case_57_every_kind_hears_it,
+    case_57_a_holder_sees_who_asks_and_why_and_releases,
+    case_57_every_kind_sees_a_revocation_request,
     a_holder_may_refuse_and_is_asked_again,
-    foreign_words_are_heard_and_the_record_is_kept,
+    foreign_revocation_words_are_seen_and_the_nodes_data_is_restored,
     a_waiter_that_is_asked_withdraws,
-    nothing_is_taken_by_force,
-    holders_of_other_makes_are_asked_in_their_words,
+    a_revocation_request_takes_nothing_by_force,
+    foreign_holders_are_asked_with_their_own_word,
 );
 
-/// N-31, N-32, T-24, T-27: a node older than a moment is watched by its maker; who asks and why is told within a second.
-async fn case_57_a_holder_hears_who_asks_and_lets_go(world: &World) {
+/// N-31, N-32, T-24, T-27: a holder watches its node once the hold is older than a moment, and within a second it sees who asks
+/// and why.
+async fn case_57_a_holder_sees_who_asks_and_why_and_releases(world: &World) {
     let owner = Owner { user: "ops".into(), host: "desk-3".into(), pid: 99, program: None };
     let asker = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone());
     let asker = asker.connect(&world.servers()).await.unwrap();
@@ -33,8 +34,8 @@ async fn case_57_a_holder_hears_who_asks_and_lets_go(world: &World) {
     assert!(guard.node().ends_with(&asked[0].contender().node));
     let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
     assert_eq!((heard.by.as_ref(), heard.reason.as_deref()), (Some(&owner), Some("deploying")));
-    // By a watch: whatever else might make it look takes a fifth of its session at least.
-    assert!(since.elapsed() < STEADY / 5, "told after {:?}", since.elapsed());
+    // Reported by the watch: any other look at the node takes at least a fifth of the session timeout.
+    assert!(since.elapsed() < STEADY / 5, "reported after {:?}", since.elapsed());
     assert_eq!(guard.revocation_requested(), Some(heard));
     let shown = asker.admin().show(&world.lock()).await.unwrap();
     assert_eq!(shown.holders[0].message.as_deref(), Some("nightly"), "asking erases nothing");
@@ -46,7 +47,7 @@ async fn case_57_a_holder_hears_who_asks_and_lets_go(world: &World) {
 }
 
 /// Case 57: readers, writers, permits, classes.
-async fn case_57_every_kind_hears_it(world: &World) {
+async fn case_57_every_kind_sees_a_revocation_request(world: &World) {
     let (keeper, admin) = (world.keeper().await, world.keeper().await.admin());
     let [r, w, p, c, z] = ["r", "w", "p", "c", "z"].map(|name| world.path(name));
     let holdings = [
@@ -81,19 +82,19 @@ async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// N-32, N-33, T-25, T-26, T-29, T-30: the word is read whenever it was written, other data means nothing, two requests are
-/// one. The record that the word replaced is written back.
-async fn foreign_words_are_heard_and_the_record_is_kept(world: &World) {
+/// N-32, N-33, T-25, T-26, T-29, T-30: the word is read at whatever time it was written, other data means nothing, and two
+/// requests are one. The node data that the word replaced is written back.
+async fn foreign_revocation_words_are_seen_and_the_nodes_data_is_restored(world: &World) {
     let admin = world.keeper().await.admin();
     for word in ["unlock", "__REVOKE__"] {
-        // At once: before the maker watches it.
+        // Immediately, before the holder watches its node.
         let guard = world.keeper().await.mutex(&world.lock()).acquire().message("nightly").await.unwrap();
         world.observer.set_data(&guard.node(), b"something else", None).await.unwrap();
         world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
         world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
         let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
         assert_eq!((heard.by, heard.reason), (None, None));
-        eventually("the record is back", async || {
+        eventually("the node's data is restored", async || {
             let shown = admin.show(&world.lock()).await.unwrap();
             shown.holders[0].message.as_deref() == Some("nightly") && shown.holders[0].revocation.is_some()
         })
@@ -102,7 +103,7 @@ async fn foreign_words_are_heard_and_the_record_is_kept(world: &World) {
     }
 }
 
-/// What a waiter does when it is asked: it withdraws, and the one behind it moves up.
+/// A waiter that receives a request withdraws, and the waiter behind it moves up.
 async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
     let keeper = world.keeper().await;
@@ -125,8 +126,8 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     assert!(matches!(missing, Err(Error::NoSuchLock { .. })), "{missing:?}");
 }
 
-/// T-28: without the holder's act the lock stays.
-async fn nothing_is_taken_by_force(world: &World) {
+/// T-28: a request alone never takes the lock from its holder.
+async fn a_revocation_request_takes_nothing_by_force(world: &World) {
     let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
     let asked = world.keeper().await.admin().revoke(&world.lock(), None).await.unwrap();
     tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
@@ -137,8 +138,9 @@ async fn nothing_is_taken_by_force(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// N-34, T-26: anyone asks by writing the word that the node's makers know; where they know none, that is said.
-async fn holders_of_other_makes_are_asked_in_their_words(world: &World) {
+/// N-34, T-26: a revocation writes the word that the foreign client knows; if that client knows none, it fails with
+/// `CannotAsk`.
+async fn foreign_holders_are_asked_with_their_own_word(world: &World) {
     let admin = world.keeper().await.admin();
     for (prefix, word) in
         [("lock-", Some("__REVOKE__")), ("write-", Some("unlock")), ("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__", None)]

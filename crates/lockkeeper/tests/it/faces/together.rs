@@ -1,4 +1,4 @@
-//! Several locks at once.
+//! Several locks in one call.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::support::{STEADY, World, eventually};
 
 on_every_server!(
     case_52_locks_taken_in_opposite_orders_never_deadlock,
-    case_52_several_are_taken_all_or_none_by_one_deadline,
+    case_52_several_locks_are_acquired_all_or_none_by_one_deadline,
     kinds_are_mixed_in_one_call,
-    one_lock_asked_for_twice_is_refused_at_once,
-    the_loss_of_one_is_the_loss_of_all,
-    a_call_ends_when_a_lock_that_it_took_is_lost_before_the_next_is_granted,
+    a_lock_named_twice_is_refused_immediately,
+    the_loss_of_one_lock_is_the_loss_of_all,
+    a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted,
 );
 
-/// D-05: lock_all([A, B]) against lock_all([B, A]).
+/// D-05: `multi_lock` of A and B against `multi_lock` of B and A.
 async fn case_52_locks_taken_in_opposite_orders_never_deadlock(world: &World) {
-    // On the embedded server in full; a shared server is spared.
+    // Many rounds on the embedded server; a shared server gets fewer.
     let rounds = if world.is_embedded() { 2_500 } else { 100 };
     let (a, b) = (world.path("a"), world.path("b"));
     let mut workers = Vec::new();
@@ -39,15 +39,15 @@ async fn case_52_locks_taken_in_opposite_orders_never_deadlock(world: &World) {
     }
 }
 
-async fn case_52_several_are_taken_all_or_none_by_one_deadline(world: &World) {
+async fn case_52_several_locks_are_acquired_all_or_none_by_one_deadline(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let paths = ["a", "b", "c"].map(|name| world.path(name));
     let all = |keeper: &lockkeeper::Lockkeeper| {
         keeper.multi_lock(paths.iter().rev().map(|path| keeper.mutex(path).acquire()))
     };
-    // The last in order is taken: the ones before it must be given back.
+    // The last in order is held by another client: the locks before it must be released.
     let last = other.mutex(&paths[2]).acquire().await.unwrap();
-    // Long enough to take the first two.
+    // Long enough to acquire the first two.
     let short = Duration::from_secs(2);
     match all(&keeper).timeout(short).await {
         Err(Error::Timeout { path, waited, holder, .. }) => {
@@ -57,16 +57,16 @@ async fn case_52_several_are_taken_all_or_none_by_one_deadline(world: &World) {
         outcome => panic!("{outcome:?}"),
     }
     for path in &paths[..2] {
-        eventually("what was taken is given back", async || world.children(path).await.is_empty()).await;
+        eventually("the acquired locks are released", async || world.children(path).await.is_empty()).await;
     }
     last.release().await.unwrap();
     let guard = all(&keeper).message("all three").await.unwrap();
     let order: Vec<_> = guard.holdings().iter().map(|holding| holding.path().to_owned()).collect();
-    assert_eq!(order, paths, "in the order of the paths, whatever order they are named in");
+    assert_eq!(order, paths, "locks are acquired in path order, whatever order the call names");
     assert!(guard.token(&paths[0]) < guard.token(&paths[1]));
     drop(guard);
     for path in &paths {
-        eventually("dropping releases all", async || world.children(path).await.is_empty()).await;
+        eventually("dropping the guard releases all", async || world.children(path).await.is_empty()).await;
     }
 }
 
@@ -90,7 +90,7 @@ async fn kinds_are_mixed_in_one_call(world: &World) {
     guard.release().await.unwrap();
 }
 
-async fn one_lock_asked_for_twice_is_refused_at_once(world: &World) {
+async fn a_lock_named_twice_is_refused_immediately(world: &World) {
     let keeper = world.keeper().await;
     let (a, b) = (world.path("a"), world.path("b"));
     let twice = [keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire(), keeper.mutex(&a).acquire()];
@@ -100,13 +100,13 @@ async fn one_lock_asked_for_twice_is_refused_at_once(world: &World) {
     }
     let bad = [keeper.mutex(&a).acquire(), keeper.mutex("no/path").acquire()];
     assert!(matches!(keeper.multi_lock(bad).await, Err(Error::InvalidPath(_))));
-    assert!(!world.exists(&a).await, "nothing was sent");
+    assert!(!world.exists(&a).await, "the refused call created a node");
     let error = keeper.multi_lock::<lockkeeper::Guard>([]).await.unwrap_err();
     assert!(matches!(error, Error::NoLocks) && error.to_string().contains("at least one"), "{error}");
     assert!(matches!(keeper.multi_lock::<lockkeeper::Guard>([]).wait(), Err(Error::NoLocks)));
 }
 
-async fn the_loss_of_one_is_the_loss_of_all(world: &World) {
+async fn the_loss_of_one_lock_is_the_loss_of_all(world: &World) {
     let keeper = world.keeper().await;
     let parts = ["a", "b"].map(|name| keeper.mutex(&world.path(name)).acquire());
     let guard = keeper.multi_lock(parts).await.unwrap();
@@ -118,7 +118,7 @@ async fn the_loss_of_one_is_the_loss_of_all(world: &World) {
     assert!(guard.release().await.is_err());
 }
 
-async fn a_call_ends_when_a_lock_that_it_took_is_lost_before_the_next_is_granted(world: &World) {
+async fn a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let [a, b] = ["a", "b"].map(|name| world.path(name));
     let held = other.mutex(&b).acquire().await.unwrap();
@@ -127,7 +127,7 @@ async fn a_call_ends_when_a_lock_that_it_took_is_lost_before_the_next_is_granted
     eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
     let node = world.children(&a).await.remove(0);
     world.remove(&format!("{a}/{node}")).await;
-    match tokio::time::timeout(STEADY, call).await.expect("it does not wait on for b").unwrap() {
+    match tokio::time::timeout(STEADY, call).await.expect("the call still waits for b").unwrap() {
         Err(Error::Evicted { path, node: gone, .. }) => assert_eq!((path, gone), (a, node)),
         outcome => panic!("{outcome:?}"),
     }

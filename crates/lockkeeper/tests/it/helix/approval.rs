@@ -1,4 +1,4 @@
-//! Who decides when a cleanup is not finished in time.
+//! Which party decides when a cleanup is not finished in time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use super::{LONG, ask, info, lock, on_every_record_server, stored};
 use crate::support::{PATIENCE, World, eventually};
 
 on_every_record_server!(
-    an_alert_has_all_the_facts_and_an_approval_transfers_the_lock,
+    an_alert_has_all_facts_and_an_approval_transfers_the_lock,
     a_rejection_leaves_the_lock_to_its_owner,
     no_answer_in_time_is_a_rejection,
     an_owner_that_finishes_meanwhile_needs_no_decision,
     a_rule_decides_without_asking,
     an_operator_elsewhere_approves,
     an_operator_elsewhere_rejects_and_the_first_answer_counts,
-    an_operator_who_comes_too_late_is_told_so,
-    without_anybody_to_ask_nothing_is_asked,
+    an_operators_late_decision_is_refused,
+    without_an_approver_no_decision_is_requested,
 );
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -27,16 +27,16 @@ fn approve() -> Decision {
     Decision::Approve { by: "sre".to_owned(), why: "it hangs".to_owned() }
 }
 
-/// An owner that does not clean up.
-async fn stubborn(world: &World, id: &str) -> HelixGuard {
+/// Acquires for an owner that never finishes its cleanup.
+async fn acquire_without_cleanup(world: &World, id: &str) -> HelixGuard {
     let lock = lock(world, &world.keeper().await, id).priority(1).message("index");
     lock.cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap()
 }
 
-/// H-75: owner, message, priority, elapsed and allotted time, and who wants it.
-/// H-76: approved, the lock is taken by force, and the audit has who and why.
-async fn an_alert_has_all_the_facts_and_an_approval_transfers_the_lock(world: &World) {
-    let guard = stubborn(world, "a").await;
+/// H-75: the alert names the owner, its message and priority, the elapsed and allotted time, and the requestor.
+/// H-76: after an approval the lock is taken by force, and the audit says who decided and why.
+async fn an_alert_has_all_facts_and_an_approval_transfers_the_lock(world: &World) {
+    let guard = acquire_without_cleanup(world, "a").await;
     let alerts: Arc<Mutex<Vec<CleanupAlert>>> = Arc::default();
     let seen = alerts.clone();
     let b =
@@ -59,9 +59,9 @@ async fn an_alert_has_all_the_facts_and_an_approval_transfers_the_lock(world: &W
     next.release().await.unwrap();
 }
 
-/// H-76: and the requestor gets the error that it would get without anybody to ask.
+/// H-76: the requestor gets the same error as without an approver.
 async fn a_rejection_leaves_the_lock_to_its_owner(world: &World) {
-    let guard = stubborn(world, "a").await;
+    let guard = acquire_without_cleanup(world, "a").await;
     let reject = || Decision::Reject { by: "sre".to_owned(), why: "let it finish".to_owned() };
     let b = lock(world, &world.keeper().await, "b").priority(4);
     let b = b.waiting(Duration::ZERO).on_unfinished(PATIENCE, move |_| async move { reject() });
@@ -72,11 +72,11 @@ async fn a_rejection_leaves_the_lock_to_its_owner(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// H-76: a decision that nobody makes is made.
+/// H-76: without an answer the request is rejected.
 async fn no_answer_in_time_is_a_rejection(world: &World) {
-    let guard = stubborn(world, "a").await;
+    let guard = acquire_without_cleanup(world, "a").await;
     let b = lock(world, &world.keeper().await, "b").priority(4);
-    // As short as a decision may take.
+    // The shortest time for a decision.
     let b = b.on_unfinished(Duration::ZERO, |_| std::future::pending());
     assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
     assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
@@ -84,9 +84,9 @@ async fn no_answer_in_time_is_a_rejection(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// H-76: the request stands while the decision is pending.
+/// H-76: the request stays in the record while the decision is pending.
 async fn an_owner_that_finishes_meanwhile_needs_no_decision(world: &World) {
-    let guard = stubborn(world, "a").await;
+    let guard = acquire_without_cleanup(world, "a").await;
     let (asked, was_asked) = tokio::sync::mpsc::unbounded_channel();
     let mut was_asked = was_asked;
     let b = lock(world, &world.keeper().await, "b").priority(4).on_unfinished(LONG, move |_| {
@@ -101,10 +101,10 @@ async fn an_owner_that_finishes_meanwhile_needs_no_decision(world: &World) {
     assert_eq!(b.decisions(), []);
 }
 
-/// The one decision that is waited for, once it is.
-async fn waited_for(world: &World, admin: &Admin) -> TransferRequest {
+/// Waits for a pending transfer request and returns it.
+async fn pending_request(world: &World, admin: &Admin) -> TransferRequest {
     let mut found = Vec::new();
-    eventually("a decision is waited for", async || {
+    eventually("a decision is pending", async || {
         found = admin.requests(&world.lock()).await.unwrap();
         !found.is_empty()
     })
@@ -112,13 +112,14 @@ async fn waited_for(world: &World, admin: &Admin) -> TransferRequest {
     found.remove(0)
 }
 
-/// H-76: found from another session with all the facts, decided with who and why, and the decision stays to be read.
+/// H-76: an operator finds the request from another session with all its facts and decides it with a name and a reason; the
+/// decision can be read later.
 async fn an_operator_elsewhere_approves(world: &World) {
-    let guard = stubborn(world, "a").await;
+    let guard = acquire_without_cleanup(world, "a").await;
     let admin = world.keeper().await.admin();
     let b = lock(world, &world.keeper().await, "b").priority(4).message("urgent").ask_operators(LONG);
     let asking = ask(&b);
-    let request = waited_for(world, &admin).await;
+    let request = pending_request(world, &admin).await;
     assert_eq!((request.facts.owner.as_str(), request.facts.owner_message.as_deref()), ("a", Some("index")));
     assert_eq!((request.facts.requestor.as_str(), request.facts.requestor_message.as_deref()), ("b", Some("urgent")));
     assert_eq!((request.facts.owner_priority, request.facts.requestor_priority), (1, 4));
@@ -126,23 +127,23 @@ async fn an_operator_elsewhere_approves(world: &World) {
     assert!(request.until > request.since);
     assert!(matches!(admin.decide(&request, true, " ").await, Err(Error::NoReason { .. })));
     assert!(asking.waits() && guard.is_held());
-    let decision = admin.decide(&request, true, "its host is gone").await.unwrap();
-    assert!(decision.approved && decision.why == "its host is gone");
+    let decision = admin.decide(&request, true, "its host crashed").await.unwrap();
+    assert!(decision.approved && decision.why == "its host crashed");
     let next = asking.granted().await;
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!(admin.requests(&world.lock()).await.unwrap(), []);
     assert_eq!(admin.decisions(&world.lock()).await.unwrap(), [decision]);
-    assert!(matches!(&b.decisions()[0].decision, Decision::Approve { why, .. } if why == "its host is gone"));
+    assert!(matches!(&b.decisions()[0].decision, Decision::Approve { why, .. } if why == "its host crashed"));
     next.release().await.unwrap();
 }
 
 /// H-76: the owner keeps the lock.
 async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World) {
-    let guard = stubborn(world, "a").await;
+    let guard = acquire_without_cleanup(world, "a").await;
     let (one, other) = (world.keeper().await.admin(), world.keeper().await.admin());
     let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(LONG);
     let asking = ask(&b);
-    let request = waited_for(world, &one).await;
+    let request = pending_request(world, &one).await;
     let (no, yes) = tokio::join!(one.decide(&request, false, "let it finish"), other.decide(&request, true, "now"));
     let outcome = asking.outcome().await;
     match (no, yes) {
@@ -155,39 +156,39 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
     }
     assert_eq!(one.decisions(&world.lock()).await.unwrap().len(), 1);
     drop(guard);
-    eventually("it is free", async || stored(world).await.is_free()).await;
-    let guard = stubborn(world, "a").await;
+    eventually("the lock is free", async || stored(world).await.is_free()).await;
+    let guard = acquire_without_cleanup(world, "a").await;
     let asking = ask(&b);
-    let request = waited_for(world, &one).await;
+    let request = pending_request(world, &one).await;
     one.decide(&request, false, "let it finish").await.unwrap();
     assert!(matches!(asking.outcome().await, Err(Error::CleanupUnfinished { .. })));
     assert_eq!((info(world).await.owner.as_str(), stored(world).await.request), ("a", None));
     guard.release().await.unwrap();
 }
 
-/// H-76: no answer in time is a no, and nothing of the question stays.
-async fn an_operator_who_comes_too_late_is_told_so(world: &World) {
-    let guard = stubborn(world, "a").await;
+/// H-76: without an answer in time the request is rejected, and nothing of the request is left.
+async fn an_operators_late_decision_is_refused(world: &World) {
+    let guard = acquire_without_cleanup(world, "a").await;
     let admin = world.keeper().await.admin();
     let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(Duration::from_secs(3));
     let asking = ask(&b);
-    let request = waited_for(world, &admin).await;
+    let request = pending_request(world, &admin).await;
     assert!(matches!(asking.outcome().await, Err(Error::CleanupUnfinished { .. })));
     assert!(matches!(admin.decide(&request, true, "late").await, Err(Error::NoSuchRequest { .. })));
     assert_eq!(admin.requests("/").await.unwrap().iter().filter(|left| left.id == request.id).count(), 0);
     assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
-    // Nor where the request itself ends.
+    // The same if the requestor drops its call.
     let asking = ask(&b.clone().ask_operators(LONG));
-    waited_for(world, &admin).await;
+    pending_request(world, &admin).await;
     asking.0.abort();
-    eventually("the question is gone", async || admin.requests(&world.lock()).await.unwrap().is_empty()).await;
+    eventually("the request is removed", async || admin.requests(&world.lock()).await.unwrap().is_empty()).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }
 
-/// H-78: the plain error, and no word of it anywhere.
-async fn without_anybody_to_ask_nothing_is_asked(world: &World) {
-    let guard = stubborn(world, "a").await;
+/// H-78: the requestor gets the plain error, and no request or decision is recorded.
+async fn without_an_approver_no_decision_is_requested(world: &World) {
+    let guard = acquire_without_cleanup(world, "a").await;
     let b = lock(world, &world.keeper().await, "b").priority(4);
     match b.acquire().await {
         Err(Error::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. }) => {
@@ -204,11 +205,11 @@ async fn without_anybody_to_ask_nothing_is_asked(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// H-77: audited with the rule's name; where none is meant, somebody is asked.
+/// H-77: the audit has the rule's name; where no rule matches, the approver is asked.
 async fn a_rule_decides_without_asking(world: &World) {
     let rule = TransferRule { name: "batch yields".into(), owner: "batch-*".into(), requestor: "b".into() };
     let b = lock(world, &world.keeper().await, "b").priority(4).transfer_rule(rule);
-    let guard = stubborn(world, "batch-7").await;
+    let guard = acquire_without_cleanup(world, "batch-7").await;
     b.acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
     let decided = b.decisions();
@@ -218,7 +219,7 @@ async fn a_rule_decides_without_asking(world: &World) {
     let [audited] = &audited[..] else { panic!("{audited:?}") };
     assert_eq!((audited.by_rule, audited.on_behalf_of.as_deref()), (true, Some("batch yields")));
     assert_eq!((audited.approved, audited.facts.owner.as_str()), (true, "batch-7"));
-    let guard = stubborn(world, "online").await;
+    let guard = acquire_without_cleanup(world, "online").await;
     assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
     let asked = b.clone().on_unfinished(PATIENCE, |_| async { approve() });
     asked.acquire().await.unwrap().release().await.unwrap();

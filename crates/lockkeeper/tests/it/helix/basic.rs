@@ -1,4 +1,4 @@
-//! The basic lock: tried, leased, told of, freed.
+//! The basic lock: tried, leased, shown, freed.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use super::{LONG, info, lock, on_every_record_server, stored};
 use crate::support::{World, eventually};
 
 on_every_record_server!(
-    a_try_says_at_once_whether_it_has_the_lock,
+    a_try_says_immediately_whether_it_has_the_lock,
     any_lock_is_a_distributed_lock,
-    a_lock_is_one_node_that_stays,
-    a_lease_is_lazy_until_somebody_asks,
+    a_lock_is_one_persistent_node,
+    an_ended_lease_stays_until_the_next_request,
     the_owner_renews_its_lease,
-    the_guard_before_is_superseded_when_acquire_returns,
-    of_two_at_once_one_has_it,
-    an_id_is_the_owner_wherever_it_comes_from,
-    whoever_finds_an_ended_lease_may_free_it,
-    a_freed_lock_is_free_at_once_and_leaves_nothing,
-    what_cannot_be_is_refused_before_anything_is_sent,
-    something_else_in_the_node_is_left_alone,
+    the_previous_guard_is_superseded_when_acquire_returns,
+    of_two_concurrent_tries_one_gets_the_lock,
+    the_same_id_is_the_same_owner_in_every_process,
+    any_client_may_free_an_ended_lease,
+    a_freed_lock_is_free_immediately_and_leaves_no_node,
+    invalid_terms_are_refused_before_anything_is_sent,
+    other_data_in_the_node_is_left_unchanged,
     a_queue_and_a_record_at_one_path_refuse_each_other,
-    a_semaphores_path_can_be_leased_once_nobody_uses_it,
+    a_semaphores_path_can_be_leased_once_it_is_unused,
 );
 
-/// H-01: true or false at once, whoever asks a second time included.
-/// H-19: whoever is refused can read why.
-async fn a_try_says_at_once_whether_it_has_the_lock(world: &World) {
+/// H-01: `try_lock` returns true or false immediately, also for an owner that asks again.
+/// H-19: a refused client can read why.
+async fn a_try_says_immediately_whether_it_has_the_lock(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").message("nightly index");
     let b = lock(world, &other, "b");
@@ -44,9 +44,9 @@ async fn a_try_says_at_once_whether_it_has_the_lock(world: &World) {
     assert!(DistributedLock::unlock(&a).await.unwrap());
 }
 
-async fn use_any(lock: &dyn DistributedLock, rival: &dyn DistributedLock) {
+async fn exercise_distributed_lock(lock: &dyn DistributedLock, rival: &dyn DistributedLock) {
     assert_eq!(lock.current_lock_info().await.unwrap(), LockInfo::default());
-    assert!(lock.unlock().await.unwrap(), "nobody holds it");
+    assert!(lock.unlock().await.unwrap(), "unlocking a free lock succeeds");
     assert!(lock.try_lock().await.unwrap() && lock.is_current_owner().await.unwrap());
     assert!(!rival.try_lock().await.unwrap() && !rival.is_current_owner().await.unwrap());
     assert!(!rival.unlock().await.unwrap(), "a stranger unlocked it");
@@ -72,14 +72,14 @@ async fn any_lock_is_a_distributed_lock(world: &World) {
         (Box::new(QueueLock::new(&one, &world.path("queue"))), Box::new(QueueLock::new(&other, &world.path("queue")))),
     ];
     for (lock, rival) in &locks {
-        use_any(&**lock, &**rival).await;
+        exercise_distributed_lock(&**lock, &**rival).await;
     }
 }
 
-/// H-09: parents are made.
-/// H-10: the node is the session's in no way.
-/// H-11, H-13: where a scope says, or anywhere.
-async fn a_lock_is_one_node_that_stays(world: &World) {
+/// H-09: parents are created.
+/// H-10: the node does not belong to the session.
+/// H-11, H-13: the path is that of a scope, or any path.
+async fn a_lock_is_one_persistent_node(world: &World) {
     let keeper = world.keeper().await;
     let path = world.path("a/b/lock");
     let guard = keeper.helix_lock(path.clone(), LONG).user_id("a").acquire().await.unwrap();
@@ -98,27 +98,27 @@ async fn a_lock_is_one_node_that_stays(world: &World) {
     }
 }
 
-/// H-15: while nobody asks, the record names the owner.
-/// H-16: whoever asks then has it, and the old owner hears of its lease's end from its own guard only.
-async fn a_lease_is_lazy_until_somebody_asks(world: &World) {
+/// H-15: while no other client requests the lock, the record names the owner.
+/// H-16: the next client to request it gets it, and only its own guard reports the lease's end to the old owner.
+async fn an_ended_lease_stays_until_the_next_request(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let short = Duration::from_millis(150);
     let a = one.helix_lock(world.lock(), short).user_id("a").priority(9).skew(Duration::ZERO);
     let guard = a.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::LeaseEnded);
     assert_eq!((guard.is_held(), guard.state()), (false, HoldState::Lost(Loss::LeaseEnded)));
-    assert_eq!(info(world).await.owner, "a", "taken with nobody asking");
+    assert_eq!(info(world).await.owner, "a", "the record changed without a request");
     let b = lock(world, &other, "b");
     eventually("b has the lock", async || b.try_lock().await.unwrap()).await;
     assert_eq!(info(world).await.owner, "b");
     assert!(!a.is_current_owner().await.unwrap());
     assert_eq!(guard.state(), HoldState::Lost(Loss::LeaseEnded), "the first reason stays");
     drop(guard);
-    assert!(b.is_current_owner().await.unwrap(), "a lost guard freed another's lock");
+    assert!(b.is_current_owner().await.unwrap(), "a lost guard freed another client's lock");
     assert!(DistributedLock::unlock(&b).await.unwrap());
 }
 
-/// H-17: by the guard and by a second try.
+/// H-17: the guard renews it, and so does a second try.
 async fn the_owner_renews_its_lease(world: &World) {
     let keeper = world.keeper().await;
     let a = lock(world, &keeper, "a");
@@ -142,8 +142,8 @@ async fn the_owner_renews_its_lease(world: &World) {
     assert!(stored(world).await.is_free());
 }
 
-/// By the same object and by another of the same handle: no two guards of one owner are held at once.
-async fn the_guard_before_is_superseded_when_acquire_returns(world: &World) {
+/// By the same object or another object of the same handle: an owner never has two guards held at one time.
+async fn the_previous_guard_is_superseded_when_acquire_returns(world: &World) {
     let keeper = world.keeper().await;
     let mut before = lock(world, &keeper, "a").acquire().await.unwrap();
     for round in 0..20 {
@@ -156,8 +156,8 @@ async fn the_guard_before_is_superseded_when_acquire_returns(world: &World) {
     assert!(stored(world).await.is_free());
 }
 
-/// H-20: whatever the interleaving.
-async fn of_two_at_once_one_has_it(world: &World) {
+/// H-20: in every interleaving.
+async fn of_two_concurrent_tries_one_gets_the_lock(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     for round in 0..20 {
         let (a, b) = (lock(world, &one, "a"), lock(world, &other, "b"));
@@ -170,8 +170,8 @@ async fn of_two_at_once_one_has_it(world: &World) {
     }
 }
 
-/// H-21: the same id is the same owner; ids that nobody gave are different.
-async fn an_id_is_the_owner_wherever_it_comes_from(world: &World) {
+/// H-21: the same id is the same owner; generated ids differ.
+async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (here, there) = (lock(world, &one, "a"), lock(world, &other, "a"));
     assert!(here.try_lock().await.unwrap() && there.try_lock().await.unwrap());
@@ -184,8 +184,8 @@ async fn an_id_is_the_owner_wherever_it_comes_from(world: &World) {
     assert!(DistributedLock::unlock(&first).await.unwrap());
 }
 
-/// H-22: and is told whose it was.
-async fn whoever_finds_an_ended_lease_may_free_it(world: &World) {
+/// H-22: the result names the old owner.
+async fn any_client_may_free_an_ended_lease(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let short = Duration::from_millis(100);
     let guard = one.helix_lock(world.lock(), short).user_id("a").skew(Duration::ZERO).acquire().await.unwrap();
@@ -204,9 +204,9 @@ async fn whoever_finds_an_ended_lease_may_free_it(world: &World) {
     drop(guard);
 }
 
-/// H-02, H-23, H-24: deleted, or kept where Helix wants it.
-/// B16: unlocking what was never locked makes nothing.
-async fn a_freed_lock_is_free_at_once_and_leaves_nothing(world: &World) {
+/// H-02, H-23, H-24: the node is deleted, or kept in Helix's mode.
+/// B16: unlocking a lock that was never locked creates no node.
+async fn a_freed_lock_is_free_immediately_and_leaves_no_node(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (a, b) = (lock(world, &one, "a"), lock(world, &other, "b").keep_node());
     assert_eq!(a.unlock().await.unwrap(), Unlocked::WasFree);
@@ -221,8 +221,8 @@ async fn a_freed_lock_is_free_at_once_and_leaves_nothing(world: &World) {
     assert!(world.exists(&world.lock()).await);
 }
 
-/// H-12, H-14, H-25, H-28, H-68, H-71: by type, or by name.
-async fn what_cannot_be_is_refused_before_anything_is_sent(world: &World) {
+/// H-12, H-14, H-25, H-28, H-68, H-71: the error has a type or names the value.
+async fn invalid_terms_are_refused_before_anything_is_sent(world: &World) {
     let keeper = world.keeper().await;
     let plain = || lock(world, &keeper, "a");
     let wrong = [
@@ -243,8 +243,8 @@ async fn what_cannot_be_is_refused_before_anything_is_sent(world: &World) {
     assert!(!world.exists(&world.lock()).await);
 }
 
-/// A node that is no lock's is neither a free lock nor overwritten.
-async fn something_else_in_the_node_is_left_alone(world: &World) {
+/// A node with other data is not treated as a free lock, and not overwritten.
+async fn other_data_in_the_node_is_left_unchanged(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
     world.observer.set_data(&world.lock(), b"10.1.2.3", None).await.unwrap();
@@ -254,13 +254,13 @@ async fn something_else_in_the_node_is_left_alone(world: &World) {
     assert_eq!(world.observer.get_data(&world.lock()).await.unwrap().0, b"10.1.2.3");
 }
 
-/// Neither protocol counts the other's nodes, so both would hold: whoever comes later is told.
+/// Neither protocol counts the other's nodes, so both would hold: the later client gets an error.
 async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (leased, queued) = (lock(world, &one, "a"), other.mutex(&world.lock()));
     let guard = queued.acquire().await.unwrap();
     let theirs = IncompatibleFormat::Named(NodeFormat::Curator);
-    assert!(matches!(leased.try_lock().await, Err(Error::IncompatibleFormat { theirs: told, .. }) if told == theirs));
+    assert!(matches!(leased.try_lock().await, Err(Error::IncompatibleFormat { theirs: named, .. }) if named == theirs));
     assert!(guard.is_held());
     guard.release().await.unwrap();
     assert!(leased.try_lock().await.unwrap());
@@ -275,8 +275,8 @@ async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
     queued.try_acquire().await.unwrap().release().await.unwrap();
 }
 
-/// What a semaphore leaves in its node says how many permits it had, and is nobody's hold.
-async fn a_semaphores_path_can_be_leased_once_nobody_uses_it(world: &World) {
+/// The data that a semaphore leaves in its node is its permit count, not a hold.
+async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (leased, permits) = (lock(world, &one, "a"), other.semaphore(&world.lock(), 3));
     let permit = permits.acquire().await.unwrap();
@@ -300,6 +300,6 @@ async fn a_semaphores_path_can_be_leased_once_nobody_uses_it(world: &World) {
     );
     assert!(guard.is_held());
     guard.release().await.unwrap();
-    // And it may become another semaphore's.
+    // Another semaphore can use the path afterwards.
     other.semaphore(&world.lock(), 5).try_acquire().await.unwrap().release().await.unwrap();
 }

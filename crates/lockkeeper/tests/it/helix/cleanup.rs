@@ -1,4 +1,4 @@
-//! What an owner hears of its preemption, and what ends its cleanup.
+//! What an owner sees of its preemption, and what ends its cleanup.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,20 +11,20 @@ use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_b
 use crate::support::{STEADY, World, eventually};
 
 on_every_record_server!(
-    a_blocking_cleanup_stalls_nobody,
-    an_owner_without_a_cleanup_gives_way_at_once,
-    a_release_that_meets_a_preemption_says_so,
-    an_owner_that_unlocks_lets_the_requestor_in,
-    the_end_of_the_owners_lease_lets_the_requestor_in,
-    a_dead_owners_cleanup_ends_with_its_time,
-    the_same_lock_is_preempted_again_and_again,
-    a_released_lock_hears_nothing_of_the_next_owners,
+    a_blocking_cleanup_stalls_no_other_lock,
+    an_owner_without_a_cleanup_is_preempted_immediately,
+    a_release_during_a_preemption_reports_it,
+    an_owners_unlock_grants_the_lock_to_the_requestor,
+    the_end_of_the_owners_lease_grants_the_lock_to_the_requestor,
+    a_dead_owners_cleanup_ends_at_its_timeout,
+    the_same_lock_can_be_preempted_repeatedly,
+    a_released_lock_gets_no_callback_about_the_next_owners,
 );
 
-/// H-32: once, soon.
-/// H-33, B9: heartbeats and other locks go on while it sleeps, on a thread that is not the library's.
-/// H-34: when it returns, the requestor has the lock.
-async fn a_blocking_cleanup_stalls_nobody(world: &World) {
+/// H-32: the cleanup is called once and soon.
+/// H-33, B9: heartbeats and other locks continue while it blocks, on a thread that is not the library's.
+/// H-34: when it returns, the requestor gets the lock.
+async fn a_blocking_cleanup_stalls_no_other_lock(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = std::sync::Mutex::new(blocked);
@@ -35,7 +35,7 @@ async fn a_blocking_cleanup_stalls_nobody(world: &World) {
         begun.store(true, Ordering::Relaxed);
         let name = std::thread::current().name().map(str::to_owned);
         assert_ne!(name.as_deref(), Some("lockkeeper-io"));
-        // Blocks its thread, as no async code should.
+        // Blocks its thread, which async code should not do.
         _ = blocked.lock().unwrap().recv();
         async {}
     });
@@ -43,9 +43,9 @@ async fn a_blocking_cleanup_stalls_nobody(world: &World) {
     let asked = Instant::now();
     let asking = ask(&lock(world, &other, "b").priority(1));
     eventually("the cleanup runs", async || started.load(Ordering::Relaxed)).await;
-    // By a watch: whatever else might make it look takes a fifth of its session at least.
-    assert!(asked.elapsed() < STEADY / 5, "told after {:?}", asked.elapsed());
-    // The same session, the same thread.
+    // Reported by the watch: any other look at the record takes at least a fifth of the session timeout.
+    assert!(asked.elapsed() < STEADY / 5, "reported after {:?}", asked.elapsed());
+    // The same session and the same thread.
     for _ in 0..5 {
         one.mutex(&world.path("other")).acquire().await.unwrap().release().await.unwrap();
     }
@@ -58,8 +58,8 @@ async fn a_blocking_cleanup_stalls_nobody(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-36, B10: whatever it said it might need.
-async fn an_owner_without_a_cleanup_gives_way_at_once(world: &World) {
+/// H-36, B10: whatever cleanup timeout it set.
+async fn an_owner_without_a_cleanup_is_preempted_immediately(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).acquire().await.unwrap();
     let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
@@ -68,12 +68,12 @@ async fn an_owner_without_a_cleanup_gives_way_at_once(world: &World) {
     next.release().await.unwrap();
 }
 
-/// The record says who has the lock, whether or not the owner has heard of it before its release.
-async fn a_release_that_meets_a_preemption_says_so(world: &World) {
+/// The record says which client has the lock, whether or not the owner has read it before its release.
+async fn a_release_during_a_preemption_reports_it(world: &World) {
     let proxy = world.proxy().await;
     let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup_by_guard().acquire().await.unwrap();
-    // From here on it watches the record.
+    // From here on the holder watches the record.
     guard.verify().await.unwrap();
     let events = proxy.hold_watch_events();
     let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
@@ -86,8 +86,8 @@ async fn a_release_that_meets_a_preemption_says_so(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-37, B7: by the guard, by dropping it, from within the cleanup; the request is kept.
-async fn an_owner_that_unlocks_lets_the_requestor_in(world: &World) {
+/// H-37, B7: by the guard, by dropping it, or from within the cleanup; the request stays in the record.
+async fn an_owners_unlock_grants_the_lock_to_the_requestor(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     for drops in [false, true] {
         let a = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard();
@@ -109,7 +109,7 @@ async fn an_owner_that_unlocks_lets_the_requestor_in(world: &World) {
         let within = within.clone();
         async move {
             assert!(within.unlock().await.unwrap().is_unlocked());
-            // Long after, the lock is somebody else's.
+            // Long after, another client has the lock.
             std::future::pending::<()>().await;
         }
     });
@@ -119,8 +119,8 @@ async fn an_owner_that_unlocks_lets_the_requestor_in(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-38, B8: not when some other timeout is over.
-async fn the_end_of_the_owners_lease_lets_the_requestor_in(world: &World) {
+/// H-38, B8: at the lease's end, not at that of another timeout.
+async fn the_end_of_the_owners_lease_grants_the_lock_to_the_requestor(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let lease = Duration::from_millis(300);
     let a = one.helix_lock(world.lock(), lease).user_id("a").cleanup(LONG).cleanup_by_guard();
@@ -130,11 +130,11 @@ async fn the_end_of_the_owners_lease_lets_the_requestor_in(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-39: with force it is over then, without it is an error.
-async fn a_dead_owners_cleanup_ends_with_its_time(world: &World) {
+/// H-39: at the timeout a forceful requestor gets the lock, and another gets an error.
+async fn a_dead_owners_cleanup_ends_at_its_timeout(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let cleanup = Duration::from_millis(200);
-    // As a process leaves it that was killed.
+    // The record that a killed process leaves.
     let record = {
         let guard = lock(world, &one, "dead").cleanup(cleanup).acquire().await.unwrap();
         let record = world.observer.get_data(&world.lock()).await.unwrap().0;
@@ -151,8 +151,8 @@ async fn a_dead_owners_cleanup_ends_with_its_time(world: &World) {
     b.forceful().acquire().await.unwrap().release().await.unwrap();
 }
 
-/// B4, B5, B6: nothing of an attempt survives it in the lock object.
-async fn the_same_lock_is_preempted_again_and_again(world: &World) {
+/// B4, B5, B6: no state of an attempt stays in the lock object.
+async fn the_same_lock_can_be_preempted_repeatedly(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (a, b) = (
         lock(world, &one, "a").cleanup(LONG).cleanup_by_guard(),
@@ -168,13 +168,13 @@ async fn the_same_lock_is_preempted_again_and_again(world: &World) {
         let next = asking.granted().await;
         assert!(matches!(a.acquire().await, Err(Error::Outranked { .. })));
         next.release().await.unwrap();
-        // And straight away, without anybody in the way.
+        // The next attempt succeeds directly when no other client is in the way.
         b.acquire().await.unwrap().release().await.unwrap();
     }
 }
 
 /// B12: no watch and no callback is left.
-async fn a_released_lock_hears_nothing_of_the_next_owners(world: &World) {
+async fn a_released_lock_gets_no_callback_about_the_next_owners(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();

@@ -1,4 +1,4 @@
-//! Servers of Apache whose clock is not the clients'.
+//! Apache's servers with clocks that differ from the clients'.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,8 @@ use lockkeeper_testkit::apache::{Apache, Options};
 
 use crate::support::{STEADY, block_on, eventually};
 
-/// H-38, B13: an hour ahead, an hour behind; the lease is as long as was said, and nobody takes it earlier or much later.
+/// H-38, B13: with the server's clock an hour ahead or behind, the lease has its full length, and no client gets the lock
+/// earlier or much later.
 #[test]
 fn case_54_leases_follow_apaches_clock_not_the_clients() {
     const HOUR_MS: i64 = 3_600_000;
@@ -29,10 +30,10 @@ fn case_54_leases_follow_apaches_clock_not_the_clients() {
             assert!((ahead_ms - off_ms).abs() < 60_000, "the lease is not in the server's time: {ahead_ms} ms ahead");
             let shown = other.admin().show("/locks/leased").await.unwrap().lease.unwrap();
             assert_eq!(shown.owner.as_deref(), Some("a"));
-            // By b's own clock it were over an hour ago, or ran for another hour.
+            // By b's own clock, the lease would have ended an hour ago, or would run for another hour.
             let mut refused = 0;
             let mut next = None;
-            eventually("the lease is taken", async || {
+            eventually("b has the lock", async || {
                 next = b.acquire().await.ok();
                 if next.is_none() {
                     refused += 1;
@@ -40,8 +41,8 @@ fn case_54_leases_follow_apaches_clock_not_the_clients() {
                 next.is_some()
             })
             .await;
-            assert!(refused > 0, "taken at once");
-            assert_eq!(guard.loss(), Some(Loss::LeaseEnded), "whoever had it knew first");
+            assert!(refused > 0, "b got the lock immediately");
+            assert_eq!(guard.loss(), Some(Loss::LeaseEnded), "the owner must lose its guard first");
             next.unwrap().release().await.unwrap();
             drop(guard);
             one.close().await;

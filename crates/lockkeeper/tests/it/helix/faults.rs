@@ -1,4 +1,4 @@
-//! Races, lost replies, lost sessions, impatient callers, and clocks that are wrong.
+//! Races, lost replies, lost sessions, dropped calls, and wrong clocks.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_b
 use crate::support::{STEADY, World, eventually};
 
 on_every_record_server!(
-    case_40_force_that_comes_too_late_is_told_so,
-    who_is_next_is_kept_from_others_after_a_cleanup,
+    case_40_force_that_comes_too_late_is_refused,
+    after_a_cleanup_the_lock_is_reserved_for_the_requestor,
     a_dropped_request_leaves_no_entry,
     a_lost_reply_is_neither_an_error_nor_a_second_hold,
     a_hold_outlives_its_session,
-    closing_the_handle_gives_the_lock_back,
-    a_record_in_a_node_made_again_is_not_taken_for_the_old_one,
+    closing_the_handle_releases_the_lock,
+    a_record_in_a_recreated_node_is_not_mistaken_for_the_old_one,
 );
 
-/// H-57, B1: the requestor's place was taken, so its force takes nothing.
-async fn case_40_force_that_comes_too_late_is_told_so(world: &World) {
+/// H-57, B1: another requestor replaced this one, so its force takes nothing.
+async fn case_40_force_that_comes_too_late_is_refused(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     let b = lock(world, &other, "b").priority(1).forceful().waiting(LONG);
@@ -35,12 +35,12 @@ async fn case_40_force_that_comes_too_late_is_told_so(world: &World) {
     c.release().await.unwrap();
 }
 
-/// B2: between the owner's going and the requestor's coming nobody else gets in; a dead requestor keeps others out for a
-/// moment only.
-async fn who_is_next_is_kept_from_others_after_a_cleanup(world: &World) {
+/// B2: between the owner's release and the requestor's grant no other client gets the lock; a dead requestor blocks others only
+/// for a moment.
+async fn after_a_cleanup_the_lock_is_reserved_for_the_requestor(world: &World) {
     let keeper = world.keeper().await;
     let (now, never) = (i64::MAX / 2, i64::MAX);
-    // The record of that moment, of a requestor that will never come.
+    // The record at that moment; its requestor never acquires the lock.
     let cleared = format!(
         r#"{{"id":"LOCK","simpleFields":{{"OWNER":"NONE","REQUESTOR_ID":"next","REQUESTOR_PRIORITY":"2",
             "REQUESTOR_WAITING_TIMEOUT":"{never}","REQUESTING_TIMESTAMP":"{now}"}},"mapFields":{{}},"listFields":{{}}}}"#
@@ -64,7 +64,7 @@ async fn who_is_next_is_kept_from_others_after_a_cleanup(world: &World) {
     assert!(DistributedLock::unlock(&equal).await.unwrap());
 }
 
-/// B15: nor does one that is dropped after the grant leave a hold.
+/// B15: nor does a request that is dropped after the grant leave a hold.
 async fn a_dropped_request_leaves_no_entry(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
@@ -79,10 +79,10 @@ async fn a_dropped_request_leaves_no_entry(world: &World) {
         let mut attempt = std::pin::pin!(b.acquire());
         _ = futures_util::poll!(&mut attempt);
     }
-    eventually("nobody has it", async || stored(world).await.is_free()).await;
+    eventually("the lock is free", async || stored(world).await.is_free()).await;
 }
 
-/// B14: whichever of the writes it was.
+/// B14: for each of the requests.
 async fn a_lost_reply_is_neither_an_error_nor_a_second_hold(world: &World) {
     let proxy = world.proxy().await;
     let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
@@ -101,7 +101,7 @@ async fn a_lost_reply_is_neither_an_error_nor_a_second_hold(world: &World) {
     assert!(stored(world).await.is_free());
 }
 
-/// H-10: it ends with its lease, not with the session; without a connection it is not vouched for.
+/// H-10: the hold ends with its lease, not with the session; without a connection it is suspected.
 async fn a_hold_outlives_its_session(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
@@ -110,8 +110,8 @@ async fn a_hold_outlives_its_session(world: &World) {
     let witness = keeper.mutex(&world.path("witness")).acquire().await.unwrap();
     proxy.black_hole();
     eventually("suspected", async || guard.state() == HoldState::Suspected).await;
-    // What goes with the session is gone.
-    eventually("the session is over", async || world.children(&world.path("witness")).await.is_empty()).await;
+    // The session's ephemeral nodes are deleted.
+    eventually("the session has expired", async || world.children(&world.path("witness")).await.is_empty()).await;
     assert!(guard.is_held() && !witness.is_held());
     assert_eq!(info(world).await.owner, "a");
     assert!(!lock(world, &world.keeper().await, "b").priority(1).try_lock().await.unwrap());
@@ -122,8 +122,8 @@ async fn a_hold_outlives_its_session(world: &World) {
     assert!(stored(world).await.is_free());
 }
 
-/// And every guard of it is lost.
-async fn closing_the_handle_gives_the_lock_back(world: &World) {
+/// All its guards are lost.
+async fn closing_the_handle_releases_the_lock(world: &World) {
     let keeper = world.keeper().await;
     let guard = lock(world, &keeper, "a").acquire().await.unwrap();
     keeper.close().await;
@@ -132,12 +132,12 @@ async fn closing_the_handle_gives_the_lock_back(world: &World) {
     assert!(matches!(lock(world, &keeper, "a").acquire().await, Err(Error::Closed)));
 }
 
-/// A version alone would be taken for the old one: both begin at 0.
-async fn a_record_in_a_node_made_again_is_not_taken_for_the_old_one(world: &World) {
+/// The version alone would match the old record, because both start at 0.
+async fn a_record_in_a_recreated_node_is_not_mistaken_for_the_old_one(world: &World) {
     let proxy = world.proxy().await;
     let (one, other, third) = (world.keeper().await, world.keeper_through(&proxy, STEADY).await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
-    // Its session knows the server's time already, so that the next multi is its request.
+    // Its session already knows the server's time, so the next multi is its request.
     other.helix_lock(world.path("warm"), LONG).acquire().await.unwrap().release().await.unwrap();
     let held = proxy.on(OpCode::Multi).hold_request();
     let late = ask(&lock(world, &other, "late").priority(1).waiting(LONG));
@@ -154,7 +154,7 @@ async fn a_record_in_a_node_made_again_is_not_taken_for_the_old_one(world: &Worl
     high.release().await.unwrap();
 }
 
-/// H-38, B13: the server's clock is years behind the client's here, and its servers lag.
+/// H-38, B13: the server's clock is years behind the client's, and its followers lag.
 #[test]
 fn case_54_leases_follow_the_servers_clock_not_the_clients() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();

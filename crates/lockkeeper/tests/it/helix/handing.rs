@@ -1,4 +1,4 @@
-//! Locks that are handed from owner to owner, and owners that are asked to let go.
+//! Locks that are handed over from owner to owner, and owners that are asked to release.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::support::{PATIENCE, STEADY, World, eventually};
 
 on_every_record_server!(
     case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step,
-    case_35_who_waits_for_a_lock_waits_on_when_it_is_handed_over,
-    case_35_a_transfer_whose_reply_was_lost_is_done_once,
-    a_lock_is_handed_over_by_whoever_has_its_id_only,
+    case_35_a_requestor_keeps_waiting_when_the_lock_is_handed_over,
+    case_35_a_transfer_whose_reply_was_lost_is_carried_out_once,
+    only_a_client_with_the_owners_id_can_hand_a_lock_over,
     a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor,
-    a_leased_holders_token_is_shown_as_it_was_granted,
-    an_owner_is_asked_to_let_go_and_lets_go,
-    an_owner_refuses_to_let_go,
+    a_leased_holders_token_is_shown_as_granted,
+    an_owner_is_asked_to_release_and_releases,
+    an_owner_can_refuse_to_release,
     a_leased_lock_is_broken_with_a_reason,
 );
 
-/// From a process that is gone to one that was never in its session.
+/// From a process that has ended to a process that was never in its session.
 async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").priority(3).message("stage one").cleanup(LONG);
@@ -30,12 +30,12 @@ async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(worl
     guard.transfer("b").await.unwrap();
     assert_eq!(guard.loss(), Some(Loss::Transferred));
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Transferred })));
-    // The same record, another owner.
+    // The same record with another owner.
     let after = info(world).await;
     assert_eq!(after.owner, "b");
     assert_eq!(lockkeeper::helix::LockInfo { owner: "a".into(), ..after }, before);
     one.close().await;
-    // It is nobody else's, not even the one's that had it; and its owner takes it up elsewhere.
+    // No other client can take it, not even the previous owner; the new owner acquires it elsewhere.
     assert!(matches!(lock(world, &third, "a").acquire().await, Err(Error::Outranked { by, .. }) if by == "b"));
     let b = lock(world, &other, "b");
     assert!(b.is_current_owner().await.unwrap());
@@ -45,8 +45,8 @@ async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(worl
     assert!(stored(world).await.is_free());
 }
 
-/// Its place, its time, and the notice are the new owner's to mind.
-async fn case_35_who_waits_for_a_lock_waits_on_when_it_is_handed_over(world: &World) {
+/// The new owner takes over the request with its position and its time, and gets the notice.
+async fn case_35_a_requestor_keeps_waiting_when_the_lock_is_handed_over(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     let asking = ask(&lock(world, &other, "high").priority(5));
@@ -60,7 +60,7 @@ async fn case_35_who_waits_for_a_lock_waits_on_when_it_is_handed_over(world: &Wo
     b.release().await.unwrap();
     let high = asking.granted().await;
     high.release().await.unwrap();
-    // Whoever is handed what it waits for waits no more.
+    // A requestor that is handed the lock stops waiting.
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     let asking = ask(&lock(world, &other, "high").priority(5));
     requested_by(world, "high").await;
@@ -68,7 +68,7 @@ async fn case_35_who_waits_for_a_lock_waits_on_when_it_is_handed_over(world: &Wo
     asking.granted().await.release().await.unwrap();
 }
 
-async fn case_35_a_transfer_whose_reply_was_lost_is_done_once(world: &World) {
+async fn case_35_a_transfer_whose_reply_was_lost_is_carried_out_once(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = lock(world, &keeper, "a").acquire().await.unwrap();
@@ -82,8 +82,8 @@ async fn case_35_a_transfer_whose_reply_was_lost_is_done_once(world: &World) {
     assert!(DistributedLock::unlock(&lock(world, &keeper, "c")).await.unwrap());
 }
 
-/// And to somebody; a mistake costs nothing.
-async fn a_lock_is_handed_over_by_whoever_has_its_id_only(world: &World) {
+/// The new owner must be valid; a mistake changes nothing.
+async fn only_a_client_with_the_owners_id_can_hand_a_lock_over(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").acquire().await.unwrap();
     for nobody in ["", "NONE", "a"] {
@@ -94,19 +94,19 @@ async fn a_lock_is_handed_over_by_whoever_has_its_id_only(world: &World) {
         Err(Error::NotOwner { owner, .. }) => assert_eq!(owner.as_deref(), Some("a")),
         other => panic!("{other:?}"),
     }
-    // Without its guard, from another process; the guard hears of it.
+    // From another process, without the guard; the guard reports the loss.
     lock(world, &other, "a").transfer("c").await.unwrap();
     assert_eq!(guard.lost().await, Loss::Transferred);
     assert!(DistributedLock::unlock(&lock(world, &other, "c")).await.unwrap());
     assert!(matches!(lock(world, &other, "c").transfer("d").await, Err(Error::NotOwner { owner: None, .. })));
-    // A lease that is over is not inherited.
+    // An ended lease cannot be handed over.
     let brief = one.helix_lock(world.lock(), Duration::from_millis(100)).user_id("a");
     let guard = brief.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::LeaseEnded);
     assert!(matches!(guard.transfer("b").await, Err(Error::LeaseLost { loss: Loss::LeaseEnded, .. })));
 }
 
-/// Who holds it, until when by the server's clock, and who wants it: one question for every kind of lock.
+/// One query for every kind of lock shows the owner, its lease's end by the server's clock, and the requestor.
 async fn a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let admin = other.admin();
@@ -129,14 +129,14 @@ async fn a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor(world: 
     guard.release().await.unwrap();
     asking.granted().await.release().await.unwrap();
     assert!(matches!(admin.show(&world.lock()).await, Err(Error::NoSuchLock { .. })));
-    // One that Helix leaves behind is free.
+    // A free node that Helix leaves is shown as free.
     lock(world, &one, "a").keep_node().acquire().await.unwrap().release().await.unwrap();
     let shown = admin.show(&world.lock()).await.unwrap();
     assert_eq!((shown.holders, shown.lease), (vec![], None));
 }
 
-/// Nothing is taken: the owner is told, with who and why, whatever its priority.
-async fn an_owner_is_asked_to_let_go_and_lets_go(world: &World) {
+/// The request takes nothing: the owner learns who asks and why, whatever its own priority.
+async fn an_owner_is_asked_to_release_and_releases(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").acquire().await.unwrap();
     let admin = other.admin();
@@ -147,18 +147,18 @@ async fn an_owner_is_asked_to_let_go_and_lets_go(world: &World) {
     assert!(guard.is_held() && guard.preempted_by().is_none());
     let shown = admin.show(&world.lock()).await.unwrap();
     assert_eq!(shown.holders[0].revocation.as_ref().unwrap().reason.as_deref(), Some("deploying"));
-    // A renewal is no answer.
+    // A renewal is not an answer.
     guard.renew().await.unwrap();
     assert!(stored(world).await.owner.unwrap().revocation.is_some());
     guard.release().await.unwrap();
     assert_eq!(asked.answer(PATIENCE).await.unwrap(), Answer::Released);
-    // Another one's lock is not the answer of the one who was asked, nor is the word put to it.
+    // Another owner's lock is neither an answer to the request nor bound by it.
     let next = lock(world, &one, "b").acquire().await.unwrap();
     assert_eq!(stored(world).await.owner.unwrap().revocation, None);
     next.release().await.unwrap();
 }
 
-async fn an_owner_refuses_to_let_go(world: &World) {
+async fn an_owner_can_refuse_to_release(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").acquire().await.unwrap();
     let asked = other.admin().revoke(&world.lock(), None).await.unwrap();
@@ -166,21 +166,21 @@ async fn an_owner_refuses_to_let_go(world: &World) {
     guard.refuse_revocation("in the middle of it");
     assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Refused("in the middle of it".into()));
     assert!(guard.is_held());
-    // It may be asked again.
+    // The owner can be asked again.
     let again = other.admin().revoke(&world.lock(), Some("now?")).await.unwrap();
     assert_eq!(lockkeeper::Holding::revocation(&guard).await.reason.as_deref(), Some("now?"));
     drop(guard);
     assert_eq!(again[0].answer(PATIENCE).await.unwrap(), Answer::Released);
-    eventually("it is free", async || stored(world).await.is_free()).await;
+    eventually("the lock is free", async || stored(world).await.is_free()).await;
 }
 
-/// Whoever waits is next; the break and its record are one transaction.
+/// The waiter is next; the break and its record are one transaction.
 async fn a_leased_lock_is_broken_with_a_reason(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     let asking = ask(&lock(world, &other, "b").priority(4));
     requested_by(world, "b").await;
-    let broken = other.admin().break_lock(&world.lock(), "its host is gone").await.unwrap();
+    let broken = other.admin().break_lock(&world.lock(), "its host crashed").await.unwrap();
     assert_eq!((broken.held, broken.described.as_str()), (true, "a"));
     guard.lost().await;
     asking.granted().await.release().await.unwrap();
@@ -189,8 +189,9 @@ async fn a_leased_lock_is_broken_with_a_reason(world: &World) {
     assert!(matches!(other.admin().break_lock(&world.lock(), "again").await, Err(Error::NoSuchLock { .. })));
 }
 
-/// Whoever writes the record since; where a foreign client did, nobody knows the token.
-async fn a_leased_holders_token_is_shown_as_it_was_granted(world: &World) {
+/// The token stays the same, whichever of our clients writes the record afterwards; after a foreign client's write it is
+/// unknown.
+async fn a_leased_holders_token_is_shown_as_granted(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let shown = async || one.admin().show(&world.lock()).await.unwrap().holders.remove(0).token;
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
@@ -200,12 +201,12 @@ async fn a_leased_holders_token_is_shown_as_it_was_granted(world: &World) {
     assert_eq!(shown().await, token, "renewed");
     let asking = ask(&lock(world, &other, "high").priority(5));
     requested_by(world, "high").await;
-    assert_eq!(shown().await, token, "wanted");
+    assert_eq!(shown().await, token, "requested");
     one.admin().revoke(&world.lock(), None).await.unwrap();
-    assert_eq!(shown().await, token, "asked");
+    assert_eq!(shown().await, token, "revocation requested");
     guard.renew().await.unwrap();
     assert_eq!(shown().await, token, "renewed again");
-    // As Helix writes it: its ten attributes, and nothing of ours.
+    // As Helix writes it: only its own ten attributes.
     let mut record = stored(world).await;
     let owner = record.owner.as_mut().unwrap();
     (owner.granted_by, owner.revocation) = (None, None);

@@ -1,4 +1,4 @@
-//! Who preempts whom, and how several who want the same lock stand to each other.
+//! Which client preempts which, and how several requestors of one lock affect each other.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,17 +12,17 @@ use crate::support::{World, eventually};
 
 on_every_record_server!(
     only_a_strictly_higher_priority_preempts,
-    the_emergency_priority_is_above_all_but_itself,
-    a_request_leaves_the_owner_as_it_is,
-    a_higher_requestor_takes_the_place_of_a_lower_one,
+    the_emergency_priority_is_above_all_others,
+    a_request_leaves_the_owner_unchanged,
+    a_higher_requestor_replaces_a_lower_one,
     an_equal_requestor_does_not_disturb_a_pending_one,
     a_status_follows_the_request,
-    case_39_nobody_lower_unlocks_a_lock_without_a_priority,
+    case_39_a_lower_priority_cannot_unlock_a_lock_without_a_priority,
 );
 
-/// H-26: 0 is the default, larger is higher.
-/// H-30: the owner hears nothing of those who are not.
-/// H-58: force alone lets nobody in.
+/// H-26: 0 is the default, and larger is higher.
+/// H-30: the owner sees nothing of requestors whose priority is not higher.
+/// H-58: force alone grants nothing.
 async fn only_a_strictly_higher_priority_preempts(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let calls = Arc::new(AtomicUsize::new(0));
@@ -46,8 +46,8 @@ async fn only_a_strictly_higher_priority_preempts(world: &World) {
     higher.release().await.unwrap();
 }
 
-/// H-28, H-29: also not against the highest ordinary one.
-async fn the_emergency_priority_is_above_all_but_itself(world: &World) {
+/// H-28, H-29: it preempts the highest ordinary priority, too.
+async fn the_emergency_priority_is_above_all_others(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let ordinary = lock(world, &one, "a").priority(i32::MAX - 1).acquire().await.unwrap();
     let first = lock(world, &other, "b").emergency().acquire().await.unwrap();
@@ -58,9 +58,9 @@ async fn the_emergency_priority_is_above_all_but_itself(world: &World) {
     first.release().await.unwrap();
 }
 
-/// H-31: the requestor's id, priority, waiting timeout and time, beside the owner's fields.
-/// H-40: afterwards the owner is none, cannot unlock, and its guard says who came.
-async fn a_request_leaves_the_owner_as_it_is(world: &World) {
+/// H-31: the record has the requestor's id, priority, waiting timeout and time beside the owner's fields.
+/// H-40: afterwards the old owner does not own the lock and cannot unlock it, and its guard names the preemptor.
+async fn a_request_leaves_the_owner_unchanged(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").priority(1).message("index").cleanup(LONG).cleanup_by_guard();
     let guard = a.acquire().await.unwrap();
@@ -76,8 +76,8 @@ async fn a_request_leaves_the_owner_as_it_is(world: &World) {
     };
     assert_eq!(owner_part(now), owner_part(before));
     assert!(a.is_current_owner().await.unwrap() && guard.is_held() && asking.waits());
-    let told = guard.revocation().await;
-    assert_eq!((told.by.as_str(), told.priority), ("b", 3));
+    let preemption = guard.revocation().await;
+    assert_eq!((preemption.by.as_str(), preemption.priority), ("b", 3));
     guard.release().await.unwrap();
     let next = asking.granted().await;
     assert!(!a.is_current_owner().await.unwrap() && !DistributedLock::unlock(&a).await.unwrap());
@@ -92,10 +92,10 @@ async fn a_request_leaves_the_owner_as_it_is(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-59: and the lower one is told at once.
-/// H-61, B11: the time for the cleanup is counted from the first request.
+/// H-59: the lower one fails immediately.
+/// H-61, B11: the cleanup timeout counts from the first request.
 /// H-62: the owner cleans up once.
-async fn a_higher_requestor_takes_the_place_of_a_lower_one(world: &World) {
+async fn a_higher_requestor_replaces_a_lower_one(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
     let calls = Arc::new(Mutex::new(Vec::new()));
     let (done, finish) = tokio::sync::watch::channel(false);
@@ -125,7 +125,7 @@ async fn a_higher_requestor_takes_the_place_of_a_lower_one(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-60, B3: refused at once, though it would preempt the owner alone.
+/// H-60, B3: it is refused immediately, although it outranks the owner.
 async fn an_equal_requestor_does_not_disturb_a_pending_one(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
@@ -144,7 +144,7 @@ async fn an_equal_requestor_does_not_disturb_a_pending_one(world: &World) {
     first.granted().await.release().await.unwrap();
 }
 
-/// H-63: pending while the owner cleans up, locked with the lock, preempted when it goes.
+/// H-63: pending while the owner cleans up, locked after the grant, preempted after the loss.
 async fn a_status_follows_the_request(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard();
@@ -164,8 +164,8 @@ async fn a_status_follows_the_request(world: &World) {
     c.release().await.unwrap();
 }
 
-/// H-27: a basic lock of an old client, and a lower priority's unlock beside it.
-async fn case_39_nobody_lower_unlocks_a_lock_without_a_priority(world: &World) {
+/// H-27: the basic lock of an old client, against a lower priority's unlock.
+async fn case_39_a_lower_priority_cannot_unlock_a_lock_without_a_priority(world: &World) {
     let keeper = world.keeper().await;
     let never = i64::MAX;
     let basic = format!(
@@ -178,6 +178,6 @@ async fn case_39_nobody_lower_unlocks_a_lock_without_a_priority(world: &World) {
     let higher = lock(world, &keeper, "c").priority(1);
     assert!(!DistributedLock::unlock(&higher).await.unwrap(), "unlocking is no preemption");
     owned_by(world, "old").await;
-    // It has no cleanup to wait for.
+    // The old client's lock has no cleanup to wait for.
     higher.acquire().await.unwrap().release().await.unwrap();
 }

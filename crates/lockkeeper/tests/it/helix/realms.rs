@@ -10,10 +10,10 @@ use lockkeeper_server::Server;
 use super::{LONG, on_every_record_server};
 use crate::support::{World, config};
 
-on_every_record_server!(a_lock_lives_in_the_one_realm_that_has_its_path);
+on_every_record_server!(a_lock_is_in_the_one_realm_that_has_its_path);
 
-/// H-70: a lock is where its path is, nowhere else, and nowhere at all without a realm.
-async fn a_lock_lives_in_the_one_realm_that_has_its_path(world: &World) {
+/// H-70: a lock is in the realm of its path and nowhere else; a path without a realm is refused.
+async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
     let second = Server::start(config()).await.unwrap();
     let (here, there) = (world.path("here"), world.path("here/there"));
     let routes = [(here.clone(), world.servers()), (there.clone(), second.connect_string())];
@@ -28,7 +28,7 @@ async fn a_lock_lives_in_the_one_realm_that_has_its_path(world: &World) {
     let home = world.keeper().await;
     assert_eq!((at(&home, &one).await.as_str(), at(&home, &two).await.as_str()), ("x", "NONE"));
     assert_eq!((at(&elsewhere, &one).await.as_str(), at(&elsewhere, &two).await.as_str()), ("NONE", "y"));
-    // Queue locks by the same routing.
+    // Queue locks use the same routing.
     let guard = realms.keeper(&two).await.unwrap().mutex(&format!("{there}/b")).acquire().await.unwrap();
     assert_eq!(elsewhere.admin().show(&format!("{there}/b")).await.unwrap().holders.len(), 1);
     guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! What is counted of holds, cleanups and preemptions: by a lock object, and by a fleet.
+//! Statistics of holds, cleanups and preemptions: for one lock object, and for a fleet.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ on_every_record_server!(
     a_cleanup_that_ended_late_is_counted_with_its_real_time,
     holds_are_counted_against_their_leases,
     a_fleet_counts_together_and_loses_nothing,
-    an_addition_whose_reply_was_lost_is_made_once,
+    an_addition_whose_reply_was_lost_is_counted_once,
 );
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -23,13 +23,13 @@ fn outcomes(tally: &Tally) -> [u64; 4] {
     [tally.in_time, tally.late, tally.forced, tally.refused]
 }
 
-/// H-72: of the owner that was preempted, by the requestor that waited.
+/// H-72: counted for the preempted owner, by the requestor that waited.
 async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard();
     let b = lock(world, &other, "b").priority(1);
     let counted = |lock: &lockkeeper::helix::HelixLock| outcomes(&lock.statistics().owners["a"]);
-    // In time: the cleanup needs no time at all here, whatever the machine does.
+    // In time: this cleanup takes no time, however busy the machine is.
     let at_once = lock(world, &one, "a").cleanup(LONG).on_cleanup(async |_| {});
     let guard = at_once.acquire().await.unwrap();
     b.acquire().await.unwrap().release().await.unwrap();
@@ -44,26 +44,26 @@ async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     forceful.acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!(counted(&b), [1, 0, 1, 1]);
-    // Late: the requestor waits past the cleanup timeout, and the owner lets it in after that.
+    // Late: the requestor waits past the cleanup timeout, and the owner releases after it.
     let guard = a.acquire().await.unwrap();
     let patient = b.clone().wait_past_cleanup();
     let asking = ask(&patient);
     requested_by(world, "b").await;
     let asked = stored(world).await.request.unwrap().since_ms;
     let over = asked + SHORT.as_millis() as i64;
-    // By more than the requestor may be wrong about the server's time: as long as a round trip was.
+    // The margin covers the requestor's error about the server's time, which is at most a round trip.
     eventually("the cleanup timeout is over", async || super::server_time(world).await > over + 500).await;
     guard.release().await.unwrap();
     asking.granted().await.release().await.unwrap();
     assert_eq!(counted(&b), [1, 1, 1, 1]);
     let waited = &b.statistics().owners["a"].waited;
     assert_eq!(waited.count(), 4);
-    // Three of the waits were as long as the cleanup might have taken.
+    // Three of the waits lasted as long as the cleanup timeout.
     assert!(waited.quantile(500).unwrap() >= 150, "{waited:?}");
     assert_eq!(b.statistics().total().preemptions(), 4);
 }
 
-/// H-72: cleanup allotted and cleanup real, also where the lock was somebody else's by then.
+/// H-72: allotted and real cleanup time, also if another client had the lock by then.
 async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard();
@@ -71,7 +71,7 @@ async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) 
     let guard = a.acquire().await.unwrap();
     let next = b.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
-    assert_eq!(a.statistics().total().cleanups.count(), 0, "it goes on");
+    assert_eq!(a.statistics().total().cleanups.count(), 0, "the cleanup still runs");
     drop(guard);
     eventually("the cleanup is counted", async || a.statistics().total().cleanups.count() == 1).await;
     let tally = a.statistics().total();
@@ -79,7 +79,7 @@ async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) 
     assert!(tally.suggested_cleanup_ms().unwrap() >= 200, "{tally:?}");
     assert!((200..=225).contains(&tally.allotted.quantile(1000).unwrap()), "{tally:?}");
     next.release().await.unwrap();
-    // And one by a callback that is in time.
+    // A cleanup by a callback that finishes in time.
     let prompt = lock(world, &one, "a").cleanup(LONG).on_cleanup(async |_| {});
     let guard = prompt.acquire().await.unwrap();
     b.acquire().await.unwrap().release().await.unwrap();
@@ -88,7 +88,7 @@ async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) 
     assert_eq!(prompt.statistics().total().share_in_time(), Some(1.0));
 }
 
-/// H-74: those that their lease ended are told apart, and a renewed one is one hold.
+/// H-74: holds that ended with their lease are counted apart, and a renewed hold counts once.
 async fn holds_are_counted_against_their_leases(world: &World) {
     let keeper = world.keeper().await;
     let a = lock(world, &keeper, "a");
@@ -106,10 +106,14 @@ async fn holds_are_counted_against_their_leases(world: &World) {
     let tally = brief.statistics().total();
     assert_eq!(tally.overran, 1);
     assert!(tally.suggested_lease_ms().unwrap() >= 400, "{tally:?}");
-    assert_eq!(keeper.admin().statistics(&world.lock()).await.unwrap(), None, "nobody was asked to publish it");
+    assert_eq!(
+        keeper.admin().statistics(&world.lock()).await.unwrap(),
+        None,
+        "statistics were published without publish_statistics"
+    );
 }
 
-/// H-73: by lock and by owner, each addition under compare-and-set; and nothing stands beside the lock.
+/// H-73: counted by lock and by owner, each addition under compare-and-set; nothing is stored beside the lock.
 async fn a_fleet_counts_together_and_loses_nothing(world: &World) {
     let mut holds = Vec::new();
     let shared = world.lock();
@@ -143,8 +147,8 @@ async fn a_fleet_counts_together_and_loses_nothing(world: &World) {
     assert!(!admin.forget_statistics(&shared).await.unwrap());
 }
 
-/// H-73: neither lost nor counted twice.
-async fn an_addition_whose_reply_was_lost_is_made_once(world: &World) {
+/// H-73: the addition is neither lost nor counted twice.
+async fn an_addition_whose_reply_was_lost_is_counted_once(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let a = lock(world, &keeper, "a").publish_statistics();

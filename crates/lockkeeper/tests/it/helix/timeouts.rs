@@ -9,22 +9,22 @@ use super::{LONG, ask, info, lock, on_every_record_server, requested_by, server_
 use crate::support::{World, eventually};
 
 on_every_record_server!(
-    each_timeout_is_its_clients_own,
-    no_cleanup_gives_the_lock_away_at_once,
-    a_wait_of_nothing_takes_or_fails_at_once,
-    a_cleanup_that_finishes_lets_the_other_in_at_that_moment,
+    each_client_sets_its_own_timeouts,
+    an_owner_without_a_cleanup_timeout_loses_the_lock_immediately,
+    a_zero_wait_preempts_or_fails_immediately,
+    a_finished_cleanup_grants_the_lock_to_the_requestor_immediately,
     an_unfinished_cleanup_is_an_error_without_force,
-    an_unfinished_cleanup_is_overrun_by_force,
+    force_preempts_an_unfinished_cleanup,
     a_cleanup_timeout_ends_an_endless_wait,
-    a_wait_past_the_cleanup_outlasts_it,
+    a_wait_past_the_cleanup_timeout_gets_the_lock_later,
 );
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// H-41, H-42, H-43, H-44: as stored.
-/// H-64, H-65: under Helix's names.
-/// H-67, H-69: everything can be given.
-async fn each_timeout_is_its_clients_own(world: &World) {
+/// H-41, H-42, H-43, H-44: the stored values.
+/// H-64, H-65: with Helix's names.
+/// H-67, H-69: every value can be set.
+async fn each_client_sets_its_own_timeouts(world: &World) {
     let keeper = world.keeper().await;
     let lease = Duration::from_secs(30);
     let lock = keeper.helix_lock(world.lock(), lease).user_id("a").message("why").priority(7);
@@ -43,24 +43,24 @@ async fn each_timeout_is_its_clients_own(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// H-35: also for one that is not forceful; the owner is told.
-async fn no_cleanup_gives_the_lock_away_at_once(world: &World) {
+/// H-35: also to a requestor without force; the owner is notified.
+async fn an_owner_without_a_cleanup_timeout_loses_the_lock_immediately(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let a = lock(world, &one, "a").on_cleanup(move |preemption| {
-        tell.send(preemption.by).unwrap();
+        report.send(preemption.by).unwrap();
         async {}
     });
     let guard = a.acquire().await.unwrap();
     let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
-    assert_eq!(told.recv().await.as_deref(), Some("b"));
+    assert_eq!(reports.recv().await.as_deref(), Some("b"));
     assert!(next.is_held());
     next.release().await.unwrap();
 }
 
-/// H-46: at once in both cases; and who only tries does not make the owner clean up for nothing.
-async fn a_wait_of_nothing_takes_or_fails_at_once(world: &World) {
+/// H-46: immediately in both cases; an attempt with a zero wait does not make the owner clean up.
+async fn a_zero_wait_preempts_or_fails_immediately(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     let b = lock(world, &other, "b").priority(1).waiting(Duration::ZERO);
@@ -71,16 +71,16 @@ async fn a_wait_of_nothing_takes_or_fails_at_once(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-47, H-48: the wait is shorter than the cleanup might take.
+/// H-47, H-48: the wait is shorter than the cleanup timeout.
 /// H-50: the wait is longer.
-async fn a_cleanup_that_finishes_lets_the_other_in_at_that_moment(world: &World) {
+async fn a_finished_cleanup_grants_the_lock_to_the_requestor_immediately(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     for (cleanup, waiting) in [(LONG * 2, LONG), (LONG, LONG * 2)] {
         let guard = lock(world, &one, "a").cleanup(cleanup).cleanup_by_guard().acquire().await.unwrap();
         let b = lock(world, &other, "b").priority(1).waiting(waiting);
         let asking = ask(&b);
-        let told = guard.revocation().await;
-        assert!(told.remaining() <= LONG && told.remaining() > LONG / 2, "{:?}", told.remaining());
+        let preemption = guard.revocation().await;
+        assert!(preemption.remaining() <= LONG && preemption.remaining() > LONG / 2, "{:?}", preemption.remaining());
         assert!(asking.waits());
         guard.release().await.unwrap();
         // Long before any of the timeouts.
@@ -88,9 +88,9 @@ async fn a_cleanup_that_finishes_lets_the_other_in_at_that_moment(world: &World)
     }
 }
 
-/// H-49, H-53: with the facts.
-/// H-54, H-55: the owner keeps the lock, and may clean up or not; the slot is free for the next.
-/// H-78: that is all.
+/// H-49, H-53: the error has the facts.
+/// H-54, H-55: the owner keeps the lock and may finish its cleanup or not; the next requestor can ask.
+/// H-78: nothing else happens.
 async fn an_unfinished_cleanup_is_an_error_without_force(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").priority(2).message("index").cleanup(LONG).cleanup_by_guard();
@@ -115,9 +115,9 @@ async fn an_unfinished_cleanup_is_an_error_without_force(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// H-49, H-56: in one step, and the old owner is told.
-/// H-47: the shorter of the two ends the wait.
-async fn an_unfinished_cleanup_is_overrun_by_force(world: &World) {
+/// H-49, H-56: in one step, and the old owner's guard reports it.
+/// H-47: the shorter of the two timeouts ends the wait.
+async fn force_preempts_an_unfinished_cleanup(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     for (cleanup, waiting) in [(LONG, SHORT), (SHORT, LONG)] {
         let guard = lock(world, &one, "a").cleanup(cleanup).cleanup_by_guard().acquire().await.unwrap();
@@ -131,7 +131,7 @@ async fn an_unfinished_cleanup_is_overrun_by_force(world: &World) {
     }
 }
 
-/// H-51: whatever the requestor would wait.
+/// H-51: however long the requestor would wait.
 async fn a_cleanup_timeout_ends_an_endless_wait(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap();
@@ -141,17 +141,17 @@ async fn a_cleanup_timeout_ends_an_endless_wait(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// H-52: with the wait that outlasts the cleanup timeout, a late cleanup lets the other in.
-async fn a_wait_past_the_cleanup_outlasts_it(world: &World) {
+/// H-52: a requestor that waits past the cleanup timeout gets the lock when a late cleanup ends.
+async fn a_wait_past_the_cleanup_timeout_gets_the_lock_later(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap();
     let asking = ask(&lock(world, &other, "b").priority(1).wait_past_cleanup());
     requested_by(world, "b").await;
-    // Without that it would be over by now.
+    // Without `wait_past_cleanup` the request would have ended by now.
     let over = info(world).await.requesting_timestamp + 2 * i64::try_from(SHORT.as_millis()).unwrap();
     eventually("the cleanup timeout is over", async || server_time(world).await > over).await;
     let third = lock(world, &other, "c").priority(1).waiting(SHORT);
-    assert!(!third.try_lock().await.unwrap(), "the request of one that waits on is gone");
+    assert!(!third.try_lock().await.unwrap(), "the waiting requestor's request was removed");
     assert!(asking.waits() && guard.is_held());
     guard.release().await.unwrap();
     asking.granted().await.release().await.unwrap();

@@ -15,23 +15,23 @@ use crate::support::{HOLDER_MARKER, PATIENCE, STEADY, Waiter, World, block_on, c
 
 for_kinds!(
     [classes Foreground]
-    whoever_comes_first_makes_the_object_and_it_stays,
-    requests_and_mark_are_nodes_of_their_holders_sessions,
+    the_first_contender_creates_the_object_and_it_remains,
+    requests_and_marker_are_nodes_of_their_contenders_sessions,
     two_foreground_saves_run_in_the_order_of_their_numbers,
     two_background_jobs_run_in_the_order_of_their_numbers,
-    the_foreground_runs_before_a_background_request_that_came_earlier,
-    any_class_goes_before_those_behind_it,
-    a_mark_keeps_everyone_out_whoever_made_it,
-    a_mark_made_by_a_faster_one_is_waited_for,
-    unlocking_takes_request_and_mark_in_one_transaction,
-    a_lost_reply_leaves_one_request_and_one_mark,
-    tokens_grow_though_the_last_to_come_is_the_first_served,
-    a_steady_foreground_starves_the_background_and_ageing_ends_it,
+    the_foreground_runs_before_an_earlier_background_request,
+    each_class_goes_before_the_classes_behind_it,
+    a_holder_marker_blocks_every_contender_whatever_made_it,
+    a_contender_waits_for_a_marker_that_another_made_first,
+    unlock_deletes_request_and_marker_in_one_transaction,
+    a_lost_reply_leaves_one_request_and_one_marker,
+    tokens_increase_although_the_latest_contender_is_granted_first,
+    a_steady_foreground_starves_the_background_until_ageing,
     a_crashed_holder_is_followed_within_its_session_timeout,
-    a_crashed_waiter_takes_nothing_but_its_own_node,
+    a_crashed_waiter_removes_only_its_own_node,
     a_released_lock_is_passed_on_within_a_tenth_of_a_second,
-    plain_clients_and_ours_exclude_each_other,
-    plain_clients_and_ours_are_served_in_one_order,
+    plain_clients_and_lockkeeper_exclude_each_other,
+    plain_clients_and_lockkeeper_share_one_order,
 );
 
 fn lock(world: &World, keeper: &Lockkeeper) -> PriorityLock {
@@ -50,7 +50,7 @@ fn name(guard: &Guard) -> String {
     guard.node().rsplit('/').next().unwrap().to_owned()
 }
 
-/// All children, the mark among them, as a client sees them that sorts by name.
+/// All children including the holder marker, sorted by name.
 async fn listing(world: &World) -> Vec<String> {
     let mut names = world.children(&world.lock()).await;
     names.sort();
@@ -61,8 +61,9 @@ async fn owner(world: &World, node: &str) -> i64 {
     world.observer.check_stat(node).await.unwrap().unwrap().ephemeral_owner
 }
 
-/// C-05, C-06: all at once on an object nobody made: all succeed; it is there when all have gone, and has no owner.
-async fn whoever_comes_first_makes_the_object_and_it_stays(world: &World) {
+/// C-05, C-06: several contenders start together on an object that does not exist: all get the lock. The object remains when
+/// all have left, and no session owns it.
+async fn the_first_contender_creates_the_object_and_it_remains(world: &World) {
     let mut tasks = Vec::new();
     for _ in 0..4 {
         let keeper = world.keeper().await;
@@ -74,13 +75,13 @@ async fn whoever_comes_first_makes_the_object_and_it_stays(world: &World) {
         task.await.unwrap();
     }
     assert_eq!(listing(world).await, [""; 0]);
-    // Neither a session's nor a container's: the server removes it by no rule.
+    // Neither ephemeral nor a container, so the server never removes it.
     assert_eq!(owner(world, &world.lock()).await, 0);
 }
 
-/// C-06: also through a restart of the server.
+/// C-06: also after a restart of the server.
 #[test]
-fn the_object_stays_through_a_restart() {
+fn the_object_remains_after_a_restart() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let durable = || config().with_directory(dir.path());
@@ -96,8 +97,9 @@ fn the_object_stays_through_a_restart() {
     });
 }
 
-/// C-01, C-02, C-07, C-08, C-12, C-13: the prefix, a dash and ten digits; both nodes are the session's; the mark is no request.
-async fn requests_and_mark_are_nodes_of_their_holders_sessions(world: &World) {
+/// C-01, C-02, C-07, C-08, C-12, C-13: the prefix, a dash and ten digits; both nodes belong to the session; the marker is not a
+/// request.
+async fn requests_and_marker_are_nodes_of_their_contenders_sessions(world: &World) {
     let keeper = world.keeper().await;
     let requests = [(lock(world, &keeper), "A-"), (lock(world, &keeper).foreground(), "A-")];
     for (lock, prefix) in requests.into_iter().chain([(lock(world, &keeper).background(), "B-")]) {
@@ -116,18 +118,18 @@ async fn requests_and_mark_are_nodes_of_their_holders_sessions(world: &World) {
         assert_eq!(seen.holders[0].token, Some(guard.token()));
         guard.release().await.unwrap();
     }
-    // A class that sorts behind the mark's name does not make a request of it.
+    // A class that sorts after the marker's name does not turn the marker into a request.
     let last = lock(world, &keeper).class(Class::new("z").unwrap());
     last.acquire().await.unwrap().release().await.unwrap();
 }
 
-/// C-50, C-10, C-16, C-18: `A-n` makes the mark and runs, `A-m` waits, is told of the unlock, makes the mark, runs and unlocks; no
-/// child is left. The numbers are not consecutive: the mark counts too.
+/// C-50, C-10, C-16, C-18: `A-n` makes the marker and runs. `A-m` waits until the watch reports the unlock, makes the marker,
+/// runs and unlocks; no child is left. The numbers are not consecutive, because the marker counts too.
 async fn two_foreground_saves_run_in_the_order_of_their_numbers(world: &World) {
     two_of_one_class(world, "A-", |lock| lock.foreground()).await;
 }
 
-/// C-51, C-10, C-16, C-19: the same.
+/// C-51, C-10, C-16, C-19: the same for the background.
 async fn two_background_jobs_run_in_the_order_of_their_numbers(world: &World) {
     two_of_one_class(world, "B-", |lock| lock.background()).await;
 }
@@ -154,9 +156,9 @@ async fn two_of_one_class(world: &World, prefix: &str, class: fn(PriorityLock) -
     assert_eq!(listing(world).await, [""; 0]);
 }
 
-/// C-52, C-09, C-20, C-21, C-22: client 1 runs, client 2 asks in the background, client 3 in the foreground: 1, 3, 2. Nobody is
-/// interrupted.
-async fn the_foreground_runs_before_a_background_request_that_came_earlier(world: &World) {
+/// C-52, C-09, C-20, C-21, C-22: client 1 runs, client 2 requests the lock in the background, client 3 in the foreground: they
+/// run in the order 1, 3, 2. No holder is interrupted.
+async fn the_foreground_runs_before_an_earlier_background_request(world: &World) {
     let keepers = [world.keeper().await, world.keeper().await, world.keeper().await];
     for class in [PriorityLock::foreground, PriorityLock::background] {
         let running = class(lock(world, &keepers[0])).acquire().await.unwrap();
@@ -166,7 +168,7 @@ async fn the_foreground_runs_before_a_background_request_that_came_earlier(world
         running.release().await.unwrap();
         let third = third.granted().await;
         assert!(second.waits());
-        // One more that comes while the foreground runs goes before it as well.
+        // A later foreground request runs before it as well.
         let fourth = foreground(world, &keepers[0]).await;
         third.release().await.unwrap();
         let fourth = fourth.granted().await;
@@ -176,8 +178,8 @@ async fn the_foreground_runs_before_a_background_request_that_came_earlier(world
     }
 }
 
-/// C-09: any number of classes; the letters are their order, whatever the numbers are.
-async fn any_class_goes_before_those_behind_it(world: &World) {
+/// C-09: any number of classes; their letters give the order, whatever the numbers are.
+async fn each_class_goes_before_the_classes_behind_it(world: &World) {
     let keeper = world.keeper().await;
     let running = lock(world, &keeper).acquire().await.unwrap();
     let mut waiters = Vec::new();
@@ -197,8 +199,8 @@ async fn any_class_goes_before_those_behind_it(world: &World) {
     drop(running);
 }
 
-/// C-10, C-12, C-14: one that stands alone too; its going lets the first in.
-async fn a_mark_keeps_everyone_out_whoever_made_it(world: &World) {
+/// C-10, C-12, C-14: also a marker without a request; its deletion grants the lock to the first contender.
+async fn a_holder_marker_blocks_every_contender_whatever_made_it(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
     let mark = format!("{}/{HOLDER_MARKER}", world.lock());
@@ -217,8 +219,8 @@ async fn a_mark_keeps_everyone_out_whoever_made_it(world: &World) {
     }
 }
 
-/// C-11: without an error; and told of its going.
-async fn a_mark_made_by_a_faster_one_is_waited_for(world: &World) {
+/// C-11: without an error; the watch on the marker reports its deletion.
+async fn a_contender_waits_for_a_marker_that_another_made_first(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     lock(world, &keeper).acquire().await.unwrap().release().await.unwrap();
@@ -229,15 +231,15 @@ async fn a_mark_made_by_a_faster_one_is_waited_for(world: &World) {
     world.make(&mark).await;
     let before = proxy.counts();
     taking.release();
-    // Refused, it lists, and watches the mark.
+    // The refused contender lists the children and watches the marker.
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) >= 1).await;
     assert!(waiter.waits());
     world.remove(&mark).await;
     waiter.granted().await.release().await.unwrap();
 }
 
-/// C-15: nobody ever sees one without the other: it is one request, and it takes both.
-async fn unlocking_takes_request_and_mark_in_one_transaction(world: &World) {
+/// C-15: no client ever sees one without the other, because one request deletes both.
+async fn unlock_deletes_request_and_marker_in_one_transaction(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     for _ in 0..3 {
@@ -247,7 +249,7 @@ async fn unlocking_takes_request_and_mark_in_one_transaction(world: &World) {
         let node = name(&guard);
         let releasing = tokio::spawn(guard.release());
         unlock.caught().await;
-        // The transaction is done, and nothing else was asked that deletes.
+        // The transaction is done, and no other delete was sent.
         assert_eq!(listing(world).await, [""; 0], "{node}");
         let sent = proxy.counts().since(&before).forwarded;
         assert_eq!((sent.of(OpCode::Multi), sent.of(OpCode::Delete)), (1, 0), "{sent:?}");
@@ -256,8 +258,8 @@ async fn unlocking_takes_request_and_mark_in_one_transaction(world: &World) {
     }
 }
 
-/// C-11, C-15: the reply to making the mark, or to the unlock, is lost, before it took effect and after.
-async fn a_lost_reply_leaves_one_request_and_one_mark(world: &World) {
+/// C-11, C-15: the connection breaks before or after the marker's create, or the unlock, takes effect.
+async fn a_lost_reply_leaves_one_request_and_one_marker(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     lock(world, &keeper).acquire().await.unwrap().release().await.unwrap();
@@ -271,23 +273,23 @@ async fn a_lost_reply_leaves_one_request_and_one_mark(world: &World) {
         lost.fired().await;
         assert_eq!(listing(world).await, [name(&guard).as_str(), HOLDER_MARKER]);
         let seen = keeper.admin().show(&world.lock()).await.unwrap();
-        assert_eq!(seen.holders[0].token, Some(guard.token()), "the token is not the mark's");
+        assert_eq!(seen.holders[0].token, Some(guard.token()), "the token must come from the marker");
         assert!(guard.is_held());
         let lost = lose();
         guard.release().await.unwrap();
         lost.fired().await;
         assert_eq!(listing(world).await, [""; 0]);
-        // A call that is dropped while it makes the mark.
+        // The call is dropped while it makes the marker.
         let lost = lose();
         let call = tokio::spawn(lock(world, &keeper).acquire().into_future());
         lost.fired().await;
         call.abort();
-        eventually("nothing is left", async || listing(world).await.is_empty()).await;
+        eventually("no child is left", async || listing(world).await.is_empty()).await;
     }
 }
 
-/// The mark's transaction is the grant's: the only order that grows from grant to grant.
-async fn tokens_grow_though_the_last_to_come_is_the_first_served(world: &World) {
+/// The transaction that makes the marker gives the token: no other order increases from grant to grant.
+async fn tokens_increase_although_the_latest_contender_is_granted_first(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let mut guard = lock(world, &one).acquire().await.unwrap();
     let (mut waiters, mut later) = (Vec::new(), Vec::new());
@@ -308,9 +310,9 @@ async fn tokens_grow_though_the_last_to_come_is_the_first_served(world: &World) 
     guard.release().await.unwrap();
 }
 
-/// C-23: as long as there is always another one in the foreground the background does not run, and its wait ends by its own
-/// timeout. Aged, it stands among them.
-async fn a_steady_foreground_starves_the_background_and_ageing_ends_it(world: &World) {
+/// C-23: while another foreground contender always waits, the background does not run, and its wait ends at its own timeout.
+/// With ageing it becomes a foreground contender.
+async fn a_steady_foreground_starves_the_background_until_ageing(world: &World) {
     let keeper = world.keeper().await;
     let ask = || tokio::spawn(lock(world, &keeper).acquire().into_future());
     let mut running = lock(world, &keeper).acquire().await.unwrap();
@@ -323,7 +325,7 @@ async fn a_steady_foreground_starves_the_background_and_ageing_ends_it(world: &W
     let mut served = 0;
     let aged = loop {
         let stands = ask();
-        eventually("there is always another one", async || {
+        eventually("another foreground contender waits", async || {
             world.queue().await.iter().filter(|name| name.starts_with("A-")).count() >= 3
         })
         .await;
@@ -342,7 +344,7 @@ async fn a_steady_foreground_starves_the_background_and_ageing_ends_it(world: &W
     next.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// C-24: within the timeout and one tick, as the server counts; a tick of these servers is at most 2 s.
+/// C-24: within the session timeout and one tick of the server; a tick of these servers is at most 2 s.
 async fn a_crashed_holder_is_followed_within_its_session_timeout(world: &World) {
     let timeout = Duration::from_secs(2);
     let (proxy, next) = (world.proxy().await, world.keeper().await);
@@ -362,8 +364,8 @@ async fn a_crashed_holder_is_followed_within_its_session_timeout(world: &World) 
     second.granted().await.release().await.unwrap();
 }
 
-/// C-25: the others keep their order.
-async fn a_crashed_waiter_takes_nothing_but_its_own_node(world: &World) {
+/// C-25: the other waiters keep their order.
+async fn a_crashed_waiter_removes_only_its_own_node(world: &World) {
     let (steady, crashing) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &steady).acquire().await.unwrap();
     let third = background(world, &steady).await;
@@ -383,7 +385,7 @@ async fn a_crashed_waiter_takes_nothing_but_its_own_node(world: &World) {
     }
 }
 
-/// C-26: the fastest of a few, and of more where the machine is busy: nothing in it takes longer by itself.
+/// C-26: the fastest of a few hand-overs counts, and of more on a busy machine: nothing in the code itself takes longer.
 async fn a_released_lock_is_passed_on_within_a_tenth_of_a_second(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let tenth = Duration::from_millis(100);
@@ -402,9 +404,9 @@ async fn a_released_lock_is_passed_on_within_a_tenth_of_a_second(world: &World) 
     assert!(took.iter().min() < Some(&tenth), "{took:?}");
 }
 
-/// C-04, C-14, C-17: three clients written from the description, and ours in both classes, count up on one object; none of their
-/// updates is lost.
-async fn plain_clients_and_ours_exclude_each_other(world: &World) {
+/// C-04, C-14, C-17: three clients written from the description, and ours in both classes, count up on one object; no update is
+/// lost.
+async fn plain_clients_and_lockkeeper_exclude_each_other(world: &World) {
     const ROUNDS: u64 = 15;
     let counter = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
@@ -430,25 +432,25 @@ async fn plain_clients_and_ours_exclude_each_other(world: &World) {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(PATIENCE, task).await.expect("somebody waits for ever").unwrap();
+        tokio::time::timeout(PATIENCE, task).await.expect("a contender waits for ever").unwrap();
     }
     assert_eq!(counter.load(SeqCst), 6 * ROUNDS, "updates were lost");
     assert_eq!(listing(world).await, [""; 0]);
 }
 
-/// Reads, thinks and writes: two at a time would lose an update.
+/// Reads, yields and writes: two holders together would lose an update.
 async fn raise(counter: &AtomicU64) {
     let seen = counter.load(SeqCst);
     tokio::task::yield_now().await;
     counter.store(seen + 1, SeqCst);
 }
 
-/// C-09, C-14, C-21: the ranks are the same to both, whoever holds.
-async fn plain_clients_and_ours_are_served_in_one_order(world: &World) {
+/// C-09, C-14, C-21: both clients see the same order, whichever holds.
+async fn plain_clients_and_lockkeeper_share_one_order(world: &World) {
     let keeper = world.keeper().await;
     let fore = Arc::new(Plain::new(world, "A", true).await);
     let back = Arc::new(Plain::new(world, "B", false).await);
-    #[expect(clippy::async_yields_async, reason = "a call that waits on: its handle is what is wanted")]
+    #[expect(clippy::async_yields_async, reason = "the handle of the waiting call is the result")]
     let plain = async |client: &Arc<Plain>| {
         let (ahead, client) = (world.queue().await.len(), client.clone());
         let waiting = tokio::spawn(async move { client.lock().await });
@@ -473,7 +475,7 @@ async fn plain_clients_and_ours_are_served_in_one_order(world: &World) {
     assert!(!fourth.is_finished());
     third.release().await.unwrap();
     back.unlock(fourth.await.unwrap()).await;
-    // A plain holder whose connection ends is followed like any other.
+    // A plain holder whose connection ends is followed like any other holder.
     let held = fore.lock().await;
     let next = foreground(world, &keeper).await;
     drop((held, fore, back));

@@ -1,4 +1,4 @@
-//! Fair within a class: the order of grants is the order in which the server stored the requests.
+//! Fairness within a class: the order of grants is the order in which the server stored the requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,12 +21,12 @@ on_the_embedded_server_for!(
 
 const CONTENDERS: usize = 64;
 
-/// The numbers of the nodes of all grants, in the order of the grants.
+/// The classes and numbers of the granted nodes, in the order of the grants.
 #[derive(Clone, Default)]
 struct Grants(Arc<Mutex<Vec<(String, u32)>>>);
 
 impl Grants {
-    /// One grant, noted while it is held: where there is one holder at a time, that is the order.
+    /// Records a grant while it is held: with one holder at a time, this gives the order.
     fn note(&self, guard: &Held) {
         let name = guard.name();
         let (class, number) = name.split_at(name.len() - 10);
@@ -44,7 +44,7 @@ async fn a_thousand_grants_come_in_the_order_of_their_creates(world: &World) {
     grants_come_in_the_order_of_their_creates(world, 1_000).await;
 }
 
-/// Each number is greater than all before it, and so is each token.
+/// Each number and each token is greater than all before it.
 async fn grants_come_in_the_order_of_their_creates(world: &World, enough: usize) {
     let grants = Grants::default();
     let newest = Arc::new(Mutex::new(None));
@@ -68,11 +68,11 @@ async fn grants_come_in_the_order_of_their_creates(world: &World, enough: usize)
     }
     let grants = grants.0.lock().unwrap();
     assert!(grants.len() >= enough);
-    let out_of_turn = grants.windows(2).find(|pair| pair[0].1 >= pair[1].1);
-    assert_eq!(out_of_turn, None, "of {} grants", grants.len());
+    let out_of_order = grants.windows(2).find(|pair| pair[0].1 >= pair[1].1);
+    assert_eq!(out_of_order, None, "of {} grants", grants.len());
 }
 
-/// C-18, C-19, C-21: the classes overtake each other, nobody in a class does.
+/// C-18, C-19, C-21: a contender can overtake one of another class, but never one of its own.
 async fn within_each_of_two_classes_grants_come_in_the_order_of_their_creates(world: &World) {
     const ROUNDS: usize = 20;
     let grants = Grants::default();
@@ -97,7 +97,7 @@ async fn within_each_of_two_classes_grants_come_in_the_order_of_their_creates(wo
     for class in ["A", "B"] {
         let numbers: Vec<_> = grants.iter().filter(|(of, _)| of == class).map(|(_, number)| number).collect();
         assert_eq!(numbers.len(), CONTENDERS / 2 * ROUNDS);
-        assert!(numbers.is_sorted(), "{class}: out of turn");
+        assert!(numbers.is_sorted(), "{class}: out of order");
     }
     let first_background = grants.iter().position(|(class, _)| class == "B").unwrap();
     println!("{first_background} of {} grants came before the first in the background", grants.len());

@@ -1,4 +1,4 @@
-//! Permits: counted, weighted, all or nothing, and by a number that the path states.
+//! Permits: counted, weighted, granted all or none, with a count that the path stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -10,17 +10,17 @@ use crate::support::{PATIENCE, REQUESTS, STEADY, Waiter, World, eventually, for_
 
 for_kinds!(
     [permits Permits]
-    never_more_are_out_than_there_are,
-    weights_are_taken_whole_and_in_the_order_of_coming,
-    whoever_leaves_the_line_makes_room_for_those_behind,
-    any_holders_release_wakes_the_first_in_line,
-    the_path_states_the_number_and_who_differs_is_refused,
-    a_number_that_cannot_be_is_refused_before_anything_is_sent,
-    a_path_of_another_make_is_no_semaphore,
-    a_path_made_without_a_number_is_given_one,
-    a_crash_gives_its_permits_back,
-    case_13_a_break_at_any_request_takes_all_permits_or_none,
-    a_waiter_is_not_misled_by_a_request_to_let_go,
+    never_more_permits_are_held_than_exist,
+    weights_are_granted_whole_and_in_queue_order,
+    a_waiter_that_leaves_the_queue_unblocks_those_behind_it,
+    any_holders_release_wakes_the_first_waiter,
+    the_path_stores_the_count_and_another_count_is_refused,
+    an_invalid_count_is_refused_before_anything_is_sent,
+    a_path_with_foreign_data_is_no_semaphore,
+    a_path_without_a_count_gets_one,
+    a_crash_frees_its_permits,
+    case_13_a_disconnect_at_any_request_takes_all_permits_or_none,
+    a_waiter_is_not_misled_by_a_revocation_request,
 );
 
 fn of(world: &World, keeper: &Lockkeeper, permits: u32) -> Semaphore {
@@ -31,8 +31,8 @@ async fn waiting(world: &World, semaphore: &Semaphore, take: u32) -> Waiter<Perm
     world.enqueue(semaphore.acquire_many(take)).await
 }
 
-/// Many tasks of several sessions with requests of all sizes: what is out never sums to more than there is.
-async fn never_more_are_out_than_there_are(world: &World) {
+/// Many tasks of several sessions with requests of all sizes: the permits in use never exceed the count.
+async fn never_more_permits_are_held_than_exist(world: &World) {
     const PERMITS: u32 = 5;
     let out = Arc::new(AtomicU32::new(0));
     let most = Arc::new(AtomicU32::new(0));
@@ -55,7 +55,7 @@ async fn never_more_are_out_than_there_are(world: &World) {
                         _ => semaphore.acquire_many(take).await.unwrap(),
                     };
                     let now = out.fetch_add(take, SeqCst) + take;
-                    assert!(now <= PERMITS, "{now} of {PERMITS} are out");
+                    assert!(now <= PERMITS, "{now} of {PERMITS} are in use");
                     most.fetch_max(now, SeqCst);
                     tokio::task::yield_now().await;
                     assert!(permit.is_held());
@@ -66,22 +66,22 @@ async fn never_more_are_out_than_there_are(world: &World) {
         }
     }
     for task in tasks {
-        tokio::time::timeout(PATIENCE, task).await.expect("somebody waits for ever").unwrap();
+        tokio::time::timeout(PATIENCE, task).await.expect("a task waits for ever").unwrap();
     }
-    println!("at most {} of {PERMITS} were out", most.load(SeqCst));
+    println!("at most {} of {PERMITS} were in use", most.load(SeqCst));
     world.queued(0).await;
 }
 
-/// A large request keeps its place though a small one behind it would fit, and gets all it asked for at once.
-async fn weights_are_taken_whole_and_in_the_order_of_coming(world: &World) {
+/// A large request keeps its position even if a later small one would fit, and gets all its permits in one grant.
+async fn weights_are_granted_whole_and_in_queue_order(world: &World) {
     let (one, other) = (of(world, &world.keeper().await, 5), of(world, &world.keeper().await, 5));
     let three = one.acquire_many(3).await.unwrap();
     let one_more = other.try_acquire().await.unwrap();
     let four = waiting(world, &other, 4).await;
     let small = waiting(world, &one, 1).await;
-    assert!(matches!(one.try_acquire().await, Err(Error::Held { .. })), "it went before those who wait");
+    assert!(matches!(one.try_acquire().await, Err(Error::Held { .. })), "it overtook the waiters");
     assert!(four.waits() && small.waits());
-    // One is free, one more makes two, and four are wanted.
+    // One permit is free, the release makes two, and the request needs four.
     one_more.release().await.unwrap();
     world.queued(3).await;
     assert!(four.waits() && small.waits());
@@ -95,8 +95,8 @@ async fn weights_are_taken_whole_and_in_the_order_of_coming(world: &World) {
     small.release().await.unwrap();
 }
 
-/// A large request that gives up: everyone whom it alone kept waiting has its turn, however many those are.
-async fn whoever_leaves_the_line_makes_room_for_those_behind(world: &World) {
+/// When a large request gives up, every waiter that only it had blocked is granted, however many there are.
+async fn a_waiter_that_leaves_the_queue_unblocks_those_behind_it(world: &World) {
     let (one, other) = (of(world, &world.keeper().await, 5), of(world, &world.keeper().await, 5));
     let two = one.acquire_many(2).await.unwrap();
     let large = waiting(world, &other, 5).await;
@@ -118,8 +118,8 @@ async fn whoever_leaves_the_line_makes_room_for_those_behind(world: &World) {
     }
 }
 
-/// Whichever of the holders goes first: watching one of them only would miss the others.
-async fn any_holders_release_wakes_the_first_in_line(world: &World) {
+/// Whichever holder releases first: watching only one of them would miss the others.
+async fn any_holders_release_wakes_the_first_waiter(world: &World) {
     let semaphore = of(world, &world.keeper().await, 3);
     let other = of(world, &world.keeper().await, 3);
     for first in 0..3 {
@@ -140,8 +140,8 @@ async fn any_holders_release_wakes_the_first_in_line(world: &World) {
     }
 }
 
-/// Whoever comes first states it; the others are told by name what it is, wait for nobody, and leave nothing.
-async fn the_path_states_the_number_and_who_differs_is_refused(world: &World) {
+/// The first contender stores the count. The others get an error that names it, do not wait, and leave no node.
+async fn the_path_stores_the_count_and_another_count_is_refused(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let permit = of(world, &one, 3).acquire_many(3).await.unwrap();
     for ours in [1, 2, 4, u32::MAX] {
@@ -158,14 +158,14 @@ async fn the_path_states_the_number_and_who_differs_is_refused(world: &World) {
     }
     world.queued(1).await;
     permit.release().await.unwrap();
-    // It stays while the path does, though nobody holds.
+    // The count remains as long as the path exists, also without holders.
     assert!(matches!(of(world, &other, 4).try_acquire().await, Err(Error::PermitsMismatch { stated: Some(3), .. })));
     world.queued(0).await;
     world.remove(&world.lock()).await;
     of(world, &other, 4).try_acquire_many(4).await.unwrap().release().await.unwrap();
 }
 
-async fn a_number_that_cannot_be_is_refused_before_anything_is_sent(world: &World) {
+async fn an_invalid_count_is_refused_before_anything_is_sent(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.counts();
@@ -174,8 +174,8 @@ async fn a_number_that_cannot_be_is_refused_before_anything_is_sent(world: &Worl
             [of(world, &keeper, permits).acquire_many(take), of(world, &keeper, permits).try_acquire_many(take)]
         {
             match request.await {
-                Err(Error::InvalidPermits { permits: told, take: asked, .. }) => {
-                    assert_eq!((told, asked), (permits, take))
+                Err(Error::InvalidPermits { permits: named, take: asked, .. }) => {
+                    assert_eq!((named, asked), (permits, take))
                 }
                 other => panic!("{other:?}"),
             }
@@ -184,8 +184,8 @@ async fn a_number_that_cannot_be_is_refused_before_anything_is_sent(world: &Worl
     assert_eq!(proxy.counts().since(&before).requested.total(), 0);
 }
 
-/// Data that somebody else keeps there is not ours to replace.
-async fn a_path_of_another_make_is_no_semaphore(world: &World) {
+/// Data that a foreign client keeps at the path is not replaced.
+async fn a_path_with_foreign_data_is_no_semaphore(world: &World) {
     let keeper = world.keeper().await;
     world.make(&world.lock()).await;
     world.observer.set_data(&world.lock(), b"theirs", None).await.unwrap();
@@ -197,8 +197,8 @@ async fn a_path_of_another_make_is_no_semaphore(world: &World) {
     assert_eq!(world.observer.get_data(&world.lock()).await.unwrap().0, b"theirs");
 }
 
-/// Also where several come at once, who do not agree: one number it is.
-async fn a_path_made_without_a_number_is_given_one(world: &World) {
+/// The same when several contenders with different counts start together: one count is stored.
+async fn a_path_without_a_count_gets_one(world: &World) {
     world.make(&world.lock()).await;
     let mut asked = Vec::new();
     for permits in [2, 3, 2, 3] {
@@ -219,8 +219,8 @@ async fn a_path_made_without_a_number_is_given_one(world: &World) {
     assert_eq!((granted.len(), refused.len()), (2, 2));
 }
 
-/// All of them, and to those in line in their order.
-async fn a_crash_gives_its_permits_back(world: &World) {
+/// All its permits are free, and the waiters get them in order.
+async fn a_crash_frees_its_permits(world: &World) {
     let proxy = world.proxy().await;
     let crashing = of(world, &world.keeper_through(&proxy, Duration::from_secs(2)).await, 4);
     let (crashed, other) = (crashing.acquire_many(3).await.unwrap(), of(world, &world.keeper().await, 4));
@@ -238,9 +238,9 @@ async fn a_crash_gives_its_permits_back(world: &World) {
     small.release().await.unwrap();
 }
 
-/// The connection breaks before the n-th request, or before its answer: whoever gets the permits has them all, and when they are
-/// given back all are there again. On the way in, from the line, and on the way out.
-async fn case_13_a_break_at_any_request_takes_all_permits_or_none(world: &World) {
+/// The connection breaks before the n-th request or its reply: the contender gets all its permits, and after the release all
+/// are free. The test covers the grant without a wait, the grant after a wait, and the release.
+async fn case_13_a_disconnect_at_any_request_takes_all_permits_or_none(world: &World) {
     let proxy = world.proxy().await;
     let breaking = of(world, &world.keeper_through(&proxy, STEADY).await, 3);
     let other = of(world, &world.keeper().await, 3);
@@ -257,8 +257,9 @@ async fn case_13_a_break_at_any_request_takes_all_permits_or_none(world: &World)
                     world.queued(2).await;
                     holder.release().await.unwrap();
                 }
-                let permit = tokio::time::timeout(PATIENCE, asked).await.expect("it waits for ever").unwrap().unwrap();
-                assert_eq!(world.queue().await.len(), 1, "a ghost after request {nth}");
+                let permit =
+                    tokio::time::timeout(PATIENCE, asked).await.expect("the call waits for ever").unwrap().unwrap();
+                assert_eq!(world.queue().await.len(), 1, "a second node after request {nth}");
                 assert!(matches!(other.try_acquire_many(2).await, Err(Error::Held { .. })));
                 other.try_acquire().await.unwrap().release().await.unwrap();
                 permit.release().await.unwrap();
@@ -272,13 +273,13 @@ async fn case_13_a_break_at_any_request_takes_all_permits_or_none(world: &World)
                 }
                 met += 1;
             }
-            assert!(met >= 4, "only {met} requests were met, contended {contended}, effect {effect}");
+            assert!(met >= 4, "only {met} requests were reached, contended {contended}, effect {effect}");
         }
     }
 }
 
-/// The word overwrites what the node says of its grant; those behind find out by looking.
-async fn a_waiter_is_not_misled_by_a_request_to_let_go(world: &World) {
+/// The revocation word overwrites the data that announces the grant; the waiters behind list again to find out.
+async fn a_waiter_is_not_misled_by_a_revocation_request(world: &World) {
     let (one, other) = (of(world, &world.keeper().await, 2), of(world, &world.keeper().await, 2));
     let holders = [one.acquire().await.unwrap(), one.acquire().await.unwrap()];
     let near = waiting(world, &one, 1).await;

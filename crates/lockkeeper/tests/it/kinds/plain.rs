@@ -1,8 +1,8 @@
-//! A client written from Contentserv's description and nothing else: it knows no code of ours.
+//! A client written from Contentserv's description alone; it shares no code with Lockkeeper.
 //!
-//! Make the object if it is missing, make the request, list the object and watch it, sort by name; the first runs if there is no
-//! `privateLock`, and makes that; whoever may not run waits for the object to change and looks again. Unlocking deletes both,
-//! one after the other.
+//! It creates the object if it is missing, creates the request, lists and watches the object, and sorts by name. The first
+//! request runs if there is no `privateLock`, and creates that node. A request that may not run waits for the object to change,
+//! then lists again. Unlocking deletes both nodes, one after the other.
 
 use zookeeper_client as zk;
 
@@ -12,15 +12,15 @@ pub(super) struct Plain {
     client: zk::Client,
     object: String,
     prefix: &'static str,
-    /// Which of the two it deletes first; the description does not say.
-    mark_first: bool,
+    /// Whether it deletes the marker first; the description does not say.
+    marker_first: bool,
 }
 
 impl Plain {
-    pub(super) async fn new(world: &World, prefix: &'static str, mark_first: bool) -> Plain {
+    pub(super) async fn new(world: &World, prefix: &'static str, marker_first: bool) -> Plain {
         let connector = zk::Client::connector().with_session_timeout(STEADY);
         let client = connector.connect(&world.servers()).await.unwrap();
-        Plain { client, object: world.lock(), prefix, mark_first }
+        Plain { client, object: world.lock(), prefix, marker_first }
     }
 
     async fn create(&self, path: &str, mode: zk::CreateMode) -> Result<zk::CreateSequence, zk::Error> {
@@ -28,7 +28,7 @@ impl Plain {
         self.client.create(path, b"plain", &options).await.map(|(_, sequence)| sequence)
     }
 
-    /// The name of the request that runs now.
+    /// Waits for the lock; returns the name of the request.
     pub(super) async fn lock(&self) -> String {
         match self.create(&self.object, zk::CreateMode::Persistent).await {
             Ok(_) | Err(zk::Error::NodeExists) => {}
@@ -54,7 +54,7 @@ impl Plain {
 
     pub(super) async fn unlock(&self, own: String) {
         let mut nodes = [own.as_str(), HOLDER_MARKER];
-        if self.mark_first {
+        if self.marker_first {
             nodes.reverse();
         }
         for node in nodes {

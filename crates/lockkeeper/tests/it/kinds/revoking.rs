@@ -1,4 +1,4 @@
-//! Asking a holder, or a waiter, to let go: whoever may write its node may ask, and nothing is taken by force.
+//! Asking a holder or a waiter to release: any client that may write its node may ask, and a request takes nothing by force.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use tokio::time::Instant;
 use crate::support::{Held, Kind, PATIENCE, STEADY, World, eventually, for_every_kind};
 
 for_every_kind!(
-    whoever_writes_the_word_asks_and_the_lock_stays,
-    a_record_says_who_asks_and_why,
-    two_requests_in_a_row_are_one_and_a_refusal_makes_room_for_the_next,
+    a_revocation_word_asks_the_holder_and_takes_nothing,
+    a_revocation_request_says_who_asks_and_why,
+    a_repeated_request_is_one_and_a_refusal_allows_the_next,
     other_words_mean_nothing,
     a_request_written_before_the_first_read_is_not_missed,
     a_waiter_that_is_asked_withdraws,
-    a_request_survives_a_break,
+    a_request_survives_a_disconnect,
 );
 
-/// The words by which other makers ask.
+/// The words with which foreign clients ask.
 const WORDS: [&str; 2] = ["unlock", "__REVOKE__"];
 
-/// Writes into a node, as anybody may.
+/// Writes into a node, as any client may.
 async fn write(world: &World, node: &str, data: &[u8]) {
     world.observer.set_data(node, data, None).await.unwrap_or_else(|error| panic!("{node}: {error}"));
 }
@@ -31,7 +31,7 @@ async fn read(world: &World, node: &str) -> Vec<u8> {
     world.observer.get_data(node).await.unwrap_or_else(|error| panic!("{node}: {error}")).0
 }
 
-/// Adds a request to the record of a node, and erases nothing.
+/// Adds a request to the node's data and keeps the rest.
 async fn ask(world: &World, node: &str, id: &str, reason: &str) {
     let mut record: Value = serde_json::from_slice(&read(world, node).await).unwrap();
     let by = json!({"user": "ops", "host": "desk-3", "pid": 99});
@@ -39,28 +39,31 @@ async fn ask(world: &World, node: &str, id: &str, reason: &str) {
     write(world, node, record.to_string().as_bytes()).await;
 }
 
-/// A hold whose node is watched.
-async fn watched(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> Held {
+/// Acquires, and returns when the holder watches its node.
+async fn acquire_watched(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> Held {
     let guard = world.subject(keeper).acquire().await.unwrap();
-    was_read(proxy, &guard, 1).await;
+    wait_until_read(proxy, &guard, 1).await;
     guard
 }
 
-/// Waits until the holder has read its own node so often: each time it sets its watch.
-async fn was_read(proxy: &Proxy, guard: &Held, times: usize) {
+/// Waits until the holder has read its own node that often: each read sets its watch.
+async fn wait_until_read(proxy: &Proxy, guard: &Held, times: usize) {
     let (node, reply) = (guard.node(), OpCode::GetData);
     let read = |record: &Record| matches!(&record.what, What::Reply { op, path: Some(path), .. } if *op == reply && *path == node);
-    eventually("read so often", async || proxy.records().iter().filter(|record| read(record)).count() >= times).await;
+    eventually("the node was read often enough", async || {
+        proxy.records().iter().filter(|record| read(record)).count() >= times
+    })
+    .await;
 }
 
-/// What the holder is told.
+/// Returns the revocation that the holder sees.
 async fn told(guard: &Held) -> Revocation {
-    tokio::time::timeout(PATIENCE, guard.revocation()).await.expect("never told")
+    tokio::time::timeout(PATIENCE, guard.revocation()).await.expect("the holder saw no request")
 }
 
-/// N-31..N-34, T-24..T-28: each word is heard within a second, and takes nothing: the lock stays its holder's until that lets
-/// go, and what its node says of it is there again.
-async fn whoever_writes_the_word_asks_and_the_lock_stays(world: &World) {
+/// N-31..N-34, T-24..T-28: the holder sees each word within a second, and the word takes nothing: the holder keeps the lock
+/// until it releases, and its node's data is restored.
+async fn a_revocation_word_asks_the_holder_and_takes_nothing(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let mut heard = Vec::new();
     for word in WORDS {
@@ -71,7 +74,7 @@ async fn whoever_writes_the_word_asks_and_the_lock_stays(world: &World) {
         assert_eq!(told(&guard).await, Revocation::default());
         heard.push(asked.elapsed());
         assert_eq!(guard.revocation_requested(), Some(Revocation::default()));
-        eventually("the record is back", async || {
+        eventually("the node's data is restored", async || {
             let seen = keeper.admin().show(&world.lock()).await.unwrap();
             seen.holders[0].message.as_deref() == Some("nightly index")
         })
@@ -81,12 +84,12 @@ async fn whoever_writes_the_word_asks_and_the_lock_stays(world: &World) {
         guard.release().await.unwrap();
         world.rival(&other).try_acquire().await.unwrap().release().await.unwrap();
     }
-    println!("heard after {heard:?}");
+    println!("seen after {heard:?}");
     assert!(heard.iter().min() < Some(&Duration::from_secs(1)), "{heard:?}");
 }
 
-/// T-26, T-27: part of the owner's record, so asking erases nothing.
-async fn a_record_says_who_asks_and_why(world: &World) {
+/// T-26, T-27: the request is a part of the node's data, so asking erases nothing.
+async fn a_revocation_request_says_who_asks_and_why(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
     ask(world, &guard.node(), "one", "deploying").await;
@@ -99,8 +102,9 @@ async fn a_record_says_who_asks_and_why(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// T-29: told once and to every call; a refusal stands in the node for the asker to read, and only a new request is told again.
-async fn two_requests_in_a_row_are_one_and_a_refusal_makes_room_for_the_next(world: &World) {
+/// T-29: a request is reported once per request to every call. The refusal is written into the node for the asker, and only a
+/// new request is reported again.
+async fn a_repeated_request_is_one_and_a_refusal_allows_the_next(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
     ask(world, &guard.node(), "one", "deploying").await;
@@ -128,16 +132,16 @@ async fn two_requests_in_a_row_are_one_and_a_refusal_makes_room_for_the_next(wor
     guard.release().await.unwrap();
 }
 
-/// N-32, N-33: it is woken, reads, and watches on; the word after those is heard.
+/// N-32, N-33: the holder wakes, reads, and watches again; it sees the word that follows.
 async fn other_words_mean_nothing(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    let guard = watched(world, &proxy, &keeper).await;
+    let guard = acquire_watched(world, &proxy, &keeper).await;
     let before = proxy.counts();
     let words = ["", "unlock ", "UNLOCK", "unlock\0", "{\"lockkeeper\":1}", "[]"];
     for (written, word) in words.into_iter().enumerate() {
         write(world, &guard.node(), word.as_bytes()).await;
-        was_read(&proxy, &guard, written + 2).await;
+        wait_until_read(&proxy, &guard, written + 2).await;
     }
     assert_eq!(proxy.counts().since(&before).watch_events, 6);
     assert_eq!(guard.revocation_requested(), None);
@@ -146,13 +150,13 @@ async fn other_words_mean_nothing(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// T-30: the read that sets the watch shows it.
+/// T-30: the read that sets the watch returns the request.
 async fn a_request_written_before_the_first_read_is_not_missed(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     world.subject(&keeper).acquire().await.unwrap().release().await.unwrap();
     let guard = {
-        // Of the reads, that whose path ends in the number of a node.
+        // Among the reads, only that of the contender's own node matches.
         let read = proxy.on(OpCode::GetData).path(own_nodes(world)).hold_request();
         let guard = world.subject(&keeper).acquire().await.unwrap();
         read.caught().await;
@@ -165,7 +169,7 @@ async fn a_request_written_before_the_first_read_is_not_missed(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// What the paths of the subject's nodes have in common, and those of its lock and its mark have not.
+/// Returns a part that all paths of the subject's nodes contain, but not those of its lock and its marker.
 fn own_nodes(world: &World) -> String {
     let start = match world.kind.node_format() {
         NodeFormat::Curator => "_c_",
@@ -179,7 +183,7 @@ fn own_nodes(world: &World) -> String {
     format!("{}/{start}", world.lock())
 }
 
-/// Its caller is told by whom, its node goes, and the next in line has its turn.
+/// The caller gets an error that names the asker, its node is deleted, and the next waiter moves up.
 async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&one).acquire().await.unwrap();
@@ -194,11 +198,11 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
         }
         other => panic!("{other:?}"),
     }
-    eventually("its node is gone", async || !world.queue().await.contains(&node)).await;
+    eventually("the waiter's node is deleted", async || !world.queue().await.contains(&node)).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();
     next.granted().await.release().await.unwrap();
-    // By a bare word too.
+    // A bare word does the same.
     let guard = world.rival(&one).acquire().await.unwrap();
     let waiter = world.enqueue(world.subject(&other).acquire()).await;
     let node = world.queue().await.remove(1);
@@ -207,11 +211,11 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// Written while the holder is away: the watch, set again, tells it.
-async fn a_request_survives_a_break(world: &World) {
+/// A request written during the holder's disconnect: the watch, set again, reports it.
+async fn a_request_survives_a_disconnect(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    let guard = watched(world, &proxy, &keeper).await;
+    let guard = acquire_watched(world, &proxy, &keeper).await;
     proxy.refuse();
     proxy.cut(lockkeeper_testkit::proxy::Cut::Reset);
     write(world, &guard.node(), b"unlock").await;

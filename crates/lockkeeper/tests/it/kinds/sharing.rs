@@ -1,4 +1,4 @@
-//! Readers and writers: who shares, who waits, and what each of them watches.
+//! Readers and writers: which of them share, which wait, and what each one watches.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kin
 
 for_kinds!(
     [native Write, recipe RecipeWrite, kazoo KazooWrite]
-    requests_are_nodes_of_their_makers_names,
-    readers_before_a_waiting_writer_share_and_those_behind_it_wait,
-    a_reader_watches_the_nearest_older_writer_alone,
-    a_reader_goes_on_when_its_writer_is_gone_before_it_could_watch,
-    a_writer_watches_the_next_older_child_whatever_it_is,
-    readers_behind_one_writer_wake_together_and_nobody_else,
-    a_writer_that_gives_up_lets_the_readers_behind_it_share,
-    a_downgrade_keeps_the_place,
+    nodes_are_named_as_in_their_node_format,
+    readers_ahead_of_a_waiting_writer_share_and_those_behind_it_wait,
+    a_reader_watches_only_the_nearest_older_writer,
+    a_reader_is_granted_when_its_writer_leaves_before_the_watch,
+    a_writer_watches_the_next_older_child_of_either_kind,
+    only_the_readers_directly_behind_a_writer_wake_together,
+    when_a_waiting_writer_gives_up_the_readers_behind_it_share,
+    a_downgrade_keeps_the_position,
     a_downgrade_whose_reply_is_lost_is_found,
-    an_upgradeable_reader_shares_with_those_before_it_and_is_alone_after_them,
-    an_upgrade_gives_up_on_time_and_reads_on,
-    two_who_want_to_upgrade_never_wait_for_each_other,
+    an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_ones,
+    an_upgrade_times_out_and_keeps_reading,
+    two_upgrades_never_wait_for_each_other,
     case_17_readers_and_writers_never_wait_in_a_circle,
 );
 
-/// What somebody asks who was not told enough.
+/// The requests of a contender that needs more information.
 const LOOKS: &[OpCode] = &[OpCode::GetChildren, OpCode::GetChildren2, OpCode::GetData];
 
 fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
@@ -39,7 +39,7 @@ async fn writer(world: &World, keeper: &Lockkeeper) -> Waiter<WriteGuard> {
     world.enqueue(lock(world, keeper).write().acquire()).await
 }
 
-/// Waits until a session has set the watches that so many reads ask for.
+/// Waits until a session has set the watches of that many reads.
 async fn watches_set(proxy: &Proxy, reads: u64) {
     proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
 }
@@ -52,7 +52,7 @@ fn number(name: &str) -> &str {
     &name[name.len() - 10..]
 }
 
-/// What stands before the number of a reader's and of a writer's name.
+/// The part before the number in a reader's and in a writer's name.
 fn markers(node_format: NodeFormat) -> [&'static str; 2] {
     match node_format {
         NodeFormat::Curator => ["-__READ__", "-__WRIT__"],
@@ -61,9 +61,9 @@ fn markers(node_format: NodeFormat) -> [&'static str; 2] {
     }
 }
 
-/// N-23, N-24, N-25, N-27, T-13, T-14, T-15, T-19: ephemeral, numbered by the server, named as the node format's makers do; and
-/// the listing that decides leaves no watch, so other children are none of a holder's business.
-async fn requests_are_nodes_of_their_makers_names(world: &World) {
+/// N-23, N-24, N-25, N-27, T-13, T-14, T-15, T-19: the node is ephemeral, numbered by the server, and named as in its node
+/// format. The listing that decides sets no watch, so a holder gets no event about other children.
+async fn nodes_are_named_as_in_their_node_format(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let [read, write] = markers(world.kind.node_format());
@@ -100,8 +100,9 @@ async fn check_name(world: &World, name: &str, marker: &str, session: i64) {
     assert_eq!(stat.ephemeral_owner, session);
 }
 
-/// N-25, N-27, N-30, T-15, T-18, T-22: read, read, write, read, read: the first two together, then the writer, then the rest.
-async fn readers_before_a_waiting_writer_share_and_those_behind_it_wait(world: &World) {
+/// N-25, N-27, N-30, T-15, T-18, T-22: read, read, write, read, read: the first two hold together, then the writer, then the
+/// rest.
+async fn readers_ahead_of_a_waiting_writer_share_and_those_behind_it_wait(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let first = lock(world, &one).read().acquire().await.unwrap();
     let second = lock(world, &other).read().try_acquire().await.unwrap();
@@ -109,7 +110,7 @@ async fn readers_before_a_waiting_writer_share_and_those_behind_it_wait(world: &
     let behind = [reader(world, &one).await, reader(world, &other).await];
     assert!(matches!(lock(world, &one).read().try_acquire().await, Err(Error::Held { ahead: Some(5), .. })));
     first.release().await.unwrap();
-    // The writer has looked again, and waits for the second.
+    // The writer has listed again and waits for the second reader.
     world.queued(4).await;
     assert!(alone.waits() && second.is_held());
     let reads = second.token();
@@ -125,9 +126,9 @@ async fn readers_before_a_waiting_writer_share_and_those_behind_it_wait(world: &
     assert_eq!(world.queue().await.len(), 2);
 }
 
-/// N-26, T-16, T-17, T-21: of two writers before it the later one; no reader, and not the first. If that gives up, the one
-/// before.
-async fn a_reader_watches_the_nearest_older_writer_alone(world: &World) {
+/// N-26, T-16, T-17, T-21: of two writers ahead it watches the later one, not the first and no reader. If that writer gives up,
+/// it watches the first.
+async fn a_reader_watches_only_the_nearest_older_writer(world: &World) {
     let (others, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let first = lock(world, &others).write().acquire().await.unwrap();
@@ -146,14 +147,14 @@ async fn a_reader_watches_the_nearest_older_writer_alone(world: &World) {
         [(OpCode::GetData, format!("/{}", queue[2])), (OpCode::GetData, format!("/{}", queue[4]))]
     );
 
-    // Another reader goes: none of its business.
+    // Another reader leaves: the watching reader gets no event.
     let before = proxy.counts();
     another.abort();
     world.queued(4).await;
     keeper.admin().show(&world.lock()).await.unwrap();
     assert_eq!(proxy.counts().since(&before).watch_events, 0);
 
-    // Its writer gives up: it looks again, and waits for the first.
+    // Its writer gives up: it lists again and waits for the first.
     let (since, reads) = (proxy.records().len(), proxy.counts().delivered.of(OpCode::GetData));
     second.abort();
     watches_set(&proxy, reads + 1).await;
@@ -162,7 +163,7 @@ async fn a_reader_watches_the_nearest_older_writer_alone(world: &World) {
     assert!(OpCode::LISTS.contains(&requests[0].0), "{requests:?}");
     assert_eq!(requests[1], (OpCode::GetData, format!("/{}", queue[0])));
 
-    // The first goes: both readers are in, the last one without another question.
+    // The first writer releases: both readers are granted, the last one without another request.
     let before = proxy.counts();
     first.release().await.unwrap();
     let (between, last) = (between.granted().await, last.granted().await);
@@ -172,8 +173,8 @@ async fn a_reader_watches_the_nearest_older_writer_alone(world: &World) {
     last.release().await.unwrap();
 }
 
-/// N-26, T-17: gone between the listing and the watch: it is in at once, and nothing is left to wait for.
-async fn a_reader_goes_on_when_its_writer_is_gone_before_it_could_watch(world: &World) {
+/// N-26, T-17: deleted between the listing and the watch: the reader is granted immediately, and waits for nothing.
+async fn a_reader_is_granted_when_its_writer_leaves_before_the_watch(world: &World) {
     let (others, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let writer = lock(world, &others).write().acquire().await.unwrap();
@@ -186,8 +187,8 @@ async fn a_reader_goes_on_when_its_writer_is_gone_before_it_could_watch(world: &
     waiter.granted().await.release().await.unwrap();
 }
 
-/// N-28, T-20, T-22: a reader that holds, where that is the next older child; the going of another wakes nobody.
-async fn a_writer_watches_the_next_older_child_whatever_it_is(world: &World) {
+/// N-28, T-20, T-22: also a reader that holds, if it is the next older child; the release of another reader wakes no waiter.
+async fn a_writer_watches_the_next_older_child_of_either_kind(world: &World) {
     let (others, proxy) = (world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let readers = [
@@ -216,8 +217,8 @@ async fn a_writer_watches_the_next_older_child_whatever_it_is(world: &World) {
     alone.granted().await.release().await.unwrap();
 }
 
-/// T-23: five readers behind the writer that goes, a writer behind them, three readers behind that: five hear of it.
-async fn readers_behind_one_writer_wake_together_and_nobody_else(world: &World) {
+/// T-23: five readers behind the releasing writer, then a writer, then three readers: only the first five wake.
+async fn only_the_readers_directly_behind_a_writer_wake_together(world: &World) {
     let (holder, near, far) = (world.keeper().await, world.proxy().await, world.proxy().await);
     let (readers, others) = (world.keeper_through(&near, STEADY).await, world.keeper_through(&far, STEADY).await);
     let first = lock(world, &holder).write().acquire().await.unwrap();
@@ -240,7 +241,7 @@ async fn readers_behind_one_writer_wake_together_and_nobody_else(world: &World) 
     }
     others.admin().show(&world.lock()).await.unwrap();
     let (here, there) = (near.counts().since(&before[0]), far.counts().since(&before[1]));
-    // Five hear, but of one session's watches on one node the server tells once.
+    // Five readers wake, but for the watches of one session on one node the server sends one event.
     assert_eq!((here.watch_events, here.requested.of_any(LOOKS)), (1, 0), "{here:?}");
     assert_eq!(there.watch_events, 0, "{there:?}");
     assert!(second.waits() && later.iter().all(|reader| reader.waits()));
@@ -253,8 +254,8 @@ async fn readers_behind_one_writer_wake_together_and_nobody_else(world: &World) 
     }
 }
 
-/// N-30, T-17: nobody stands between them any more.
-async fn a_writer_that_gives_up_lets_the_readers_behind_it_share(world: &World) {
+/// N-30, T-17: no writer is between the readers any more.
+async fn when_a_waiting_writer_gives_up_the_readers_behind_it_share(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let inside = lock(world, &one).read().acquire().await.unwrap();
     let leaves = writer(world, &other).await;
@@ -268,12 +269,12 @@ async fn a_writer_that_gives_up_lets_the_readers_behind_it_share(world: &World) 
     }
 }
 
-/// The readers right behind it come in, the writer behind those does not; number and token stay.
-async fn a_downgrade_keeps_the_place(world: &World) {
+/// The readers directly behind are granted, the writer behind them is not; number and token stay the same.
+async fn a_downgrade_keeps_the_position(world: &World) {
     let (proxy, other) = (world.proxy().await, world.keeper().await);
     let one = world.keeper_through(&proxy, STEADY).await;
     let guard = lock(world, &one).write().acquire().await.unwrap();
-    // From now on it hears of the going of its own node, which a downgrade deletes.
+    // From now on the holder watches its own node, which a downgrade deletes.
     watches_set(&proxy, 1).await;
     let near = reader(world, &other).await;
     let next = writer(world, &other).await;
@@ -296,7 +297,8 @@ async fn a_downgrade_keeps_the_place(world: &World) {
     far.granted().await.release().await.unwrap();
 }
 
-/// Before it took effect, and after: it reads in the same place, and nothing else of it stands.
+/// The connection breaks before or after the downgrade takes effect: it reads at the same position, and no other node of it is
+/// left.
 async fn a_downgrade_whose_reply_is_lost_is_found(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -317,9 +319,9 @@ async fn a_downgrade_whose_reply_is_lost_is_found(world: &World) {
     }
 }
 
-/// It reads beside those who came before, keeps all later ones out, and writes when those before have left; then it can read
-/// on, and the later ones come in.
-async fn an_upgradeable_reader_shares_with_those_before_it_and_is_alone_after_them(world: &World) {
+/// It reads beside earlier readers, blocks all later contenders, and writes when the earlier readers have released. After a
+/// downgrade it can continue to read, and the later readers are granted.
+async fn an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_ones(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let before =
         [lock(world, &one).read().acquire().await.unwrap(), lock(world, &other).read().acquire().await.unwrap()];
@@ -333,13 +335,13 @@ async fn an_upgradeable_reader_shares_with_those_before_it_and_is_alone_after_th
         assert!(!upgrading.is_finished());
         reader.release().await.unwrap();
     }
-    let guard = tokio::time::timeout(PATIENCE, upgrading).await.expect("it waits for ever").unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, upgrading).await.expect("the upgrade waits for ever").unwrap().unwrap();
     assert!(late.waits() && guard.is_held());
     assert_eq!((guard.token(), world.queue().await.len()), (token, 2));
     let guard = guard.downgrade().await.unwrap();
     late.granted().await.release().await.unwrap();
     guard.release().await.unwrap();
-    // It need not have been a writer for that.
+    // An upgradeable reader can downgrade without having been a writer.
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
     let late = reader(world, &other).await;
     let guard = guard.downgrade().await.unwrap();
@@ -347,8 +349,8 @@ async fn an_upgradeable_reader_shares_with_those_before_it_and_is_alone_after_th
     guard.release().await.unwrap();
 }
 
-/// What it held it holds still, it can try again, and the readers before it have noticed nothing.
-async fn an_upgrade_gives_up_on_time_and_reads_on(world: &World) {
+/// It keeps its hold and can try again, and the readers ahead are not affected.
+async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let before = lock(world, &other).read().acquire().await.unwrap();
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
@@ -359,7 +361,7 @@ async fn an_upgrade_gives_up_on_time_and_reads_on(world: &World) {
     before.release().await.unwrap();
     let guard = guard.upgrade(Some(PATIENCE)).await.unwrap();
     guard.release().await.unwrap();
-    // A wish that nobody waits for any more releases the lock.
+    // Dropping a waiting upgrade releases the lock.
     let before = lock(world, &other).read().acquire().await.unwrap();
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
     let mut upgrade = Box::pin(guard.upgrade(None));
@@ -369,8 +371,8 @@ async fn an_upgrade_gives_up_on_time_and_reads_on(world: &World) {
     before.release().await.unwrap();
 }
 
-/// There is one at a time: the second waits with nothing in its hands, and takes its turn.
-async fn two_who_want_to_upgrade_never_wait_for_each_other(world: &World) {
+/// Only one upgradeable reader holds at a time: the second waits without a hold.
+async fn two_upgrades_never_wait_for_each_other(world: &World) {
     let keepers = [world.keeper().await, world.keeper().await];
     let mut tasks = Vec::new();
     for keeper in &keepers {
@@ -394,12 +396,12 @@ async fn two_who_want_to_upgrade_never_wait_for_each_other(world: &World) {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(PATIENCE, task).await.expect("they wait for each other").unwrap();
+        tokio::time::timeout(PATIENCE, task).await.expect("the upgrades wait for each other").unwrap();
     }
-    eventually("nobody is left", async || world.queue().await.is_empty()).await;
+    eventually("no contender is left", async || world.queue().await.is_empty()).await;
 }
 
-/// All kinds of requests of two sessions, in all orders, with some that give up: everyone has its turn.
+/// All kinds of requests of two sessions in many orders, and some that time out: every other request is granted.
 async fn case_17_readers_and_writers_never_wait_in_a_circle(world: &World) {
     let mut tasks = Vec::new();
     for _ in 0..2 {
@@ -422,7 +424,7 @@ async fn case_17_readers_and_writers_never_wait_in_a_circle(world: &World) {
         }
     }
     for task in tasks {
-        tokio::time::timeout(PATIENCE, task).await.expect("they wait in a circle").unwrap();
+        tokio::time::timeout(PATIENCE, task).await.expect("readers and writers wait in a circle").unwrap();
     }
     world.queued(0).await;
 }

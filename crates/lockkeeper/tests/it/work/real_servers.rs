@@ -8,10 +8,10 @@ use lockkeeper_testkit::apache::{Apache, Options};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinSet;
 
-use super::{File, Workforce};
+use super::{File, Workers};
 use crate::support::{PATIENCE, STEADY, block_on, eventually};
 
-/// On three servers of Apache whose leader is killed and comes back, twice.
+/// On three Apache servers; their leader is killed and restarted, twice.
 #[test]
 fn sixty_four_tasks_lose_no_update_while_leaders_are_killed() {
     block_on(async {
@@ -24,31 +24,31 @@ fn sixty_four_tasks_lose_no_update_while_leaders_are_killed() {
             keepers.push(builder.connect(&apache.connect_string()).await.unwrap());
         }
         let mutexes: Vec<_> = keepers.iter().map(|keeper| keeper.mutex("/locks/work")).collect();
-        let work = Workforce::at(&mutexes, &file, keepers[0].clone(), "/locks/work");
+        let work = Workers::at(&mutexes, &file, keepers[0].clone(), "/locks/work");
         for _ in 0..2 {
-            work.goes_on(100).await;
+            work.wait_for_updates(100).await;
             let leader = blocking(&apache, |apache| {
                 let leader = apache.leader().unwrap();
                 apache.kill(leader);
                 leader
             })
             .await;
-            work.goes_on(100).await;
+            work.wait_for_updates(100).await;
             blocking(&apache, move |apache| apache.restart(leader).unwrap()).await;
         }
-        work.goes_on(100).await;
+        work.wait_for_updates(100).await;
         work.done().await;
-        eventually("nobody is left", async || empty(&keepers[0], "/locks/work").await).await;
+        eventually("no contender is left", async || empty(&keepers[0], "/locks/work").await).await;
         for keeper in keepers {
             keeper.close().await;
         }
     });
 }
 
-/// Cases 8 and 33 on a slow disk: each fsync takes 0.8 s and the connection is cut 20 ms after the create, so that the
-/// session goes to another server while its node is on its way. Every attempt finds its node, none makes a second.
+/// Cases 8 and 33 on a slow disk: each fsync takes 0.8 s and the connection is cut 20 ms after the create, so the session moves
+/// to another server before its node is applied there. Every attempt finds its node; none creates a second one.
 #[test]
-fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_20_runs_on_a_real_ensemble() {
+fn case_08_a_cut_during_a_slow_fsync_leaves_one_node_in_20_runs_on_a_real_ensemble() {
     const RUNS: usize = 20;
     block_on(async {
         let apache = Arc::new(ensemble().await);
@@ -76,7 +76,7 @@ fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_20_runs_on_a_real_ensemb
                 let guard = keeper.mutex(&path).acquire().timeout(PATIENCE).await.unwrap();
                 let connections: u64 = proxies.iter().map(|proxy| proxy.counts().accepted).sum();
                 let seen = keeper.admin().show(&path).await.unwrap();
-                assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{path}: a ghost: {seen:?}");
+                assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{path}: a second node: {seen:?}");
                 assert_eq!(seen.holders[0].token, Some(guard.token()));
                 proxies.iter().for_each(Proxy::heal);
                 guard.release().await.unwrap();
@@ -92,7 +92,7 @@ fn case_08_a_cut_during_a_slow_fsync_leaves_no_ghost_in_20_runs_on_a_real_ensemb
             ended.push((keeper, proxies));
         }
         drop(slow);
-        assert_eq!(broken, RUNS, "the connection was cut in each");
+        assert_eq!(broken, RUNS, "the connection was cut in each run");
         for (keeper, _proxies) in ended {
             keeper.close().await;
         }
@@ -110,7 +110,7 @@ async fn ensemble() -> Apache {
     tokio::task::spawn_blocking(|| Apache::ensemble(3, Options::default()).unwrap()).await.unwrap()
 }
 
-/// Does something with the servers that takes a while.
+/// Runs a blocking job on the servers.
 async fn blocking<T: Send + 'static>(apache: &Arc<Apache>, job: impl FnOnce(&Apache) -> T + Send + 'static) -> T {
     let apache = apache.clone();
     tokio::task::spawn_blocking(move || job(&apache)).await.unwrap()

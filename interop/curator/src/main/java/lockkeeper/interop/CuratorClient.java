@@ -11,10 +11,11 @@ import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.retry.RetryOneTime;
 
 /**
- * Curator's locks beside ours: one command a process, its progress told in lines.
+ * Curator's locks beside ours: one command per process, which reports its progress in lines.
  *
- * <p>{@code count mutex|rw PATH COUNTER ROUNDS}: adds to a node's number under the lock. {@code hold PATH}: holds until asked to let
- * go. {@code revoke NODE}: asks. {@code downgrade PATH}: writes, then reads on in its place until a line comes.
+ * <p>{@code count mutex|rw PATH COUNTER ROUNDS}: counts up in a node under the lock. {@code hold PATH}: holds until a
+ * revocation request comes. {@code revoke NODE}: writes a revocation request. {@code downgrade PATH}: writes, then keeps
+ * reading at the same position until a line comes.
  */
 public final class CuratorClient {
     public static void main(String[] args) throws Exception {
@@ -53,7 +54,7 @@ public final class CuratorClient {
                 long first = number(client, counter);
                 Thread.sleep(1);
                 if (number(client, counter) != first) {
-                    say("changed under a reader");
+                    say("a writer changed the number under a reader");
                 }
                 both.readLock().release();
             }

@@ -11,7 +11,7 @@ import org.apache.helix.lock.LockInfo;
 import org.apache.helix.lock.helix.ZKDistributedNonblockingLock;
 
 /**
- * Helix's own lock, moved by lines on standard input, one answer or event a line on standard output.
+ * Helix's own lock: commands are lines on standard input; each answer and each event is a line on standard output.
  *
  * <pre>
  * new ID PATH LEASE PRIORITY WAITING CLEANUP FORCEFUL   -> ok ID
@@ -19,7 +19,7 @@ import org.apache.helix.lock.helix.ZKDistributedNonblockingLock;
  * unlock ID   -> unlocked ID true|false
  * owner ID    -> owner ID true|false
  * info ID     -> info ID OWNER MESSAGE PRIORITY REQUESTOR
- * finish ID   -> finishing ID; lets the cleanup return that said: cleanup ID
+ * finish ID   -> finishing ID; ends the cleanup that printed: cleanup ID
  * </pre>
  */
 public final class HelixClient {
@@ -38,7 +38,7 @@ public final class HelixClient {
     for (String line = lines.readLine(); line != null; line = lines.readLine()) {
       client.obey(line.trim().split(" "));
     }
-    // Whoever moved us is gone. Helix's threads would keep the process.
+    // The test has closed the input. Helix's threads would keep the process alive.
     System.exit(0);
   }
 

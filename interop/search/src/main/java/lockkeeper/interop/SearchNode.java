@@ -3,8 +3,8 @@ package lockkeeper.interop;
 import org.codelibs.opensearch.runner.OpenSearchRunner;
 
 /**
- * One OpenSearch node on loopback: arguments are its directory, its HTTP port and its transport port. It runs until it is
- * killed. Embedded on purpose: the distribution's own script refuses to run as root, as build machines do.
+ * One OpenSearch node on loopback; the arguments are its directory, its HTTP port and its transport port. It runs until it is
+ * killed. It is embedded because the distribution's own script refuses to run as root, which build machines do.
  */
 public final class SearchNode {
     public static void main(String[] arguments) throws Exception {
@@ -14,7 +14,7 @@ public final class SearchNode {
             settings.put("http.port", arguments[1]);
             settings.put("transport.port", arguments[2]);
             settings.put("discovery.type", "single-node");
-            // A test's disk may be nearly full of builds; the engine would turn the index read-only.
+            // A test's disk may be nearly full of builds; the engine would make the index read-only.
             settings.put("cluster.routing.allocation.disk.threshold_enabled", false);
         });
         runner.build(OpenSearchRunner.newConfigs().basePath(arguments[0]).numOfNode(1).clusterName("lockkeeper"));

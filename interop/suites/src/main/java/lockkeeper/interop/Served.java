@@ -18,16 +18,16 @@ import javax.security.auth.login.AppConfigurationEntry;
 import javax.security.auth.login.Configuration;
 
 /**
- * A server of LOCKKEEPER in a process of its own, where the tests want one of ZooKeeper's in theirs. What tests set by
- * properties of Java for the server that they start is told to it as flags.
+ * A Lockkeeper server in a process of its own, where the tests want a ZooKeeper server in theirs. Java properties that tests
+ * set for the server become flags.
  */
 public final class Served {
     private final Process process;
     private final InetSocketAddress address;
 
-    /** Starts it and waits until it serves. */
+    /** Starts the server and waits until it serves. */
     public Served(InetSocketAddress wanted, File directory, List<String> flags) throws IOException {
-        // Theirs listens on all addresses where none is named; no stranger has business with a server of a test.
+        // ZooKeeper's server listens on all addresses if none is given; a test's server must not accept strangers.
         boolean named = wanted.getAddress() != null && wanted.getAddress().isLoopbackAddress();
         InetAddress host = named ? wanted.getAddress() : InetAddress.getByName("127.0.0.1");
         String listen = (host instanceof Inet6Address ? "[::1]:" : "127.0.0.1:") + wanted.getPort();
@@ -48,19 +48,19 @@ public final class Served {
         }
         process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.DISCARD).start();
         Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
-        // It prints its address once it serves.
+        // The server prints its address when it serves.
         BufferedReader said = new BufferedReader(new InputStreamReader(process.getInputStream()));
         String served = said.readLine();
         if (served == null) {
             throw new IOException("the server does not start: " + command);
         }
         address = new InetSocketAddress(host, Integer.parseInt(served.substring(served.lastIndexOf(':') + 1)));
-        // A class of tests that never came here has judged something else.
+        // A test class that never ran this has tested another server.
         Path started = Path.of(System.getProperty("build.test.dir"), "started");
         Files.writeString(started, command + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
-    /** The users of the suites, and those that a test has put into its JAAS file. */
+    /** Returns the users of the suites and those of the test's JAAS file. */
     private static Path accounts(File directory) throws IOException {
         StringBuilder accounts = new StringBuilder(Files.readString(Path.of(System.getenv("LOCKKEEPER_ACCOUNTS"))));
         String superuser = System.getProperty("zookeeper.DigestAuthenticationProvider.superDigest");
@@ -72,13 +72,13 @@ public final class Served {
         try {
             entries = Configuration.getConfiguration().getAppConfigurationEntry("Server");
         } catch (SecurityException none) {
-            // No JAAS file, or none that says something of a server.
+            // No JAAS file, or one without a server section.
         }
         for (AppConfigurationEntry entry : entries == null ? new AppConfigurationEntry[0] : entries) {
             for (Map.Entry<String, ?> option : entry.getOptions().entrySet()) {
                 if (option.getKey().startsWith("user_")) {
                     String user = "sasl " + option.getKey().substring(5) + ":";
-                    // A later line of the same user would be refused.
+                    // The server refuses a second line of the same user.
                     accounts = new StringBuilder(accounts.toString().replaceAll("(?m)^" + user + ".*\n", ""));
                     accounts.append(user).append(option.getValue()).append('\n');
                 }
@@ -88,12 +88,12 @@ public final class Served {
         return Files.writeString(directory.toPath().resolve("accounts"), accounts);
     }
 
-    /** Where it listens: on a port of its choice if none was wanted. */
+    /** Returns the server's address; it chooses the port if none was given. */
     public InetSocketAddress address() {
         return address;
     }
 
-    /** Stops it as an administrator would. */
+    /** Stops the server as an administrator would. */
     public void stop() throws IOException {
         process.destroy();
         if (!waitFor(30)) {
@@ -110,7 +110,7 @@ public final class Served {
         }
     }
 
-    /** Waits for its end. */
+    /** Waits until the process ends. */
     public void join() throws InterruptedException {
         process.waitFor();
     }

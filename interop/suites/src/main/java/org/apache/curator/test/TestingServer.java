@@ -7,7 +7,7 @@ import java.net.InetSocketAddress;
 import java.util.List;
 import lockkeeper.interop.Served;
 
-/** Stands in for Curator's own: a server of LOCKKEEPER, started, stopped and started again as the tests ask. */
+/** Replaces Curator's own class with a Lockkeeper server, which the tests start, stop and restart. */
 public class TestingServer implements Closeable {
     private final InstanceSpec spec;
     private Served served;

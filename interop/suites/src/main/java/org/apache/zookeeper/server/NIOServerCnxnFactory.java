@@ -10,8 +10,8 @@ import java.util.Map;
 import lockkeeper.interop.Served;
 
 /**
- * Stands in for the part of ZooKeeper's own server that listens: a server of LOCKKEEPER listens in its place. Whatever server
- * the tests make in this process is there for its JMX beans only, and never hears of a client.
+ * Replaces the listening part of ZooKeeper's own server: a Lockkeeper server listens in its place. A server that the tests make
+ * in this process exists only for its JMX beans and never has a client.
  */
 public class NIOServerCnxnFactory extends ServerCnxnFactory {
     private InetSocketAddress address;

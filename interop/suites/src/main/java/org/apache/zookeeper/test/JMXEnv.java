@@ -5,7 +5,7 @@ import java.util.Set;
 import javax.management.MBeanServerConnection;
 import javax.management.ObjectName;
 
-/** Stands in for the checks of beans that a server in this process would have: the one that serves is not in it. */
+/** Replaces checks of the JMX beans of a server in this process, because the real server is in another process. */
 public class JMXEnv {
     public static void setUp() {}
 
