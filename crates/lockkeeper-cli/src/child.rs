@@ -211,7 +211,7 @@ impl Job {
                                 kill_at = Some(Instant::now() + cleanup);
                             }
                         }
-                        None => holding.refuse_revocation(REFUSAL),
+                        None => holding.refuse_revocation(REFUSAL).expect("the text is short"),
                     }
                 }
                 () = sleep_until(deadline), if kill_at.is_some() => {

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (who, why) = (asked.by.as_ref().map(ToString::to_string), asked.reason.as_deref());
         println!("asked by {}: {}", who.as_deref().unwrap_or("somebody"), why.unwrap_or("no reason given"));
         // The first time it is nearly done; the second time it lets go.
-        guard.refuse_revocation("two minutes left");
+        guard.refuse_revocation("two minutes left").expect("the text is short");
         guard.revocation().await;
         guard.release().await
     });

@@ -225,7 +225,7 @@ pub enum Error {
     /// A message or a reason is longer than the limit. Nothing was sent.
     #[error("the {what} for {path} has {bytes} bytes; the limit is {max}; shorten it")]
     TooLong {
-        /// The text: `message` or `reason`.
+        /// Which text it is: `message`, `reason` or `refusal`.
         what: &'static str,
         /// The lock.
         path: String,

@@ -331,7 +331,7 @@ impl World {
         let Some(inside) = record.inside.get(&hold) else { return false };
         let asked = inside.held.holding().revocation_requested().is_some();
         if asked && hold.0.is_multiple_of(2) {
-            inside.held.holding().refuse_revocation("busy");
+            inside.held.holding().refuse_revocation("busy").expect("the text is short");
             return false;
         }
         asked

@@ -8,11 +8,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, Loss, Revocation, Trust};
+use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{ChangeError, ReleaseError, VerifyError};
+use crate::error::{ChangeError, Error, ReleaseError, VerifyError, check_length};
 use crate::hold::fenced::FencedWrite;
 use crate::hold::{Hold, Request};
 use crate::session::Session;
@@ -347,16 +347,21 @@ impl Holding {
         self.hold.asked.borrow().clone()
     }
 
-    /// Answers the request to release the lock with a refusal and its reason. One write, in the background.
+    /// Refuses the request to release the lock, and says why. One write, in the background.
     ///
-    /// [`Holding::revocation`] then waits for the next request.
-    pub fn refuse_revocation(&self, why: &str) {
+    /// [`Holding::revocation`] waits for the next request then.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] for a text of more than 4096 bytes: nothing is sent, and the request stays unanswered.
+    pub fn refuse_revocation(&self, why: &str) -> Result<(), Error> {
+        check_length("refusal", &self.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
         if !self.hold.is_ours() {
-            return;
+            return Ok(());
         }
         self.hold.asked.send_replace(None);
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.requests.send(Request::Refuse(why.to_owned()));
+        Ok(())
     }
 
     /// Returns a builder for changes of nodes in the same ensemble. They take effect in one transaction, and only if

@@ -75,7 +75,7 @@ async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
         let asked = admin.revoke(&world.lock(), Some(round)).await.unwrap();
         let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
         assert_eq!(heard.reason.as_deref(), Some(round));
-        guard.refuse_revocation("in the middle of it");
+        guard.refuse_revocation("in the middle of it").unwrap();
         assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Refused("in the middle of it".to_owned()));
         assert_eq!(guard.revocation_requested(), None);
     }

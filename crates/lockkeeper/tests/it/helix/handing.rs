@@ -163,7 +163,7 @@ async fn an_owner_can_refuse_to_release(world: &World) {
     let guard = lock(world, &one, "a").acquire().await.unwrap();
     let asked = other.admin().revoke(&world.lock(), None).await.unwrap();
     lockkeeper::Holding::revocation(&guard).await;
-    guard.refuse_revocation("in the middle of it");
+    guard.refuse_revocation("in the middle of it").unwrap();
     assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Refused("in the middle of it".into()));
     assert!(guard.is_held());
     // The owner can be asked again.

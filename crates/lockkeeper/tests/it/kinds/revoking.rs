@@ -111,7 +111,11 @@ async fn a_repeated_request_is_one_and_a_refusal_allows_the_next(world: &World) 
     assert_eq!(told(&guard).await.id, "one");
     ask(world, &guard.node(), "one", "deploying still").await;
     assert_eq!(told(&guard).await.reason.as_deref(), Some("deploying"));
-    guard.refuse_revocation("half done");
+    match guard.refuse_revocation(&"x".repeat(4097)) {
+        Err(Error::TooLong { what: "refusal", bytes: 4097, max: 4096, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    guard.refuse_revocation("half done").unwrap();
     eventually("the refusal can be read", async || {
         let record: Value = serde_json::from_slice(&read(world, &guard.node()).await).unwrap();
         record["revocation"]["refused"] == "half done" && record["message"] == "nightly index"
@@ -122,7 +126,7 @@ async fn a_repeated_request_is_one_and_a_refusal_allows_the_next(world: &World) 
     for id in ["three", "four"] {
         ask(world, &guard.node(), id, "now").await;
         assert_eq!(told(&guard).await.id, id);
-        guard.refuse_revocation("still at it");
+        guard.refuse_revocation("still at it").unwrap();
         eventually("the refusal can be read", async || {
             let record: Value = serde_json::from_slice(&read(world, &guard.node()).await).unwrap();
             record["revocation"]["refused"] == "still at it" && record["revocation"]["id"] == id
