@@ -618,6 +618,51 @@ impl Lockkeeper {
         }
     }
 
+    /// [`Lockkeeper::run`] for a call without a timeout of its own that looks again after lost connections and sessions: it ends
+    /// with [`Error::Unreachable`] when no server answers.
+    pub(crate) fn run_while_answered<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+        let keeper = self.clone();
+        self.run(async move {
+            tokio::select! {
+                biased;
+                answered = question => answered,
+                silence = keeper.silence() => Err(silence),
+            }
+        })
+    }
+
+    /// Resolves with [`Error::Unreachable`] when no server has answered for the session timeout and the connect timeout
+    /// together, or up to half as long again.
+    ///
+    /// Asks for heartbeats only after half of that time. Dropping the future ends the heartbeats.
+    pub(crate) async fn silence(&self) -> Error {
+        loop {
+            let session = self.ready_session().map(|(session, _)| session);
+            let timeout = session.as_ref().map_or(Duration::ZERO, |session| session.timeout());
+            let (since, patience) = (Instant::now(), timeout.saturating_add(self.inner.connect_timeout));
+            drop(session);
+            tokio::time::sleep(patience / 2).await;
+            let answered = match self.ready_session() {
+                Some((session, ensemble)) => {
+                    drop(ensemble);
+                    let (mut proofs, _dependant) = (session.proofs(), session.depend());
+                    tokio::time::timeout(patience / 2, proofs.changed()).await.is_ok()
+                }
+                None => {
+                    tokio::time::sleep(patience / 2).await;
+                    self.ready_session().is_some()
+                }
+            };
+            if !answered {
+                let detail = "no server answered in time".to_owned();
+                return Error::Unreachable { servers: self.servers().to_string(), waited: since.elapsed(), detail };
+            }
+        }
+    }
+
     /// Fails in a forked child of the process that created the handle.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         if self.inner.io.is_ours() { Ok(()) } else { Err(Error::Forked) }

@@ -82,7 +82,7 @@ impl Admin {
         let path = LockPath::parse_node(path)?;
         let reason = reason_for(path.as_str(), reason)?;
         let keeper = self.keeper.clone();
-        self.keeper.run(async move { remove(&keeper, path.as_str(), &whom, &reason).await }).await
+        self.keeper.run_while_answered(async move { remove(&keeper, path.as_str(), &whom, &reason).await }).await
     }
 }
 

@@ -132,7 +132,7 @@ impl Admin {
     pub async fn decide(&self, request: &TransferRequest, approve: bool, why: &str) -> Result<DecisionRecord, Error> {
         let why = reason_for(&request.facts.path, why)?;
         let (keeper, id, path) = (self.keeper().clone(), request.id.clone(), request.facts.path.clone());
-        self.keeper().run(async move { decide(&keeper, &id, path, approve, why).await }).await
+        self.keeper().run_while_answered(async move { decide(&keeper, &id, path, approve, why).await }).await
     }
 
     /// What was decided about locks at and below `root`, which may be `/`, the oldest first: by people, by rules and by programs that

@@ -146,7 +146,7 @@ impl Admin {
     async fn ask_owner(&self, path: String, contender: ContenderInfo, request: Revocation) -> Result<Asked, Error> {
         let (keeper, node) = (self.keeper().clone(), LockNode::new(path.clone(), Rules::default(), true));
         let owner = contender.described.clone();
-        let asking = self.keeper().run(async move {
+        let asking = self.keeper().run_while_answered(async move {
             // Whoever asks: the record names only owners and requestors, and this is neither.
             let asker = Terms::new(request.id.as_str(), 1);
             node.settle(&keeper, &asker, Wish::Revoke { request: &request }).await

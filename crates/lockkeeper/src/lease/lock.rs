@@ -318,6 +318,7 @@ impl HelixLock {
     ///
     /// # Errors
     /// [`Error::Outranked`], [`Error::Preempted`] and [`Error::CleanupUnfinished`] where somebody else has it;
+    /// [`Error::Unreachable`] if no server answers for the session timeout and the connect timeout together;
     /// [`Error::InvalidTerms`], [`Error::InvalidPath`] and [`Error::InvalidScope`] before anything is sent.
     pub async fn acquire(&self) -> Result<HelixGuard, Error> {
         let node = self.node()?;
@@ -345,7 +346,7 @@ impl HelixLock {
             return Ok(Unlocked::Released);
         }
         let (keeper, terms) = (self.keeper.clone(), self.terms.clone());
-        let settled = self.keeper.run(async move { node.settle(&keeper, &terms, Wish::Unlock).await });
+        let settled = self.keeper.run_while_answered(async move { node.settle(&keeper, &terms, Wish::Unlock).await });
         Ok(match settled.await? {
             Stepped::Done { answer: Answer::Left { expired: Some(owner) }, .. } => Unlocked::Expired { owner },
             Stepped::Done { look, .. } if look.written => Unlocked::Released,
@@ -367,8 +368,10 @@ impl HelixLock {
         self.terms.check_heir(to)?;
         let (path, id) = (node.path.clone(), self.terms.id.clone());
         let (keeper, terms, to) = (self.keeper.clone(), self.terms.clone(), to.to_owned());
-        let settled =
-            self.keeper.run(async move { node.settle(&keeper, &terms, Wish::Transfer { to: &to }).await }).await?;
+        let settled = self
+            .keeper
+            .run_while_answered(async move { node.settle(&keeper, &terms, Wish::Transfer { to: &to }).await })
+            .await?;
         match settled {
             Stepped::Refused(Refusal::NotOwner { owner }) => Err(Error::NotOwner { path, id, owner }),
             Stepped::Refused(_) => Err(Error::NotOwner { path, id, owner: None }),
@@ -443,7 +446,7 @@ impl HelixLock {
         read: impl FnOnce(&lockkeeper_core::helix::Record, i64) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let (node, keeper) = (self.node()?, self.keeper.clone());
-        let looked = self.keeper.run(async move {
+        let looked = self.keeper.run_while_answered(async move {
             let mut seat = SessionRef::take(&keeper).await?;
             loop {
                 match node.look(&mut seat).await? {

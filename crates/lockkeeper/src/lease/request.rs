@@ -73,7 +73,23 @@ impl Request {
             tracing::warn!(target: "lockkeeper::audit", path = %self.node.path, by = %self.terms.id,
                 message = ?self.terms.message, "a lock is asked for with the emergency priority");
         }
-        match self.pursue(&mut seat).await {
+        // Where no server answers, `Err`. The caller hears of it now; the request is withdrawn when a server answers again.
+        let keeper = self.keeper.clone();
+        let pursued = tokio::select! {
+            biased;
+            pursued = self.pursue(&mut seat) => Ok(pursued),
+            silence = keeper.silence() => Err(silence),
+        };
+        let pursued = match pursued {
+            Ok(pursued) => pursued,
+            Err(silence) => {
+                let (done, _) = oneshot::channel();
+                _ = std::mem::replace(&mut self.caller, done).send(Err(silence));
+                self.status.send_replace(LockStatus::Unlocked);
+                return self.withdraw(&mut seat).await;
+            }
+        };
+        match pursued {
             Ok(Outcome::Held { token, until_ms, until }) => self.hand_over(seat, (token, until_ms, until)).await,
             Ok(Outcome::Failed(error)) => {
                 let status = match error {

@@ -135,7 +135,7 @@ impl Admin {
     /// The same as far as the session has heard: as of now for who asks behind a sync. No round trip but for a session just opened.
     pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, Error> {
         let keeper = self.keeper.clone();
-        self.keeper.run(async move { keeper.session(None).await?.0.epoch().await }).await
+        self.keeper.run_while_answered(async move { keeper.session(None).await?.0.epoch().await }).await
     }
 
     /// Sees to it that the epoch is `epoch` or a later one, and returns which: it is never lowered.

@@ -14,6 +14,7 @@ on_every_server!(
     an_outage_is_reported_as_one_not_as_a_held_lock,
     a_wait_on_a_silent_server_fails_as_unreachable_at_its_deadline,
     a_try_is_bounded_without_a_timeout,
+    a_call_without_a_deadline_ends_when_no_server_answers,
 );
 
 /// How much later than its deadline a call may return on a busy machine. The failures that these tests look for are later: a
@@ -51,6 +52,46 @@ async fn case_27_a_silent_network_does_not_stretch_a_deadline(world: &World) {
     proxy.heal();
     guard.release().await.unwrap();
     world.queued(0).await;
+}
+
+/// Calls that take no timeout: the lease and the questions end after the session timeout and the connect timeout.
+async fn a_call_without_a_deadline_ends_when_no_server_answers(world: &World) {
+    let (session, connect) = (Duration::from_secs(2), Duration::from_secs(1));
+    for silent in [true, false] {
+        let proxy = world.proxy().await;
+        let builder = Lockkeeper::builder().session_timeout(session).connect_timeout(connect);
+        let keeper = builder.connect(&proxy.connect_string()).await.unwrap();
+        let (path, admin) = (world.path("silent"), keeper.admin());
+        let lease = keeper.helix_lock(path.as_str(), Duration::from_secs(60));
+        if silent {
+            proxy.black_hole();
+        } else {
+            proxy.refuse();
+            proxy.cut(Cut::Reset);
+        }
+        let started = Instant::now();
+        let ends = async |call: &str, looks_again: bool, error: Error| {
+            let took = started.elapsed();
+            assert!(took < session + connect + SLACK, "silent: {silent}: {call} returned after {took:?}: {error}");
+            // A question is not asked again after a lost connection.
+            let lost = matches!(error, Error::ConnectionLost { .. });
+            assert!(
+                lost && !looks_again || matches!(error, Error::Unreachable { .. }),
+                "silent: {silent}: {call}: {error:?}"
+            );
+        };
+        tokio::join!(
+            async { ends("acquire of a lease", true, lease.acquire().await.unwrap_err()).await },
+            async { ends("unlock", true, lease.unlock().await.unwrap_err()).await },
+            async { ends("info", true, lease.info().await.unwrap_err()).await },
+            async { ends("show", false, admin.show(&path).await.unwrap_err()).await },
+            async { ends("list", false, admin.list("/").await.unwrap_err()).await },
+            async { ends("revoke", false, admin.revoke(&path, None).await.unwrap_err()).await },
+            async { ends("broken", false, admin.broken(&path).await.unwrap_err()).await },
+            async { ends("token_epoch", false, admin.token_epoch().await.unwrap_err()).await },
+        );
+        proxy.heal();
+    }
 }
 
 /// The deadline covers the whole wait: contenders ahead leave one by one within it, and the wait still ends on time.
