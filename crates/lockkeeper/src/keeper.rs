@@ -312,21 +312,6 @@ impl Builder {
         self.start(Box::new(network), io, Clock::System).opened().await
     }
 
-    /// Uses this user's own server, as [`Lockkeeper::own_server`] does.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::own_server`].
-    #[cfg(feature = "embedded")]
-    pub async fn own_server(self) -> Result<Lockkeeper, Error> {
-        let home = crate::embedded::Home::of_this_user()?;
-        self.embedded_with(home, crate::embedded::Hosting::InProcess).await
-    }
-
     /// Uses a network of the caller on the current runtime, for simulations.
     #[doc(hidden)]
     pub fn simulated(self, network: Box<dyn Network>) -> Lockkeeper {
@@ -475,25 +460,6 @@ impl Lockkeeper {
     #[cfg(feature = "embedded")]
     pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
         Self::builder().embedded(dir).await
-    }
-
-    /// Connects to this user's own server, in the directory of
-    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user). The command `lockkeeper` uses the same server when
-    /// no servers are set.
-    ///
-    /// The first process hosts the server, as with [`Lockkeeper::embedded`]. The command connects to it, and hosts it
-    /// when this process ends.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::embedded`]; [`Error::File`] also if there is no home directory.
-    #[cfg(feature = "embedded")]
-    pub async fn own_server() -> Result<Lockkeeper, Error> {
-        Self::builder().own_server().await
     }
 
     /// Returns the exclusive lock at `path`, an absolute path such as `/locks/nightly`. Sends nothing; the acquire

@@ -337,3 +337,37 @@ impl Settings {
         TaskClasses { foreground: class(&self.foreground), background: class(&self.background) }
     }
 }
+
+#[cfg(feature = "embedded")]
+impl Lockkeeper {
+    /// Uses this user's own server: the locks of the command `lockkeeper` where neither servers nor the machine's server are set.
+    ///
+    /// Its directory is `state_dir` of the [`Settings`], which a settings file or `LOCKKEEPER_STATE_DIR` may set, or else
+    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user). Other settings are not used: those for servers and sessions are the
+    /// program's choice.
+    ///
+    /// The first process hosts the server, as in [`Lockkeeper::embedded`]; the command joins it, and takes it over when this
+    /// process ends.
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::embedded`]; [`Error::File`] also if there is no home directory, or if the settings have a mistake.
+    pub async fn own_server() -> Result<Lockkeeper, Error> {
+        Self::builder().own_server().await
+    }
+}
+
+#[cfg(feature = "embedded")]
+impl Builder {
+    /// Uses this user's own server. See [`Lockkeeper::own_server`].
+    ///
+    /// # Errors
+    /// As [`Lockkeeper::own_server`].
+    pub async fn own_server(self) -> Result<Lockkeeper, Error> {
+        let failed = |source| Error::File { what: "cannot find", file: "this user's state directory".into(), source };
+        let mut settings = Settings::read().map_err(|error| failed(std::io::Error::other(error)))?;
+        settings.machine.value = None;
+        // Clients may work in different directories.
+        let dir = std::path::absolute(settings.home()?.dir()).map_err(failed)?;
+        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
+    }
+}

@@ -205,6 +205,24 @@ fn host() {
     });
 }
 
+/// The directory of this user's own server, where a settings file names it, is the command's.
+#[test]
+fn this_users_own_server_is_where_the_settings_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, config) = (dir.path().join("elsewhere"), dir.path().join("config.toml"));
+    std::fs::write(&config, format!("state_dir = {state:?}\nservers = \"127.0.0.1:1\"\n")).unwrap();
+    let mut host = Command::new(std::env::current_exe().unwrap());
+    host.args(["embedded::host", "--exact"]).env(HOST, "1").env("LOCKKEEPER_CONFIG", &config);
+    host.env_remove("LOCKKEEPER_STATE_DIR").env("HOME", dir.path()).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut host = host.spawn().unwrap();
+    let found = || Home::new(&state).find().is_ok_and(|found| found.is_some());
+    block_on(eventually("the child hosts there", async || found() || host.try_wait().unwrap().is_some()));
+    let hosted = found();
+    host.kill().unwrap();
+    host.wait().unwrap();
+    assert!(hosted);
+}
+
 /// The hosting process is killed: the holder's process hosts at the same address, and the hold and the wait continue.
 #[test]
 fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
