@@ -26,7 +26,7 @@ use self::abandoned::{Abandoned, Own as OwnTombstone};
 use self::leaving::Leaving;
 use self::queueing::Blocker;
 use self::standing::{Downgrade, HolderMarker, Record, Upgrade};
-use crate::protocol::{Command, End, Event, Failure, Grant, Place, WatchKind};
+use crate::protocol::{Command, End, Event, Failure, Grant, Inspection, Place, WatchKind};
 use crate::{AttemptId, Class, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Sequence, SessionId, Zxid};
 
 /// How often a abandoned parent is made again before the attempt gives up.
@@ -68,6 +68,8 @@ enum Flight {
     /// Is the holder marker I am about to delete still mine?
     VerifyHolderMarker,
     Watch(String),
+    /// Does the first of the queue contend? Where it does, this one leaves.
+    InspectFirst(String),
     TakeHolderMarker,
     WriteRecord {
         granted: bool,
@@ -115,6 +117,15 @@ pub struct Contender {
     parents_made: u8,
     /// The parent states no limit yet, in data of this version.
     limit_unset: Option<i32>,
+
+    /// It gets the lock at once or leaves.
+    once: bool,
+    /// The holder marker as [`Flight::InspectFirst`] saw it.
+    marker_seen: Option<Inspection>,
+    /// It leaves if more than so many are ahead.
+    max_ahead: usize,
+    /// Children with the name of a contender and without a session: they do not count.
+    sessionless: Vec<String>,
 
     listing_due: bool,
     /// The next listing is to watch the children.
@@ -180,6 +191,10 @@ impl Contender {
             parent_missing: false,
             parents_made: 0,
             limit_unset: None,
+            once: false,
+            marker_seen: None,
+            max_ahead: usize::MAX,
+            sessionless: Vec::new(),
             listing_due: false,
             watch_children: false,
             blocker: None,
@@ -227,6 +242,18 @@ impl Contender {
         self
     }
 
+    /// It leaves instead of waiting, once a look at the first of the queue has shown that this one contends.
+    pub fn once(mut self) -> Self {
+        self.once = true;
+        self
+    }
+
+    /// It leaves instead of waiting behind more than `most`.
+    pub fn with_max_ahead(mut self, most: usize) -> Self {
+        self.max_ahead = most;
+        self
+    }
+
     /// The attempt's id.
     pub fn id(&self) -> AttemptId {
         self.id
@@ -251,6 +278,11 @@ impl Contender {
     /// lets anybody else in.
     pub fn leaves(&self) -> bool {
         self.leaving.is_some()
+    }
+
+    /// How it is about to end, while it leaves.
+    pub fn leaves_for(&self) -> Option<End> {
+        self.leaving.map(Leaving::end)
     }
 
     /// Whether what it holds is for it alone, beside no reader: not any more once it has asked to read on.
@@ -283,6 +315,7 @@ impl Contender {
             Event::SessionOver => self.session_over = true,
             Event::Lingered => self.lingered = true,
             Event::Disconnected => self.disconnected(),
+            Event::NoContender(name) => _ = self.no_contender(name),
             Event::Gone(name) => self.gone(name),
             Event::Changed(name) => self.changed(name),
             Event::ChildrenChanged => self.children_changed(),
@@ -370,6 +403,11 @@ impl Contender {
             let watch = std::mem::take(&mut self.watch_children);
             self.flight = Some(Flight::List { watch });
             return Some(Command::List { limit: self.discipline.permits().is_some(), watch });
+        }
+        if let (true, false, Some(place)) = (self.once, self.granted, &self.place) {
+            let name = place.first.clone();
+            self.flight = Some(Flight::InspectFirst(name.clone()));
+            return Some(Command::Inspect { name });
         }
         if self.waits() && self.holder_marker == HolderMarker::Due {
             self.flight = Some(Flight::TakeHolderMarker);

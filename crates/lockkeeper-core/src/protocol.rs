@@ -39,6 +39,8 @@ pub enum Event<'a> {
     Downgraded(Result<Zxid, Failure>),
     /// The outcome of [`Command::Delete`].
     Deleted(Result<(), Failure>),
+    /// A look showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
+    NoContender(&'a str),
     /// A watched node was deleted.
     Gone(&'a str),
     /// A watched node has new data; the watch is spent.
@@ -141,6 +143,13 @@ pub struct Inspection {
     pub granted: bool,
     /// Its data asks its owner to let go.
     pub asked: bool,
+}
+
+impl Inspection {
+    /// Whether both nodes are of one attempt, as far as they tell.
+    pub fn is_same_attempt(&self, other: &Inspection) -> bool {
+        (self.owner, self.id) == (other.owner, other.id)
+    }
 }
 
 /// Something to do.
@@ -290,6 +299,16 @@ pub enum End {
     Revoked,
     /// The path states another limit than this attempt's, or, with `None`, something else.
     LimitDiffers(Option<u32>),
+    /// It was to get the lock at once or not at all, and so many contenders are ahead.
+    Held {
+        /// How many, those that hold the lock included.
+        ahead: usize,
+    },
+    /// More contenders are ahead than it accepts.
+    TooManyAhead {
+        /// How many, those that hold the lock included.
+        ahead: usize,
+    },
     /// Somebody who came before it locks the path in another way, in which nobody sees it.
     IncompatibleFormat(IncompatibleFormat),
 }
@@ -301,4 +320,7 @@ pub struct Place {
     pub ahead: usize,
     /// Who was first in that listing, or the holder's holder marker where there is one: whose data names the holder.
     pub first: String,
+    /// The first of the queue, where the owner of the holder marker may be behind this one and is not in `ahead` then. It is in
+    /// `ahead` if both nodes are of one session and attempt ([`Inspection::is_same_attempt`]).
+    pub front: Option<String>,
 }

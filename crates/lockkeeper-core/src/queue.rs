@@ -126,6 +126,19 @@ impl<'a> Queue<'a> {
         others.find(|theirs| self.unknown.iter().any(|name| before(name, *theirs)))
     }
 
+    /// The queue without the contenders of these names, which are [`Queue::unknown`] instead. Tombstones stay.
+    pub fn without<S: AsRef<str>>(mut self, names: &[S]) -> Self {
+        let unknown = &mut self.unknown;
+        self.entries.retain(|entry| {
+            let goes = !entry.abandoned && names.iter().any(|name| name.as_ref() == entry.name);
+            if goes {
+                unknown.push(entry.name);
+            }
+            !goes
+        });
+        self
+    }
+
     /// Whether the holder's mark is there.
     pub fn has_holder_marker(&self) -> bool {
         self.holder_marker

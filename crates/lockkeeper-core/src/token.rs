@@ -21,6 +21,19 @@ pub struct Zxid(pub i64);
 #[serde(transparent)]
 pub struct SessionId(pub i64);
 
+impl SessionId {
+    /// What servers state as the owner of a node that dies with no session.
+    pub const NONE: SessionId = SessionId(0);
+
+    /// Whether this is no session: the owner of a persistent node (0) or of a container (`i64::MIN`).
+    ///
+    /// The owner of a node with a time to live has 0xff in its highest byte. So have the sessions of a server with the id 255
+    /// (ZooKeeper's `EphemeralType`), and a session must not be taken for none: such a node counts until the server removes it.
+    pub const fn is_none(self) -> bool {
+        matches!(self.0, 0 | i64::MIN)
+    }
+}
+
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)

@@ -103,6 +103,13 @@ fn every_interleaving_of_priority_classes_keeps_the_promises() {
     explore_all(worlds::classes());
 }
 
+/// A try gets the lock or leaves, and leaves nothing; a node without a session blocks nobody for ever.
+#[test]
+fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
+    let states: usize = worlds::refused().into_iter().map(explore).sum();
+    println!("{states:>8} states in all");
+}
+
 /// Nobody holds beside one whose hold has ended against its will, before its delay is over; after a release the next is let in
 /// at once, and leaves nothing behind.
 #[test]

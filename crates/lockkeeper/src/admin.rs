@@ -432,7 +432,8 @@ async fn describe(
     names: Vec<String>,
     known: &mut HashMap<String, ContenderInfo>,
 ) -> LockInfo {
-    let (queue, discipline) = queue(ensemble, path, &names).await;
+    let node_format = NodeFormat::of(&names);
+    let queue = Queue::read_with_holder_marker(node_format, node_format.mark(), &names);
     // The mark has the token of a class's holder.
     let holder_marker = match queue.has_holder_marker() {
         true => ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await.ok(),
@@ -452,6 +453,11 @@ async fn describe(
             known.insert(info.node.clone(), info);
         }
     }
+    // Waiters ignore these nodes too.
+    let sessionless: Vec<_> =
+        known.values().filter(|info| info.session.is_none()).map(|info| info.node.clone()).collect();
+    let queue = queue.without(&sessionless);
+    let discipline = discipline(ensemble, path, &queue).await;
     let mut info = LockInfo {
         path: path.to_owned(),
         permits: discipline.permits().filter(|permits| *permits != UNSTATED),
@@ -483,19 +489,16 @@ async fn describe(
     info
 }
 
-/// Reads a listing in the node format that its names are in, and finds the rule of the queue by them.
-async fn queue<'a>(ensemble: &dyn Ensemble, path: &str, names: &'a [String]) -> (Queue<'a>, Discipline) {
-    let node_format = NodeFormat::of(names);
-    let queue = Queue::read_with_holder_marker(node_format, node_format.mark(), names);
-    let discipline = match queue.entries().first().map(|entry| entry.mode) {
+/// The rule of a queue, by its first contender.
+async fn discipline(ensemble: &dyn Ensemble, path: &str, queue: &Queue<'_>) -> Discipline {
+    match queue.entries().first().map(|entry| entry.mode) {
         Some(Mode::Class(_)) => Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
         Some(Mode::Permits(_)) => {
             Discipline::Permits { permits: stated_permits(ensemble, path).await.unwrap_or(UNSTATED) }
         }
-        // An exclusive lock is a shared one that nobody reads.
+        // An exclusive lock is a shared one without readers.
         _ => Discipline::SharedExclusive,
-    };
-    (queue, discipline)
+    }
 }
 
 /// How many permits the path states.

@@ -97,6 +97,7 @@ impl Contender {
         match self.flight.take() {
             Some(Flight::Inspect(name)) => self.identify(name, outcome),
             Some(Flight::Verify(name)) => self.verify(&name, outcome),
+            Some(Flight::InspectFirst(name)) => self.first_inspected(&name, outcome),
             Some(Flight::InspectHolderMarker) => self.identify_holder_marker(outcome),
             Some(Flight::VerifyHolderMarker) => self.verify_holder_marker(outcome),
             _ => {}

@@ -22,8 +22,29 @@ pub(super) enum Leaving {
     Revoked,
     /// The path states another limit, or something else.
     LimitDiffers(Option<u32>),
+    /// It was to get the lock at once or not at all.
+    Held { ahead: usize },
+    /// The queue is longer than it accepts.
+    TooManyAhead { ahead: usize },
     /// Somebody locks the path in another way.
     IncompatibleFormat(IncompatibleFormat),
+}
+
+impl Leaving {
+    /// The end that it leads to, unless the session ends first or the server refuses to delete a node.
+    pub(super) fn end(self) -> End {
+        match self {
+            Leaving::Asked | Leaving::Lost => End::Left,
+            Leaving::Evicted => End::Evicted,
+            Leaving::Refused => End::Refused,
+            Leaving::ParentVanishes => End::ParentVanishes,
+            Leaving::Revoked => End::Revoked,
+            Leaving::LimitDiffers(stated) => End::LimitDiffers(stated),
+            Leaving::Held { ahead } => End::Held { ahead },
+            Leaving::TooManyAhead { ahead } => End::TooManyAhead { ahead },
+            Leaving::IncompatibleFormat(theirs) => End::IncompatibleFormat(theirs),
+        }
+    }
 }
 
 impl Contender {
@@ -45,15 +66,7 @@ impl Contender {
             self.flight = Some(Flight::Recover);
             return Command::Recover;
         }
-        Command::End(match why {
-            Leaving::Asked | Leaving::Lost => End::Left,
-            Leaving::Evicted => End::Evicted,
-            Leaving::Refused => End::Refused,
-            Leaving::ParentVanishes => End::ParentVanishes,
-            Leaving::Revoked => End::Revoked,
-            Leaving::LimitDiffers(stated) => End::LimitDiffers(stated),
-            Leaving::IncompatibleFormat(theirs) => End::IncompatibleFormat(theirs),
-        })
+        Command::End(why.end())
     }
 
     /// Deletes a node of ours, the holder marker with it if it is the own one and there is a holder marker.

@@ -3,7 +3,7 @@
 use super::standing::HolderMarker;
 use super::{Contender, Flight, Leaving, MAX_PARENTS_MADE, Own};
 use crate::protocol::{Failure, Inspection, Limit, Listing, Place};
-use crate::{Class, IncompatibleFormat, Mode, Queue, Verdict, Watch, Zxid, decide, decide_as_reader};
+use crate::{Class, IncompatibleFormat, Mode, Queue, Tombstone, Verdict, Watch, Zxid, decide, decide_as_reader};
 
 /// What keeps it from going on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -148,6 +148,8 @@ impl Contender {
             let second = |e: &&crate::Entry<'_>| e.id == Some(self.id) && e.name != own;
             self.suspects = queue.entries().iter().rev().filter(second).map(|e| e.name.to_owned()).collect();
         }
+        self.sessionless.retain(|name| listing.names.contains(name));
+        let queue = queue.without(&self.sessionless);
         self.listing_due = false;
         let before = self.blocker.take();
         self.place = None;
@@ -166,9 +168,16 @@ impl Contender {
                     Some(holder_marker) => holder_marker,
                     None => queue.entries()[0].name,
                 };
-                // Who waits for nothing but the holder marker has its owner before it.
-                let ahead = queue.position(own).unwrap_or(0).max(1);
-                self.place = Some(Place { ahead, first: first.to_owned() });
+                // A contender that waits for nothing but the holder marker has the marker's owner ahead of it.
+                let position = queue.position(own).unwrap_or(0);
+                let ahead = position.max(1);
+                // The owner of the holder marker was the first of its class, and it may be a higher class than ours.
+                let higher = || queue.entries()[position..].iter().any(|later| later.mode != self.mode);
+                let front = (queue.has_holder_marker() && position > 0 && higher()).then(|| queue.entries()[0].name);
+                self.place = Some(Place { ahead, first: first.to_owned(), front: front.map(str::to_owned) });
+                if ahead > self.max_ahead && !self.granted && !self.once {
+                    self.leave_because(Leaving::TooManyAhead { ahead });
+                }
                 self.waited = true;
                 let block = |name: &str, grants, or_granted| Blocker::Node {
                     name: name.to_owned(),
@@ -196,7 +205,10 @@ impl Contender {
     }
 
     /// The blocker was read, and its watch stands.
-    pub(super) fn blocker_watched(&mut self, seen: &Inspection) {
+    pub(super) fn blocker_watched(&mut self, name: &str, seen: &Inspection) {
+        if seen.owner.is_none() && self.no_contender(name) {
+            return;
+        }
         let Some(Blocker::Node { watched, or_granted, .. }) = &mut self.blocker else { return };
         *watched = true;
         // What it says of its grant may have been overwritten by an asker's word: only untouched data proves that it was not
@@ -204,6 +216,43 @@ impl Contender {
         if *or_granted && seen.version != 0 {
             self.listing_due = true;
         }
+    }
+
+    /// A node without a session is no contender: nothing would ever end its wait or its hold. All node formats name
+    /// ephemeral nodes only, so a foreign program made it, or somebody did by hand. Tombstones and a holder marker stay in
+    /// the way. `true`: it was in the way until now.
+    pub(super) fn no_contender(&mut self, name: &str) -> bool {
+        let counts = self.discipline.holder_marker() == Some(name)
+            || Tombstone::read(self.node_format, name).is_some()
+            || self.sessionless.iter().any(|known| known == name);
+        if counts || !self.waits() {
+            return false;
+        }
+        self.sessionless.push(name.to_owned());
+        (self.blocker, self.place, self.listing_due) = (None, None, true);
+        true
+    }
+
+    /// The first of the queue was looked at, for one that does not wait.
+    pub(super) fn first_inspected(&mut self, name: &str, outcome: Result<Inspection, Failure>) {
+        let seen = match outcome {
+            Err(Failure::SessionOver) => return self.session_over = true,
+            seen => seen,
+        };
+        if seen.is_ok_and(|seen| seen.owner.is_none()) && self.no_contender(name) {
+            return;
+        }
+        let Some(place) = &mut self.place else { return };
+        match (seen, place.front.take(), self.marker_seen) {
+            (Ok(marker), Some(front), _) => {
+                (place.first, self.marker_seen) = (front, Some(marker));
+                return;
+            }
+            (Ok(front), None, Some(marker)) if !front.is_same_attempt(&marker) => place.ahead += 1,
+            _ => {}
+        }
+        let ahead = place.ahead;
+        self.leave_because(Leaving::Held { ahead });
     }
 
     /// A watched node is gone that is none of our own.

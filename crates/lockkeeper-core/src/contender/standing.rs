@@ -128,7 +128,7 @@ impl Contender {
                         self.gone(&name);
                     }
                 }
-                _ => self.blocker_watched(&seen),
+                _ => self.blocker_watched(&name, &seen),
             },
             Err(Failure::NoNode) => {
                 if let HolderMarker::Ours { watched, .. } = &mut self.holder_marker {

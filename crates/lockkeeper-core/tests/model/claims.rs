@@ -7,7 +7,7 @@ use stateright::{Model, Property};
 
 use super::client::{Client, Life};
 use super::step::says_it_left;
-use super::tree::{Name, Node, Tree};
+use super::tree::{NOBODY, Name, Node, Tree};
 use super::world::{Action, Held, Role, State, World};
 
 pub(crate) const EXCLUSION: &str = "those who hold may hold together";
@@ -103,7 +103,7 @@ impl World {
     /// What client `i` asks for.
     fn mode(&self, i: usize) -> Mode {
         match self.roles[i] {
-            Role::Enters(mode) => mode,
+            Role::Enters(mode) | Role::Tries(mode) => mode,
             Role::Upgradeable => Mode::Write,
             Role::Dissents(_) => Mode::Permits(1),
             Role::Plain(class) => Mode::Class(class),
@@ -115,7 +115,7 @@ impl World {
         let client = &state.clients[i];
         match self.roles[i] {
             _ if client.says_it_holds() => !client.says_it_is_alone() && !client.told_alone,
-            role => matches!(role, Role::Enters(Mode::Read) | Role::Upgradeable),
+            role => matches!(role, Role::Enters(Mode::Read) | Role::Tries(Mode::Read) | Role::Upgradeable),
         }
     }
 
@@ -218,8 +218,8 @@ struct NoGhost;
 impl AtRest for NoGhost {
     fn holds(_: &World, state: &State) -> bool {
         state.leader.nodes.iter().all(|n| {
-            // A tombstone stays until somebody comes.
-            if n.name.tombstone {
+            // A tombstone stays until somebody comes; a persistent node that no client made stays.
+            if n.owner == NOBODY {
                 return true;
             }
             let mut owners = state.clients.iter().filter(|c| c.is_live() && c.session == n.owner && !c.left);
@@ -307,6 +307,8 @@ fn no_dead_end(world: &World, state: &State) -> bool {
     let budget = &world.budget;
     state.clients.iter().enumerate().all(|(i, client)| match client.life {
         Life::Ended(End::Stuck | End::Refused | End::ParentVanishes | End::IncompatibleFormat(_)) => false,
+        Life::Ended(End::Held { .. }) => matches!(world.roles[i], Role::Tries(_)),
+        Life::Ended(End::TooManyAhead { .. }) => false,
         Life::Ended(End::Evicted) => budget.evictions > 0,
         Life::Ended(End::Revoked) => budget.words + budget.asks > 0,
         Life::Ended(End::LimitDiffers(stated)) => {
@@ -339,7 +341,7 @@ fn settles(world: &World, state: &State) -> bool {
             actions.extend(holder.map(|i| Action::Leave(i as u8)));
         }
         if actions.is_empty() {
-            return state.leader.nodes.iter().all(|n| n.name.tombstone) && !state.clients.iter().any(Client::is_live);
+            return state.leader.nodes.iter().all(|n| n.owner == NOBODY) && !state.clients.iter().any(Client::is_live);
         }
         state = world.after(&state, actions[step % actions.len()]);
     }

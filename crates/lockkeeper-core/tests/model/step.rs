@@ -291,7 +291,7 @@ impl Step<'_> {
         }
         let reads = self.world.reads(&self.state, usize::from(i));
         self.state.cooling[usize::from(i)] = Some(match self.world.roles[usize::from(i)] {
-            Role::Enters(Mode::Permits(permits)) => Held::Permits(permits),
+            Role::Enters(Mode::Permits(permits)) | Role::Tries(Mode::Permits(permits)) => Held::Permits(permits),
             _ if reads => Held::Reading,
             _ => Held::Alone,
         });
@@ -312,7 +312,10 @@ impl Step<'_> {
             return;
         }
         let (any, writer) = self.state.tokens;
-        let reads = matches!(self.world.roles[usize::from(i)], Role::Enters(Mode::Read) | Role::Upgradeable);
+        let reads = matches!(
+            self.world.roles[usize::from(i)],
+            Role::Enters(Mode::Read) | Role::Tries(Mode::Read) | Role::Upgradeable
+        );
         // Readers hold together, so among themselves they may be told in any order.
         let least = if reads { writer } else { any };
         self.state.token_went_back |= token <= least;

@@ -16,6 +16,9 @@ pub(crate) fn attempt(client: u8) -> AttemptId {
 /// No session.
 pub(crate) const NOBODY: u8 = u8::MAX;
 
+/// The id in the name of a node that no client made.
+pub(crate) const SOMEBODY: u8 = 7;
+
 /// The holder marker's name, as Contentserv's document has it.
 pub(crate) const HOLDER_MARKER: &str = "privateLock";
 
@@ -34,6 +37,11 @@ pub(crate) struct Name {
 
 impl Name {
     pub(crate) const HOLDER_MARKER: Name = Name { id: None, mode: None, seq: 0, tombstone: false };
+
+    /// A contender's, without an id.
+    pub(crate) fn of(mode: Mode, seq: i32) -> Name {
+        Name { id: None, mode: Some(mode), seq, tombstone: false }
+    }
 
     pub(crate) fn is_holder_marker(self) -> bool {
         self.mode.is_none()
@@ -172,7 +180,8 @@ impl Tree {
 
     /// The contenders' nodes, the first in line first: by class, then in the order of their numbers.
     pub(crate) fn queue(&self) -> Vec<&Node> {
-        let mut queue: Vec<_> = self.nodes.iter().filter(|n| !n.name.is_holder_marker() && !n.name.tombstone).collect();
+        let contends = |n: &&Node| !n.name.is_holder_marker() && !n.name.tombstone && n.owner != NOBODY;
+        let mut queue: Vec<_> = self.nodes.iter().filter(contends).collect();
         queue.sort_by_key(|n| n.name.class());
         queue
     }

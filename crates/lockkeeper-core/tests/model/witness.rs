@@ -77,6 +77,7 @@ witnesses! {
     HolderMarkerWaited: "the first in line waits for the holder marker alone, and nothing moves",
     LostHolderMarkerFound: "a holder marker whose create's reply was lost is found to be ours",
     ClassChanged: "one who changed its class holds while one of its old class waits",
+    RefusedByAHolder: "one that does not wait has left while another holds",
     BesidePlain: "one of ours holds while a client of another maker waits",
     PlainHolds: "a client of another maker holds while one of ours waits",
 }
@@ -206,6 +207,7 @@ impl Witness {
                 let old = |c: &Client| c.own().is_some_and(|own| own.class() == Some(Class::BACKGROUND));
                 holders_with(&|c| c.past.aged && !old(c)) && clients().any(|c| c.wants_in() && old(c))
             }
+            RefusedByAHolder => held() && clients().any(|c| matches!(c.life, Life::Ended(End::Held { .. }))),
             BesidePlain | PlainHolds => {
                 let holds = |which: bool| clients().enumerate().any(|(i, c)| plain(i) == which && c.says_it_holds());
                 let waits = |which: bool| clients().enumerate().any(|(i, c)| plain(i) == which && c.wants_in());

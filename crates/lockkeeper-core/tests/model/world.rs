@@ -15,7 +15,7 @@ use lockkeeper_core::{Class, Contender, Discipline, End, Limit, LockDelay, Mode,
 
 use super::client::{Client, Engine, Flight, Life, Machine, Past, WATCHES};
 use super::plain::Plain;
-use super::tree::{Name, Node, Tree, Txn, attempt};
+use super::tree::{Data, NOBODY, Name, Node, SOMEBODY, Tree, Txn, attempt};
 use super::witness::Witness;
 
 /// A world to explore.
@@ -31,6 +31,8 @@ pub(crate) struct World {
     pub(crate) parent: bool,
     /// The limit that it states then.
     pub(crate) limit: Limit,
+    /// A persistent node that is named like a contender which asks for this, and has the first number.
+    pub(crate) sessionless: Option<Mode>,
     /// How far the follower may be behind; with 0 there is none.
     pub(crate) lag: usize,
     pub(crate) budget: Budget,
@@ -51,6 +53,8 @@ pub(crate) struct World {
 pub(crate) enum Role {
     /// A contender that asks for this.
     Enters(Mode),
+    /// One that asks for this and gets it at once or leaves.
+    Tries(Mode),
     /// One that reads first and may want to be alone later.
     Upgradeable,
     /// One whose process thinks that there are this many permits, and asks for one.
@@ -250,7 +254,7 @@ pub(crate) enum Action {
 }
 
 pub(crate) fn session(number: u8) -> SessionId {
-    SessionId(0x100 + i64::from(number))
+    if number == NOBODY { SessionId::NONE } else { SessionId(0x100 + i64::from(number)) }
 }
 
 impl World {
@@ -263,6 +267,7 @@ impl World {
             first: 0,
             parent: true,
             limit: Limit::Unset { version: 0 },
+            sessionless: None,
             lag: 2,
             budget: Budget::NONE,
             delay: None,
@@ -302,7 +307,13 @@ impl World {
             granted_by: None,
             past: Past::default(),
         };
-        let tree = if self.parent { Tree { limit: self.limit, ..Tree::new(self.first) } } else { Tree::empty() };
+        let mut tree = if self.parent { Tree { limit: self.limit, ..Tree::new(self.first) } } else { Tree::empty() };
+        if let Some(mode) = self.sessionless {
+            let name =
+                Name { id: Some(SOMEBODY).filter(|_| self.node_format.protects()), ..Name::of(mode, self.first) };
+            let data = Data { id: None, granted: false, asked: false };
+            tree.apply(Txn::Create(Node { name, czxid: 0, owner: NOBODY, data, version: 0 }));
+        }
         State {
             leader: tree.clone(),
             follower: tree,
@@ -327,6 +338,7 @@ impl World {
         let contender = |discipline: Discipline, mode| Contender::new(discipline, node_format, mode, id, session);
         let contender = match self.roles[usize::from(i)] {
             Role::Enters(mode) => contender(self.discipline.clone(), mode),
+            Role::Tries(mode) => contender(self.discipline.clone(), mode).once(),
             Role::Dissents(permits) => contender(Discipline::Permits { permits }, Mode::Permits(1)),
             Role::Upgradeable => Contender::upgradeable(node_format, id, session),
             Role::Plain(class) => return Machine::new(Engine::Plain(Arc::new(Plain::new(class)))),

@@ -188,6 +188,60 @@ pub(crate) fn exclusive() -> Vec<World> {
     ]
 }
 
+/// Contenders that get the lock at once or leave, and a persistent node with the name of a contender.
+pub(crate) fn refused() -> Vec<World> {
+    let tries = Role::Tries(Mode::Exclusive);
+    let shared = |name, roles: &[Role]| world(name, Discipline::SharedExclusive, roles);
+    vec![
+        World {
+            budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![RefusedByAHolder, SecondGrant, AllGone],
+            ..world("two tries and a waiter, a crash, a connection lost", Discipline::Exclusive, &[LOCK, tries, tries])
+        },
+        World {
+            sessionless: Some(Mode::Exclusive),
+            budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![RefusedByAHolder, SecondGrant],
+            ..world("a persistent node, a try, two waiters", Discipline::Exclusive, &[LOCK, tries, LOCK])
+        },
+        World {
+            node_format: NodeFormat::Recipe,
+            sessionless: Some(Mode::Exclusive),
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            lag: 1,
+            witnesses: vec![RefusedByAHolder, SecondGrant],
+            ..world("a persistent node, unprotected names", Discipline::Exclusive, &[LOCK, tries])
+        },
+        World {
+            sessionless: Some(Mode::Write),
+            budget: Budget { cuts: 1, downgrades: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![SecondGrant, ReadersTogether],
+            ..shared("a persistent writer's node, readers and a writer", &[READ, WRITE, READ])
+        },
+        World {
+            sessionless: Some(Mode::Read),
+            budget: Budget { upgrades: 1, cuts: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![Alone],
+            ..shared("a persistent reader's node, an upgradeable reader, a writer", &[Role::Upgradeable, WRITE])
+        },
+        World {
+            sessionless: Some(Mode::Class(Class::FOREGROUND)),
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 0,
+            witnesses: vec![RefusedByAHolder, LowerClassFirst],
+            ..world(
+                "a persistent node of the first class",
+                classes_rule(),
+                &[BACKGROUND, FOREGROUND, Role::Tries(Mode::Class(Class::FOREGROUND))],
+            )
+        },
+    ]
+}
+
 /// Two who are not to be followed at once.
 pub(crate) fn two_delayed(name: &'static str) -> World {
     World { delay: Some(DELAY), ..world(name, Discipline::Exclusive, &[LOCK; 2]) }

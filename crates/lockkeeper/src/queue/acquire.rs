@@ -182,10 +182,12 @@ impl<G> Acquire<G> {
     /// Gives up after `timeout`, counted from the moment the request is awaited: with [`Error::Timeout`], or with
     /// [`Error::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
     ///
-    /// The call returns at its deadline also where the servers are silent. Its node is deleted in the background: at once if a server
-    /// answers, otherwise when the connection is back, or by the servers when the session expires. A wait that comes near its
-    /// deadline costs one `sync` more, which tells whether the servers answer. With a timeout below 250 ms only a lost connection is
-    /// `Unreachable`: so soon a busy server looks like a silent one.
+    /// The call returns at its deadline also if the servers are silent. Its node is deleted in the background: immediately if a
+    /// server answers, otherwise when the connection is back, or by the servers when the session expires.
+    ///
+    /// The servers are `Unreachable` if the connection is lost at the deadline, if a request is without an answer for 2 s, or if a
+    /// call of at least 250 ms had no answer at all. A shorter silence is a busy server's. So a wait costs one `sync` more, 2.1 s
+    /// before its deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -360,7 +362,8 @@ impl Acquire<Holding> {
         // A new id for every attempt: it lives and dies with this session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms());
-        let contender = kind.contender(id, session.id());
+        let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
+        let contender = if once { contender.once() } else { contender };
         let contender = match options.lock_delay() {
             Some(delay) => contender.with_delay(delay),
             None => contender,

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
     Ask, Class, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Payload,
-    Revocation, TokenEpoch,
+    Place, Revocation, TokenEpoch,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ pub(crate) use self::operations::make_path;
 use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::admin::{Broken, ContenderInfo, journal};
-use crate::ensemble::{Ensemble, Fired, OpError, Watcher};
+use crate::ensemble::{Ensemble, Fired, Node, OpError, Watcher};
 use crate::hold::{HoldOptions, Request};
 use crate::session::epoch;
 use crate::session::{Dependant, Session};
@@ -53,9 +53,9 @@ pub(crate) struct Attempt {
     pub(crate) mark: Option<String>,
     /// Make the path where it is missing.
     pub(crate) create_parents: bool,
-    /// Leave at once if more than so many are before.
+    /// More than so many ahead are too many.
     pub(crate) max_waiters: usize,
-    /// Leave at once if not first.
+    /// Get the lock at once or not at all.
     pub(crate) once: bool,
     /// When to enter anew in another class.
     pub(crate) ageing: Option<(Instant, Class)>,
@@ -76,7 +76,7 @@ pub(crate) struct Attempt {
 enum Wake {
     Outcome(Outcome),
     Fired(String, Fired),
-    Looked(Option<Box<ContenderInfo>>),
+    Looked(Looked),
     Verified(Result<(), OpError>),
     Lingered,
     DelayOver(String),
@@ -110,6 +110,8 @@ struct Driver {
     disconnects: u32,
     /// When the operation under way was started, by the session's clock.
     sent: Duration,
+    /// An operation was answered.
+    answered: bool,
     /// Kept while the session must be proved at all times.
     dependant: Option<Dependant>,
     /// Told when the change of its hold has happened that the caller asked for.
@@ -135,6 +137,18 @@ struct Driver {
     /// The node first in line that was last read, or is being read, for the caller's error; and what it told.
     looked_for: Option<String>,
     looked_at: Option<Box<ContenderInfo>>,
+    /// The holder of the lock is behind this one in the queue, and not in the contender's count of those ahead.
+    holder_behind: bool,
+}
+
+/// What a look at the node first in the queue told.
+#[derive(Default)]
+struct Looked {
+    name: String,
+    info: Option<Box<ContenderInfo>>,
+    /// It has no session.
+    sessionless: bool,
+    holder_behind: bool,
 }
 
 /// Runs one attempt to its end. Whoever listens to `answer` gets the outcome.
@@ -151,6 +165,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         deletes: 0,
         disconnects,
         sent: Duration::ZERO,
+        answered: false,
         dependant: None,
         changing: None,
         changed_at: None,
@@ -165,6 +180,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         lingered: false,
         looked_for: None,
         looked_at: None,
+        holder_behind: false,
     };
     driver.run().await;
 }
@@ -172,9 +188,10 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
 impl Driver {
     async fn run(mut self) {
         let mut flight: Option<BoxFuture<'static, Outcome>> = None;
-        let mut look: Option<BoxFuture<'static, Option<Box<ContenderInfo>>>> = None;
+        let mut look: Option<BoxFuture<'static, Looked>> = None;
         let mut proof: Option<BoxFuture<'static, Result<(), OpError>>> = None;
         let mut probe: Option<BoxFuture<'static, Result<(), OpError>>> = None;
+        let mut probed_at = Duration::ZERO;
         let mut probe_at = self.probe_at();
         let mut watches: Vec<(String, Watcher)> = Vec::new();
         let mut link = self.session.link();
@@ -186,11 +203,9 @@ impl Driver {
         let mut ended = None;
         self.bear(link.borrow().connected);
         loop {
-            if let Some(name) = self.wants_a_look() {
-                look = Some(self.look(name));
-                self.stop_if_once();
+            if let Some(place) = self.wants_a_look() {
+                look = Some(self.look(place));
             }
-            self.stop_if_crowded();
             self.tell_if_it_leaves();
             while let Some(command) = self.contender.next_command() {
                 trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
@@ -224,8 +239,7 @@ impl Driver {
                 proof = self.prove_the_hold();
             }
             watches.retain(|(name, _)| self.contender.watches(name));
-            // A try that has left already still owes its caller the holder's name.
-            if let Some(end) = ended.take_if(|_| look.is_none() || !matches!(self.caller, Caller::Refusing { .. })) {
+            if let Some(end) = ended.take() {
                 let end = self.look_closer(end).await;
                 if end == End::Evicted && self.caller.is_waiting() {
                     self.broken = self.who_broke_it().await;
@@ -276,8 +290,10 @@ impl Driver {
                 }
                 Wake::Looked(seen) => {
                     look = None;
-                    self.looked_at = seen;
-                    self.name_the_holder();
+                    (self.looked_at, self.holder_behind) = (seen.info, seen.holder_behind);
+                    if seen.sessionless {
+                        self.contender.handle(Event::NoContender(&seen.name));
+                    }
                 }
                 Wake::Verified(proved) => {
                     proof = None;
@@ -297,12 +313,13 @@ impl Driver {
                     }
                 }
                 Wake::NearDeadline => {
-                    probe_at = None;
+                    (probe_at, probed_at) = (None, self.session.now());
                     probe = self.contender.place().map(|_| self.attempt.ensemble.sync(&self.attempt.path));
                 }
                 Wake::Probed => probe = None,
                 Wake::Deadline => {
-                    let error = self.timed_out(probe.is_some());
+                    let sent = flight.is_some().then_some(self.sent);
+                    let error = self.timed_out(sent.into_iter().chain(probe.is_some().then_some(probed_at)).min());
                     self.give_up(error);
                 }
                 Wake::CutOff => {
@@ -390,6 +407,7 @@ impl Driver {
         if outcome.proves() {
             self.session.proved(self.sent);
         }
+        self.answered |= outcome.is_answer();
         match outcome {
             Outcome::Entered(created, seen) => {
                 if let Ok((name, _)) = &created {
@@ -415,12 +433,19 @@ impl Driver {
                 let failure = self.failure(&fault);
                 self.contender.handle(Event::Listed(Err(failure)));
             }
-            Outcome::Inspected(seen) => {
-                if matches!(seen, Err(OpError::NoNode)) && self.deletes == 0 {
+            Outcome::Inspected(name, read) => {
+                if matches!(read, Err(OpError::NoNode)) && self.deletes == 0 {
                     self.was_taken();
                 }
-                let seen = seen.map_err(|f| self.failure(&f));
+                // Of a try: the holder, for its caller's error.
+                if let (Ok(node), None) = (&read, &self.looked_at) {
+                    self.looked_at = Some(Box::new(ContenderInfo::read(name, node)));
+                }
+                let seen = read.map(|node| inspection(&node)).map_err(|f| self.failure(&f));
                 self.contender.handle(Event::Inspected(seen));
+                if self.contender.place().is_none() {
+                    self.looked_at = None;
+                }
             }
             Outcome::Watched(name, Ok((node, watcher))) => {
                 let own = self.contender.node() == Some(&name);
@@ -483,10 +508,22 @@ impl Driver {
         failure
     }
 
-    /// Somebody took a node of the hold: its owner hears of it before the other node is deleted and lets the next one in.
+    /// The caller hears that the contender leaves before it has left. A waiter need not wait for that; and the owner of a hold whose
+    /// node was taken must know it before its other node is deleted, which grants the lock to the next.
     fn tell_if_it_leaves(&mut self) {
-        if let (Caller::Holding { hold, .. }, true) = (&self.caller, self.contender.leaves()) {
-            hold.lose(Loss::Removed);
+        let Some(end) = self.contender.leaves_for() else { return };
+        let path = || self.attempt.path.clone();
+        match (&self.caller, end) {
+            (Caller::Holding { hold, .. }, _) => hold.lose(Loss::Removed),
+            (Caller::Waiting(_), End::Held { ahead }) => {
+                let error = Error::Held { path: path(), holder: self.looked_at.take(), ahead: Some(ahead) };
+                self.caller.refuse(error);
+            }
+            (Caller::Waiting(_), End::TooManyAhead { ahead }) => {
+                let error = Error::TooManyWaiters { path: path(), ahead, most: self.attempt.max_waiters };
+                self.caller.refuse(error);
+            }
+            (Caller::Waiting(_) | Caller::Releasing { .. } | Caller::Gone, _) => {}
         }
     }
 
@@ -506,8 +543,7 @@ impl Driver {
 
     /// When to ask whether the servers answer, so that the deadline's error can tell a lock that is taken from servers that are silent.
     fn probe_at(&self) -> Option<Instant> {
-        let patience = (self.session.timeout() / 4).min(self.attempt.timeout? / 2);
-        self.attempt.deadline?.checked_sub(patience)
+        self.attempt.deadline?.checked_sub(caller::PROBE_LEAD).filter(|at| *at > self.attempt.started)
     }
 
     /// The connection stands, or is lost: for how long does the caller bear that?
@@ -589,20 +625,37 @@ impl Driver {
         }
     }
 
-    /// Whose node to read to tell who holds the lock, once for each that a listing shows: for the error of a try, or for that
-    /// of a wait that is worth it.
-    fn wants_a_look(&self) -> Option<String> {
-        let worth_it = self.attempt.once || self.lingered && self.attempt.timeout.is_some();
-        let waiting = self.caller.is_waiting() && worth_it;
-        let first = &self.contender.place().filter(|_| waiting)?.first;
-        (self.looked_for.as_ref() != Some(first)).then(|| first.clone())
+    /// Whose node to read to tell who holds the lock, once for each that a listing shows: for the error of a wait that is worth it.
+    /// (A try's contender reads it itself.)
+    fn wants_a_look(&self) -> Option<Place> {
+        let worth_it = self.lingered && self.attempt.timeout.is_some() && !self.attempt.once;
+        let place = self.contender.place().filter(|_| self.caller.is_waiting() && worth_it)?;
+        (self.looked_for.as_ref() != Some(&place.first)).then(|| place.clone())
     }
 
-    fn look(&mut self, name: String) -> BoxFuture<'static, Option<Box<ContenderInfo>>> {
-        let read = self.attempt.ensemble.read(&format!("{}/{name}", self.attempt.path));
-        self.looked_for = Some(name.clone());
-        self.looked_at = None;
-        read.map(|node| node.ok().map(|node| Box::new(ContenderInfo::read(name, &node)))).boxed()
+    fn look(&mut self, place: Place) -> BoxFuture<'static, Looked> {
+        let Place { first, front, .. } = place;
+        let child = |name: &str| self.attempt.ensemble.read(&format!("{}/{name}", self.attempt.path));
+        let (read, front) = (child(&first), front.map(|front| child(&front)));
+        self.looked_for = Some(first.clone());
+        (self.looked_at, self.holder_behind) = (None, false);
+        async move {
+            let front = async {
+                match front {
+                    Some(read) => read.await.ok(),
+                    None => None,
+                }
+            };
+            let (Ok(first_node), front) = tokio::join!(biased; read, front) else { return Looked::default() };
+            let behind = |front: Node| !inspection(&front).is_same_attempt(&inspection(&first_node));
+            Looked {
+                info: Some(Box::new(ContenderInfo::read(first.clone(), &first_node))),
+                sessionless: first_node.owner.is_none(),
+                holder_behind: front.is_some_and(behind),
+                name: first,
+            }
+        }
+        .boxed()
     }
 }
 

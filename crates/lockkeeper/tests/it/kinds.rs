@@ -5,5 +5,6 @@ mod fairness;
 mod permits;
 mod plain;
 mod revoking;
+mod sessionless;
 mod sharing;
 mod wakeups;

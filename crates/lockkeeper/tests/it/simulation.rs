@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::Lockkeeper;
+use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_testkit::history::Tally;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
 use lockkeeper_testkit::worlds::{Family, Names, SESSION_TIMEOUT, Scenario, run, simulate};
@@ -136,4 +136,27 @@ fn an_idle_waiter_sends_only_heartbeats() {
         second.release().await.unwrap();
         third.await.unwrap().unwrap().release().await.unwrap();
     });
+}
+
+/// The servers do not answer for a second before the deadline, which is not long enough to call them unreachable.
+#[test]
+fn a_wait_that_ends_within_a_short_silence_is_a_timeout() {
+    for (silent_from, silent_for, unreachable) in [(3_300, 1_100, false), (1_500, 3_000, true)] {
+        simulate(async {
+            let sim = Sim::new(1, Settings::default());
+            let network = |timeout| Lockkeeper::builder().simulated(sim.network(Duration::from_secs(timeout)));
+            let (waiting, holding) = (network(2), network(10));
+            // Client 0 is the one that is silenced.
+            waiting.mutex("/locks/aside").acquire().await.unwrap().release().await.unwrap();
+            let guard = holding.mutex(LOCK).acquire().await.unwrap();
+            let timeout = Duration::from_secs(4);
+            let waiter = tokio::spawn(waiting.mutex(LOCK).acquire().timeout(timeout).into_future());
+            tokio::time::sleep(Duration::from_millis(silent_from)).await;
+            sim.trouble(0, Trouble::Silence(Duration::from_millis(silent_for)));
+            let outcome = waiter.await.unwrap();
+            assert_eq!(matches!(outcome, Err(Error::Unreachable { .. })), unreachable, "{outcome:?}");
+            assert_eq!(matches!(outcome, Err(Error::Timeout { .. })), !unreachable, "{outcome:?}");
+            guard.release().await.unwrap();
+        });
+    }
 }

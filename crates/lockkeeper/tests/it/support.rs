@@ -391,6 +391,12 @@ impl World {
         self.observer.create(path, b"", &options).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
+    /// Makes a node as a foreign client's contender would: it dies with the observer's session.
+    pub(crate) async fn make_foreign(&self, path: &str) {
+        let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
+        self.observer.create(path, b"", &options).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
     /// Requests [`World::lock`] as a mutex and returns when the request is in the queue, behind all earlier contenders.
     pub(crate) async fn enqueue_mutex(&self, keeper: &Lockkeeper) -> Waiter {
         self.enqueue(self.mutex(keeper).acquire()).await

@@ -19,8 +19,15 @@ use crate::hold::guard::Holding;
 use crate::hold::{Hold, Request};
 use crate::session::epoch;
 
-/// A call that had less time than this cannot tell a busy server from a silent one.
-const SILENCE: Duration = Duration::from_millis(250);
+/// How old a request without an answer is at the deadline if the servers are called unreachable. A younger one may only have
+/// met a busy server.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The same for a call that had no answer at all: then it is not known either that the lock is taken.
+const FIRST_SILENCE: Duration = Duration::from_millis(250);
+
+/// How long before its deadline a waiter asks whether the servers answer: a moment more than [`SILENCE`], because timers are late.
+pub(super) const PROBE_LEAD: Duration = Duration::from_millis(2_100);
 
 /// Where the outcome goes.
 pub(crate) type Answer = oneshot::Sender<Result<Holding, Error>>;
@@ -29,8 +36,6 @@ pub(crate) type Answer = oneshot::Sender<Result<Holding, Error>>;
 pub(super) enum Caller {
     /// Somebody waits for the lock.
     Waiting(Answer),
-    /// Somebody waits to be told who has the lock instead.
-    Refusing { caller: Answer, ahead: usize },
     /// Somebody has the guard.
     Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<Request> },
     /// Somebody waits for the release to be confirmed.
@@ -47,7 +52,7 @@ impl Caller {
         cancel: Option<&CancellationToken>,
     ) -> Wake {
         match self {
-            Caller::Waiting(outcome) | Caller::Refusing { caller: outcome, .. } => {
+            Caller::Waiting(outcome) => {
                 tokio::select! {
                     biased;
                     () = outcome.closed() => Wake::CallerGone,
@@ -71,14 +76,14 @@ impl Caller {
     pub(super) fn hold(&self) -> Option<&Arc<Hold>> {
         match self {
             Caller::Holding { hold, .. } | Caller::Releasing { hold, .. } => Some(hold),
-            Caller::Waiting(_) | Caller::Refusing { .. } | Caller::Gone => None,
+            Caller::Waiting(_) | Caller::Gone => None,
         }
     }
 
     /// Whoever waits gets this error. Who holds, keeps.
     pub(super) fn refuse(&mut self, error: Error) {
         match std::mem::replace(self, Caller::Gone) {
-            Caller::Waiting(caller) | Caller::Refusing { caller, .. } => _ = caller.send(Err(error)),
+            Caller::Waiting(caller) => _ = caller.send(Err(error)),
             other => *self = other,
         }
     }
@@ -211,7 +216,7 @@ impl Driver {
     pub(super) fn finish(self, end: End) {
         let loss = session_loss(self.session.link().borrow().state);
         let refusal = self.refusal;
-        let Attempt { path, permits, .. } = self.attempt;
+        let Attempt { path, permits, max_waiters, .. } = self.attempt;
         match self.caller {
             Caller::Waiting(caller) => {
                 let error = match end {
@@ -230,6 +235,8 @@ impl Driver {
                         Error::PermitsMismatch { path, ours: permits.unwrap_or_default(), stated }
                     }
                     End::IncompatibleFormat(theirs) => Error::IncompatibleFormat { path, theirs },
+                    End::Held { ahead } => Error::Held { path, holder: self.looked_at, ahead: Some(ahead) },
+                    End::TooManyAhead { ahead } => Error::TooManyWaiters { path, ahead, most: max_waiters },
                     End::Refused | End::Stuck | End::Left => {
                         Error::Refused { path, reason: refusal.unwrap_or_else(|| "no reason given".to_owned()) }
                     }
@@ -241,9 +248,6 @@ impl Driver {
                     End::SessionOver => loss,
                     _ => Loss::Removed,
                 });
-            }
-            Caller::Refusing { caller, ahead } => {
-                _ = caller.send(Err(Error::Held { path, holder: None, ahead: Some(ahead) }));
             }
             Caller::Releasing { hold, confirm } => {
                 _ = confirm.send(match (hold.loss(), end) {
@@ -269,50 +273,33 @@ impl Driver {
         self.contender.handle(lockkeeper_core::Event::Leave);
     }
 
-    /// A try that was not first leaves at once; its caller hears who is.
-    pub(super) fn stop_if_once(&mut self) {
-        let Some(ahead) = self.contender.place().map(|place| place.ahead).filter(|_| self.attempt.once) else {
-            return;
-        };
-        self.caller = match std::mem::replace(&mut self.caller, Caller::Gone) {
-            Caller::Waiting(caller) => Caller::Refusing { caller, ahead },
-            other => other,
-        };
-        self.contender.handle(lockkeeper_core::Event::Leave);
-    }
-
-    /// Nobody stands in a line that is too long to be listed.
-    pub(super) fn stop_if_crowded(&mut self) {
-        let (ahead, most) = (self.contender.place().map_or(0, |place| place.ahead), self.attempt.max_waiters);
-        if ahead > most && matches!(self.caller, Caller::Waiting(_)) {
-            self.give_up(Error::TooManyWaiters { path: self.attempt.path.clone(), ahead, most });
-        }
-    }
-
-    pub(super) fn name_the_holder(&mut self) {
-        if let Caller::Refusing { ahead, .. } = &self.caller {
-            let (path, ahead) = (self.attempt.path.clone(), Some(*ahead));
-            let holder = self.looked_at.take();
-            self.caller.refuse(Error::Held { path, holder, ahead });
-        }
-    }
-
-    /// The error of a call at its deadline. `asks`: a server was asked whether it answers, and has not.
-    pub(super) fn timed_out(&mut self, asks: bool) -> Error {
+    /// The error of a call at its deadline. `unanswered`: when the oldest request was sent that has no answer yet, by the session's
+    /// clock.
+    pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> Error {
         let path = self.attempt.path.clone();
-        if let Caller::Refusing { ahead, .. } = &self.caller {
-            return Error::Held { path, holder: self.looked_at.take(), ahead: Some(*ahead) };
+        let place = self.contender.place().map(|place| place.ahead + usize::from(self.holder_behind));
+        if let (true, Some(ahead)) = (self.attempt.once, place) {
+            return Error::Held { path, holder: self.looked_at.take(), ahead: Some(ahead) };
         }
         let waited = self.attempt.timeout.unwrap_or_default();
-        let place = self.contender.place().map(|place| place.ahead);
         let detail = if !self.session.link().borrow().connected {
             "the connection is lost"
-        } else if waited >= SILENCE && (asks || place.is_none()) {
+        } else if self.silent_for(unanswered) >= if self.answered { SILENCE } else { FIRST_SILENCE } {
             "a request was not answered"
         } else {
             return Error::Timeout { path, waited, holder: self.looked_at.take(), ahead: place };
         };
         Error::Unreachable { servers: self.attempt.servers.to_string(), waited, detail: detail.to_owned() }
+    }
+}
+
+impl Driver {
+    /// How long the servers have been silent.
+    fn silent_for(&self, unanswered: Option<Duration>) -> Duration {
+        // A grant waits for a heartbeat.
+        let heartbeat = self.granted.as_ref().map(|(_, at)| *at);
+        let oldest = unanswered.into_iter().chain(heartbeat).min();
+        oldest.map_or(Duration::ZERO, |sent| self.session.now().saturating_sub(sent))
     }
 }
 

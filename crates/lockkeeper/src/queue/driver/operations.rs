@@ -15,7 +15,7 @@ pub(super) enum Outcome {
     ParentMade(Result<(), OpError>),
     LimitStored(Result<(), OpError>),
     Listed(Result<(Seen, Option<Watcher>), OpError>),
-    Inspected(Result<Inspection, OpError>),
+    Inspected(String, Result<Node, OpError>),
     Watched(String, Result<(Node, Watcher), OpError>),
     HolderMarkerTaken(Result<Zxid, OpError>),
     TombstoneMade(Result<(), OpError>),
@@ -36,8 +36,27 @@ impl Outcome {
             Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.is_ok(),
             Outcome::Told { written, .. } => written.is_ok(),
             Outcome::LimitStored(done) | Outcome::Deleted(done) | Outcome::TombstoneMade(done) => done.is_ok(),
-            Outcome::ParentMade(_) | Outcome::Listed(_) | Outcome::Inspected(_) | Outcome::Watched(..) => false,
+            Outcome::ParentMade(_) | Outcome::Listed(_) | Outcome::Inspected(..) | Outcome::Watched(..) => false,
         }
+    }
+}
+
+impl Outcome {
+    /// Whether a server answered.
+    pub(super) fn is_answer(&self) -> bool {
+        let fault = match self {
+            Outcome::Entered(created, _) => created.as_ref().err(),
+            Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.as_ref().err(),
+            Outcome::Told { written, .. } => written.as_ref().err(),
+            Outcome::ParentMade(done)
+            | Outcome::LimitStored(done)
+            | Outcome::Deleted(done)
+            | Outcome::TombstoneMade(done) => done.as_ref().err(),
+            Outcome::Listed(listed) => listed.as_ref().err(),
+            Outcome::Inspected(_, read) => read.as_ref().err(),
+            Outcome::Watched(_, read) => read.as_ref().err(),
+        };
+        !matches!(fault, Some(OpError::ConnectionLoss | OpError::SessionOver))
     }
 }
 
@@ -126,10 +145,9 @@ impl Operations<'_> {
                 let look = self.look(ensemble.list(self.path), false);
                 async move { Outcome::Listed(synced(&*ensemble, &path, look).await.map(|seen| (seen, None))) }.boxed()
             }
-            Command::Inspect { name } => ensemble
-                .read(&self.child(&name))
-                .map(|read| Outcome::Inspected(read.map(|node| inspection(&node))))
-                .boxed(),
+            Command::Inspect { name } => {
+                ensemble.read(&self.child(&name)).map(|read| Outcome::Inspected(name, read)).boxed()
+            }
             Command::Watch { name, kind: _ } => {
                 ensemble.read_and_watch(&self.child(&name)).map(|read| Outcome::Watched(name, read)).boxed()
             }

@@ -129,7 +129,7 @@ async fn unknown_children_and_contenders_without_an_owner_are_shown(world: &Worl
         _ => "lock-0000000999",
     };
     world.make(&format!("{}/config", world.lock())).await;
-    world.make(&format!("{}/{silent}", world.lock())).await;
+    world.make_foreign(&format!("{}/{silent}", world.lock())).await;
     let seen = keeper.admin().show(&world.lock()).await.unwrap();
     assert_eq!((&seen.holders[0].node, seen.unknown.as_slice()), (&guard.name(), &["config".to_owned()][..]));
     let waiter = seen.waiters.first().unwrap_or_else(|| panic!("{seen:?}"));

@@ -138,7 +138,7 @@ async fn a_break_removes_only_a_named_contender_or_the_only_holder(world: &World
     world.make(&shared).await;
     let readers = ["read-0000000000", "read-0000000001"];
     for reader in readers {
-        world.make(&format!("{shared}/{reader}")).await;
+        world.make_foreign(&format!("{shared}/{reader}")).await;
     }
     match keeper.admin().break_lock(&shared, "which one?").await {
         Err(Error::SeveralHold { holders, .. }) => assert_eq!(holders.len(), 2),

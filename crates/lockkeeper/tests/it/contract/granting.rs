@@ -247,7 +247,7 @@ async fn foreign_clients_wait_in_the_same_queue(world: &World) {
         _ => "lock-0000000000",
     };
     let foreign = format!("{}/{foreign}", world.lock());
-    world.make(&foreign).await;
+    world.make_foreign(&foreign).await;
     assert!(matches!(world.subject(&keeper).try_acquire().await, Err(Error::Held { holder: Some(_), .. })));
     world.queued(1).await;
     let waiter = world.enqueue(world.subject(&keeper).acquire()).await;

@@ -1,0 +1,107 @@
+//! Nodes with a contender's name that no session owns: foreign programs and people make such nodes, and no lock waits for them.
+
+use lockkeeper::Error;
+use lockkeeper_core::{AttemptId, Mode};
+use lockkeeper_testkit::proxy::OpCode;
+
+use crate::support::{HOLDER_MARKER, Kind, PATIENCE, STEADY, World, for_every_kind, on_the_embedded_server};
+
+for_every_kind!(
+    a_waiter_ignores_a_node_without_a_session,
+    a_try_ignores_a_node_without_a_session,
+    a_lock_with_nodes_without_a_session_is_described_without_them,
+);
+
+on_the_embedded_server!(a_try_behind_a_holder_costs_what_it_did,);
+
+/// Makes a persistent node that is named like a contender which excludes the subject, with this number.
+async fn make_sessionless(world: &World, number: u32) -> String {
+    let kind = world.kind.rival();
+    let mode = match kind {
+        Kind::Foreground | Kind::Background => Mode::Class("A".parse().unwrap()),
+        Kind::Permits => Mode::Permits(2),
+        Kind::Read | Kind::RecipeRead | Kind::KazooRead => Mode::Read,
+        Kind::Write | Kind::RecipeWrite | Kind::KazooWrite => Mode::Write,
+        _ => Mode::Exclusive,
+    };
+    let prefix = kind.node_format().prefix(mode, AttemptId::new(u128::from(number) + 1)).unwrap();
+    let name = format!("{prefix}{number:010}");
+    world.make(&format!("{}/{name}", world.lock())).await;
+    name
+}
+
+/// The lock with two such nodes, which are ahead of every later contender.
+async fn lock_with_two(world: &World, keeper: &lockkeeper::Lockkeeper) {
+    world.subject(keeper).acquire().await.unwrap().release().await.unwrap();
+    for _ in 0..2 {
+        // As many nodes were created so far, so that is the number of the next. A server tells how often nodes came and went.
+        let parent = world.observer.check_stat(&world.lock()).await.unwrap().unwrap();
+        make_sessionless(world, u32::try_from((parent.cversion + parent.num_children) / 2).unwrap()).await;
+    }
+}
+
+async fn remove_all(world: &World) {
+    for name in world.queue().await {
+        world.remove(&format!("{}/{name}", world.lock())).await;
+    }
+}
+
+async fn a_waiter_ignores_a_node_without_a_session(world: &World) {
+    let keeper = world.keeper().await;
+    lock_with_two(world, &keeper).await;
+    let guard = world.subject(&keeper).acquire().timeout(PATIENCE).await.unwrap();
+    assert!(guard.is_held());
+    // Neither does the waiter behind it.
+    let waiter = world.enqueue(world.rival(&world.keeper().await).acquire().timeout(PATIENCE)).await;
+    assert!(waiter.waits());
+    guard.release().await.unwrap();
+    waiter.granted().await.release().await.unwrap();
+    remove_all(world).await;
+}
+
+async fn a_try_ignores_a_node_without_a_session(world: &World) {
+    let keeper = world.keeper().await;
+    lock_with_two(world, &keeper).await;
+    let guard = world.subject(&keeper).try_acquire().await.unwrap();
+    match world.rival(&keeper).try_acquire().await {
+        Err(Error::Held { ahead, holder, .. }) => {
+            // A class's holder is named by its marker.
+            let named = if world.kind.has_holder_marker() { HOLDER_MARKER.to_owned() } else { guard.name() };
+            assert_eq!(holder.map(|holder| holder.node), Some(named));
+            // Behind a marker no other node is looked at, so those two count there.
+            assert!(ahead == Some(1) || world.kind.has_holder_marker(), "{ahead:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    guard.release().await.unwrap();
+    remove_all(world).await;
+}
+
+async fn a_lock_with_nodes_without_a_session_is_described_without_them(world: &World) {
+    let keeper = world.keeper().await;
+    lock_with_two(world, &keeper).await;
+    let guard = world.subject(&keeper).acquire().timeout(PATIENCE).await.unwrap();
+    let info = keeper.admin().show(&world.lock()).await.unwrap();
+    let names =
+        |contenders: &[lockkeeper::ContenderInfo]| contenders.iter().map(|c| c.node.clone()).collect::<Vec<_>>();
+    assert_eq!((names(&info.holders), names(&info.waiters)), (vec![guard.name()], vec![]));
+    assert_eq!(info.unknown.len(), 2, "{info:?}");
+    guard.release().await.unwrap();
+    remove_all(world).await;
+}
+
+/// A create and a listing, a read of the holder's node, a delete.
+async fn a_try_behind_a_holder_costs_what_it_did(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
+    let before = proxy.counts();
+    assert!(matches!(world.mutex(&keeper).try_acquire().await, Err(Error::Held { ahead: Some(1), .. })));
+    world.queued(1).await;
+    let sent = proxy.counts().since(&before).requested;
+    // An unprotected name is looked at before it is deleted.
+    let reads = if world.kind == Kind::Recipe { 2 } else { 1 };
+    let counts = (sent.of_any(OpCode::CREATES), sent.of_any(OpCode::LISTS), sent.of(OpCode::GetData));
+    assert_eq!(counts, (1, 1, reads), "{sent:?}");
+    guard.release().await.unwrap();
+}
