@@ -436,6 +436,16 @@ impl Storm {
         })
     }
 
+    /// Whether a job of a higher priority had its leased lock and was done with it before this one ended.
+    fn was_passed(&self, attempt: &Attempt) -> bool {
+        self.attempts.iter().any(|other| {
+            other.job.locks == attempt.job.locks
+                && attempt.outranked_by(other).is_some()
+                && other.begun().is_some_and(|begun| begun >= attempt.started)
+                && other.end() <= attempt.end()
+        })
+    }
+
     /// Whether its lease may have ended before its work.
     fn outlasts_its_lease(attempt: &Attempt) -> bool {
         let Kind::Lease { lease, .. } = attempt.job.kind else { return false };
@@ -535,6 +545,10 @@ impl Storm {
         }
         if self.outranked(a) {
             may.extend([Status::Code(79), Status::Code(75)]);
+        }
+        if self.was_passed(a) {
+            // The record names nobody any more, so a lease taken by force looks like a node that was removed.
+            may.extend([Status::Code(76), Status::Code(81)]);
         }
         if Storm::outlasts_its_lease(a) {
             may.push(Status::Code(76));
@@ -728,6 +742,27 @@ mod tests {
         assert_eq!(killed(143), []);
         assert_eq!(killed(76), [Promise::Status]);
         assert_eq!(killed(3), [Promise::Status], "its own status, though it has not finished");
+    }
+
+    #[test]
+    fn a_lease_taken_by_force_may_look_removed_only_if_its_taker_is_done() {
+        let leased = |number: usize, begin, end, priority| {
+            let mut attempt = worked(number, begin, end, number as i64 + 5);
+            let lease = s(60.0);
+            attempt.job.kind = Kind::Lease { priority, lease, cleanup: Duration::ZERO, forceful: true, waiting: None };
+            attempt
+        };
+        let ends = |code, other: Attempt| {
+            let mut first = leased(0, 1.0, 4.0, 1);
+            first.ended = Some((s(4.1), Status::Code(code)));
+            found(vec![first, other])
+        };
+        for code in [76, 81] {
+            assert_eq!(ends(code, leased(1, 3.8, 3.9, 2)), []);
+            assert_eq!(ends(code, leased(1, 3.8, 9.0, 2)), [Promise::Status], "its taker still has it");
+            assert_eq!(ends(code, leased(1, 0.1, 0.5, 2)), [Promise::HealthyStaysHealthy], "before it");
+        }
+        assert_eq!(ends(79, leased(1, 3.8, 9.0, 2)), []);
     }
 
     #[test]
