@@ -1,4 +1,4 @@
-//! The handle that programs hold, and the task that drives its session over TCP.
+//! The handle for programs, and the task that runs the session over TCP.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -19,10 +19,10 @@ use tracing::debug;
 use crate::session::Session;
 use crate::types::{Config, End, Event, RequestError, RequestId, Resume, Transport};
 
-/// How many bytes are read from a socket at once.
+/// Maximum bytes per read from a socket.
 const READ: usize = 64 << 10;
 
-/// What the session's connection goes through.
+/// State of the session's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A server has accepted the session.
@@ -33,26 +33,26 @@ pub enum State {
     Over(End),
 }
 
-/// What a watch saw.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// What happened.
     pub kind: EventKind,
-    /// Where.
+    /// Path of the node.
     pub path: Arc<str>,
 }
 
-/// Who waits for what.
+/// Waiters for replies and for watch events.
 #[derive(Default)]
 struct Waiting {
-    /// Who waits for the reply to the request with the number `first` and those after it.
+    /// Waiters for the replies to request `first` and its successors.
     replies: VecDeque<Option<oneshot::Sender<Result<Response, RequestError>>>>,
     first: u64,
-    watchers: HashMap<RequestId, Watching>,
+    watchers: HashMap<RequestId, WatchSender>,
     states: Option<mpsc::UnboundedSender<State>>,
 }
 
-enum Watching {
+enum WatchSender {
     Once(oneshot::Sender<Watched>),
     Always(mpsc::UnboundedSender<Watched>),
 }
@@ -60,18 +60,18 @@ enum Watching {
 struct Inner {
     session: Session,
     waiting: Waiting,
-    /// What went wrong with the last attempt to connect.
-    trouble: Option<String>,
+    /// Error of the last attempt to connect.
+    connect_error: Option<String>,
 }
 
-struct Shared {
+struct SharedState {
     inner: Mutex<Inner>,
-    /// Wakes the driver: there is something to send, or the session is to be closed.
+    /// Wakes the driver when there are bytes to send, or when the session closes.
     wake: Notify,
     origin: Instant,
 }
 
-impl Shared {
+impl SharedState {
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -83,19 +83,19 @@ impl Shared {
 
 /// A ZooKeeper session over TCP.
 ///
-/// Requests are sent in the order of the calls, not of the first polls of what they return. Replies come in the same order; a
-/// watch tells its event before the reply to any request that the server answered after it. The last handle to be dropped closes
-/// the session in the background.
+/// Requests are sent in the order of the calls, not in the order in which the returned futures are first polled.
+/// Replies arrive in the same order. A watch delivers its event before the reply to any request that the server
+/// answered after the change. Dropping the last handle closes the session in the background.
 ///
 /// # Cancel safety
-/// A request that was made is carried out, whether or not somebody waits for its reply. Dropping the future that waits takes off
+/// The server carries out a sent request even if the caller no longer waits for its reply. Dropping the future removes
 /// the watch that the request would leave.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
 }
 
-struct Handle(Arc<Shared>);
+struct Handle(Arc<SharedState>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -113,10 +113,10 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Opens a session with one of these servers, each `host:port`. Names are resolved again at each attempt.
+    /// Opens a session with one of these servers, each `host:port`. Every attempt resolves the names again.
     ///
-    /// Returns at once; requests wait until a server has accepted the session. The receiver tells what the connection goes through. The
-    /// driver is a task of the current tokio runtime.
+    /// Returns immediately; requests wait until a server has accepted the session. The receiver gets the states of the
+    /// connection. The driver is a task of the current tokio runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time, or without a server.
@@ -125,103 +125,105 @@ impl Client {
         Client::open_with(servers, config)
     }
 
-    /// As [`Client::open`], with every option of a session. `config.servers` is the length of `servers`.
+    /// Opens a session as [`Client::open`] does, with every option of a session. `config.servers` is the length of
+    /// `servers`.
     ///
     /// # Panics
-    /// As [`Client::open`], and if the two do not agree.
+    /// As [`Client::open`], and if `config.servers` is not the length of `servers`.
     pub fn open_with(servers: Vec<String>, config: Config) -> (Client, mpsc::UnboundedReceiver<State>) {
-        assert_eq!(servers.len(), config.servers, "as many servers as the session is told of");
+        assert_eq!(servers.len(), config.servers, "config.servers is the number of servers");
         let (states, receiver) = mpsc::unbounded_channel();
         let session = Session::new(config, fastrand::u64(..), Duration::ZERO);
         let waiting = Waiting { first: 1, states: Some(states), ..Waiting::default() };
-        let inner = Mutex::new(Inner { session, waiting, trouble: None });
-        let shared = Arc::new(Shared { inner, wake: Notify::new(), origin: Instant::now() });
+        let inner = Mutex::new(Inner { session, waiting, connect_error: None });
+        let shared = Arc::new(SharedState { inner, wake: Notify::new(), origin: Instant::now() });
         tokio::spawn(drive(shared.clone(), servers));
         (Client { handle: Arc::new(Handle(shared)) }, receiver)
     }
 
-    /// Sends a request; the future is its reply.
+    /// Sends a request. The future resolves to the reply.
     ///
     /// # Errors
     /// [`RequestError`].
     ///
     /// # Cancel safety
-    /// The request is sent by this call; dropping the future does not call it back.
+    /// This call sends the request; dropping the future does not cancel it.
     pub fn request(&self, request: Request) -> impl Future<Output = Result<Response, RequestError>> + use<> {
         self.send(request, None).1
     }
 
-    /// Sends a request that leaves a one-shot watch where it succeeds; `exists` also where there is no node.
+    /// Sends a request that leaves a one-shot watch if it succeeds. `exists` leaves one for a missing node as well.
     ///
     /// # Errors
-    /// [`RequestError`], beside the watcher. Only an `exists` that ends with [`ErrorCode::NoNode`](lockkeeper_wire::ErrorCode) has
-    /// left a watch then: for the creation of the node.
+    /// [`RequestError`], beside the watcher. Of the failed requests, only an `exists` that ends with
+    /// [`ErrorCode::NoNode`](lockkeeper_wire::ErrorCode) has left a watch: for the creation of the node.
     ///
     /// # Cancel safety
-    /// As [`Client::request`]; its watch is taken off.
+    /// As [`Client::request`]; dropping the future removes the watch.
     pub fn request_and_watch(
         &self,
         request: Request,
     ) -> impl Future<Output = (Result<Response, RequestError>, Watcher)> + use<> {
         let (fired, watched) = oneshot::channel();
-        let (id, reply) = self.send(request, Some(Watching::Once(fired)));
+        let (id, reply) = self.send(request, Some(WatchSender::Once(fired)));
         let watcher = Watcher { id, shared: self.handle.0.clone(), watched };
         async move { (reply.await, watcher) }
     }
 
-    /// Leaves a watch that does not go when it fires (`addWatch`, servers of 3.6 and later). It is there once the reply is.
+    /// Adds a watch that stays after it fires (`addWatch`, servers of 3.6 and later). The watch is active when this
+    /// returns.
     ///
     /// # Errors
     /// [`RequestError`].
     pub async fn add_watch(&self, path: &str, recursive: bool) -> Result<PersistentWatcher, RequestError> {
         let (sender, events) = mpsc::unbounded_channel();
         let request = Request::AddWatch { path: path.to_owned(), recursive };
-        let (id, reply) = self.send(request, Some(Watching::Always(sender)));
+        let (id, reply) = self.send(request, Some(WatchSender::Always(sender)));
         let watcher = PersistentWatcher { id, shared: self.handle.0.clone(), events };
         reply.await?;
         Ok(watcher)
     }
 
-    /// The session's id; 0 before a server has given it.
+    /// Returns the session's id; 0 before a server has assigned one.
     pub fn session(&self) -> i64 {
         self.handle.0.lock().session.id()
     }
 
-    /// The session timeout: as granted, or as asked for before that.
+    /// Returns the session timeout: the requested one until a server has granted one.
     pub fn session_timeout(&self) -> Duration {
         self.handle.0.lock().session.session_timeout()
     }
 
-    /// What it takes to resume this session elsewhere; `None` before there is one.
+    /// Returns what is needed to resume this session elsewhere; `None` before a server has accepted it.
     pub fn resume(&self) -> Option<Resume> {
         self.handle.0.lock().session.resume()
     }
 
-    /// What went wrong with the last attempt to connect, if no later one succeeded.
-    pub fn trouble(&self) -> Option<String> {
-        self.handle.0.lock().trouble.clone()
+    /// Returns the error of the last attempt to connect, unless a later attempt succeeded.
+    pub fn connect_error(&self) -> Option<String> {
+        self.handle.0.lock().connect_error.clone()
     }
 
-    /// Closes the session: requests made before are carried out, later ones fail. [`State::Over`] tells when it is done, at the latest
-    /// after the session timeout.
+    /// Closes the session: requests made before are carried out, later ones fail. [`State::Over`] reports the end, at
+    /// the latest after the session timeout.
     pub fn close(&self) {
         let now = self.handle.0.now();
         self.handle.0.lock().session.close(now);
         self.handle.0.wake.notify_one();
     }
 
-    /// Hands a request to the session. The future resolves to the reply.
+    /// Passes a request to the session. The future resolves to the reply.
     fn send(
         &self,
         request: Request,
-        watching: Option<Watching>,
+        watching: Option<WatchSender>,
     ) -> (RequestId, impl Future<Output = Result<Response, RequestError>> + use<>) {
         let (reply, received) = oneshot::channel();
         let shared = &self.handle.0;
         let now = shared.now();
         let mut inner = shared.lock();
         let id = if let Some(end) = inner.session.end() {
-            // The driver may have ended: nothing would take the session's events any more.
+            // The driver may have ended already, and then nothing would deliver the session's events.
             _ = reply.send(Err(RequestError::SessionOver(end)));
             RequestId(0)
         } else {
@@ -236,8 +238,8 @@ impl Client {
     }
 }
 
-/// Takes a watch off that nobody waits for any more.
-fn unwatch(shared: &Shared, id: RequestId) {
+/// Removes a watch that has no waiter any more.
+fn unwatch(shared: &SharedState, id: RequestId) {
     let now = shared.now();
     let mut inner = shared.lock();
     if inner.waiting.watchers.remove(&id).is_some() {
@@ -247,10 +249,10 @@ fn unwatch(shared: &Shared, id: RequestId) {
     }
 }
 
-/// A one-shot watch: resolves when it fires, and to `None` when the session is over first. Dropping it takes the watch off.
+/// A one-shot watch: resolves when it fires, or to `None` if the session is over first. Dropping it removes the watch.
 pub struct Watcher {
     id: RequestId,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     watched: oneshot::Receiver<Watched>,
 }
 
@@ -274,15 +276,15 @@ impl fmt::Debug for Watcher {
     }
 }
 
-/// A watch that does not go when it fires. Dropping it takes the watch off.
+/// A watch that stays after it fires. Dropping it removes the watch.
 pub struct PersistentWatcher {
     id: RequestId,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     events: mpsc::UnboundedReceiver<Watched>,
 }
 
 impl PersistentWatcher {
-    /// The next event; `None` when the session is over. Dropping the future loses no event.
+    /// Returns the next event, or `None` when the session is over. Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Watched> {
         self.events.recv().await
     }
@@ -300,16 +302,17 @@ impl fmt::Debug for PersistentWatcher {
     }
 }
 
-/// Whom an event concerns.
-enum Told {
+/// An event and its receiver.
+enum Delivery {
     Reply(oneshot::Sender<Result<Response, RequestError>>, Result<Response, RequestError>),
     Once(oneshot::Sender<Watched>, Watched),
     State(State),
 }
 
 impl Inner {
-    /// What there is to tell, to be told when the lock is free again: a waker may call back.
-    fn tell(&mut self, told: &mut Vec<Told>) {
+    /// Collects the session's events. The driver delivers them after it has released the mutex, because a waker may
+    /// call back.
+    fn collect(&mut self, deliveries: &mut Vec<Delivery>) {
         while let Some(event) = self.session.poll() {
             match event {
                 Event::Reply { id, result, .. } => {
@@ -319,25 +322,25 @@ impl Inner {
                         self.waiting.replies.pop_front();
                         self.waiting.first += 1;
                     }
-                    told.extend(reply.map(|reply| Told::Reply(reply, result)));
+                    deliveries.extend(reply.map(|reply| Delivery::Reply(reply, result)));
                 }
                 Event::Watch { id, kind, path } => match self.waiting.watchers.remove(&id) {
-                    Some(Watching::Once(fired)) => told.push(Told::Once(fired, Watched { kind, path })),
-                    Some(Watching::Always(events)) => {
-                        // Its receiver is not woken by a send that fails; then its watcher is gone, and takes the watch off.
+                    Some(WatchSender::Once(fired)) => deliveries.push(Delivery::Once(fired, Watched { kind, path })),
+                    Some(WatchSender::Always(events)) => {
+                        // The send fails without a receiver; the dropped watcher has removed the watch then.
                         _ = events.send(Watched { kind, path });
-                        self.waiting.watchers.insert(id, Watching::Always(events));
+                        self.waiting.watchers.insert(id, WatchSender::Always(events));
                     }
                     None => {}
                 },
                 Event::Connected { .. } => {
-                    self.trouble = None;
-                    told.push(Told::State(State::Connected));
+                    self.connect_error = None;
+                    deliveries.push(Delivery::State(State::Connected));
                 }
-                Event::Disconnected => told.push(Told::State(State::Disconnected)),
+                Event::Disconnected => deliveries.push(Delivery::State(State::Disconnected)),
                 Event::Over(end) => {
                     self.waiting.watchers.clear();
-                    told.push(Told::State(State::Over(end)));
+                    deliveries.push(Delivery::State(State::Over(end)));
                 }
             }
         }
@@ -345,23 +348,23 @@ impl Inner {
 }
 
 /// An open connection, or one that is being opened.
-enum Link {
+enum Connection {
     None,
     Opening(Transport, Pin<Box<dyn Future<Output = std::io::Result<TcpStream>> + Send>>),
     Open(Transport, TcpStream),
 }
 
-impl Link {
+impl Connection {
     fn transport(&self) -> Option<Transport> {
         match self {
-            Link::None => None,
-            Link::Opening(transport, _) | Link::Open(transport, _) => Some(*transport),
+            Connection::None => None,
+            Connection::Opening(transport, _) | Connection::Open(transport, _) => Some(*transport),
         }
     }
 }
 
-/// What woke the driver.
-enum Wake {
+/// The reason why the driver woke up.
+enum WakeReason {
     Opened(std::io::Result<TcpStream>),
     Read(std::io::Result<usize>),
     Due,
@@ -369,67 +372,66 @@ enum Wake {
 }
 
 /// Drives a session until it is over.
-async fn drive(shared: Arc<Shared>, servers: Vec<String>) {
-    let mut link = Link::None;
+async fn drive(shared: Arc<SharedState>, servers: Vec<String>) {
+    let mut connection = Connection::None;
     let mut buffer = vec![0_u8; READ];
-    let mut told = Vec::new();
+    let mut deliveries = Vec::new();
     let states = shared.lock().waiting.states.take();
     let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
     let mut sleeps_until = Duration::ZERO;
     loop {
         let (wanted, deadline) = {
             let mut inner = shared.lock();
-            inner.tell(&mut told);
+            inner.collect(&mut deliveries);
             (inner.session.transport(), inner.session.deadline())
         };
-        for event in told.drain(..) {
-            match event {
-                Told::Reply(reply, result) => _ = reply.send(result),
-                Told::Once(fired, watched) => _ = fired.send(watched),
-                Told::State(state) => _ = states.as_ref().map(|states| states.send(state)),
+        for delivery in deliveries.drain(..) {
+            match delivery {
+                Delivery::Reply(reply, result) => _ = reply.send(result),
+                Delivery::Once(fired, watched) => _ = fired.send(watched),
+                Delivery::State(state) => _ = states.as_ref().map(|states| states.send(state)),
             }
         }
         let Some(deadline) = deadline else { return };
-        if link.transport() != wanted {
-            link = match wanted {
-                None => Link::None,
-                Some(transport) => Link::Opening(transport, Box::pin(dial(servers[transport.server].clone()))),
+        if connection.transport() != wanted {
+            connection = match wanted {
+                None => Connection::None,
+                Some(transport) => Connection::Opening(transport, Box::pin(dial(servers[transport.server].clone()))),
             };
         }
-        // Each reply moves the deadline; the timer is set anew only when it is to ring earlier, or has rung.
+        // Each reply moves the deadline. The timer is set only when it has elapsed or must elapse earlier.
         if deadline < sleeps_until || sleep.is_elapsed() {
             sleep.as_mut().reset(shared.origin + deadline);
             sleeps_until = deadline;
         }
         let wake = tokio::select! {
             biased;
-            wake = progress(&mut link, &shared, &mut buffer) => wake,
-            () = shared.wake.notified() => Wake::Woken,
-            () = sleep.as_mut() => Wake::Due,
+            wake = progress(&mut connection, &shared, &mut buffer) => wake,
+            () = shared.wake.notified() => WakeReason::Woken,
+            () = sleep.as_mut() => WakeReason::Due,
         };
         let now = shared.now();
         let mut inner = shared.lock();
         match wake {
-            // Below.
-            Wake::Woken | Wake::Due => {}
-            Wake::Read(Ok(read)) if read > 0 => inner.session.received(&buffer[..read], now),
-            Wake::Read(end) => {
+            WakeReason::Woken | WakeReason::Due => {}
+            WakeReason::Read(Ok(read)) if read > 0 => inner.session.received(&buffer[..read], now),
+            WakeReason::Read(end) => {
                 let why = end.map_or_else(|error| error.to_string(), |_| "the server closed the connection".to_owned());
-                inner.failed(&why, &servers, link.transport(), now);
-                link = Link::None;
+                inner.failed(&why, &servers, connection.transport(), now);
+                connection = Connection::None;
             }
-            Wake::Opened(Ok(stream)) => {
-                if let Link::Opening(transport, _) = link {
+            WakeReason::Opened(Ok(stream)) => {
+                if let Connection::Opening(transport, _) = connection {
                     inner.session.opened(now);
-                    link = Link::Open(transport, stream);
+                    connection = Connection::Open(transport, stream);
                 }
             }
-            Wake::Opened(Err(error)) => {
-                inner.failed(&error.to_string(), &servers, link.transport(), now);
-                link = Link::None;
+            WakeReason::Opened(Err(error)) => {
+                inner.failed(&error.to_string(), &servers, connection.transport(), now);
+                connection = Connection::None;
             }
         }
-        // Also where a socket is ready all the time.
+        // This runs even if the socket is always ready.
         if now >= deadline {
             inner.session.timeout(now);
         }
@@ -441,7 +443,7 @@ impl Inner {
         if let Some(transport) = transport {
             let server = &servers[transport.server];
             debug!(%server, why, "connection failed");
-            self.trouble = Some(format!("{server}: {why}"));
+            self.connect_error = Some(format!("{server}: {why}"));
         }
         self.session.failed(now);
     }
@@ -449,22 +451,23 @@ impl Inner {
 
 async fn dial(server: String) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(server).await?;
-    // Requests leave when they are made, not when a packet is full.
+    // Send each request immediately; do not wait for a full packet.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// What happens next at the connection. Dropping the future loses nothing.
-async fn progress(link: &mut Link, shared: &Shared, buffer: &mut [u8]) -> Wake {
-    match link {
-        Link::None => std::future::pending().await,
-        Link::Opening(_, dialing) => Wake::Opened(dialing.as_mut().await),
-        Link::Open(_, stream) => Wake::Read(exchange(stream, shared, buffer).await),
+/// Waits for the next event of the connection. Dropping the future loses nothing.
+async fn progress(connection: &mut Connection, shared: &SharedState, buffer: &mut [u8]) -> WakeReason {
+    match connection {
+        Connection::None => std::future::pending().await,
+        Connection::Opening(_, dialing) => WakeReason::Opened(dialing.as_mut().await),
+        Connection::Open(_, stream) => WakeReason::Read(exchange(stream, shared, buffer).await),
     }
 }
 
-/// Sends what there is to send, and resolves when something was read or the connection ended. Dropping the future loses nothing.
-async fn exchange(stream: &mut TcpStream, shared: &Shared, buffer: &mut [u8]) -> std::io::Result<usize> {
+/// Sends the outgoing bytes, and resolves when bytes were read or the connection ended. Dropping the future loses
+/// nothing.
+async fn exchange(stream: &mut TcpStream, shared: &SharedState, buffer: &mut [u8]) -> std::io::Result<usize> {
     poll_fn(|context| {
         let mut inner = shared.lock();
         loop {

@@ -1,18 +1,21 @@
 //! One session of a ZooKeeper client as a state machine: bytes and time go in; bytes, events and deadlines come out.
 //!
-//! Pure on purpose. There is no socket, clock or task here, so a simulator can cut a connection inside a frame and let an hour pass.
-//! Time is a [`Duration`] since an origin of the driver's choice; it must not go backwards.
+//! The machine has no socket, no clock and no task, so a simulator can cut a connection inside a frame and skip an
+//! hour. Time is a [`Duration`] since an origin that the driver chooses; it must not go backwards.
 //!
-//! A driver does four things: it opens the transport that [`Session::transport`] wants, passes on the bytes in both directions,
-//! calls [`Session::timeout`] at [`Session::deadline`], and hands out [`Session::poll`]'s events in their order.
+//! A driver does four things: it opens the transport that [`Session::transport`] asks for, passes on the bytes in both
+//! directions, calls [`Session::timeout`] at [`Session::deadline`], and delivers the events of [`Session::poll`] in
+//! their order.
 //!
 //! Invariants:
-//! - The session is over only when a server says so, when a server refuses its credentials, or when its owner closes it.
-//! - Requests leave in the order in which they were made, and their replies are told in that order.
-//! - An event is told before the reply to any request that the server answered after it.
-//! - A request that was sent and not answered before its connection ended is told as [`RequestError::ConnectionLoss`]: it may have
-//!   been carried out. A request that was not sent yet waits for the next connection.
-//! - No server is used that has seen less than this session has.
+//! - The session is over only if a server reports that it has expired, a server refuses its credentials, or its owner
+//!   closes it.
+//! - Requests leave in the order in which they were made, and their replies are reported in that order.
+//! - An event is reported before the reply to any request that the server answered after it.
+//! - A request that was sent and not answered before its connection ended is reported as
+//!   [`RequestError::ConnectionLoss`]: the server may have carried it out. A request that was not sent yet waits for
+//!   the next connection.
+//! - The session never uses a server that has seen less than the session has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,14 +31,16 @@ use lockkeeper_wire::{
 use crate::types::{Config, End, Event, RequestError, RequestId, Resume, Transport};
 use crate::watches::{Class, Watches};
 
-/// A ping is sent when nothing was sent for this share of the session timeout: 3/20, so that several fit into it.
+/// Share of the session timeout after which an idle client sends a ping: 3/20, so that several pings fit into the
+/// timeout.
 const PING: (u32, u32) = (3, 20);
-/// A connection on which nothing was received for this share of the session timeout is given up: 2/5. A ping's reply is due well
-/// before that, and another server is found well before the session could expire.
+/// Share of the session timeout after which a connection without incoming bytes is given up: 2/5. The reply to a ping
+/// is due well before that, and there is time to find another server before the session could expire.
 const SILENCE: (u32, u32) = (2, 5);
-/// The first attempt at a server may take this share of the session timeout; the share doubles with each round over all servers.
+/// Divides the session timeout into the time for one attempt in the first round over all servers. Each further round
+/// doubles that time.
 const ATTEMPT: u32 = 6;
-/// The pause after the first round over all servers that failed; it doubles with each further one.
+/// The pause after the first failed round over all servers. Each further round doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -50,11 +55,11 @@ enum State {
     Pause {
         until: Duration,
     },
-    /// Wants a transport, or has sent the connect request and waits for the answer.
+    /// Waits for a transport, or for the answer to the connect request.
     Connecting {
         until: Duration,
     },
-    /// A server has accepted the session, and the user proves itself by SASL.
+    /// A server has accepted the session; the SASL exchange is running.
     Login {
         until: Duration,
     },
@@ -69,20 +74,20 @@ struct Sent {
     xid: i32,
     at: Duration,
     opcode: OpCode,
-    what: Asked,
+    purpose: Purpose,
 }
 
 #[derive(Debug)]
-enum Asked {
+enum Purpose {
     /// The owner's request, and the watch that it leaves when it is answered.
-    Owners(RequestId, Option<(Arc<str>, Class)>),
+    Owner(RequestId, Option<(Arc<str>, Class)>),
     /// Sets watches again.
     Watches,
-    /// Takes a watch off; nobody waits for the answer.
+    /// Removes a watch; its answer is ignored.
     Unwatch,
     /// Closes the session.
     Close,
-    /// A step of the SASL exchange; what the server must answer, once that is known.
+    /// A step of the SASL exchange, with the answer that the server must give, once that is known.
     Sasl(Option<String>),
 }
 
@@ -91,16 +96,16 @@ enum Asked {
 pub struct Session {
     config: Config,
     state: State,
-    /// 0 before a server has given it.
+    /// 0 before a server has assigned one.
     id: i64,
     password: [u8; 16],
-    /// As granted, or as asked for before that.
+    /// The requested timeout until a server has granted one.
     timeout: Duration,
     last_zxid: i64,
-    /// The order in which servers are tried, and the place in it.
+    /// The order in which servers are tried, and the position in it.
     order: Vec<usize>,
     at: usize,
-    /// How many rounds over all servers failed since the last success.
+    /// How many rounds over all servers have failed since the last success.
     rounds: u32,
     attempt: u64,
     random: fastrand::Rng,
@@ -115,28 +120,28 @@ pub struct Session {
     last_received: Duration,
     next_xid: i32,
     next_id: u64,
-    /// Whether the connection of now has opened the session.
+    /// Whether the current connection has opened the session.
     opened_here: bool,
-    /// When its owner gives up closing it properly.
+    /// When the owner stops waiting for the server's answer to the close.
     closing: Option<Duration>,
 }
 
-/// What the session needs to know of a request.
-trait Watching {
-    /// Asks for no watch any more.
+/// What the session needs from a request.
+trait Watched {
+    /// Makes it a request without a watch.
     fn forget_watch(&mut self);
-    /// The path and class of the watch that it asks for.
+    /// Returns the path and the class of the watch that it asks for.
     fn watch(&self) -> Option<(&str, Class)>;
 }
 
-impl Watching for Request {
+impl Watched for Request {
     fn forget_watch(&mut self) {
         match self {
             Request::GetData(watched)
             | Request::Exists(watched)
             | Request::GetChildren(watched)
             | Request::GetChildren2(watched) => watched.watch = false,
-            // Answered as every other request, and leaves nothing behind.
+            // It is answered like every other request and leaves no watch.
             Request::AddWatch { path, .. } => *self = Request::Sync { path: std::mem::take(path) },
             _ => {}
         }
@@ -158,7 +163,8 @@ impl Watching for Request {
 }
 
 impl Session {
-    /// A session that wants its first connection. `seed` decides the order of the servers and the jitter of pauses.
+    /// Creates a session that waits for its first connection. `seed` decides the order of the servers and the jitter
+    /// of pauses.
     ///
     /// # Panics
     /// If there is no server.
@@ -199,28 +205,28 @@ impl Session {
         session
     }
 
-    /// The session's id; 0 before a server has given it.
+    /// Returns the session's id; 0 before a server has assigned one.
     pub fn id(&self) -> i64 {
         self.id
     }
 
-    /// The session timeout: as granted, or as asked for before that.
+    /// Returns the session timeout: the requested one until a server has granted one.
     pub fn session_timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// What it takes to resume this session elsewhere; `None` before there is one.
+    /// Returns what is needed to resume this session elsewhere; `None` before a server has accepted it.
     pub fn resume(&self) -> Option<Resume> {
         let (session, password, last_zxid) = (self.id, self.password, self.last_zxid);
         (session != 0).then_some(Resume { session, password, last_zxid })
     }
 
-    /// How many watches it has.
+    /// Returns the number of watches.
     pub fn watches(&self) -> usize {
         self.watches.len()
     }
 
-    /// Why it is over, if it is.
+    /// Returns why the session is over, if it is.
     pub fn end(&self) -> Option<End> {
         match self.state {
             State::Over(end) => Some(end),
@@ -228,7 +234,8 @@ impl Session {
         }
     }
 
-    /// The transport that it wants; `None` while it pauses and when it is over. A driver drops any other one.
+    /// Returns the transport that the session needs; `None` while it pauses and when it is over. The driver drops any
+    /// other one.
     pub fn transport(&self) -> Option<Transport> {
         match self.state {
             State::Connecting { .. } | State::Login { .. } | State::Connected => {
@@ -238,7 +245,7 @@ impl Session {
         }
     }
 
-    /// The wanted transport is open.
+    /// Reports that the transport is open.
     pub fn opened(&mut self, now: Duration) {
         if !matches!(self.state, State::Connecting { .. }) {
             return;
@@ -254,7 +261,7 @@ impl Session {
         (self.last_sent, self.last_received) = (now, now);
     }
 
-    /// The wanted transport could not be opened, or has ended.
+    /// Reports that the transport could not be opened, or has ended.
     pub fn failed(&mut self, now: Duration) {
         match self.state {
             State::Over(_) | State::Pause { .. } => {}
@@ -269,7 +276,7 @@ impl Session {
         }
     }
 
-    /// Bytes came in over the wanted transport.
+    /// Passes in bytes that arrived over the transport.
     pub fn received(&mut self, bytes: &[u8], now: Duration) {
         if self.transport().is_none() {
             return;
@@ -296,12 +303,13 @@ impl Session {
         }
     }
 
-    /// The bytes to send over the wanted transport. The driver takes off the front what it has sent.
+    /// Returns the bytes to send over the transport. The driver removes the bytes that it has sent.
     pub fn outgoing(&mut self) -> &mut BytesMut {
         &mut self.outgoing
     }
 
-    /// When [`Session::timeout`] is to be called, if nothing happens before.
+    /// Returns when the driver must call [`Session::timeout`] if nothing happens before; `None` when the session is
+    /// over.
     pub fn deadline(&self) -> Option<Duration> {
         let due = match self.state {
             State::Over(_) => return None,
@@ -316,7 +324,7 @@ impl Session {
         Some(self.closing.map_or(due, |closing| due.min(closing)))
     }
 
-    /// Time has come to `now`. Calling it early does no harm.
+    /// Passes in the time. An early call does no harm.
     pub fn timeout(&mut self, now: Duration) {
         if self.closing.is_some_and(|closing| now >= closing) {
             return self.over(End::Closed);
@@ -340,12 +348,12 @@ impl Session {
         }
     }
 
-    /// What there is to tell next.
+    /// Returns the next event.
     pub fn poll(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Makes a request. It is sent at once, or with the next connection; its outcome is an [`Event::Reply`].
+    /// Makes a request. It is sent immediately or over the next connection; [`Event::Reply`] reports the result.
     pub fn request(&mut self, request: Request, now: Duration) -> RequestId {
         self.next_id += 1;
         let id = RequestId(self.next_id);
@@ -360,47 +368,47 @@ impl Session {
         id
     }
 
-    /// Forgets the watch that this request left or will leave. No event of it is told from now on.
+    /// Removes the watch that this request left or will leave. Its events are not reported from now on.
     ///
-    /// A server's watch is taken off, by a request of its own, when this was the last of its kind at the path.
+    /// If this was the last watch of its kind at the path, a request of its own removes the server's watch as well.
     pub fn unwatch(&mut self, id: RequestId, now: Duration) {
-        let under_way = self.sent.iter_mut().find_map(|sent| match &mut sent.what {
-            Asked::Owners(asked, watch) if *asked == id => watch.take(),
+        let under_way = self.sent.iter_mut().find_map(|sent| match &mut sent.purpose {
+            Purpose::Owner(asked, watch) if *asked == id => watch.take(),
             _ => None,
         });
         if let Some((_, request)) = self.waiting.iter_mut().find(|(waiting, _)| *waiting == id) {
             request.forget_watch();
         }
-        // A one-shot watch that is under way is left to the server: its event will concern nobody.
+        // A one-shot watch of an unanswered request stays at the server; its event has no receiver.
         let under_way = under_way.filter(|(path, class)| !class.is_one_shot() && !self.watches.has(path, *class));
         let Some((path, class)) = self.watches.remove(id).or(under_way) else { return };
-        // Another request under way may leave a watch of this kind at the path, which must stay.
-        let renewed = self.sent.iter().any(|sent| match &sent.what {
-            Asked::Owners(_, Some((other, kind))) => *other == path && kind.kind() == class.kind(),
+        // Another unanswered request may leave a watch of this kind at the path, and that watch must stay.
+        let renewed = self.sent.iter().any(|sent| match &sent.purpose {
+            Purpose::Owner(_, Some((other, kind))) => *other == path && kind.kind() == class.kind(),
             _ => false,
         });
         if self.state == State::Connected && !renewed {
             let request = Request::RemoveWatches { path: path.to_string(), kind: class.kind() };
-            self.push(&request, Asked::Unwatch, now);
+            self.push(&request, Purpose::Unwatch, now);
         }
     }
 
-    /// Closes the session: what was asked for before is carried out, then the server is told. Ends with [`Event::Over`], at the
-    /// latest after the session timeout.
+    /// Closes the session: earlier requests are carried out, then the server ends the session. [`Event::Over`] reports
+    /// the end, at the latest after the session timeout.
     pub fn close(&mut self, now: Duration) {
         if self.closing.is_some() || matches!(self.state, State::Over(_)) {
             return;
         }
         self.closing = Some(now + self.timeout);
         match self.state {
-            State::Connected => self.push(&Request::CloseSession, Asked::Close, now),
-            // Nobody knows of it.
+            State::Connected => self.push(&Request::CloseSession, Purpose::Close, now),
+            // No server knows this session.
             _ if self.id == 0 && self.waiting.is_empty() => self.over(End::Closed),
             _ => {}
         }
     }
 
-    /// Goes on with the next server, after a pause when all have been tried.
+    /// Continues with the next server, after a pause if all have been tried.
     fn next_server(&mut self, now: Duration) {
         self.received.clear();
         self.outgoing.clear();
@@ -411,7 +419,7 @@ impl Session {
         self.at = 0;
         let longest = (FIRST_PAUSE * 2_u32.saturating_pow(self.rounds)).min(LONGEST_PAUSE);
         self.rounds = self.rounds.saturating_add(1);
-        // Jitter: clients that lost the same server do not come back in the same moment.
+        // Jitter: clients that lost the same server must not come back in the same moment.
         let pause = longest.mul_f64(0.5 + self.random.f64() / 2.0);
         self.state = State::Pause { until: now + pause };
     }
@@ -423,18 +431,18 @@ impl Session {
         self.state = State::Connecting { until: now + patience };
     }
 
-    /// The connection ended: what was sent on it may or may not have been carried out.
+    /// The connection has ended. The server may or may not have carried out what was sent.
     fn disconnect(&mut self) {
         self.events.push_back(Event::Disconnected);
         self.rounds = 0;
         for sent in std::mem::take(&mut self.sent) {
-            if let Asked::Owners(id, _) = sent.what {
+            if let Purpose::Owner(id, _) = sent.purpose {
                 self.reply(id, Err(RequestError::ConnectionLoss));
             }
         }
     }
 
-    /// The answer to the connect request.
+    /// Handles the answer to the connect request.
     fn accepted(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
         let ConnectResponse { timeout_ms, session, password } = response::decode_connect(payload)?;
         if session == 0 {
@@ -446,7 +454,7 @@ impl Session {
         self.timeout = Duration::from_millis(u64::try_from(timeout_ms).map_err(|_| Malformed)?);
         if self.config.sasl.is_some() {
             self.state = State::Login { until: now + self.timeout / 3 };
-            // ZooKeeper's client begins with an empty token; the server's challenge follows.
+            // ZooKeeper's client begins with an empty token; the server answers with its challenge.
             self.login_step(&[], None, now);
         } else {
             self.established(now);
@@ -454,7 +462,7 @@ impl Session {
         Ok(())
     }
 
-    /// A server has accepted the session, and the user if there is one.
+    /// A server has accepted the session, and the user if SASL is used.
     fn established(&mut self, now: Duration) {
         (self.state, self.rounds) = (State::Connected, 0);
         self.events.push_back(Event::Connected { server: self.order[self.at], opened: self.opened_here });
@@ -468,7 +476,7 @@ impl Session {
             self.send(id, &request, now);
         }
         if self.closing.is_some() {
-            self.push(&Request::CloseSession, Asked::Close, now);
+            self.push(&Request::CloseSession, Purpose::Close, now);
         }
     }
 
@@ -476,11 +484,11 @@ impl Session {
     fn login_step(&mut self, token: &[u8], expected: Option<String>, now: Duration) {
         let xid = self.take_xid();
         request::encode_sasl(&mut self.outgoing, xid, token);
-        self.sent.push_back(Sent { xid, at: now, opcode: OpCode::Sasl, what: Asked::Sasl(expected) });
+        self.sent.push_back(Sent { xid, at: now, opcode: OpCode::Sasl, purpose: Purpose::Sasl(expected) });
         self.last_sent = now;
     }
 
-    /// Takes in the server's answer to a step.
+    /// Handles the server's answer to a step.
     fn logged_in(&mut self, expected: Option<String>, token: &[u8], now: Duration) {
         match (expected, &self.config.sasl) {
             (Some(expected), _) if expected.as_bytes() == token => self.established(now),
@@ -491,16 +499,16 @@ impl Session {
                     None => self.over(End::AuthFailed),
                 }
             }
-            // A server that does not know the password is not the one that was meant.
+            // A server that does not know the password is not the right server.
             _ => self.over(End::AuthFailed),
         }
     }
 
     fn set_watches(&mut self, packet: SetWatches, now: Duration) {
-        self.push(&Request::SetWatches(packet), Asked::Watches, now);
+        self.push(&Request::SetWatches(packet), Purpose::Watches, now);
     }
 
-    /// Any later frame.
+    /// Handles any later frame.
     fn frame(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
         let mut reader = Reader::new(payload);
         let header = response::decode_header(&mut reader)?;
@@ -523,15 +531,15 @@ impl Session {
         }
         let sent = self.sent.pop_front().ok_or(Malformed)?;
         if sent.xid != header.xid {
-            // Told as lost with the others.
+            // It is reported as lost with the others.
             self.sent.push_front(sent);
             return Err(Malformed);
         }
         self.last_zxid = self.last_zxid.max(header.zxid);
-        match sent.what {
-            Asked::Owners(id, watch) => {
+        match sent.purpose {
+            Purpose::Owner(id, watch) => {
                 let result = match header.error {
-                    // The session is at another server by now: this connection is of no use.
+                    // The session has moved to another server, so this connection is useless.
                     Some(ErrorCode::SessionMoved) => {
                         self.reply(id, Err(RequestError::ConnectionLoss));
                         self.failed(now);
@@ -551,22 +559,22 @@ impl Session {
                 }
                 self.reply(id, result);
             }
-            // Without its watches this connection is of no use. A server older than 3.6 knows no persistent ones.
-            Asked::Watches if header.error.is_some_and(|error| error != ErrorCode::Unimplemented) => {
+            // A connection without the watches is useless. A server older than 3.6 has no persistent watches.
+            Purpose::Watches if header.error.is_some_and(|error| error != ErrorCode::Unimplemented) => {
                 return Err(Malformed);
             }
-            Asked::Watches | Asked::Unwatch => {}
-            Asked::Sasl(_) if header.error.is_some() => self.over(End::AuthFailed),
-            Asked::Sasl(expected) => {
+            Purpose::Watches | Purpose::Unwatch => {}
+            Purpose::Sasl(_) if header.error.is_some() => self.over(End::AuthFailed),
+            Purpose::Sasl(expected) => {
                 let token = response::decode_sasl(&mut reader)?;
                 self.logged_in(expected, &token, now);
             }
-            Asked::Close => self.over(End::Closed),
+            Purpose::Close => self.over(End::Closed),
         }
         Ok(())
     }
 
-    /// The watch that a request with this outcome has left.
+    /// Returns the watch that a request with this result has left.
     fn left((path, class): (Arc<str>, Class), result: &Result<Response, RequestError>) -> Option<(Arc<str>, Class)> {
         match (class, result) {
             (_, Ok(_)) => Some((path, if class == Class::Exist { Class::Data } else { class })),
@@ -586,7 +594,7 @@ impl Session {
 
     fn send(&mut self, id: RequestId, request: &Request, now: Duration) {
         let watch = request.watch().map(|(path, class)| (Arc::from(path), class));
-        self.push(request, Asked::Owners(id, watch), now);
+        self.push(request, Purpose::Owner(id, watch), now);
     }
 
     fn take_xid(&mut self) -> i32 {
@@ -595,16 +603,16 @@ impl Session {
     }
 
     /// Sends a request.
-    fn push(&mut self, request: &Request, what: Asked, now: Duration) {
+    fn push(&mut self, request: &Request, purpose: Purpose, now: Duration) {
         let xid = self.take_xid();
         let Some(opcode) = OpCode::from_i32(request.opcode()) else {
-            if let Asked::Owners(id, _) = what {
+            if let Purpose::Owner(id, _) = purpose {
                 self.reply(id, Err(RequestError::Refused(ErrorCode::Unimplemented)));
             }
             return;
         };
         request::encode(&mut self.outgoing, xid, request);
-        self.sent.push_back(Sent { xid, at: now, opcode, what });
+        self.sent.push_back(Sent { xid, at: now, opcode, purpose });
         self.last_sent = now;
     }
 
@@ -615,7 +623,7 @@ impl Session {
     fn over(&mut self, end: End) {
         self.state = State::Over(end);
         for sent in std::mem::take(&mut self.sent) {
-            if let Asked::Owners(id, _) = sent.what {
+            if let Purpose::Owner(id, _) = sent.purpose {
                 self.reply(id, Err(RequestError::SessionOver(end)));
             }
         }

@@ -1,4 +1,4 @@
-//! What a session is opened with, and what it reports.
+//! The options of a session, and its events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use lockkeeper_wire::{ErrorCode, EventKind, Response};
 
-/// The number of a request, and of the watch that it may leave. Never used twice in a session.
+/// The number of a request, and of the watch that it may leave. Numbers are unique in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// What a session is opened with.
+/// The options of a session.
 #[derive(Clone)]
 pub struct Config {
-    /// How many servers there are; the machine knows them by their index. At least one.
+    /// Number of servers, at least one. The session knows a server by its index.
     pub servers: usize,
-    /// The session timeout to ask for; the server may grant another.
+    /// The requested session timeout; the server may grant another.
     pub session_timeout: Duration,
-    /// What every connection presents before its first request: scheme and credential.
+    /// Credentials that every connection presents before its first request: scheme and credential.
     pub credentials: Vec<(String, Vec<u8>)>,
-    /// The user and password of SASL DIGEST-MD5, which every connection proves before anything else.
+    /// The SASL DIGEST-MD5 user and password that every connection proves first.
     pub sasl: Option<(String, String)>,
-    /// The longest frame to accept, in bytes; a longer one ends the connection.
+    /// Maximum length of a frame in bytes; a longer one ends the connection.
     pub max_frame: usize,
-    /// The session to resume, instead of a new one.
+    /// The session to resume; `None` opens a new one.
     pub resume: Option<Resume>,
 }
 
 impl Config {
-    /// A new session of this timeout with this many servers.
+    /// Returns the options for a new session with this timeout and number of servers.
     pub fn new(servers: usize, session_timeout: Duration) -> Config {
         Config { servers, session_timeout, credentials: Vec::new(), sasl: None, max_frame: 64 << 20, resume: None }
     }
@@ -45,14 +45,14 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What it takes to resume a session. Whoever has it can take the session over.
+/// The credentials of a session. Everyone who has them can take the session over.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Resume {
     /// The session's id.
     pub session: i64,
     /// Its password.
     pub password: [u8; 16],
-    /// The newest transaction that it has seen.
+    /// The newest transaction that the session has seen.
     pub last_zxid: i64,
 }
 
@@ -62,16 +62,16 @@ impl fmt::Debug for Resume {
     }
 }
 
-/// Why a session is over. Final.
+/// Why a session is over. It cannot be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum End {
-    /// A server said that the session has expired.
+    /// A server reported that the session has expired.
     #[error("the session has expired")]
     Expired,
     /// A server refused a credential.
     #[error("the server refused the credentials")]
     AuthFailed,
-    /// Its owner closed it.
+    /// The owner closed it.
     #[error("the session is closed")]
     Closed,
 }
@@ -90,44 +90,44 @@ pub enum RequestError {
     SessionOver(End),
 }
 
-/// What the session has to tell.
+/// What a session reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A server has accepted the session.
     Connected {
-        /// Its index.
+        /// The server's index.
         server: usize,
         /// Whether this connection opened the session; otherwise it resumed it.
         opened: bool,
     },
     /// The connection ended. The session may live on.
     Disconnected,
-    /// The session is over. Every request has been told; no watch will fire. Nothing follows.
+    /// The session is over. Every request has its reply, and no watch will fire. No event follows.
     Over(End),
-    /// A request has its outcome.
+    /// A request has its result.
     Reply {
-        /// Which one.
+        /// The request.
         id: RequestId,
-        /// The newest transaction that the server had applied; the last known one where no server replied.
+        /// The newest transaction that the server had applied; the last known one if no server replied.
         zxid: i64,
-        /// The outcome.
+        /// The result.
         result: Result<Response, RequestError>,
     },
     /// A watch fired.
     Watch {
-        /// The request that left it.
+        /// The request that left the watch.
         id: RequestId,
         /// What happened.
         kind: EventKind,
-        /// Where: for a recursive watch the node itself.
+        /// The path of the node. For a recursive watch this may be a node below the watched path.
         path: Arc<str>,
     },
 }
 
-/// The transport that the session wants now.
+/// The transport that the session needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
-    /// Grows with each one, so that a driver sees when the one it has is to be dropped.
+    /// Grows with each transport, so that the driver knows when to drop the one it has.
     pub attempt: u64,
     /// The server's index.
     pub server: usize,

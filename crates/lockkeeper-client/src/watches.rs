@@ -1,7 +1,8 @@
-//! Which watches a session has, and which of them an event concerns.
+//! The watches of a session, and which of them an event fires.
 //!
-//! A server keeps one watch for each path and kind of a connection, however often it is set; this table keeps the many waiters
-//! behind it. Watches belong to a connection on the server's side, so after a reconnect they are set again from here.
+//! A server keeps one watch for each path and kind of a connection, no matter how often it is set. This table keeps
+//! the waiters behind it. A server's watches end with their connection, so the session sets them again from this table
+//! after a reconnect.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,22 +12,22 @@ use lockkeeper_wire::{EventKind, SetWatches, WatchKind};
 
 use crate::types::RequestId;
 
-/// How many bytes of paths one `setWatches` packet carries at most. Apache's clients use the same number
+/// Maximum bytes of paths in one `setWatches` packet. Apache's clients use the same number
 /// (`ClientCnxn.SET_WATCHES_MAX_LENGTH`); a server's default limit for a packet is 1 MiB.
 const PACKET: usize = 128 << 10;
 
-/// What a watch waits for.
+/// The kind of a watch, as the client must set it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// Left by `getData`, and by `exists` of a node that is there.
+    /// Left by `getData`, and by `exists` of an existing node.
     Data,
-    /// Left by `exists` of a node that is not there.
+    /// Left by `exists` of a missing node.
     Exist,
     /// Left by `getChildren`.
     Child,
     /// Left by `addWatch`: a node and its list of children.
     Persistent,
-    /// Left by `addWatch`: a node and all below it.
+    /// Left by `addWatch`: a node and its descendants.
     Recursive,
 }
 
@@ -37,7 +38,7 @@ impl Class {
         matches!(self, Class::Data | Class::Exist | Class::Child)
     }
 
-    /// What `removeWatches` calls it.
+    /// Returns the kind that `removeWatches` uses.
     pub(crate) fn kind(self) -> WatchKind {
         match self {
             Class::Data | Class::Exist => WatchKind::Data,
@@ -47,7 +48,7 @@ impl Class {
         }
     }
 
-    /// Whether an event of this kind at the watched path fires it.
+    /// Returns whether an event of this kind at the watched path fires it.
     fn fires(self, kind: EventKind) -> bool {
         match self {
             Class::Data | Class::Exist | Class::Recursive => kind != EventKind::ChildrenChanged,
@@ -71,7 +72,7 @@ impl Watches {
     }
 
     pub(crate) fn add(&mut self, path: &Arc<str>, class: Class, id: RequestId) {
-        // One path is shared by both tables and by all who watch it.
+        // Both tables and all watches of a path share one copy of it.
         let path = match self.by_path.entry(path.clone()) {
             Entry::Occupied(mut known) => {
                 known.get_mut().push((class, id));
@@ -88,12 +89,12 @@ impl Watches {
         self.by_id.insert(id, path);
     }
 
-    /// Whether there is a watch of this kind at the path.
+    /// Returns whether there is a watch of this kind at the path.
     pub(crate) fn has(&self, path: &str, class: Class) -> bool {
         self.by_path.get(path).is_some_and(|here| here.iter().any(|(other, _)| other.kind() == class.kind()))
     }
 
-    /// Takes a watch off. Returns its path and class if no other watch of its kind is left at the path.
+    /// Removes a watch. Returns its path and class if no other watch of its kind is left at the path.
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<(Arc<str>, Class)> {
         let path = self.by_id.remove(&id)?;
         let here = self.by_path.get_mut(&path)?;
@@ -107,7 +108,7 @@ impl Watches {
         last.then_some((path, class))
     }
 
-    /// Takes in an event. Returns the watches that it fires; one-shot watches are gone then.
+    /// Handles an event. Returns the watches that it fires, and removes the one-shot ones of them.
     pub(crate) fn fire(&mut self, kind: EventKind, path: &str) -> Vec<RequestId> {
         let mut fired = Vec::new();
         if let Some(here) = self.by_path.get_mut(path) {
@@ -136,9 +137,10 @@ impl Watches {
         fired
     }
 
-    /// The packets that set all of them again at a new connection; changes after `zxid` are told as events at once.
+    /// Returns the packets that set all watches again over a new connection. The server sends events for changes after
+    /// `zxid`.
     ///
-    /// Persistent watches go in packets of their own, because a server older than 3.6 refuses those.
+    /// Persistent watches have packets of their own, because a server older than 3.6 refuses those.
     pub(crate) fn set_again(&self, zxid: i64) -> Vec<SetWatches> {
         let mut packets = Vec::new();
         for persistent in [false, true] {
@@ -174,7 +176,7 @@ impl Watches {
     }
 }
 
-/// The paths above this one, the nearest first.
+/// Returns the paths above this one, the nearest first.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |below| match below.rfind('/') {
         Some(0) if below.len() > 1 => Some("/"),
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recursive_watch_hears_of_everything_below_but_not_of_lists_of_children() {
+    fn a_recursive_watch_fires_for_everything_below_but_not_for_lists_of_children() {
         let mut table = table(&[("/a", Class::Recursive), ("/", Class::Recursive), ("/ab", Class::Recursive)]);
         assert_eq!(ids(&table.fire(EventKind::Created, "/a/b/c")), [0, 1]);
         assert_eq!(ids(&table.fire(EventKind::DataChanged, "/a")), [0, 1]);
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_watch_of_a_kind_that_is_removed_is_to_be_removed_at_the_server() {
+    fn removing_the_last_watch_of_a_kind_removes_it_at_the_server() {
         let mut table = table(&[("/a", Class::Data), ("/a", Class::Exist), ("/a", Class::Child)]);
         assert_eq!(table.remove(RequestId(0)), None, "another data watch is left");
         assert_eq!(table.remove(RequestId(1)), Some((Arc::from("/a"), Class::Exist)));

@@ -1,4 +1,4 @@
-//! The client beside the embedded server.
+//! Tests of the client with the embedded server.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -56,7 +56,7 @@ async fn a_watch_fires_once_with_what_happened() {
 }
 
 #[tokio::test]
-async fn a_persistent_watch_tells_every_event_below_it() {
+async fn a_persistent_watch_delivers_every_event_below_it() {
     let server = Server::ephemeral().await.unwrap();
     let (client, _states) = connected(&server).await;
     let mut watcher = client.add_watch("/", true).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_persistent_watch_tells_every_event_below_it() {
 }
 
 #[tokio::test]
-async fn a_dropped_handle_closes_the_session_and_its_nodes_go() {
+async fn a_dropped_handle_closes_the_session_and_deletes_its_nodes() {
     let server = Server::ephemeral().await.unwrap();
     let (client, mut states) = connected(&server).await;
     let (observer, _observed) = connected(&server).await;
@@ -83,7 +83,7 @@ async fn a_dropped_handle_closes_the_session_and_its_nodes_go() {
 }
 
 #[tokio::test]
-async fn a_request_after_close_says_so() {
+async fn a_request_after_close_fails_with_closed() {
     let server = Server::ephemeral().await.unwrap();
     let (client, _states) = connected(&server).await;
     client.close();
@@ -106,7 +106,7 @@ async fn a_request_after_the_end_of_the_session_is_answered_and_leaves_no_watch(
     answered.await.expect("every request is answered");
 }
 
-/// Opens a session as this user of SASL, and tells what becomes of it.
+/// Opens a session as this SASL user and returns its first state.
 async fn logged_in(user: &str, password: &str) -> Option<State> {
     let config = lockkeeper_server::Config::default()
         .with_storage(Storage::Memory)

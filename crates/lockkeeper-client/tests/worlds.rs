@@ -1,7 +1,7 @@
-//! Seeded worlds: client machines beside the embedded server's machine, byte by byte, over links that are slow, cut inside frames,
-//! silent, or answer pings only, with elections that take longer than a session timeout.
+//! Seeded worlds: client sessions and the embedded server's machine exchange bytes over simulated connections. These
+//! are slow, cut inside frames, silent, or answer pings only, and elections take longer than a session timeout.
 //!
-//! A seed is a world. Nothing here sleeps: time is a number.
+//! A seed determines a world. Nothing sleeps: time is a number.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,12 +39,12 @@ fn config() -> MachineConfig {
     }
 }
 
-/// Bytes on their way, each piece with the time of its arrival.
+/// Bytes in flight, each piece with the time of its arrival.
 #[derive(Default)]
 struct Pipe(VecDeque<(Duration, Vec<u8>)>);
 
 impl Pipe {
-    /// Sends bytes in pieces of any size; none overtakes another.
+    /// Sends bytes in pieces of random size; no piece overtakes another.
     fn send(&mut self, bytes: &[u8], now: Duration, random: &mut fastrand::Rng, slow: bool) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -77,25 +77,25 @@ struct Link {
     slow: bool,
     /// The server answers pings and nothing else.
     pings_only: bool,
-    /// Nothing arrives any more, and nobody says so.
+    /// Nothing arrives any more, and neither side is notified.
     silent: bool,
-    /// Closed by the server once everything before has arrived.
+    /// Closed by the server once all earlier bytes have arrived.
     closed: bool,
 }
 
-/// What a client asked for.
+/// A request and its reply.
 #[derive(Debug)]
-struct Asked {
+struct PendingRequest {
     request: Request,
-    /// When, and over which connection if one stood.
+    /// When it was made, and over which connection if there was one.
     at: Duration,
     attempt: Option<u64>,
     reply: Option<Result<Response, RequestError>>,
 }
 
-/// A watch of a node's data, and the transaction that had last written what was read with it.
+/// A data watch, and the transaction that had last written the data that was read with it.
 #[derive(Debug)]
-struct Watch {
+struct DataWatch {
     path: String,
     mzxid: i64,
     fired: u32,
@@ -104,8 +104,8 @@ struct Watch {
 struct Client {
     session: Session,
     link: Option<Link>,
-    asked: BTreeMap<RequestId, Asked>,
-    watches: BTreeMap<RequestId, Watch>,
+    asked: BTreeMap<RequestId, PendingRequest>,
+    watches: BTreeMap<RequestId, DataWatch>,
     last_replied: Option<RequestId>,
     last_zxid: i64,
     connected: bool,
@@ -119,7 +119,7 @@ struct World {
     machine: Machine,
     clients: Vec<Client>,
     next_connection: u64,
-    /// No server serves before this.
+    /// No server is available before this time.
     serves_from: Duration,
     healed: bool,
     /// When the server's machine expired a session.
@@ -170,7 +170,7 @@ impl World {
         world
     }
 
-    /// Something that clients or the network do.
+    /// Performs a random action of a client or of the network.
     fn act(&mut self) {
         let who = self.random.usize(0..self.clients.len());
         match self.random.u32(0..100) {
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Loses what is on its way, or only some of it, and closes.
+    /// Loses some or all of the bytes in flight and closes the connection.
     fn cut(&mut self, who: usize) {
         let Some(link) = &mut self.clients[who].link else { return };
         for pipe in [&mut link.to_server, &mut link.to_client] {
@@ -210,7 +210,8 @@ impl World {
         link.closed = true;
     }
 
-    /// A new leader after a while that may be longer than a session timeout; it gives every session its full timeout again.
+    /// Elects a new leader after a time that may be longer than a session timeout. It gives every session its full
+    /// timeout again.
     fn elect(&mut self) {
         for who in 0..self.clients.len() {
             if let Some(link) = self.clients[who].link.take() {
@@ -220,7 +221,7 @@ impl World {
         }
         let kept: Vec<_> = self.clients.iter().filter_map(|client| client.session.resume()).collect();
         self.serves_from = self.now + ms(self.random.u64(200..12_000));
-        // The machine judges sessions by a clock that stands still while there is no leader.
+        // The machine's clock stands still while there is no leader.
         let begins = Now { monotonic: self.serves_from, wall_ms: 0 };
         for resume in kept {
             if self.machine.sessions().iter().any(|session| session.0 == resume.session) {
@@ -242,11 +243,11 @@ impl World {
         let client = &mut self.clients[who];
         let id = client.session.request(request.clone(), self.now);
         let attempt = client.session.transport().filter(|_| client.connected).map(|transport| transport.attempt);
-        client.asked.insert(id, Asked { request, at: self.now, attempt, reply: None });
+        client.asked.insert(id, PendingRequest { request, at: self.now, attempt, reply: None });
         self.settle(who);
     }
 
-    /// Lets everything happen that is due until `end`, in the order of time.
+    /// Runs everything that is due until `end`, in the order of time.
     fn advance(&mut self, end: Duration) {
         let mut steps = (self.now, 0);
         loop {
@@ -282,7 +283,7 @@ impl World {
         }
     }
 
-    /// A server that does not answer a request for a session timeout is left.
+    /// Checks that a client leaves a server that does not answer a request within a session timeout.
     fn judge_patience(&self) {
         for client in &self.clients {
             let attempt = client.session.transport().map(|transport| transport.attempt);
@@ -309,7 +310,7 @@ impl World {
         self.carry_out(effects);
     }
 
-    /// Feeds the server with what has arrived from a client.
+    /// Passes the bytes that have arrived from a client to the server.
     fn serve(&mut self, who: usize) {
         loop {
             let at = self.at();
@@ -339,7 +340,7 @@ impl World {
         }
     }
 
-    /// Sends what the server has to say.
+    /// Sends the server's frames.
     fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             let mut bytes = BytesMut::new();
@@ -377,7 +378,7 @@ impl World {
         self.clients.iter_mut().filter_map(|client| client.link.as_mut()).find(|link| link.id == connection)
     }
 
-    /// Feeds a client with what has arrived from the server.
+    /// Passes the bytes that have arrived from the server to a client.
     fn deliver(&mut self, who: usize) {
         let now = self.now;
         let client = &mut self.clients[who];
@@ -394,7 +395,7 @@ impl World {
         }
     }
 
-    /// Opens and drops connections as the client wants, sends its bytes, and hears what it has to tell.
+    /// Opens and drops connections as the client needs, sends its bytes, and takes its events.
     fn settle(&mut self, who: usize) {
         let serves = self.now >= self.serves_from;
         loop {
@@ -440,7 +441,7 @@ impl World {
         }
     }
 
-    /// Judges what a client is told.
+    /// Checks an event of a client.
     fn hear(&mut self, who: usize, event: Event) {
         let (seed, now) = (self.seed, self.now);
         let client = &mut self.clients[who];
@@ -477,17 +478,17 @@ impl World {
                     {
                         assert_eq!(
                             watch.mzxid, stat.mzxid,
-                            "seed {seed}: {id:?} shows what {earlier:?} was not told of"
+                            "seed {seed}: {id:?} shows a change for which {earlier:?} has not fired"
                         );
                     }
-                    client.watches.insert(id, Watch { path: path.clone(), mzxid: stat.mzxid, fired: 0 });
+                    client.watches.insert(id, DataWatch { path: path.clone(), mzxid: stat.mzxid, fired: 0 });
                 }
                 asked.reply = Some(result);
             }
         }
     }
 
-    /// Judges the end: everything is answered, and every watch has told what there was to tell.
+    /// Checks the end: every request has its reply, and every watch whose node has changed has fired.
     fn judge(&self) {
         let seed = self.seed;
         let mut created = 0;
@@ -518,7 +519,7 @@ impl World {
             assert!(client.connected, "seed {seed}: a healed session is connected");
             for (id, watch) in client.watches.iter().filter(|(_, watch)| watch.fired == 0) {
                 let stat = self.machine.tree().get(&watch.path).unwrap().stat();
-                assert_eq!(stat.mzxid, watch.mzxid, "seed {seed}: {id:?} at {} has not told", watch.path);
+                assert_eq!(stat.mzxid, watch.mzxid, "seed {seed}: {id:?} at {} has not fired", watch.path);
             }
         }
         let there = self.machine.tree().iter().filter(|(path, _)| path.starts_with("/n-")).count();
@@ -527,7 +528,7 @@ impl World {
 }
 
 #[test]
-fn every_world_keeps_the_promises_of_a_session() {
+fn every_world_keeps_the_invariants_of_a_session() {
     let (mut over, mut lost, mut fired) = (0, 0, 0);
     for seed in 0..300 {
         let world = World::run(seed);
@@ -538,6 +539,6 @@ fn every_world_keeps_the_promises_of_a_session() {
             fired += client.watches.values().filter(|watch| watch.fired > 0).count();
         }
     }
-    // The worlds are not calm ones.
+    // The worlds must not be calm.
     assert!(over > 5 && lost > 300 && fired > 3_000, "{over} over, {lost} lost, {fired} fired");
 }

@@ -1,7 +1,7 @@
-//! Proofs of who a client is: passwords sent as they are, and SASL DIGEST-MD5, which sends none.
+//! Authentication of clients: passwords in plain text, and SASL DIGEST-MD5, which does not send the password.
 //!
-//! Both are ZooKeeper's: `digest` hashes whatever the client sends and believes it, for the access lists hold the hash; SASL
-//! knows its users beforehand.
+//! Both schemes are ZooKeeper's. `digest` hashes the client's text and accepts every text, because the access lists
+//! hold the hash. SASL has a list of users.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use sha1::{Digest as _, Sha1};
 
 use crate::machine::identity::{Identity, same_bytes};
 
-/// Who may use a server besides everyone.
+/// The superuser and the SASL users of a server.
 ///
 /// `Debug` shows names, no passwords.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -24,12 +24,13 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Nobody.
+    /// Returns accounts without any user.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets whoever proves this digest identity (`user:base64 of the SHA-1 of user:password`) past every access list.
+    /// Sets the superuser, who passes every access list: a digest identity (`user:base64 of the SHA-1 of
+    /// user:password`).
     ///
     /// [`digest`] computes it; Apache's server calls it `superDigest`.
     #[must_use]
@@ -38,17 +39,17 @@ impl Accounts {
         self
     }
 
-    /// Adds a user of SASL DIGEST-MD5; with the first one the scheme `sasl` exists.
+    /// Adds a SASL DIGEST-MD5 user; the scheme `sasl` exists if there is at least one.
     #[must_use]
     pub fn with_sasl_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.users.insert(name.into(), password.into());
         self
     }
 
-    /// Reads them from text, one a line: `super USER:HASH` or `sasl USER:PASSWORD`; `#` begins a comment line.
+    /// Parses accounts, one per line: `super USER:HASH` or `sasl USER:PASSWORD`; `#` begins a comment line.
     ///
     /// # Errors
-    /// The number of the first line that is neither, from 1.
+    /// The number of the first malformed line, from 1.
     pub fn parse(text: &str) -> Result<Self, usize> {
         let mut accounts = Self::new();
         for (at, line) in text.lines().enumerate() {
@@ -67,12 +68,12 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// Whether there are users of SASL.
+    /// Returns whether there are SASL users.
     pub(crate) fn has_sasl(&self) -> bool {
         !self.users.is_empty()
     }
 
-    /// Whom a proof of the scheme `digest` makes a client.
+    /// Returns the identities that a credential of the scheme `digest` proves.
     pub(crate) fn digest_identities(&self, proof: &[u8]) -> impl Iterator<Item = Identity> + use<> {
         let id = digest(proof);
         let superuser = self.super_digest.as_ref().is_some_and(|known| same_bytes(known.as_bytes(), id.as_bytes()));
@@ -87,7 +88,7 @@ impl fmt::Debug for Accounts {
     }
 }
 
-/// The identity of the scheme `digest` that `user:password` proves, as it stands in access lists.
+/// Returns the `digest` identity that `user:password` proves, as access lists contain it.
 ///
 /// ```
 /// assert_eq!(lockkeeper_server::digest(b"super:test"), "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
@@ -97,32 +98,32 @@ pub fn digest(user_and_password: &[u8]) -> String {
     format!("{}:{}", String::from_utf8_lossy(user), STANDARD.encode(Sha1::digest(user_and_password)))
 }
 
-/// A SASL exchange of one connection, from its challenge on.
+/// A SASL exchange of one connection, after its challenge.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     nonce: String,
 }
 
-/// The proof does not hold, or is none.
+/// The client's answer is wrong or malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unproven;
+pub(crate) struct NotAuthenticated;
 
 impl Exchange {
-    /// Begins an exchange; `random` must never have been used before.
+    /// Begins an exchange; `random` must be unique.
     pub(crate) fn begin(random: [u8; 16]) -> Self {
         Self { nonce: STANDARD.encode(random) }
     }
 
-    /// What the client must answer.
+    /// Returns the challenge for the client.
     pub(crate) fn challenge(&self) -> Vec<u8> {
         let nonce = &self.nonce;
         format!(r#"realm="{REALM}",nonce="{nonce}",charset=utf-8,algorithm=md5-sess,qop="auth""#).into_bytes()
     }
 
-    /// Checks the answer; gives the user and the proof that this server knows the password, too.
-    pub(crate) fn finish(self, accounts: &Accounts, answer: &[u8]) -> Result<(Identity, Vec<u8>), Unproven> {
-        let answer = std::str::from_utf8(answer).map_err(|_| Unproven)?;
-        let fields = fields(answer).ok_or(Unproven)?;
+    /// Checks the client's answer. Returns the user, and the proof that this server also knows the password.
+    pub(crate) fn finish(self, accounts: &Accounts, answer: &[u8]) -> Result<(Identity, Vec<u8>), NotAuthenticated> {
+        let answer = std::str::from_utf8(answer).map_err(|_| NotAuthenticated)?;
+        let fields = fields(answer).ok_or(NotAuthenticated)?;
         let field = |name: &str| fields.get(name).map(String::as_str);
         let expected = [
             ("nonce", self.nonce.as_str()),
@@ -131,12 +132,12 @@ impl Exchange {
             ("nc", NONCE_COUNT),
             ("qop", "auth"),
         ];
-        // A client may leave out only what has a default.
+        // A client may omit only a field that has a default.
         let holds = |(name, value)| field(name).unwrap_or(if name == "qop" { "auth" } else { "" }) == value;
         let (Some(user), Some(cnonce), Some(response)) = (field("username"), field("cnonce"), field("response")) else {
-            return Err(Unproven);
+            return Err(NotAuthenticated);
         };
-        let password = accounts.users.get(user).filter(|_| expected.into_iter().all(holds)).ok_or(Unproven)?;
+        let password = accounts.users.get(user).filter(|_| expected.into_iter().all(holds)).ok_or(NotAuthenticated)?;
         let exchange = digest_md5::Exchange {
             user,
             password,
@@ -146,7 +147,7 @@ impl Exchange {
             authzid: field("authzid"),
         };
         if !same_bytes(exchange.response().as_bytes(), response.as_bytes()) {
-            return Err(Unproven);
+            return Err(NotAuthenticated);
         }
         Ok((Identity::new(Identity::SASL, user), exchange.server_response().into_bytes()))
     }
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_proves_itself_and_the_server_does_so_too() {
+    fn user_and_server_authenticate_each_other() {
         for (user, password) in [("client1", "password1"), ("jürgen", "geheim\"")] {
             let exchange = Exchange::begin([7; 16]);
             let (answer, expected) = answer(&exchange.challenge(), user, password);
@@ -176,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_password_another_nonce_or_nonsense_proves_nothing() {
-        let refuses = |answer: &[u8]| Exchange::begin([7; 16]).finish(&users(), answer) == Err(Unproven);
+    fn a_wrong_password_another_nonce_or_nonsense_is_refused() {
+        let refuses = |answer: &[u8]| Exchange::begin([7; 16]).finish(&users(), answer) == Err(NotAuthenticated);
         let challenge = Exchange::begin([7; 16]).challenge();
         assert!(refuses(&answer(&challenge, "client1", "password2").0));
         assert!(refuses(&answer(&challenge, "nobody", "password1").0));
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_makes_a_superuser_only_of_whom_it_names() {
+    fn only_the_configured_digest_makes_a_superuser() {
         let accounts = Accounts::new().with_super_digest(digest(b"super:test"));
         let ids = |proof: &[u8]| accounts.digest_identities(proof).collect::<Vec<_>>();
         assert_eq!(ids(b"super:test").len(), 2);

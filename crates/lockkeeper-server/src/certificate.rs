@@ -1,7 +1,8 @@
-//! What a client's certificate makes it: its subject, written as Java writes it.
+//! The identity of a client's certificate: its subject, written as Java writes it.
 //!
-//! Access lists hold that text and are compared as text, so that a list written here means the same on Apache's server: there
-//! the name is `X500Principal.getName()`, which is RFC 2253 with what Java makes of it (`sun.security.x509.AVA`, JDK 17).
+//! Access lists contain that text and are compared as text, so an access list means the same here and on Apache's
+//! server. There the name is `X500Principal.getName()`: RFC 2253 with Java's changes (`sun.security.x509.AVA`, JDK
+//! 17).
 
 use std::fmt::Write;
 
@@ -11,7 +12,7 @@ use x509_cert::der::{Decode, Encode, Tag, Tagged};
 
 use crate::machine::identity::Identity;
 
-/// The attributes that RFC 2253 has a word for; others are written as numbers.
+/// The attributes that RFC 2253 has keywords for; others are written as numbers.
 const WORDS: [(&str, &str); 9] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.6", "C"),
@@ -24,14 +25,14 @@ const WORDS: [(&str, &str); 9] = [
     ("0.9.2342.19200300.100.1.25", "DC"),
 ];
 
-/// Whom a certificate, in DER, stands for. Whether it may be believed has been seen to before.
+/// Returns the identity of a certificate in DER. The caller has verified the certificate.
 ///
 /// # Errors
-/// It cannot be read.
+/// The certificate cannot be decoded.
 pub(crate) fn identity(certificate: &[u8]) -> Result<Identity, x509_cert::der::Error> {
     let certificate = Certificate::from_der(certificate)?;
     let mut name = String::new();
-    // The most specific part first, which is the last in the certificate.
+    // The most specific part comes first; in the certificate it is the last.
     let parts: Vec<_> = certificate.tbs_certificate().subject().iter_rdn().collect();
     for part in parts.into_iter().rev() {
         separate(&mut name, ',');
@@ -52,7 +53,7 @@ fn separate(name: &mut String, separator: char) {
     }
 }
 
-/// `CN=value`, or `2.5.4.5=#13023737` where there is no word for it or the value is no text.
+/// Appends `CN=value`, or `2.5.4.5=#13023737` if there is no keyword or the value is not text.
 fn write_attribute(name: &mut String, oid: ObjectIdentifier, value: &Any) -> Result<(), x509_cert::der::Error> {
     let number = oid.to_string();
     let word = WORDS.iter().find(|(known, _)| *known == number).map(|(_, word)| *word);
@@ -73,20 +74,20 @@ fn write_attribute(name: &mut String, oid: ObjectIdentifier, value: &Any) -> Res
     Ok(())
 }
 
-/// The value, if it is text.
+/// Returns the value if it is text.
 fn text(value: &Any) -> Option<String> {
     match value.tag() {
         Tag::Utf8String | Tag::PrintableString | Tag::Ia5String => {
             std::str::from_utf8(value.value()).ok().map(str::to_owned)
         }
-        // Read as Latin 1, as everyone does.
+        // Decode it as Latin 1, as other implementations do.
         Tag::TeletexString => Some(value.value().iter().map(|byte| char::from(*byte)).collect()),
         Tag::BmpString => value.decode_as::<BmpString>().ok().map(|text| text.to_string()),
         _ => None,
     }
 }
 
-/// Spaces at the ends and what means something get a backslash.
+/// Escapes leading and trailing spaces and special characters with a backslash.
 fn write_escaped(name: &mut String, text: &str) {
     let inner = text.trim_matches(' ');
     let before = if inner.is_empty() { text.len() } else { text.len() - text.trim_start_matches(' ').len() };

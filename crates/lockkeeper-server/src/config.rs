@@ -1,4 +1,4 @@
-//! How a server is to run.
+//! The configuration of a server.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,13 +15,13 @@ use crate::tls::Tls;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Storage {
-    /// Nowhere: requests are answered when applied, and a restart starts empty.
+    /// In memory: requests are answered when they are applied, and a restart begins with an empty tree.
     Memory,
-    /// In this directory, made if missing; requests are answered when they are on the disk.
+    /// In this directory, which is created if it is missing. Requests are answered when they are on the disk.
     Directory(PathBuf),
 }
 
-/// Bytes that a client must present before a server does anything for it.
+/// Bytes that a client must present before the server carries out its requests.
 ///
 /// `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,12 +31,12 @@ impl Secret {
     /// The auth scheme under which clients present the secret.
     pub const SCHEME: &'static str = "lockkeeper";
 
-    /// Takes the bytes as they are.
+    /// Creates a secret of these bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self(bytes.into())
     }
 
-    /// The bytes, for a client to present.
+    /// Returns the bytes, for a client to present.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -48,38 +48,39 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How a server is to run; start from [`Config::default`].
+/// The configuration of a server; start from [`Config::default`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Where to listen; port 0 takes a free one. Default `127.0.0.1:0`.
+    /// The address to listen on; port 0 selects a free port. Default `127.0.0.1:0`.
     pub listen: SocketAddr,
-    /// Whether `listen` may be an address that other machines can reach. Default no: think of TLS first.
+    /// Whether `listen` may be an address that other machines can reach. Default no. Consider TLS before you allow it.
     pub allow_remote: bool,
-    /// What to show clients in TLS; the port then speaks nothing else. Default plain TCP.
+    /// The TLS certificate and client verification; the port then accepts TLS only. Default plain TCP.
     #[cfg(feature = "tls")]
     pub tls: Option<Tls>,
-    /// Where to listen for operators' HTTP, under the same rule. Default nowhere.
+    /// The address of the operators' HTTP port, under the same rule. Default none.
     pub admin: Option<SocketAddr>,
     /// Where the state is kept. Default in memory.
     pub storage: Storage,
-    /// Sessions expire at multiples of this. Default 2 s, ZooKeeper's.
+    /// The tick: sessions expire at multiples of it. Default 2 s, as ZooKeeper's.
     pub tick: Duration,
-    /// Session timeouts are clamped to this. Default 2 to 20 ticks.
+    /// The minimum and maximum session timeout. Default 2 to 20 ticks.
     pub session_timeouts: Option<RangeInclusive<Duration>>,
-    /// What clients must present first. Default nothing.
+    /// The secret that clients must present first. Default none.
     pub secret: Option<Secret>,
-    /// Who may use it besides everyone. Default nobody: no superuser, no SASL.
+    /// The superuser and the SASL users. Default none.
     pub accounts: Accounts,
-    /// The number before that of the first transaction of a new store. Default 0.
+    /// The zxid before the first transaction of a new store. Default 0.
     pub first_zxid: i64,
-    /// The longest frame a client may send, in bytes. Default 0xfffff, ZooKeeper's `jute.maxbuffer`.
+    /// Maximum length of a client's frame in bytes. Default 0xfffff, as ZooKeeper's `jute.maxbuffer`.
     pub max_frame: usize,
-    /// How far clients can make it grow.
+    /// Limits on what clients can create.
     pub limits: Limits,
-    /// Whether hard limits of quotas are kept. Default no, as with Apache's server: what exceeds them is only logged.
+    /// Whether hard limits of quotas are enforced. Default no, as with Apache's server: an exceeded limit is only
+    /// logged.
     pub enforce_quotas: bool,
-    /// How often childless containers and outlived TTL nodes are removed. Default 60 s.
+    /// How often containers without children and expired TTL nodes are removed. Default 60 s.
     pub container_check: Duration,
     /// How long a container that never had a child is kept. Default 5 min.
     pub container_unused: Duration,
@@ -109,7 +110,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Sets where to listen.
+    /// Sets the address to listen on.
     #[must_use]
     pub fn with_listen(mut self, listen: SocketAddr) -> Self {
         self.listen = listen;
@@ -123,7 +124,7 @@ impl Config {
         self
     }
 
-    /// Speaks TLS, and nothing else, with clients; operators' HTTP stays as it is.
+    /// Accepts TLS only on the clients' port; the operators' HTTP port is not affected.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
@@ -131,7 +132,7 @@ impl Config {
         self
     }
 
-    /// Sets where to listen for operators' HTTP; port 0 takes a free one.
+    /// Sets the address of the operators' HTTP port; port 0 selects a free port.
     #[must_use]
     pub fn with_admin(mut self, listen: SocketAddr) -> Self {
         self.admin = Some(listen);
@@ -158,56 +159,56 @@ impl Config {
         self
     }
 
-    /// Sets the bounds of session timeouts.
+    /// Sets the minimum and maximum session timeout.
     #[must_use]
     pub fn with_session_timeouts(mut self, bounds: RangeInclusive<Duration>) -> Self {
         self.session_timeouts = Some(bounds);
         self
     }
 
-    /// Demands a secret of every client.
+    /// Requires a secret of every client.
     #[must_use]
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
         self
     }
 
-    /// Sets who may use it besides everyone.
+    /// Sets the superuser and the SASL users.
     #[must_use]
     pub fn with_accounts(mut self, accounts: Accounts) -> Self {
         self.accounts = accounts;
         self
     }
 
-    /// Sets the number before that of the first transaction of a new store.
+    /// Sets the zxid before the first transaction of a new store.
     #[must_use]
     pub fn with_first_zxid(mut self, zxid: i64) -> Self {
         self.first_zxid = zxid;
         self
     }
 
-    /// Sets the longest frame a client may send, in bytes.
+    /// Sets the maximum length of a client's frame in bytes.
     #[must_use]
     pub fn with_max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
     }
 
-    /// Sets how far clients can make it grow.
+    /// Sets the limits on what clients can create.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Keeps, or only logs, hard limits of quotas.
+    /// Enforces hard limits of quotas, or only logs them.
     #[must_use]
     pub fn enforce_quotas(mut self, enforce: bool) -> Self {
         self.enforce_quotas = enforce;
         self
     }
 
-    /// Sets how often containers and TTL nodes are looked after; at least 1 ms.
+    /// Sets how often containers and TTL nodes are checked; at least 1 ms.
     #[must_use]
     pub fn with_container_check(mut self, interval: Duration) -> Self {
         self.container_check = interval.max(Duration::from_millis(1));
@@ -221,14 +222,14 @@ impl Config {
         self
     }
 
-    /// The bounds of session timeouts, with the default worked out and an empty range mended.
+    /// Returns the minimum and maximum session timeout. The maximum is at least the minimum.
     pub(crate) fn timeouts(&self) -> RangeInclusive<Duration> {
         let bounds = self.session_timeouts.clone().unwrap_or(self.tick * 2..=self.tick * 20);
         let least = *bounds.start();
         least..=least.max(*bounds.end())
     }
 
-    /// Of whom access lists may speak.
+    /// Returns the optional schemes that access lists may use.
     pub(crate) fn schemes(&self) -> Schemes {
         #[cfg(feature = "tls")]
         let x509 = self.tls.as_ref().is_some_and(Tls::asks_for_certificates);

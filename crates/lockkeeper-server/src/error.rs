@@ -1,31 +1,31 @@
-//! What can go wrong with a server, each with what to do about it.
+//! The errors of a server, each with a hint.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a server did not start, or stopped by itself.
+/// Why a server did not start, or stopped without a request to do so.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Another program listens there.
+    /// Another program listens on the address.
     #[error("address {address} is in use")]
     AddressInUse {
-        /// Where it was to listen.
+        /// The configured address.
         address: SocketAddr,
     },
     /// Listening failed for another reason.
     #[error("cannot listen on {address}: {}", source.kind())]
     Listen {
-        /// Where it was to listen.
+        /// The configured address.
         address: SocketAddr,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// The address can be reached from other machines, and nobody said that this is wanted.
+    /// The address can be reached from other machines, and the configuration does not allow this.
     #[error("address {address} is reachable from other machines")]
     NotLoopback {
-        /// Where it was to listen.
+        /// The configured address.
         address: SocketAddr,
     },
     /// The path leads to something other than a directory.
@@ -34,85 +34,85 @@ pub enum ServerError {
         /// The data directory.
         path: PathBuf,
     },
-    /// The directory may not be read or written.
+    /// The process has no permission to read or write the directory.
     #[error("no permission to use {}", path.display())]
     NoPermission {
-        /// What was to be opened.
+        /// The path that could not be opened.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A server is running on this directory.
+    /// Another server uses this directory.
     #[error("data directory {} is in use by another process", path.display())]
     InUse {
         /// The data directory.
         path: PathBuf,
     },
-    /// The directory was written by another version, or is not one of ours.
+    /// The directory was written by a version with another format.
     #[error("data directory {} has format {found}, this program reads format {supported}", path.display())]
     Format {
         /// The data directory.
         path: PathBuf,
-        /// What its `format` file says.
+        /// The format in its `format` file.
         found: String,
-        /// What this program reads.
+        /// The format that this program reads.
         supported: u32,
     },
-    /// The directory holds files but no `format` file.
-    #[error("{} holds files that are not a data directory's", path.display())]
+    /// The directory contains files but no `format` file.
+    #[error("{} contains files that do not belong to a data directory", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
     },
-    /// There is no room on the disk.
+    /// The disk is full.
     #[error("no space left for {}", path.display())]
     DiskFull {
         /// The data directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Reading or writing failed.
-    #[error("cannot use {}: {source}", path.display())]
+    /// Reading or writing failed for another reason.
+    #[error("cannot read or write {}: {source}", path.display())]
     Disk {
         /// The data directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The stored state contradicts itself.
+    /// The stored state is inconsistent.
     #[error("the data in {} is damaged: {what}", path.display())]
     Damaged {
         /// The data directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The file, the place and the inconsistency.
         what: String,
     },
     /// The system refused a thread, a runtime or random numbers.
     #[error("the system refused {what}")]
     System {
-        /// What was asked for.
+        /// The refused resource.
         what: &'static str,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The certificate or the key of a server with TLS is of no use.
+    /// The certificate or the key of a server with TLS cannot be used.
     #[cfg(feature = "tls")]
     #[error("{what}")]
     Tls {
-        /// Which of them, and why.
+        /// The file and the reason.
         what: String,
     },
-    /// The server met a bug of its own and stopped before it could do harm.
+    /// The server found a bug in itself and stopped to prevent damage.
     #[error("the server stopped because of a bug in it")]
     Bug,
-    /// The server has stopped, so it cannot do what was asked.
+    /// The server has stopped, so it cannot carry out the request.
     #[error("the server has stopped")]
     Stopped,
 }
 
 impl ServerError {
-    /// What to do about it, in one line.
+    /// Returns what to do about it, in one line.
     pub fn hint(&self) -> String {
         match self {
             Self::AddressInUse { address } => {
@@ -123,7 +123,7 @@ impl ServerError {
             }
             Self::Listen { .. } => "choose an address of this machine and a port above 1023".to_owned(),
             Self::NotLoopback { .. } => {
-                "listen on 127.0.0.1, or allow remote clients explicitly, with TLS unless the network is yours"
+                "listen on 127.0.0.1, or allow remote clients explicitly, with TLS unless you trust the network"
                     .to_owned()
             }
             Self::NotADirectory { .. } => "choose another path or move the file away".to_owned(),
@@ -139,26 +139,23 @@ impl ServerError {
             },
             Self::Foreign { .. } => "choose an empty or new directory".to_owned(),
             Self::DiskFull { path, .. } => {
-                format!(
-                    "free some space on the disk of {} and start again: nothing acknowledged is lost",
-                    path.display()
-                )
+                format!("free space on the disk of {} and start again; no acknowledged write is lost", path.display())
             }
             Self::Disk { .. } => "check the disk and the system's log, then start again".to_owned(),
             Self::Damaged { .. } => {
-                "restore the directory from a backup, or start with an empty one: all locks are then free".to_owned()
+                "restore the directory from a backup, or start with an empty one, in which no lock is held".to_owned()
             }
             Self::System { .. } => "raise this process's limits (ulimit -a)".to_owned(),
             #[cfg(feature = "tls")]
             Self::Tls { .. } => {
                 "give a certificate with its chain and the key that belongs to it, both in PEM".to_owned()
             }
-            Self::Bug => "start it again, and report what it printed: nothing acknowledged is lost".to_owned(),
+            Self::Bug => "start it again and report its output; no acknowledged write is lost".to_owned(),
             Self::Stopped => "start it again".to_owned(),
         }
     }
 
-    /// Sorts an I/O error on the data directory into what an operator would do about it.
+    /// Maps an I/O error of the data directory to the error with the right hint.
     pub(crate) fn disk(path: PathBuf, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NoPermission { path, source },

@@ -1,9 +1,9 @@
-//! Whatever a stranger can send and whatever a disk can give back, changed at random: no panic, no hang, no growth.
+//! Fuzz targets for everything that a client can send and a disk can return: no panic, no hang, no unbounded memory.
 //!
-//! Every target starts from a corpus and keeps an input when it leads to an outcome of a shape that was not seen before; so it
-//! finds its way into the depth of a format without instruments in the compiler. `cargo test` runs each target for a moment,
-//! `cargo xtask fuzz --seconds 60` for as long as wanted, each in a process of its own. `rig` says what counts as a failure, and
-//! CONTRIBUTING.md which faults were planted to see each target find one.
+//! Every target starts from a corpus and keeps an input if its result has a new shape. This way it reaches the depth
+//! of a format without instrumentation by the compiler. `cargo test` runs each target for a moment, `cargo xtask fuzz
+//! --seconds 60` for a given time, each in its own process. `rig` defines what counts as a failure, and
+//! CONTRIBUTING.md lists the faults that were planted to see each target find one.
 
 mod rig;
 
@@ -23,7 +23,7 @@ use crate::machine::limits::Limits;
 use crate::machine::{ConnectionId, Effect, Machine, MachineConfig, Now, Tree};
 use crate::store::{self, Batch, DiskStore, State, fuzzing};
 
-/// What kinds of things a value is made of, its numbers and texts aside.
+/// Hashes the structure of a value without its numbers and texts.
 fn shape(value: &impl Debug) -> u64 {
     let text = format!("{value:?}");
     let mut hasher = DefaultHasher::new();
@@ -37,7 +37,7 @@ fn anywhere(_input: &[u8]) -> Vec<usize> {
     Vec::new()
 }
 
-/// Where the frames of a conversation begin, and its end.
+/// Returns where the frames of a conversation begin, and where the conversation ends.
 fn frames_of_conversation(input: &[u8]) -> Vec<usize> {
     let mut starts = vec![0];
     while let Some(len) = starts.last().and_then(|start| input.get(start + 1)) {
@@ -46,12 +46,12 @@ fn frames_of_conversation(input: &[u8]) -> Vec<usize> {
     starts
 }
 
-/// Inputs of some bytes that lead to some bytes.
+/// A target with small inputs and small results.
 fn small(name: &'static str) -> Target {
     Target { name, inputs: 3_000, memory: 32 << 10, cuts: anywhere }
 }
 
-/// Inputs that are taken apart, described or carried out.
+/// A target whose inputs are decoded, printed or carried out.
 fn large(name: &'static str) -> Target {
     Target { name, inputs: 3_000, memory: 512 << 10, cuts: anywhere }
 }
@@ -65,19 +65,19 @@ fn connect() {
 fn request() {
     rig::fuzz(&large("request"), |input| {
         let decoded = request::decode(input);
-        // Nothing of it is larger than the frame allows for, whatever its counts claim.
+        // The size of the result is bounded by the frame, whatever counts the frame claims.
         assert!(format!("{decoded:?}").len() <= 1_000 + 100 * input.len());
         shape(&decoded)
     });
 }
 
-/// Every operation that has a record of its own starts somewhere in the corpus.
+/// Every operation with a body of its own has an input in the corpus.
 #[test]
 fn the_corpus_has_every_request() {
     let corpus = rig::corpus("request");
     let starts = |code: i32| corpus.iter().any(|input| input.get(4..8) == Some(&code.to_be_bytes()[..]));
     let missing: Vec<_> = OpCode::ALL.into_iter().filter(|op| !starts(*op as i32)).collect();
-    // A session is opened by the connect request, which has a target of its own and no number in front.
+    // The connect request, which opens a session, has a target of its own and no operation code.
     assert_eq!(missing, [OpCode::CreateSession]);
 }
 
@@ -108,7 +108,8 @@ fn frames() {
     });
 }
 
-/// Frames of two clients, each behind a byte that says whose and one that says how long, carried out by the machine.
+/// The machine carries out frames of two clients. A byte before each frame selects the client, another one gives the
+/// length.
 #[test]
 fn machine() {
     let limits = Limits::default().with_nodes(12).with_watches(4).with_data_bytes(1_000).with_sessions(3);
@@ -163,7 +164,7 @@ fn machine() {
         }
         let mut hasher = DefaultHasher::new();
         all.iter().take(6).for_each(|effect| effect.hash(&mut hasher));
-        // Towards the limits.
+        // Prefer inputs that approach the limits.
         most.hash(&mut hasher);
         hasher.finish()
     });
@@ -174,12 +175,12 @@ fn sasl() {
     let accounts = Accounts::new().with_sasl_user("client1", "password1");
     rig::fuzz(&large("sasl"), |input| {
         let outcome = Exchange::begin([7; 16]).finish(&accounts, input);
-        assert!(outcome.is_err(), "nobody guesses a digest of a nonce");
+        assert!(outcome.is_err(), "a random input cannot be a digest of the nonce");
         shape(&Accounts::parse(&String::from_utf8_lossy(input)))
     });
 }
 
-/// A stored node: what can be read is written in the same way again, whatever its data are.
+/// A stored node: every readable node can be written and read again, whatever its data is.
 #[test]
 fn record() {
     let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
@@ -195,7 +196,7 @@ fn record() {
     });
 }
 
-/// What stands in a record of the log.
+/// The payload of a record of the log.
 #[test]
 fn log_record() {
     rig::fuzz(&large("log_record"), |input| {
@@ -203,8 +204,8 @@ fn log_record() {
     });
 }
 
-/// A file of the log, as places and values of bytes to change in one, and a last byte that says how much of it is left: what
-/// is believed is what was written, up to some record.
+/// A file of the log. The input lists places and values of bytes to change, and a last byte says how much of the file
+/// is kept. The records that are read must be those that were written, up to some record.
 #[test]
 fn log() {
     let batch = |zxid| {
@@ -234,7 +235,8 @@ fn log() {
     });
 }
 
-/// A whole snapshot, as places and values of bytes to change in one: opened as it was committed, or refused by name.
+/// A whole snapshot. The input lists places and values of bytes to change. The store opens it as it was committed, or
+/// refuses it by name.
 #[test]
 fn snapshot() {
     let fresh = || State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 };
@@ -242,15 +244,15 @@ fn snapshot() {
     drop(DiskStore::open(directory.path(), fresh).unwrap());
     let file = directory.path().join("state.redb");
     let whole = std::fs::read(&file).unwrap();
-    // The first pages are where everything hangs.
+    // The first pages contain the structure of the database.
     let used = whole.len().min(64 << 10);
     let expected = Tree::new();
-    // redb panics over some pages. Where panics tell whence they come, the first one loads all debug information: 55 MB.
+    // redb panics over some damaged pages. With backtraces, the first panic loads all debug information: 55 MB.
     let traced = std::env::var_os("RUST_BACKTRACE").is_some_and(|traced| traced != "0");
-    // Before it panics over the number of bits in a bitmap, which has 32 bits itself, it reserves as much as that many take, half a
-    // gigabyte at most, and touches none of it (redb 4.4, `U64GroupedBitmap::to_vec`).
+    // Before redb panics over the number of bits in a bitmap, it reserves the memory for that many bits, at most half
+    // a gigabyte, and does not touch it. The number has 32 bits (redb 4.4, `U64GroupedBitmap::to_vec`).
     let memory = (512 << 20) + if traced { 128 << 20 } else { 16 << 20 };
-    // Each takes as long as a start: a million times what a frame does.
+    // Each input takes as long as a start of the server: a million times the time of a frame.
     rig::fuzz(&Target { name: "snapshot", inputs: 200, memory, cuts: anywhere }, |input| {
         let mut damaged = whole.clone();
         for place in input.chunks_exact(3).take(8) {

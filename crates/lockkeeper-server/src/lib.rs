@@ -1,7 +1,7 @@
 //! An embedded server that speaks the ZooKeeper protocol: one machine, one disk, no JVM.
 //!
-//! [`Server`] runs it, [`Config`] says how. Any ZooKeeper client can use it; what it speaks and where it differs from
-//! Apache's server is in `docs/server.md`.
+//! [`Server`] runs it, [`Config`] configures it. Any ZooKeeper client can use it. `docs/server.md` lists what it
+//! supports and how it differs from Apache's server.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

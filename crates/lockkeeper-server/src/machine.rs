@@ -1,12 +1,12 @@
 //! The whole server as one deterministic step function.
 //!
-//! [`Machine`] takes a request and the time and says what has to happen, in order, as [`Effect`]s: what to make durable,
-//! what to answer, whom to tell. It reads no clock, opens no socket and rolls no dice, so the server drives it over TCP
-//! and the simulator drives the same code through a million invented histories.
+//! [`Machine`] takes a request and the time, and returns in order, as [`Effect`]s, what to make durable, what to
+//! answer, and which watchers to notify. It reads no clock, opens no socket and uses no random numbers. The server
+//! drives it over TCP, and the simulator drives the same code through millions of generated histories.
 //!
-//! Invariants: effects of one connection come in the order of its requests; a watch event comes before any answer that
-//! shows the change; every effect carries the zxid it presupposes, so a driver that holds effects back until that zxid is
-//! durable never tells anyone of something that can still be lost.
+//! Invariants: the effects of one connection have the order of its requests. A watch event comes before any answer
+//! that shows the change. Every effect carries the zxid that must be durable first, so a driver that waits for it
+//! never reports a change that can still be lost.
 
 pub(crate) mod identity;
 pub(crate) mod limits;
@@ -34,40 +34,40 @@ pub use self::txn::{Owner, Txn, TxnOp};
 pub use self::watches::Watches;
 
 use self::identity::{permit, same_bytes};
-use self::prepare::Asker;
+use self::prepare::Requester;
 use lockkeeper_wire::OpCode;
 use lockkeeper_wire::{
     ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Perms, Request, Response, SetWatches, WatchKind,
     WriteOp,
 };
 
-/// What time it is, as far as the machine is told.
+/// The current time, as the driver passes it in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// A clock that never goes back, from an arbitrary start; sessions are judged by it.
+    /// A clock that never goes back, from an arbitrary origin; sessions expire by it.
     pub monotonic: Duration,
-    /// Milliseconds since 1970; nodes are stamped with it.
+    /// Milliseconds since 1970, for the nodes' `ctime` and `mtime`.
     pub wall_ms: i64,
 }
 
-/// What a machine needs to know before its first step.
+/// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
     /// Sessions expire at multiples of this.
     pub tick: Duration,
-    /// Session timeouts are clamped to this.
+    /// The minimum and maximum session timeout.
     pub session_timeouts: RangeInclusive<Duration>,
-    /// How often childless containers and outlived TTL nodes are looked for.
+    /// How often containers without children and expired TTL nodes are removed.
     pub container_check: Duration,
-    /// How long a container may exist without ever having had a child.
+    /// How long a container that never had a child is kept.
     pub container_unused: Duration,
     /// The id of the next session.
     pub next_session: i64,
-    /// Of whom access lists may speak besides everyone.
+    /// The optional schemes that access lists may use.
     pub schemes: Schemes,
-    /// Whether hard limits of quotas are kept; soft ones are only logged.
+    /// Whether hard limits of quotas are enforced; soft ones are only logged.
     pub enforce_quotas: bool,
-    /// What nobody may exceed.
+    /// Limits on what clients can create.
     pub limits: Limits,
 }
 
@@ -78,51 +78,51 @@ struct Peer {
     who: Identities,
 }
 
-/// Something the driver must do.
+/// Something that the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// This has been applied; make it durable before letting anyone see a later effect.
+    /// Make this transaction durable before any later effect becomes visible. It has been applied.
     Committed(Txn),
-    /// Answer a connect request; session 0 in it means "expired", to be followed by a close.
+    /// Answer a connect request. Session 0 means "expired"; a close follows.
     Connected {
-        /// Whom.
+        /// The receiver.
         connection: ConnectionId,
-        /// With what.
+        /// The answer.
         response: ConnectResponse,
-        /// The request had the read-only byte, so the response needs one.
+        /// Whether the request had the read-only byte; the response then needs one.
         has_read_only: bool,
-        /// Not before this is durable.
+        /// The transaction that must be durable first.
         zxid: i64,
     },
     /// Answer a request.
     Reply {
-        /// Whom.
+        /// The receiver.
         connection: ConnectionId,
         /// The request's number.
         xid: i32,
-        /// The newest transaction the answer may show; not before this is durable.
+        /// The newest transaction that the answer may show; it must be durable first.
         zxid: i64,
         /// The answer.
         result: Result<Response, ErrorCode>,
     },
-    /// Tell a watcher.
+    /// Notify a watcher.
     Event {
-        /// Whom.
+        /// The receiver.
         connection: ConnectionId,
-        /// What happened.
+        /// The kind of event.
         kind: EventKind,
-        /// To which node.
+        /// The node.
         path: Arc<str>,
-        /// The transaction that did it, −1 when it was found out on reconnecting.
+        /// The transaction that made the change, −1 if it was found on reconnecting.
         event_zxid: i64,
-        /// Not before this is durable.
+        /// The transaction that must be durable first.
         zxid: i64,
     },
-    /// Close a connection once everything before has been sent.
+    /// Close a connection after everything before has been sent.
     Close {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
 }
@@ -134,17 +134,17 @@ pub enum CloseReason {
     SessionClosed,
     /// The session expired or was ended by an operator.
     SessionExpired,
-    /// The session to resume is gone, or the password is wrong.
+    /// The session to resume has expired, or the password is wrong.
     NoSuchSession,
-    /// The session resumed over a newer connection; nothing more may be sent on this one.
+    /// The session was resumed over a newer connection; nothing more may be sent on this one.
     Replaced,
     /// The client has seen a newer state than this server has.
     ClientAhead,
-    /// There are as many sessions as there may be.
+    /// The limit of sessions is reached.
     TooManySessions,
 }
 
-/// The server's state and its only way to change.
+/// The server's state. Only its methods change it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     config: MachineConfig,
@@ -160,7 +160,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine without sessions whose last transaction was `zxid`.
+    /// Creates a machine without sessions whose last transaction was `zxid`.
     pub fn new(config: MachineConfig, tree: Tree, zxid: i64, now: Now) -> Self {
         Self {
             sessions: Sessions::new(config.tick),
@@ -175,57 +175,58 @@ impl Machine {
         }
     }
 
-    /// Puts back a session that outlived a restart, with its full timeout: nobody could touch it meanwhile.
+    /// Restores a session after a restart with its full timeout, because its client could not reach the server
+    /// meanwhile.
     pub fn restore_session(&mut self, id: i64, timeout: Duration, password: [u8; 16], now: Now) {
         self.sessions.insert(id, timeout, password, now.monotonic);
         self.next_session = self.next_session.max(id + 1);
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// The sessions.
+    /// Returns the sessions.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
-    /// The watches.
+    /// Returns the watches.
     pub fn watches(&self) -> &Watches {
         &self.watches
     }
 
-    /// The last transaction.
+    /// Returns the zxid of the last transaction.
     pub fn zxid(&self) -> i64 {
         self.zxid
     }
 
-    /// The id that the next session gets; ids are never used twice.
+    /// Returns the id for the next session; ids are unique.
     pub fn next_session(&self) -> i64 {
         self.next_session
     }
 
-    /// The session that speaks over a connection.
+    /// Returns the session of a connection.
     pub fn session_of(&self, connection: ConnectionId) -> Option<i64> {
         self.connections.get(&connection).map(|peer| peer.session)
     }
 
-    /// Says where a connection comes from, for access lists that name addresses.
+    /// Sets the address of a connection, for access lists that name addresses.
     pub fn locate(&mut self, connection: ConnectionId, address: IpAddr) {
         if let Some(peer) = self.connections.get_mut(&connection) {
             peer.who.address = Some(address);
         }
     }
 
-    /// Lets a connection speak for one more identity, which it has proved to have.
+    /// Adds an identity that a connection has proved.
     pub fn identify(&mut self, connection: ConnectionId, identity: Identity) {
         if let Some(peer) = self.connections.get_mut(&connection) {
             peer.who.add(identity);
         }
     }
 
-    /// Opens a session or resumes one. `password` is for a new session and must be hard to guess.
+    /// Opens a session or resumes one. `password` is for a new session and must be random.
     pub fn connect(
         &mut self,
         connection: ConnectionId,
@@ -282,7 +283,7 @@ impl Machine {
             return None;
         }
         if let Some(old) = session.connection {
-            // First, or a frame of the old connection could still act in the session's name.
+            // Close the old connection first: a frame of it could still act for the session.
             self.disconnected(old);
             out.push(Effect::Close { connection: old, reason: CloseReason::Replaced });
         }
@@ -291,7 +292,7 @@ impl Machine {
         Some((request.session, password))
     }
 
-    /// Forgets a connection; its session lives on until its timeout.
+    /// Removes a connection; its session lives on until its timeout.
     pub fn disconnected(&mut self, connection: ConnectionId) {
         self.watches.remove_connection(connection);
         if let Some(Peer { session, .. }) = self.connections.remove(&connection) {
@@ -299,7 +300,7 @@ impl Machine {
         }
     }
 
-    /// Carries out a request. One that comes over a connection without a session is ignored: it was replaced.
+    /// Carries out a request. It is ignored if the connection has no session, because another one has replaced it.
     pub fn request(&mut self, connection: ConnectionId, xid: i32, request: Request, now: Now, out: &mut Vec<Effect>) {
         let Some(Peer { session, who }) = self.connections.get(&connection) else { return };
         let session = *session;
@@ -307,7 +308,7 @@ impl Machine {
         let full = self.watches.len() >= self.config.limits.watches;
         if let Some(mut result) = answer(&self.tree, session, who, &request) {
             match watch_left(&request, &result) {
-                // An answer that leaves no watch where one was asked for would be waited on for ever.
+                // Without the watch that it asked for, a client would wait forever.
                 Some(_) if full => result = Err(ErrorCode::QuotaExceeded),
                 Some((path, kind)) => self.watches.add(connection, path, kind),
                 None => {}
@@ -316,24 +317,24 @@ impl Machine {
             return;
         }
         let closes = request == Request::CloseSession;
-        let asker = Asker {
+        let requester = Requester {
             session,
             who,
             schemes: self.config.schemes,
             enforce_quotas: self.config.enforce_quotas,
             limits: &self.config.limits,
         };
-        let single = |op| prepare::single(&self.tree, asker, &op);
+        let single = |op| prepare::single(&self.tree, requester, &op);
         let result = match request {
             Request::Create(request) => self.write(session, single(WriteOp::Create(request)), now, out),
             Request::Delete(request) => self.write(session, single(WriteOp::Delete(request)), now, out),
             Request::SetData(request) => self.write(session, single(WriteOp::SetData(request)), now, out),
             Request::SetAcl { path, acl, version } => {
-                let prepared = prepare::set_acl(&self.tree, asker, &path, &acl, version);
+                let prepared = prepare::set_acl(&self.tree, requester, &path, &acl, version);
                 self.write(session, prepared, now, out)
             }
             Request::Multi(ops) => {
-                let prepared = prepare::multi(&self.tree, asker, &ops);
+                let prepared = prepare::multi(&self.tree, requester, &ops);
                 self.multi(session, &ops, prepared, now, out)
             }
             Request::AddWatch { .. } if full => Err(ErrorCode::QuotaExceeded),
@@ -356,13 +357,13 @@ impl Machine {
                 Ok(Response::Done)
             }
             Request::Refused { opcode, error } => {
-                // As in ZooKeeper, a write has its number before it is looked at.
+                // As in ZooKeeper, a write gets its zxid before it is checked.
                 if error != ErrorCode::Unimplemented && OpCode::from_i32(opcode).is_some_and(OpCode::is_write) {
                     self.commit(session, TxnOp::Failed(error), now, out);
                 }
                 Err(error)
             }
-            // Everything else is a read, and was answered above.
+            // All other requests are reads, which were answered above.
             _ => Err(ErrorCode::Unimplemented),
         };
         out.push(Effect::Reply { connection, xid, zxid: self.zxid, result });
@@ -418,7 +419,7 @@ impl Machine {
         Ok(Response::Multi(results.collect()))
     }
 
-    /// Fires what was missed and keeps the rest, as ZooKeeper decides it.
+    /// Fires the watches whose change was missed and sets the others, by ZooKeeper's rules.
     fn set_watches(&mut self, connection: ConnectionId, request: &SetWatches, out: &mut Vec<Effect>) {
         let seen = request.relative_zxid;
         let data = request.data.iter().map(|path| (path, WatchKind::Data, false));
@@ -440,7 +441,7 @@ impl Machine {
                 }
             }
         }
-        // These tell of nothing that was missed: what a client saw last is not known for all the paths they cover.
+        // These report no missed change: the client's last known state of all the paths that they cover is unknown.
         for path in &request.persistent {
             self.watches.add(connection, path, WatchKind::Persistent);
         }
@@ -449,10 +450,10 @@ impl Machine {
         }
     }
 
-    /// Ends a session as if it had expired; false if there is none.
+    /// Ends a session as if it had expired; returns false if there is none.
     ///
-    /// It is told by the close alone, whatever it watched: who hears of its own node's deletion first, and of the reason only
-    /// on the next connection, takes it for the deed of somebody else.
+    /// The client gets only the close, and none of its watch events. An event about its own node before the close
+    /// would look as if another client had deleted that node.
     pub fn expire(&mut self, session: i64, now: Now, out: &mut Vec<Effect>) -> bool {
         let Some(connection) = self.sessions.get(session).map(|session| session.connection) else { return false };
         if let Some(connection) = connection {
@@ -474,7 +475,7 @@ impl Machine {
         }
     }
 
-    /// Sets the number that the next child of a node gets.
+    /// Sets the sequence number of a node's next child.
     pub fn set_child_counter(&mut self, parent: &str, next: i32, now: Now, out: &mut Vec<Effect>) -> bool {
         let Some((path, _)) = self.tree.get_with_path(parent) else { return false };
         let op = TxnOp::SetChildCounter { path: Arc::clone(path), creates: next };
@@ -482,7 +483,7 @@ impl Machine {
         true
     }
 
-    /// Does what has become due: expired sessions end, outlived containers and TTL nodes go.
+    /// Ends expired sessions, and removes containers and TTL nodes that are due.
     pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
         for session in self.sessions.expired(now.monotonic) {
             self.expire(session, now, out);

@@ -1,4 +1,4 @@
-//! The server around the machine: sockets, the disk's thread, and what owners and operators see.
+//! The server around the machine: sockets, the disk's thread, and the interfaces for owners and operators.
 
 mod admin;
 mod command;

@@ -1,11 +1,12 @@
 //! The state on the disk: a log of batches, and a snapshot that they are folded into.
 //!
-//! A data directory holds `lock` (held while a server runs), `format` (the layout's version, a number in text), `state.redb`
-//! (the snapshot) and the files of the log behind it. A commit appends one record; a file that has become long is folded into
-//! the snapshot on another thread while the next one is written. A start reads the snapshot and what the log adds to it.
+//! A data directory contains `lock` (locked while a server runs), `format` (the version of the layout, a number in
+//! text), `state.redb` (the snapshot) and the files of the log. A commit appends one record. A file that has become
+//! long is folded into the snapshot on another thread while the next one is written. A start reads the snapshot and
+//! then the records of the log.
 //!
-//! Invariant: a commit is on the disk when it returns, whole; what a start brings back is the state after some batch, and after
-//! every one that was committed.
+//! Invariant: a commit is complete on the disk when it returns. A start restores the state after some batch, and after
+//! every batch that was committed.
 
 mod batch;
 mod directory;

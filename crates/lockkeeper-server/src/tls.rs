@@ -1,6 +1,6 @@
-//! TLS for clients: what the server shows of itself, and whom it lets in.
+//! TLS for clients: the server's certificate, and which clients are accepted.
 //!
-//! Versions, ciphers and checks are rustls' own; there is nothing else to choose.
+//! Versions, ciphers and checks are those of rustls; nothing else can be configured.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ use crate::certificate;
 use crate::error::ServerError;
 use crate::machine::identity::Identity;
 
-/// What a server shows of itself in TLS 1.2 and 1.3, and what it wants to see of clients.
+/// The server's certificate for TLS 1.2 and 1.3, and the authorities for clients' certificates.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
@@ -27,22 +27,22 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Takes a certificate with its chain, the server's own first, and its key, both in PEM. Clients are not asked for
-    /// certificates.
+    /// Takes a certificate chain, the server's own certificate first, and its key, both in PEM. Clients need no
+    /// certificate.
     ///
     /// # Errors
-    /// [`ServerError::Tls`] when one of them cannot be read or they do not belong together.
+    /// [`ServerError::Tls`] if one of them cannot be read or they do not belong together.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, ServerError> {
         Self::new(certificates, key, None)
     }
 
-    /// The same, for clients that have a certificate which leads to one of `authorities` (PEM); others are turned away.
+    /// As [`Tls::from_pem`], but accepts only clients with a certificate that leads to one of `authorities` (PEM).
     ///
-    /// A client is known by the subject of its certificate under the scheme `x509`, as Apache's server names it: most specific
-    /// part first, for example `CN=build,OU=ci,O=Acme`.
+    /// A client's identity is the subject of its certificate under the scheme `x509`, as Apache's server writes it:
+    /// most specific part first, for example `CN=build,OU=ci,O=Acme`.
     ///
     /// # Errors
-    /// [`ServerError::Tls`] when one of them cannot be read or they do not belong together.
+    /// [`ServerError::Tls`] if one of them cannot be read or they do not belong together.
     pub fn mutual(certificates: &[u8], key: &[u8], authorities: &[u8]) -> Result<Self, ServerError> {
         Self::new(certificates, key, Some(authorities))
     }
@@ -58,7 +58,8 @@ impl Tls {
         let builder = match authorities {
             None => builder.with_no_client_auth(),
             Some(authorities) => {
-                let unusable = |why: &dyn fmt::Display| fail("the authorities of clients cannot be used", why);
+                let unusable =
+                    |why: &dyn fmt::Display| fail("the authorities for clients' certificates cannot be used", why);
                 let mut roots = RootCertStore::empty();
                 for certificate in read_all(authorities).map_err(|error| unusable(&error))? {
                     roots.add(certificate).map_err(|error| unusable(&error))?;
@@ -73,12 +74,12 @@ impl Tls {
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), asks_for_certificates: authorities.is_some() })
     }
 
-    /// Whether clients have identities of the scheme `x509`.
+    /// Returns whether clients have identities of the scheme `x509`.
     pub(crate) fn asks_for_certificates(&self) -> bool {
         self.asks_for_certificates
     }
 
-    /// Shakes hands; tells who the client is, if it was asked.
+    /// Performs the handshake. Returns the client's identity if a certificate was required.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<(TlsStream<TcpStream>, Option<Identity>)> {
         let stream = self.acceptor.accept(stream).await?;
         let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());

@@ -1,21 +1,21 @@
 //! SASL DIGEST-MD5 as ZooKeeper uses it (RFC 2831): the hashes that client and server compare.
 //!
 //! The server sends a challenge with a nonce. The client answers with a hash of its password and the nonce. The server
-//! answers with another hash, which shows that it knows the password, too.
+//! answers with another hash, which shows that it also knows the password.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use md5::{Digest as _, Md5};
 
-/// The service and host that ZooKeeper's clients and servers agree on.
+/// The service and host that ZooKeeper's clients and servers use.
 pub const DIGEST_URI: &str = "zookeeper/zk-sasl-md5";
-/// The realm that ZooKeeper's servers name.
+/// The realm of ZooKeeper's servers.
 pub const REALM: &str = "zk-sasl-md5";
-/// The only count of a nonce's uses: a connection authenticates once.
+/// The count of uses of a nonce. It is always one, because a connection authenticates once.
 pub const NONCE_COUNT: &str = "00000001";
 
-/// What both sides hash.
+/// The input of the hashes.
 #[derive(Clone, Copy)]
 pub struct Exchange<'a> {
     /// The user's name.
@@ -28,17 +28,17 @@ pub struct Exchange<'a> {
     pub nonce: &'a str,
     /// The client's nonce.
     pub cnonce: &'a str,
-    /// As whom the user wants to act, if that is said.
+    /// The user to act as, if the client names one.
     pub authzid: Option<&'a str>,
 }
 
 impl Exchange<'_> {
-    /// What the client sends: that it knows the password.
+    /// Returns the client's proof that it knows the password.
     pub fn response(&self) -> String {
         self.proof("AUTHENTICATE")
     }
 
-    /// What the server sends at last: that it knows the password, too.
+    /// Returns the server's last message, the proof that it knows the password.
     pub fn server_response(&self) -> String {
         format!("rspauth={}", self.proof(""))
     }
@@ -53,8 +53,8 @@ impl Exchange<'_> {
     }
 }
 
-/// The answer to a challenge, and the [`Exchange::server_response`] that must follow; `None` if this is no challenge that can be
-/// answered. `cnonce` must be random.
+/// Returns the answer to a challenge, and the [`Exchange::server_response`] that must follow. Returns `None` if the
+/// challenge is malformed. `cnonce` must be random.
 pub fn answer(challenge: &[u8], user: &str, password: &str, cnonce: &str) -> Option<(Vec<u8>, String)> {
     let fields = fields(std::str::from_utf8(challenge).ok()?)?;
     let nonce = fields.get("nonce")?;
@@ -72,7 +72,7 @@ pub fn answer(challenge: &[u8], user: &str, password: &str, cnonce: &str) -> Opt
     Some((text.into_bytes(), exchange.server_response()))
 }
 
-/// RFC 2831 hashes names in ISO 8859-1 where they can be written in it.
+/// RFC 2831 hashes a name in ISO 8859-1 if that can represent it.
 fn latin(text: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(c).ok()).collect();
     bytes.unwrap_or_else(|| text.as_bytes().to_vec())
@@ -85,7 +85,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Parses `name=value,name="quoted \"value\"",…`; `None` if it is not that, or names something twice.
+/// Parses `name=value,name="quoted \"value\"",…`; returns `None` if the text is malformed or has a name twice.
 pub fn fields(mut text: &str) -> Option<BTreeMap<&str, String>> {
     let mut fields = BTreeMap::new();
     loop {
@@ -120,7 +120,7 @@ pub fn fields(mut text: &str) -> Option<BTreeMap<&str, String>> {
 mod tests {
     use super::*;
 
-    /// The example of RFC 2831, section 4, hashed by our own formula; its realm and URI are another service's.
+    /// The example of RFC 2831, section 4, hashed by our formula. Its realm and URI belong to another service.
     #[test]
     fn the_hashes_are_those_of_the_rfc() {
         let md5 = |bytes: &[u8]| hex(&Md5::digest(bytes));

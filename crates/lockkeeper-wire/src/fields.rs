@@ -1,4 +1,4 @@
-//! Encoding and decoding of what requests and responses have in common.
+//! Encoding and decoding of fields that requests and responses share.
 
 use bytes::{BufMut, BytesMut};
 
@@ -9,7 +9,7 @@ use crate::values::{Acl, AclId};
 pub fn read_acl(reader: &mut Reader<'_>) -> Result<Vec<Acl>, Malformed> {
     reader.vector(12, |reader| {
         let perms = reader.i32()?;
-        // Kazoo writes an empty text as none; what may not be empty is refused as an access list.
+        // Kazoo writes −1 as the length of an empty text. The server refuses an empty scheme or id if it is not valid.
         let scheme = reader.buffer()?.unwrap_or_default();
         let id = reader.buffer()?.unwrap_or_default();
         let id = if scheme == b"world" && id == b"anyone" {

@@ -1,13 +1,13 @@
-//! Frames: four bytes that tell the length, then the payload.
+//! Frames: a length of four bytes, then the payload.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::Malformed;
 
-/// Returns the payload of the frame at the front of `received`, or `None` until all of it is there.
+/// Returns the payload of the frame at the front of `received`, or `None` if the frame is incomplete.
 ///
 /// # Errors
-/// The length is negative or above `max_frame`. This shows as soon as the four bytes are there.
+/// The length is negative or above `max_frame`. This is detected as soon as the first four bytes have arrived.
 pub fn first(received: &[u8], max_frame: usize) -> Result<Option<&[u8]>, Malformed> {
     let Some((len, rest)) = received.split_first_chunk() else { return Ok(None) };
     // A negative length is a huge unsigned one, so the limit refuses it too.

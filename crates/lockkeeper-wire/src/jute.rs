@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The bytes are not what the protocol says.
+/// The bytes do not follow the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -14,7 +14,7 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Reads values off the front of a frame.
+/// Reads values from the front of a frame.
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -26,7 +26,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether all bytes have been read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         self.u8().map(|byte| byte != 0)
     }
 
-    /// Reads a `buffer`. Length −1 means that there is none.
+    /// Reads a `buffer`. Length −1 means that it is absent.
     pub fn buffer(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
         match self.i32()? {
             -1 => Ok(None),
@@ -71,18 +71,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a `buffer` to keep. It is copied, because a few bytes would otherwise keep the whole receive buffer alive.
+    /// Reads a `buffer` into a copy. A reference of a few bytes would keep the whole receive buffer alive.
     pub fn data(&mut self) -> Result<Option<Bytes>, Malformed> {
         Ok(self.buffer()?.map(Bytes::copy_from_slice))
     }
 
-    /// Reads a `ustring`, which must be there. Bytes that are not UTF-8 become U+FFFD, as in Java; no path may contain that.
+    /// Reads a `ustring`, which must be present. Bytes that are not UTF-8 become U+FFFD, as in Java; no path may
+    /// contain that.
     pub fn text(&mut self) -> Result<String, Malformed> {
         let bytes = self.buffer()?.ok_or(Malformed)?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// Reads a `vector`. Length −1 is an empty one. `min_len` is the least number of bytes of an element; it bounds the allocation.
+    /// Reads a `vector`. Length −1 is an empty one. `min_len` is the minimum size of an element in bytes; it limits
+    /// the allocation.
     pub fn vector<T>(
         &mut self,
         min_len: usize,

@@ -1,10 +1,10 @@
-//! ZooKeeper's client protocol as types and bytes, in both directions: what clients send and what servers send.
+//! ZooKeeper's client protocol as types and bytes, in both directions: requests of clients and responses of servers.
 //!
-//! A server decodes with [`request`] and encodes with [`response`]; a client does the opposite. Both use the same records, so a
-//! field cannot mean one thing to our client and another to our server. There is no I/O here: [`frame::first`] cuts frames from
-//! a buffer that somebody else fills.
+//! A server decodes with [`request`] and encodes with [`response`]; a client does the opposite. Both use the same
+//! types, so our client and our server cannot interpret a field differently. There is no I/O here: [`frame::first`]
+//! takes frames from a buffer that the caller fills.
 //!
-//! Decoding never panics and never allocates more than the frame could fill, whatever the peer sends.
+//! Decoding never panics, and never allocates more than the frame could fill, for any bytes that a peer sends.
 //!
 //! ```
 //! use bytes::BytesMut;

@@ -1,6 +1,6 @@
-//! Requests and responses as types, free of bytes.
+//! Requests and responses as types.
 //!
-//! Everything that can be said on the wire has a value here or is a [`Request::Refused`].
+//! Every request on the wire has a value here; one that cannot be carried out is a [`Request::Refused`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ pub const PING_XID: i32 = -2;
 /// The xid of an auth packet and of its reply.
 pub const AUTH_XID: i32 = -4;
 
-/// One request of a session, after decoding.
+/// A decoded request of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `create`, `create2`, `createContainer`, `createTTL`.
     Create(Create),
-    /// Removes a childless node; version −1 matches any.
+    /// Deletes a node without children; version −1 matches any.
     Delete(VersionedPath),
-    /// The node's stat; a watch is left also when the node does not exist.
+    /// Returns the node's stat. It leaves a watch even if the node does not exist.
     Exists(WatchedPath),
-    /// The node's data and stat.
+    /// Returns the node's data and stat.
     GetData(WatchedPath),
     /// Replaces the node's data.
     SetData(SetData),
-    /// The node's access list and stat.
+    /// Returns the node's access list and stat.
     GetAcl {
         /// The node.
         path: String,
@@ -42,64 +42,64 @@ pub enum Request {
         path: String,
         /// The new list.
         acl: Vec<Acl>,
-        /// The access list's version to expect, −1 for any.
+        /// The expected version of the access list, −1 for any.
         version: i32,
     },
-    /// Child names (`getChildren`).
+    /// Returns the names of the children (`getChildren`).
     GetChildren(WatchedPath),
-    /// Child names and the parent's stat (`getChildren2`).
+    /// Returns the names of the children and the parent's stat (`getChildren2`).
     GetChildren2(WatchedPath),
-    /// Leaves a watch that does not go when it fires (`addWatch`).
+    /// Adds a watch that stays after it fires (`addWatch`).
     AddWatch {
-        /// The path to watch; nothing needs to be there.
+        /// The path to watch; the node need not exist.
         path: String,
-        /// Also what is below it.
+        /// Whether to watch the descendants as well.
         recursive: bool,
     },
-    /// Whom the server takes this connection for.
+    /// Returns the identities of this connection.
     WhoAmI,
-    /// Child names of a whole subtree, counted.
+    /// Counts the descendants of a node.
     GetAllChildrenNumber {
-        /// The subtree's root, not counted itself.
+        /// The node; it is not counted.
         path: String,
     },
-    /// The session's own ephemeral nodes below a prefix.
+    /// Returns the session's ephemeral nodes below a prefix.
     GetEphemerals {
-        /// Text that a path must start with; empty or `/` for all.
+        /// The prefix of the paths; empty or `/` for all.
         prefix: String,
     },
-    /// Answers once everything before it is visible to this session.
+    /// Is answered when everything before it is visible to this session.
     Sync {
-        /// Echoed back; it selects nothing.
+        /// The answer repeats it; it has no other effect.
         path: String,
     },
     /// Keeps the session alive.
     Ping,
-    /// All or none of these.
+    /// Carries out all operations or none.
     Multi(Vec<WriteOp>),
-    /// Several reads answered from one state of the tree; each may fail alone.
+    /// Answers several reads from one state of the tree; each may fail alone.
     MultiRead(Vec<ReadOp>),
-    /// Re-registers the watches of an earlier connection and fires those whose change was missed.
+    /// Sets the watches of an earlier connection again, and fires those whose change was missed.
     SetWatches(SetWatches),
-    /// Asks whether this connection has such a watch.
+    /// Returns whether this connection has such a watch.
     CheckWatches {
         /// The watched path.
         path: String,
-        /// Which of its watches.
+        /// The kind of watch.
         kind: WatchKind,
     },
     /// Removes a watch of this connection.
     RemoveWatches {
         /// The watched path.
         path: String,
-        /// Which of its watches.
+        /// The kind of watch.
         kind: WatchKind,
     },
-    /// Ends the session and with it its ephemeral nodes.
+    /// Ends the session and deletes its ephemeral nodes.
     CloseSession,
-    /// Understood well enough to be answered, but not to be carried out.
+    /// A request that can be answered, but not carried out.
     Refused {
-        /// The operation code as received.
+        /// The received operation code.
         opcode: i32,
         /// The answer.
         error: ErrorCode,
@@ -107,7 +107,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The operation code on the wire. A [`SetWatches`] with persistent watches is a `setWatches2`.
+    /// Returns the operation code on the wire. A [`SetWatches`] with persistent watches is a `setWatches2`.
     pub fn opcode(&self) -> i32 {
         let opcode = match self {
             Request::Create(create) => create.opcode,
@@ -138,32 +138,32 @@ impl Request {
     }
 }
 
-/// What to create.
+/// The arguments of a create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create {
-    /// The node's path; a sequential node's name continues with ten digits.
+    /// The node's path; the server appends ten digits to the name of a sequential node.
     pub path: String,
-    /// Its data; the protocol tells no data from empty data.
+    /// The node's data; the protocol distinguishes absent data from empty data.
     pub data: Option<Bytes>,
-    /// Who may do what with it.
+    /// The node's access list.
     pub acl: Vec<Acl>,
-    /// Kind of node.
+    /// The kind of node.
     pub mode: CreateMode,
-    /// Time to live in milliseconds, for the TTL modes; −1 otherwise.
+    /// The time to live in milliseconds if the mode has one, else −1.
     pub ttl_ms: i64,
-    /// Which of the four operations asked: it decides whether the answer carries a stat.
+    /// The operation of the request: it decides whether the answer contains a stat.
     pub opcode: OpCode,
 }
 
 impl Create {
-    /// A node that everyone may use, answered with its stat.
+    /// Returns the arguments for a node that everyone may use, answered with its stat.
     pub fn new(path: impl Into<String>, data: impl Into<Bytes>, mode: CreateMode) -> Self {
         let opcode = if mode == CreateMode::Container { OpCode::CreateContainer } else { OpCode::Create2 };
         Self { path: path.into(), data: Some(data.into()), acl: vec![Acl::OPEN], mode, ttl_ms: -1, opcode }
     }
 }
 
-/// A path and the version it must have, −1 for any.
+/// A path and the expected version of its node, −1 for any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionedPath {
     /// The node.
@@ -177,7 +177,7 @@ pub struct VersionedPath {
 pub struct WatchedPath {
     /// The node.
     pub path: String,
-    /// Leave a one-shot watch.
+    /// Whether to leave a one-shot watch.
     pub watch: bool,
 }
 
@@ -192,10 +192,10 @@ pub struct SetData {
     pub version: i32,
 }
 
-/// The watches a client still waits for when it reconnects.
+/// The watches that a client sets again when it reconnects.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SetWatches {
-    /// Changes up to and including this zxid have been seen.
+    /// The client has seen the changes up to and including this zxid.
     pub relative_zxid: i64,
     /// Paths with a data watch.
     pub data: Vec<String>,
@@ -210,17 +210,17 @@ pub struct SetWatches {
 }
 
 impl SetWatches {
-    /// How many watches it asks for.
+    /// Returns the number of watches.
     pub fn len(&self) -> usize {
         [&self.data, &self.exist, &self.child, &self.persistent, &self.recursive].map(Vec::len).iter().sum()
     }
 
-    /// Whether it has persistent watches, which `setWatches` cannot carry and `setWatches2` (since 3.6) can.
+    /// Returns whether it has persistent watches, which need `setWatches2` (since 3.6).
     pub fn has_persistent(&self) -> bool {
         !self.persistent.is_empty() || !self.recursive.is_empty()
     }
 
-    /// Whether it asks for none.
+    /// Returns whether it has no watches.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -235,7 +235,7 @@ pub enum WriteOp {
     Delete(VersionedPath),
     /// As [`Request::SetData`].
     SetData(SetData),
-    /// Fails the whole unless the node exists with this version.
+    /// Fails the whole multi unless the node exists with this version.
     Check(VersionedPath),
 }
 
@@ -254,21 +254,21 @@ pub enum ReadOp {
     },
 }
 
-/// The answer to a request that succeeded.
+/// The answer to a successful request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
     /// A node was created.
     Created {
         /// Its full path, with the sequence digits.
         path: Arc<str>,
-        /// Its stat, unless plain `create` asked.
+        /// Its stat; absent in the answer to a plain `create`.
         stat: Option<Stat>,
     },
-    /// Nothing to tell but success.
+    /// Success, without a body.
     Done,
-    /// The same for `addWatch`, whose answer has a body that says so once more.
+    /// Success of an `addWatch`, whose answer has a body: an error code of 0.
     WatchAdded,
-    /// Schemes and names of a client; the superuser has no name.
+    /// The schemes and names of a client's identities; the superuser has no name.
     Identities(Vec<(String, Option<String>)>),
     /// A stat.
     Stat(Stat),
@@ -283,7 +283,7 @@ pub enum Response {
     Children {
         /// The names, without the parent's path.
         names: Vec<Arc<str>>,
-        /// The parent's stat, if `getChildren2` asked.
+        /// The parent's stat, in the answer to `getChildren2`.
         stat: Option<Stat>,
     },
     /// Access list and stat.
@@ -293,20 +293,20 @@ pub enum Response {
         /// The node's stat.
         stat: Stat,
     },
-    /// The path of a `sync`, echoed.
+    /// The path of a `sync`.
     Path(String),
     /// Paths of ephemeral nodes.
     Ephemerals(Vec<Arc<str>>),
     /// A count.
     Count(i32),
-    /// One result for each operation of a multi, successful or not.
+    /// One result for each operation of a multi.
     Multi(Vec<OpResult>),
 }
 
-/// The outcome of one operation of a multi.
+/// The result of one operation of a multi.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpResult {
-    /// Created; the stat is missing for plain `create`.
+    /// Created; the stat is absent for a plain `create`.
     Created {
         /// The full path.
         path: Arc<str>,
@@ -328,7 +328,7 @@ pub enum OpResult {
     },
     /// Children read.
     Children(Vec<Arc<str>>),
-    /// Would have succeeded, but a later operation failed.
+    /// Rolled back because a later operation failed.
     RolledBack,
     /// Failed with this error, or was not tried ([`ErrorCode::RuntimeInconsistency`]).
     Failed(ErrorCode),
@@ -337,9 +337,9 @@ pub enum OpResult {
 /// Opens a session or resumes one.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ConnectRequest {
-    /// The newest zxid the client has seen; a server behind it refuses.
+    /// The newest zxid that the client has seen; a server that is behind it refuses the client.
     pub last_zxid_seen: i64,
-    /// The wished session timeout.
+    /// The requested session timeout.
     pub timeout_ms: i32,
     /// The session to resume, or 0.
     pub session: i64,
@@ -359,19 +359,19 @@ impl fmt::Debug for ConnectRequest {
     }
 }
 
-/// The answer to a [`ConnectRequest`]; session 0 means that the session is gone.
+/// The answer to a [`ConnectRequest`]; session 0 means that the session has expired.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// The negotiated timeout.
+    /// The granted timeout.
     pub timeout_ms: i32,
     /// The session.
     pub session: i64,
-    /// What it takes to resume it.
+    /// The password that resumes it.
     pub password: [u8; 16],
 }
 
 impl ConnectResponse {
-    /// Tells a client that its session has ended.
+    /// The answer that a session has expired.
     pub const EXPIRED: Self = Self { timeout_ms: 0, session: 0, password: [0; 16] };
 }
 

@@ -1,7 +1,7 @@
 //! The protocol's operation codes.
 //!
-//! The list includes operations that the embedded server answers with `Unimplemented`, so that counters and logs can name
-//! what a client tried.
+//! The list includes operations that the embedded server answers with `Unimplemented`, so that counters and logs can
+//! name them.
 
 use crate::codes::codes;
 
@@ -44,13 +44,13 @@ codes! {
 }
 
 impl OpCode {
-    /// Every operation that makes a node.
+    /// The operations that create a node.
     pub const CREATES: &'static [Self] = &[Self::Create, Self::Create2, Self::CreateContainer, Self::CreateTtl];
 
-    /// Both operations that list a node's children.
+    /// The operations that list a node's children.
     pub const LISTS: &'static [Self] = &[Self::GetChildren, Self::GetChildren2];
 
-    /// Whether it may change the tree, and so takes part in the order of transactions.
+    /// Returns whether it may change the tree, and so takes part in the order of transactions.
     pub fn is_write(self) -> bool {
         matches!(
             self,
@@ -66,7 +66,7 @@ impl OpCode {
         )
     }
 
-    /// Its index in [`OpCode::ALL`].
+    /// Returns its index in [`OpCode::ALL`].
     pub fn slot(self) -> usize {
         Self::ALL.binary_search(&self).expect("ALL lists every variant in order, see the test")
     }

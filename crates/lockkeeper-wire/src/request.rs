@@ -1,4 +1,4 @@
-//! What clients send, in both directions.
+//! Encoding and decoding of what clients send.
 
 use bytes::{BufMut, BytesMut};
 
@@ -9,7 +9,7 @@ use crate::{
     VersionedPath, WatchKind, WatchedPath, WriteOp, frame,
 };
 
-/// What a client sends after the connect request.
+/// A frame of a client after the connect request.
 #[derive(Debug)]
 pub enum Packet {
     /// A request of the session.
@@ -55,7 +55,7 @@ pub fn decode_connect(frame: &[u8]) -> Result<ConnectRequest, Malformed> {
     Ok(ConnectRequest { last_zxid_seen, timeout_ms, session, password, has_read_only })
 }
 
-/// Decodes any later frame. A request whose body is malformed becomes [`Request::Refused`], so that it can be answered.
+/// Decodes any later frame. A request with a malformed body becomes [`Request::Refused`], so that it can be answered.
 ///
 /// # Errors
 /// The header is malformed, or the body of an auth or SASL packet.
@@ -139,16 +139,16 @@ fn body(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Request, Malformed> {
             }
         }
         OpCode::CloseSession => Request::CloseSession,
-        // What a server that is not part of an ensemble says.
+        // A server that is not part of an ensemble gives this answer.
         OpCode::Reconfig => refused(ErrorCode::ReconfigDisabled),
-        // `check` on its own is not an operation of clients either.
+        // As a request of its own, `check` is not an operation of clients either.
         OpCode::Check | OpCode::DeleteContainer | OpCode::CreateSession | OpCode::Auth | OpCode::Sasl => {
             refused(ErrorCode::Unimplemented)
         }
     })
 }
 
-/// `None` if all fields could be read but the mode is not one.
+/// Returns `None` if all fields are readable but the mode is unknown.
 fn create(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Option<Create>, Malformed> {
     let path = reader.text()?;
     let data = reader.data()?;
@@ -158,7 +158,7 @@ fn create(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Option<Create>, Mal
     Ok(mode.map(|mode| Create { path, data, acl, mode, ttl_ms, opcode }))
 }
 
-/// The header before each operation of a multi; `None` is the end.
+/// Reads the header before an operation of a multi; `None` is the end.
 fn multi_header(reader: &mut Reader<'_>) -> Result<Option<OpCode>, Malformed> {
     let opcode = reader.i32()?;
     let done = reader.bool()?;
@@ -224,7 +224,7 @@ pub fn encode_connect(out: &mut BytesMut, connect: &ConnectRequest) {
     });
 }
 
-/// Appends a request. [`Request::Refused`] is its operation code alone.
+/// Appends a request. [`Request::Refused`] has an operation code and no body.
 pub fn encode(out: &mut BytesMut, xid: i32, request: &Request) {
     frame::put(out, |out| {
         out.put_i32(xid);
@@ -311,7 +311,7 @@ fn put_watched_path(out: &mut BytesMut, path: &str, watch: bool) {
     out.put_u8(u8::from(watch));
 }
 
-/// The lists of a `setWatches`, and of a `setWatches2` where there are persistent watches.
+/// Appends the lists of a `setWatches`, or of a `setWatches2` if there are persistent watches.
 fn put_watches(out: &mut BytesMut, watches: &SetWatches) {
     let SetWatches { relative_zxid, data, exist, child, persistent, recursive } = watches;
     out.put_i64(*relative_zxid);

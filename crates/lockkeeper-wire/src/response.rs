@@ -1,4 +1,4 @@
-//! What servers send, in both directions.
+//! Encoding and decoding of what servers send.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::fields::{put_acl, put_multi_header, read_acl};
 use crate::jute::{Malformed, Reader, put_buffer, put_len, put_text};
 use crate::{ConnectResponse, EVENT_XID, ErrorCode, EventKind, OpCode, OpResult, Response, Stat, frame};
 
-/// The protocol's number for a client that is connected and may write.
+/// The protocol's number for the state of a client that is connected and may write.
 const SYNC_CONNECTED: i32 = 3;
 
 /// Appends the answer to a connect request.
@@ -30,15 +30,15 @@ fn header(out: &mut BytesMut, xid: i32, zxid: i64, error: i32) {
     out.put_i32(error);
 }
 
-/// Appends the answer to an auth packet. It carries no zxid, as Apache's.
+/// Appends the answer to an auth packet. It has no zxid, as with Apache's server.
 pub fn encode_auth(out: &mut BytesMut, xid: i32, result: Result<(), ErrorCode>) {
     frame::put(out, |out| header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32)));
 }
 
-/// Appends the answer to a step of a SASL exchange. It carries no zxid.
+/// Appends the answer to a step of a SASL exchange. It has no zxid.
 ///
-/// An error has a body, too, an absent token. Java's client reads the token before it looks at the error (`ClientCnxn`); without
-/// one it takes the connection for broken and tries again for ever.
+/// An error has a body as well: an absent token. Java's client reads the token before it looks at the error
+/// (`ClientCnxn`). Without a token it takes the connection for broken and retries forever.
 pub fn encode_sasl(out: &mut BytesMut, xid: i32, result: Result<&[u8], ErrorCode>) {
     frame::put(out, |out| {
         header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32));
@@ -168,23 +168,23 @@ fn put_stat(out: &mut BytesMut, stat: &Stat) {
     out.put_i64(stat.pzxid);
 }
 
-/// The header of every frame but the answer to a connect request.
+/// The header of every frame except the answer to a connect request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The number of the request that it answers, or [`EVENT_XID`].
+    /// The number of the answered request, or [`EVENT_XID`].
     pub xid: i32,
     /// The newest transaction that the server had applied.
     pub zxid: i64,
-    /// What went wrong, if anything.
+    /// The error, if the request failed.
     pub error: Option<ErrorCode>,
 }
 
 /// A watch event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened; `None` for kinds that no server sends today.
+    /// The kind of event; `None` for kinds that no server sends today.
     pub kind: Option<EventKind>,
-    /// Where.
+    /// The node.
     pub path: String,
 }
 
@@ -197,9 +197,9 @@ pub fn decode_connect(frame: &[u8]) -> Result<ConnectResponse, Malformed> {
     let _protocol_version = reader.i32()?;
     let (timeout_ms, session) = (reader.i32()?, reader.i64()?);
     let password = reader.buffer()?.unwrap_or_default();
-    // Apache's server sends an empty password, or 16 zeros, with a session that is over.
+    // Apache's server sends an empty password, or 16 zeros, with an expired session.
     let password = if session == 0 { [0; 16] } else { password.try_into().map_err(|_| Malformed)? };
-    // A read-only byte may follow; a session that may write does not need it.
+    // A read-only byte may follow. The client does not need it: its session may write.
     Ok(ConnectResponse { timeout_ms, session, password })
 }
 
@@ -229,10 +229,10 @@ pub fn decode_sasl(reader: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {
     Ok(reader.buffer()?.unwrap_or_default().to_vec())
 }
 
-/// Decodes the body of the reply to a request with this operation code. A reply with an error has none.
+/// Decodes the body of the reply to a request with this operation code. A reply with an error has no body.
 ///
 /// # Errors
-/// The body is not one of this operation.
+/// The body does not fit the operation.
 pub fn decode(opcode: OpCode, reader: &mut Reader<'_>) -> Result<Response, Malformed> {
     Ok(match opcode {
         OpCode::Create => Response::Created { path: read_path(reader)?, stat: None },
@@ -302,7 +302,7 @@ fn read_op_results(reader: &mut Reader<'_>) -> Result<Vec<OpResult>, Malformed> 
             return Ok(results);
         }
         results.push(match OpCode::from_i32(opcode) {
-            // An error's header has the operation code −1 and repeats the error in its body.
+            // An error's header has the operation code −1, and the body repeats the error.
             None if opcode == -1 => match reader.i32()? {
                 0 => OpResult::RolledBack,
                 error => OpResult::Failed(ErrorCode::known_or_system(error)),

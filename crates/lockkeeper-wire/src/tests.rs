@@ -187,7 +187,7 @@ proptest! {
         let _ = response::decode_sasl(&mut Reader::new(&bytes));
     }
 
-    /// Random bytes seldom get past the header, so give them one of a real operation.
+    /// Random bytes seldom pass as a header, so these have the header of a real operation.
     #[test]
     fn random_bodies_never_panic_a_decoder(
         opcode in proptest::sample::select(OpCode::ALL.to_vec()),
@@ -226,7 +226,7 @@ proptest! {
         let header = response::decode_header(&mut reader).unwrap();
         prop_assert_eq!(header, response::Header { xid, zxid, error: None });
         prop_assert_eq!(response::decode(opcode, &mut reader).unwrap(), answer);
-        prop_assert!(reader.is_empty(), "nothing is left over");
+        prop_assert!(reader.is_empty(), "bytes follow the response");
     }
 
     #[test]
@@ -250,7 +250,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_is_cut_off_only_when_all_of_it_is_there(payload in vec(any::<u8>(), 0..40), given in 0..44_usize) {
+    fn a_frame_is_returned_only_when_it_is_complete(payload in vec(any::<u8>(), 0..40), given in 0..44_usize) {
         let mut bytes = BytesMut::new();
         frame::put(&mut bytes, |out| out.extend_from_slice(&payload));
         let whole = given >= bytes.len();

@@ -1,4 +1,4 @@
-//! Values that requests and responses have in common.
+//! Values that requests and responses share.
 
 use crate::codes::codes;
 
@@ -11,19 +11,19 @@ pub struct Stat {
     pub mzxid: i64,
     /// When it was created, milliseconds since 1970.
     pub ctime: i64,
-    /// When its data was last set.
+    /// When its data was last set, milliseconds since 1970.
     pub mtime: i64,
-    /// How often its data was set.
+    /// How many times its data was set.
     pub version: i32,
-    /// How often its children changed: twice the creates less the children present.
+    /// How many times its children changed: twice the creates less the current children.
     pub cversion: i32,
-    /// How often its access list was set.
+    /// How many times its access list was set.
     pub aversion: i32,
-    /// The session that owns it, 0 if not ephemeral.
+    /// The session that owns it, 0 if it is not ephemeral.
     pub ephemeral_owner: i64,
     /// Bytes of data.
     pub data_length: i32,
-    /// Children present.
+    /// Number of children.
     pub num_children: i32,
     /// The transaction that last added or removed a child.
     pub pzxid: i64,
@@ -34,7 +34,7 @@ pub struct Stat {
 pub struct Acl {
     /// Bits of [`Perms`].
     pub perms: i32,
-    /// To whom they are given.
+    /// The identity that gets them.
     pub id: AclId,
 }
 
@@ -45,12 +45,12 @@ impl Acl {
     pub const READ: Self = Self { perms: Perms::READ, id: AclId::WorldAnyone };
 }
 
-/// To whom an access list entry applies.
+/// The identities that an entry of an access list matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AclId {
-    /// `world:anyone`, kept apart because nearly every node has it and it costs no allocation.
+    /// `world:anyone`. Nearly every node has it, and this variant needs no allocation.
     WorldAnyone,
-    /// Anything else.
+    /// Any other identity.
     Other {
         /// For example `digest`.
         scheme: String,
@@ -79,11 +79,11 @@ impl Perms {
 }
 
 codes! {
-    /// Kind of a node to create.
+    /// The kind of a node to create.
     pub enum CreateMode {
         /// Stays until deleted.
         Persistent = 0,
-        /// Goes with its session.
+        /// Deleted with its session.
         Ephemeral = 1,
         /// Persistent, numbered by its parent.
         PersistentSequential = 2,
@@ -91,32 +91,32 @@ codes! {
         EphemeralSequential = 3,
         /// Removed some time after its last child.
         Container = 4,
-        /// Removed when childless and not written for its time to live.
+        /// Removed when it has no children and was not written for its time to live.
         PersistentTtl = 5,
-        /// The same, numbered.
+        /// As `PersistentTtl`, numbered by its parent.
         PersistentSequentialTtl = 6,
     }
 }
 
 impl CreateMode {
-    /// Whether the parent numbers it.
+    /// Returns whether the parent numbers it.
     pub fn is_sequential(self) -> bool {
         matches!(self, Self::PersistentSequential | Self::EphemeralSequential | Self::PersistentSequentialTtl)
     }
 
-    /// Whether it goes with its session.
+    /// Returns whether it is deleted with its session.
     pub fn is_ephemeral(self) -> bool {
         matches!(self, Self::Ephemeral | Self::EphemeralSequential)
     }
 
-    /// Whether it has a time to live.
+    /// Returns whether it has a time to live.
     pub fn is_ttl(self) -> bool {
         matches!(self, Self::PersistentTtl | Self::PersistentSequentialTtl)
     }
 }
 
 codes! {
-    /// Which watches of a path are meant.
+    /// The kind of a watch.
     pub enum WatchKind {
         /// Left by `getChildren`.
         Child = 1,
@@ -124,9 +124,9 @@ codes! {
         Data = 2,
         /// Any of them.
         Any = 3,
-        /// Left by `addWatch`, for the node and its list of children.
+        /// Left by `addWatch`: a node and its list of children.
         Persistent = 4,
-        /// Left by `addWatch`, for the node and all below it.
+        /// Left by `addWatch`: a node and its descendants.
         PersistentRecursive = 5,
     }
 }

@@ -1,35 +1,35 @@
-//! Who a client is, and what an access list lets it do.
+//! Identities of clients, and the permissions that an access list gives them.
 //!
-//! Pure: proofs are checked elsewhere (`account`), here is only what has been proved. The rules are ZooKeeper's, provider by
-//! provider, because an access list written here must mean the same after a move to an ensemble.
+//! This module has only proved identities; `account` checks the proofs. The rules are ZooKeeper's, scheme by scheme,
+//! because an access list must keep its meaning after a move to an ensemble.
 
 use std::net::IpAddr;
 
 use lockkeeper_wire::{Acl, AclId, ErrorCode};
 
-/// Someone a client has proved to be.
+/// An identity that a client has proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// How it was proved, for example `digest`.
+    /// The scheme of the proof, for example `digest`.
     pub scheme: String,
-    /// Who, in the scheme's own words, for example `user:hash`.
+    /// The identity in the scheme's notation, for example `user:hash`.
     pub id: String,
 }
 
 impl Identity {
-    /// The scheme of a user's name and password, hashed.
+    /// The scheme of a user name with a hashed password.
     pub const DIGEST: &'static str = "digest";
-    /// The scheme of a user of SASL.
+    /// The scheme of a SASL user.
     pub const SASL: &'static str = "sasl";
-    /// The scheme of a client's certificate: its subject.
+    /// The scheme of the subject of a client's certificate.
     pub const X509: &'static str = "x509";
 
-    /// The identity that passes every access list.
+    /// Returns the identity that passes every access list.
     pub fn superuser() -> Self {
         Self { scheme: "super".to_owned(), id: String::new() }
     }
 
-    /// An identity of any scheme.
+    /// Returns an identity of any scheme.
     pub fn new(scheme: impl Into<String>, id: impl Into<String>) -> Self {
         Self { scheme: scheme.into(), id: id.into() }
     }
@@ -40,26 +40,26 @@ pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
-/// Which schemes a server has besides those that every server has.
+/// The optional schemes of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schemes {
-    /// Whether there are users of SASL.
+    /// Whether there are SASL users.
     pub sasl: bool,
-    /// Whether clients show certificates.
+    /// Whether clients present certificates.
     pub x509: bool,
 }
 
-/// Everyone a connection speaks for.
+/// All identities of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
-    /// Where it comes from; known without proof, so it is not counted as one.
+    /// The client's address. It needs no proof, so it does not count as a proved identity.
     pub address: Option<IpAddr>,
     proven: Vec<Identity>,
     is_super: bool,
 }
 
 impl Identities {
-    /// Adds an identity; a second time changes nothing.
+    /// Adds an identity; adding it again changes nothing.
     pub fn add(&mut self, identity: Identity) {
         self.is_super |= identity == Identity::superuser();
         if !self.proven.contains(&identity) {
@@ -67,12 +67,12 @@ impl Identities {
         }
     }
 
-    /// Whether an entry of an access list speaks of this client.
+    /// Returns whether an entry of an access list matches this client.
     fn matches(&self, id: &AclId) -> bool {
         let AclId::Other { scheme, id } = id else { return true };
         match scheme.as_str() {
             "ip" => self.address.is_some_and(|address| Network::parse(id).is_some_and(|net| net.contains(address))),
-            // As with Apache's server, the SASL user named `super` is every SASL user.
+            // As with Apache's server, the SASL user named `super` matches every SASL entry.
             Identity::SASL => self.ids_of(Identity::SASL).any(|own| own == id || own == "super"),
             Identity::DIGEST | Identity::X509 => self.ids_of(scheme).any(|own| own == id),
             _ => false,
@@ -83,7 +83,7 @@ impl Identities {
         self.proven.iter().filter(move |identity| identity.scheme == scheme).map(|identity| identity.id.as_str())
     }
 
-    /// Scheme and user name of each, as `whoAmI` tells them; the superuser has no name.
+    /// Returns scheme and user name of each identity, as `whoAmI` does; the superuser has no name.
     pub fn names(&self) -> Vec<(String, Option<String>)> {
         let address = self.address.map(|address| ("ip".to_owned(), Some(address.to_string())));
         let proven = self.proven.iter().map(|Identity { scheme, id }| {
@@ -98,16 +98,17 @@ impl Identities {
     }
 }
 
-/// Whether one of the entries gives one of the permissions.
+/// Checks that one of the entries gives one of the permissions.
 pub(crate) fn permit(acl: &[Acl], perms: i32, who: &Identities) -> Result<(), ErrorCode> {
     let granted = who.is_super || acl.iter().any(|entry| entry.perms & perms != 0 && who.matches(&entry.id));
     if granted { Ok(()) } else { Err(ErrorCode::NoAuth) }
 }
 
-/// The list to store for the one that was asked for: without repetitions, `auth` being whoever asks.
+/// Returns the list to store for a requested list: without repetitions, and with the client's identities in place of
+/// `auth`.
 ///
-/// An entry that nobody could ever match would protect nothing or lock a node for ever, so it is refused. `schemes` are those
-/// that not every server has.
+/// An entry that can never match is refused: it would protect nothing or lock a node forever. `schemes` are the
+/// optional schemes of this server.
 pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result<Vec<Acl>, ErrorCode> {
     let mut resolved: Vec<Acl> = Vec::with_capacity(acl.len());
     let mut add = |entry: Acl| {
@@ -145,7 +146,7 @@ pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result
     if resolved.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(resolved) }
 }
 
-/// The list for someone who may read it but not change it: the hashes of passwords are not for them.
+/// Returns the list for a client that may read but not change it: without the hashes of passwords.
 pub(crate) fn masked(acl: &[Acl]) -> Vec<Acl> {
     let mask = |entry: &Acl| match &entry.id {
         AclId::Other { scheme, id } if scheme == Identity::DIGEST => {
@@ -158,7 +159,7 @@ pub(crate) fn masked(acl: &[Acl]) -> Vec<Acl> {
     acl.iter().map(mask).collect()
 }
 
-/// `name`, or Kerberos' `name/instance@REALM`.
+/// Returns whether this is `name`, or Kerberos' `name/instance@REALM`.
 fn is_principal(id: &str) -> bool {
     match id.split_once('@') {
         None => true,
@@ -166,9 +167,9 @@ fn is_principal(id: &str) -> bool {
     }
 }
 
-/// What Java takes for the name of a certificate's subject: `CN=build,OU=ci,O=Acme`.
+/// Returns whether Java accepts this as the name of a certificate's subject: `CN=build,OU=ci,O=Acme`.
 ///
-/// It is compared as text with what `certificate` makes of a certificate; here only what cannot be a name is told apart.
+/// The name is compared as text with the name from a certificate. This check only refuses what cannot be a name.
 fn is_distinguished_name(id: &str) -> bool {
     let (mut escaped, mut quoted) = (false, false);
     let separates = |c: char| {
@@ -180,7 +181,7 @@ fn is_distinguished_name(id: &str) -> bool {
     id.is_empty() || id.split(separates).all(|part| part.split_once('=').is_some_and(|(word, _)| is_attribute(word)))
 }
 
-/// A word of Java's for a part of a name (`sun.security.x509.AVAKeyword`), or its number.
+/// Returns whether this is a keyword of Java's for a part of a name (`sun.security.x509.AVAKeyword`), or a number.
 fn is_attribute(word: &str) -> bool {
     const WORDS: [&str; 21] = [
         "CN",
@@ -210,7 +211,7 @@ fn is_attribute(word: &str) -> bool {
     WORDS.iter().any(|known| known.eq_ignore_ascii_case(word)) || word.contains('.') && word.split('.').all(is_number)
 }
 
-/// Addresses that begin with the same bits.
+/// A range of addresses with a common prefix.
 #[derive(Debug)]
 struct Network {
     address: IpAddr,
@@ -260,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_lets_in_whom_it_names_and_the_superuser() {
+    fn an_entry_matches_its_identity_and_the_superuser() {
         let may = |acl: &[Acl], who: &Identities| permit(acl, Perms::READ, who).is_ok();
         let acl = [entry(Perms::READ, "digest", "u:h"), entry(Perms::WRITE, "digest", "w:h")];
         assert!(may(&acl, &user(&[("digest", "u:h")])));
         assert!(!may(&acl, &user(&[("digest", "w:h")])), "has another permission");
-        assert!(!may(&acl, &user(&[("sasl", "u:h")])), "another scheme's user of that name");
+        assert!(!may(&acl, &user(&[("sasl", "u:h")])), "a user of another scheme with that name");
         assert!(!may(&acl, &user(&[])));
         assert!(may(&acl, &user(&[("super", "")])));
         let sasl = [entry(Perms::READ, "sasl", "u")];
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_could_match_is_refused() {
+    fn an_entry_that_can_never_match_is_refused() {
         let who = user(&[("digest", "u:h"), ("super", "")]);
         for bad in [
             entry(1, "digest", "u"),
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(resolve(&[], &who, all), Err(ErrorCode::InvalidAcl));
         assert_eq!(resolve(&[entry(1, "auth", "")], &user(&[]), all), Err(ErrorCode::InvalidAcl));
         assert_eq!(resolve(&[entry(1, "sasl", "a@b@c")], &who, all), Err(ErrorCode::InvalidAcl));
-        // As java.security.auth.x500.X500Principal of JDK 17 takes them or does not.
+        // As `java.security.auth.x500.X500Principal` of JDK 17 accepts or refuses them.
         for bad in ["foo", "CN=a,O", "X=1", "E=x@y", "title=x", "=a"] {
             assert_eq!(resolve(&[entry(1, "x509", bad)], &who, all), Err(ErrorCode::InvalidAcl), "{bad}");
         }
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn auth_stands_for_everyone_the_client_has_proved_to_be() {
+    fn auth_means_every_identity_that_the_client_has_proved() {
         let who = user(&[("digest", "u:h"), ("super", ""), ("sasl", "s")]);
         let schemes = Schemes { sasl: true, x509: false };
         let resolved = resolve(&[entry(3, "auth", "ignored"), entry(3, "digest", "u:h"), Acl::READ], &who, schemes);

@@ -1,23 +1,23 @@
-//! How far clients can make a server grow.
+//! Limits on what clients can create.
 //!
-//! Every one of these is checked before anything changes, so a server at its limit goes on serving what it holds.
+//! Every limit is checked before anything changes, so a server at its limit continues to serve what it has.
 
-/// How far clients can make a server grow. Whatever is beyond is answered `QuotaExceeded` (−125), except sessions and
-/// connections, which are closed: a client tries again.
+/// Limits on what clients can create. Excess requests are answered `QuotaExceeded` (−125). Connections with excess
+/// sessions, and excess connections, are closed; a client retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Nodes. Default 10 million.
+    /// Maximum number of nodes. Default 10 million.
     pub nodes: usize,
-    /// Bytes of data in all nodes. Default 1 GiB.
+    /// Maximum bytes of data in all nodes. Default 1 GiB.
     pub data_bytes: u64,
-    /// Watches. Default 10 million.
+    /// Maximum number of watches. Default 10 million.
     pub watches: usize,
-    /// Sessions, whether connected or not. Default 1 million.
+    /// Maximum number of sessions, connected or not. Default 1 million.
     pub sessions: usize,
-    /// Connections. Default 65 536.
+    /// Maximum number of connections. Default 65 536.
     pub connections: usize,
-    /// Connections from one address. Default as many as in all.
+    /// Maximum number of connections from one address. Default no limit of its own.
     pub connections_per_address: usize,
 }
 
@@ -35,35 +35,35 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Sets the most nodes.
+    /// Sets the maximum number of nodes.
     #[must_use]
     pub fn with_nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Sets the most bytes of data in all nodes.
+    /// Sets the maximum bytes of data in all nodes.
     #[must_use]
     pub fn with_data_bytes(mut self, bytes: u64) -> Self {
         self.data_bytes = bytes;
         self
     }
 
-    /// Sets the most watches.
+    /// Sets the maximum number of watches.
     #[must_use]
     pub fn with_watches(mut self, watches: usize) -> Self {
         self.watches = watches;
         self
     }
 
-    /// Sets the most sessions.
+    /// Sets the maximum number of sessions.
     #[must_use]
     pub fn with_sessions(mut self, sessions: usize) -> Self {
         self.sessions = sessions;
         self
     }
 
-    /// Sets the most connections, in all and from one address.
+    /// Sets the maximum number of connections, in total and from one address.
     #[must_use]
     pub fn with_connections(mut self, connections: usize, per_address: usize) -> Self {
         (self.connections, self.connections_per_address) = (connections, per_address);

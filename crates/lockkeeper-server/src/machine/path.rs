@@ -1,7 +1,7 @@
-//! Which paths a node may have.
+//! The rules for paths.
 //!
-//! The rules are ZooKeeper's `PathUtils`, character ranges included, because a path accepted here must be readable by
-//! every client and must survive a move to an ensemble.
+//! The rules are those of ZooKeeper's `PathUtils`, character ranges included. A path must be readable by every client
+//! and must survive a move to an ensemble.
 
 use lockkeeper_wire::ErrorCode;
 
@@ -19,7 +19,7 @@ pub(crate) fn validate(path: &str) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// Checks a path whose last name still gets its number, and may consist of nothing else.
+/// Checks a path whose last name still gets its number. The name may be empty before that.
 pub(crate) fn validate_prefix(path: &str) -> Result<(), ErrorCode> {
     let (parent, name) = path.rsplit_once('/').ok_or(ErrorCode::BadArguments)?;
     if name.chars().any(is_forbidden) || parent == "/" {
@@ -28,19 +28,19 @@ pub(crate) fn validate_prefix(path: &str) -> Result<(), ErrorCode> {
     if parent.is_empty() { Ok(()) } else { validate(parent) }
 }
 
-/// ZooKeeper looks at UTF-16 units, so everything beyond the basic plane is a forbidden surrogate to it.
+/// ZooKeeper checks UTF-16 units, so a character beyond the basic plane is a forbidden surrogate.
 fn is_forbidden(c: char) -> bool {
     matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{10ffff}')
 }
 
-/// Parent and name of an absolute path other than `/`.
+/// Returns parent and name of an absolute path other than `/`.
 pub(crate) fn split(path: &str) -> Option<(&str, &str)> {
     let slash = path.rfind('/')?;
     let parent = if slash == 0 { "/" } else { &path[..slash] };
     Some((parent, &path[slash + 1..]))
 }
 
-/// The parent, its parent and so on, up to `/`.
+/// Returns the parent, its parent and so on, up to `/`.
 pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     let parent = |path| split(path).filter(|(_, name)| !name.is_empty()).map(|(parent, _)| parent);
     std::iter::successors(parent(path), move |path| parent(path))

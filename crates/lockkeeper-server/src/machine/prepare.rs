@@ -1,10 +1,9 @@
-//! Turns a write request into a transaction, or says why not.
+//! Checks a write request and turns it into a transaction.
 //!
-//! Pure and without effect on the tree. A multi is checked against the tree *and* what its earlier operations would
-//! have changed, so that it can be refused as a whole before anything is touched: there is no rollback because nothing
-//! was done.
+//! The tree does not change. A multi is checked against the tree and the changes of its earlier operations, so it is
+//! refused as a whole before anything changes, and no rollback is needed.
 //!
-//! The order of the checks is ZooKeeper's, for a request that is wrong in two ways must fail in the same one.
+//! The order of the checks is ZooKeeper's, because a request with two errors must fail with the same one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,24 +21,24 @@ use crate::machine::txn::{Owner, TxnOp};
 /// The longest time to live that fits beside the marker in ZooKeeper's owner field: 2^40 − 1 ms, 34 years.
 const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
 
-/// ZooKeeper's own nodes; they cannot be deleted.
+/// ZooKeeper's own nodes, which cannot be deleted.
 const SPECIAL: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
 
-/// Who asks, and what the server lets be asked.
+/// The client of a request, and the server's settings for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct Requester<'a> {
     pub(crate) session: i64,
     pub(crate) who: &'a Identities,
-    /// There are users of SASL, so access lists may name them.
+    /// The optional schemes that access lists may use.
     pub(crate) schemes: Schemes,
-    /// Hard limits of quotas are kept.
+    /// Whether hard limits of quotas are enforced.
     pub(crate) enforce_quotas: bool,
     pub(crate) limits: &'a Limits,
 }
 
-/// What the checks need to know of a node.
+/// The part of a node that the checks need.
 #[derive(Clone, Debug)]
-struct Outline {
+struct NodeSummary {
     acl: Arc<[Acl]>,
     owner: Owner,
     version: i32,
@@ -48,33 +47,33 @@ struct Outline {
     bytes: i64,
 }
 
-/// The tree as it will be after the operations prepared so far.
+/// The tree after the operations prepared so far.
 #[derive(Debug)]
 struct View<'a> {
     tree: &'a Tree,
     /// Nodes that differ from the tree; `None` is a deleted one.
-    pending: HashMap<String, Option<Outline>>,
-    /// A single request has no successor that could look at its changes.
-    remember: bool,
-    /// Nodes and bytes that are more than in the tree.
-    grown: (i64, i64),
-    /// The same for each quota.
+    pending: HashMap<String, Option<NodeSummary>>,
+    /// Whether to keep the changes. A single request needs none of them.
+    keep_changes: bool,
+    /// Nodes and bytes added to the tree.
+    added: (i64, i64),
+    /// Nodes and bytes added to each quota.
     quotas: HashMap<String, (i64, i64)>,
 }
 
 impl<'a> View<'a> {
-    fn new(tree: &'a Tree, remember: bool) -> Self {
-        Self { tree, pending: HashMap::new(), remember, grown: (0, 0), quotas: HashMap::new() }
+    fn new(tree: &'a Tree, keep_changes: bool) -> Self {
+        Self { tree, pending: HashMap::new(), keep_changes, added: (0, 0), quotas: HashMap::new() }
     }
 
-    fn node(&self, path: &str) -> Result<Outline, ErrorCode> {
-        if self.remember
+    fn node(&self, path: &str) -> Result<NodeSummary, ErrorCode> {
+        if self.keep_changes
             && let Some(pending) = self.pending.get(path)
         {
             return pending.clone().ok_or(ErrorCode::NoNode);
         }
         let node = self.tree.get(path).ok_or(ErrorCode::NoNode)?;
-        Ok(Outline {
+        Ok(NodeSummary {
             acl: Arc::clone(&node.acl),
             owner: node.owner,
             version: node.version,
@@ -84,17 +83,17 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Refuses what would make the tree or a quota's part of it larger than allowed, or counts it in.
-    fn grow(&mut self, asker: Asker<'_>, path: &str, nodes: i64, bytes: i64) -> Result<(), ErrorCode> {
-        let Limits { nodes: max_nodes, data_bytes: max_bytes, .. } = *asker.limits;
-        let total = (self.grown.0 + nodes, self.grown.1 + bytes);
-        let fits = |grown: i64, now: u64, max: u64| now.saturating_add_signed(grown) <= max;
+    /// Adds nodes and bytes, or fails if the tree or a quota would exceed its limit.
+    fn grow(&mut self, requester: Requester<'_>, path: &str, nodes: i64, bytes: i64) -> Result<(), ErrorCode> {
+        let Limits { nodes: max_nodes, data_bytes: max_bytes, .. } = *requester.limits;
+        let total = (self.added.0 + nodes, self.added.1 + bytes);
+        let fits = |added: i64, now: u64, max: u64| now.saturating_add_signed(added) <= max;
         let nodes_fit = nodes <= 0 || fits(total.0, self.tree.len() as u64, max_nodes as u64);
         if !nodes_fit || (bytes > 0 && !fits(total.1, self.tree.approximate_bytes(), max_bytes)) {
             return Err(ErrorCode::QuotaExceeded);
         }
-        self.grown = total;
-        if asker.enforce_quotas
+        self.added = total;
+        if requester.enforce_quotas
             && let Some((path, limits, held)) = self.tree.quota_of(path)
         {
             let pending = self.quotas.entry(path.to_owned()).or_default();
@@ -107,25 +106,25 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    fn set(&mut self, path: &str, outline: Option<Outline>) {
-        if self.remember {
+    fn set(&mut self, path: &str, outline: Option<NodeSummary>) {
+        if self.keep_changes {
             self.pending.insert(path.to_owned(), outline);
         }
     }
 }
 
 /// Checks one write outside a multi.
-pub(crate) fn single(tree: &Tree, asker: Asker<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
+pub(crate) fn single(tree: &Tree, requester: Requester<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
     let mut view = View::new(tree, false);
-    one(&mut view, asker, op)
+    one(&mut view, requester, op)
 }
 
-/// Checks a multi; an error is the complete answer to send.
-pub(crate) fn multi(tree: &Tree, asker: Asker<'_>, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
+/// Checks a multi; the error is the complete answer.
+pub(crate) fn multi(tree: &Tree, requester: Requester<'_>, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
     let mut view = View::new(tree, true);
     let mut txns = Vec::with_capacity(ops.len());
     for (at, op) in ops.iter().enumerate() {
-        match one(&mut view, asker, op) {
+        match one(&mut view, requester, op) {
             Ok(txn) => txns.push(txn),
             Err(error) => {
                 let mut results = vec![OpResult::RolledBack; at];
@@ -138,33 +137,33 @@ pub(crate) fn multi(tree: &Tree, asker: Asker<'_>, ops: &[WriteOp]) -> Result<Ve
     Ok(txns)
 }
 
-fn one(view: &mut View<'_>, asker: Asker<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
+fn one(view: &mut View<'_>, requester: Requester<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
     match op {
-        WriteOp::Create(request) => create(view, asker, request),
-        WriteOp::Delete(request) => delete(view, asker, request),
-        WriteOp::SetData(request) => set_data(view, asker, request),
+        WriteOp::Create(request) => create(view, requester, request),
+        WriteOp::Delete(request) => delete(view, requester, request),
+        WriteOp::SetData(request) => set_data(view, requester, request),
         WriteOp::Check(VersionedPath { path, version }) => {
             path::validate(path)?;
             let node = view.node(path)?;
-            permit(&node.acl, Perms::READ, asker.who)?;
+            permit(&node.acl, Perms::READ, requester.who)?;
             expect_version(node.version, *version)?;
             Ok(TxnOp::Check)
         }
     }
 }
 
-fn create(view: &mut View<'_>, asker: Asker<'_>, request: &Create) -> Result<TxnOp, ErrorCode> {
+fn create(view: &mut View<'_>, requester: Requester<'_>, request: &Create) -> Result<TxnOp, ErrorCode> {
     let Create { path, data, acl, mode, ttl_ms, opcode } = request;
-    let owner = owner(*mode, *ttl_ms, *opcode, asker.session)?;
+    let owner = owner(*mode, *ttl_ms, *opcode, requester.session)?;
     if mode.is_sequential() {
         path::validate_prefix(path)?
     } else {
         path::validate(path)?
     }
     let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
-    let acl = resolved(view.tree, asker, acl)?;
+    let acl = resolved(view.tree, requester, acl)?;
     let mut parent = view.node(parent_path)?;
-    permit(&parent.acl, Perms::CREATE, asker.who)?;
+    permit(&parent.acl, Perms::CREATE, requester.who)?;
     let full: Arc<str> = if mode.is_sequential() {
         Arc::from(format!("{path}{:010}", parent.creates))
     } else {
@@ -177,12 +176,12 @@ fn create(view: &mut View<'_>, asker: Asker<'_>, request: &Create) -> Result<Txn
         return Err(ErrorCode::NoChildrenForEphemerals);
     }
     let bytes = data_len(data.as_ref());
-    view.grow(asker, &full, 1, bytes)?;
+    view.grow(requester, &full, 1, bytes)?;
     parent.creates = parent.creates.wrapping_add(1);
     parent.children += 1;
     let parent_creates = parent.creates;
     view.set(parent_path, Some(parent));
-    view.set(&full, Some(Outline { acl: Arc::clone(&acl), owner, version: 0, creates: 0, children: 0, bytes }));
+    view.set(&full, Some(NodeSummary { acl: Arc::clone(&acl), owner, version: 0, creates: 0, children: 0, bytes }));
     let with_stat = *opcode != OpCode::Create;
     Ok(TxnOp::Create { path: full, data: data.clone(), acl, owner, parent_creates, with_stat })
 }
@@ -202,7 +201,7 @@ fn owner(mode: CreateMode, ttl_ms: i64, opcode: OpCode, session: i64) -> Result<
     })
 }
 
-fn delete(view: &mut View<'_>, asker: Asker<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCode> {
+fn delete(view: &mut View<'_>, requester: Requester<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCode> {
     let VersionedPath { path, version } = request;
     path::validate(path)?;
     if SPECIAL.contains(&path.as_str()) {
@@ -210,27 +209,27 @@ fn delete(view: &mut View<'_>, asker: Asker<'_>, request: &VersionedPath) -> Res
     }
     let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
     let mut parent = view.node(parent_path)?;
-    permit(&parent.acl, Perms::DELETE, asker.who)?;
+    permit(&parent.acl, Perms::DELETE, requester.who)?;
     let node = view.node(path)?;
     expect_version(node.version, *version)?;
     if node.children > 0 {
         return Err(ErrorCode::NotEmpty);
     }
-    view.grow(asker, path, -1, -node.bytes)?;
+    view.grow(requester, path, -1, -node.bytes)?;
     parent.children -= 1;
     view.set(parent_path, Some(parent));
     view.set(path, None);
     Ok(TxnOp::Delete { path: shared_path(view.tree, path) })
 }
 
-fn set_data(view: &mut View<'_>, asker: Asker<'_>, request: &SetData) -> Result<TxnOp, ErrorCode> {
+fn set_data(view: &mut View<'_>, requester: Requester<'_>, request: &SetData) -> Result<TxnOp, ErrorCode> {
     let SetData { path, data, version } = request;
     path::validate(path)?;
     let mut node = view.node(path)?;
-    permit(&node.acl, Perms::WRITE, asker.who)?;
+    permit(&node.acl, Perms::WRITE, requester.who)?;
     expect_version(node.version, *version)?;
     let bytes = data_len(data.as_ref());
-    view.grow(asker, path, 0, bytes - node.bytes)?;
+    view.grow(requester, path, 0, bytes - node.bytes)?;
     node.bytes = bytes;
     node.version = node.version.wrapping_add(1);
     let version = node.version;
@@ -241,33 +240,33 @@ fn set_data(view: &mut View<'_>, asker: Asker<'_>, request: &SetData) -> Result<
 /// Checks a change of an access list.
 pub(crate) fn set_acl(
     tree: &Tree,
-    asker: Asker<'_>,
+    requester: Requester<'_>,
     path: &str,
     acl: &[Acl],
     version: i32,
 ) -> Result<TxnOp, ErrorCode> {
     path::validate(path)?;
-    let acl = resolved(tree, asker, acl)?;
+    let acl = resolved(tree, requester, acl)?;
     let (path, node) = tree.get_with_path(path).ok_or(ErrorCode::NoNode)?;
-    permit(&node.acl, Perms::ADMIN, asker.who)?;
+    permit(&node.acl, Perms::ADMIN, requester.who)?;
     expect_version(node.aversion, version)?;
     Ok(TxnOp::SetAcl { path: Arc::clone(path), acl, version: node.aversion.wrapping_add(1) })
 }
 
-/// Checks the removal of a container or TTL node by the server itself; it may have been used since it was chosen.
+/// Checks the removal of a container or TTL node by the server. A client may have used the node since it was selected.
 pub(crate) fn reap(tree: &Tree, path: &str) -> Option<TxnOp> {
     let (path, node) = tree.get_with_path(path)?;
     let reapable = node.children.is_empty() && matches!(node.owner, Owner::Container | Owner::Ttl(_));
     reapable.then(|| TxnOp::Delete { path: Arc::clone(path) })
 }
 
-/// The list to store for the one that was asked for.
-fn resolved(tree: &Tree, asker: Asker<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
-    // Nearly every request, and nothing to allocate.
+/// Returns the list to store for a requested list.
+fn resolved(tree: &Tree, requester: Requester<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
+    // Nearly every request has this list, and it needs no allocation.
     if acl == [Acl::OPEN] {
         return Ok(tree.share_acl(acl));
     }
-    Ok(tree.share_acl(&resolve(acl, asker.who, asker.schemes)?))
+    Ok(tree.share_acl(&resolve(acl, requester.who, requester.schemes)?))
 }
 
 fn data_len(data: Option<&Bytes>) -> i64 {
@@ -278,7 +277,7 @@ fn expect_version(current: i32, expected: i32) -> Result<(), ErrorCode> {
     if expected == -1 || expected == current { Ok(()) } else { Err(ErrorCode::BadVersion) }
 }
 
-/// The tree's copy of the path; a multi may name a node that it has only just created.
+/// Returns the tree's copy of the path. A multi may name a node that it has just created.
 fn shared_path(tree: &Tree, path: &str) -> Arc<str> {
     tree.get_with_path(path).map_or_else(|| Arc::from(path), |(path, _)| Arc::clone(path))
 }

@@ -1,6 +1,6 @@
 //! Answers reads from a tree.
 //!
-//! Pure, and apart from the machine, so that the simulator can ask a copy of the tree that lags behind.
+//! This is separate from the machine so that the simulator can read a copy of the tree that is behind.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::machine::path;
 use crate::machine::tree::{Node, Tree};
 use lockkeeper_wire::{ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 
-/// Answers a read of `session`, which speaks for `who`; `None` if the request is not one.
+/// Answers a read of `session`, which has the identities `who`; `None` if the request is not a read.
 pub fn answer(tree: &Tree, session: i64, who: &Identities, request: &Request) -> Option<Result<Response, ErrorCode>> {
     Some(match request {
         Request::Exists(request) => readable(tree, &request.path, who).map(|node| Response::Stat(node.stat())),
@@ -42,9 +42,9 @@ pub fn answer(tree: &Tree, session: i64, who: &Identities, request: &Request) ->
     })
 }
 
-/// The watch that a read leaves behind, given how it was answered.
+/// Returns the watch that a read leaves, given its answer.
 ///
-/// Only `exists` watches a node that is not there.
+/// Only `exists` watches a missing node.
 pub fn watch_left<'a>(request: &'a Request, answer: &Result<Response, ErrorCode>) -> Option<(&'a str, WatchKind)> {
     let (watched, kind, when_missing) = match request {
         Request::Exists(watched) => (watched, WatchKind::Data, true),
@@ -57,7 +57,7 @@ pub fn watch_left<'a>(request: &'a Request, answer: &Result<Response, ErrorCode>
 }
 
 fn node_at<'a>(tree: &'a Tree, path: &str) -> Result<&'a Node, ErrorCode> {
-    // A path that exists is valid, so only a miss pays for the check.
+    // The path of an existing node is valid, so only a miss needs the check.
     match tree.get(path) {
         Some(node) => Ok(node),
         None => Err(path::validate(path).err().unwrap_or(ErrorCode::NoNode)),

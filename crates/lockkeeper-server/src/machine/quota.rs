@@ -1,10 +1,10 @@
-//! Quotas: how many nodes and how much data a subtree may hold.
+//! Quotas: how many nodes and how much data a subtree may have.
 //!
-//! They are nodes themselves, as in ZooKeeper: below `/zookeeper/quota` the limits of `/a` stand in `…/a/zookeeper_limits`
-//! and what it holds in `…/a/zookeeper_stats`, which the server keeps up to date. A node counts for the nearest quota above it
-//! alone.
+//! They are nodes themselves, as in ZooKeeper. Below `/zookeeper/quota`, `…/a/zookeeper_limits` has the limits of `/a`
+//! and `…/a/zookeeper_stats` its current numbers, which the server keeps up to date. A node counts only for the
+//! nearest quota above it.
 //!
-//! Invariant: the index names exactly the paths that have a limits node.
+//! Invariant: the index contains exactly the paths that have a limits node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use bytes::Bytes;
 
 use crate::machine::path;
 
-/// Below this stand all limits and counts.
+/// The parent of all limits and stats nodes.
 pub(crate) const ROOT: &str = "/zookeeper/quota";
 const LIMITS: &str = "/zookeeper_limits";
 const STATS: &str = "/zookeeper_stats";
 
-/// What a subtree may hold or holds; −1 is no limit.
+/// The limits of a subtree or its current numbers; −1 is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quota {
     pub(crate) nodes: i64,
@@ -28,7 +28,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Reads a limits or stats node; what cannot be read limits nothing, as with Apache's server.
+    /// Parses a limits or stats node. An unreadable value is no limit, as with Apache's server.
     pub(crate) fn parse(data: Option<&Bytes>) -> Self {
         let mut quota = Self { nodes: -1, bytes: -1, nodes_hard: -1, bytes_hard: -1 };
         let text = data.map(|data| String::from_utf8_lossy(data)).unwrap_or_default();
@@ -47,18 +47,18 @@ impl Quota {
         quota
     }
 
-    /// The content of a stats node.
+    /// Returns the content of a stats node.
     pub(crate) fn stats(nodes: i64, bytes: i64) -> Bytes {
         Bytes::from(format!("count={nodes},bytes={bytes}"))
     }
 
-    /// Whether so much more, on top of `held`, is beyond a limit that must not be passed.
+    /// Returns whether adding so much to `held` exceeds a hard limit.
     pub(crate) fn forbids(&self, held: &Self, nodes: i64, bytes: i64) -> bool {
         let beyond = |more: i64, held: i64, hard: i64| more > 0 && hard > -1 && held.saturating_add(more) > hard;
         beyond(nodes, held.nodes, self.nodes_hard) || beyond(bytes, held.bytes, self.bytes_hard)
     }
 
-    /// Whether it holds more than it should.
+    /// Returns whether `held` exceeds a soft limit.
     pub(crate) fn is_exceeded(&self, held: &Self) -> bool {
         let beyond = |held: i64, limit: i64| limit > -1 && held > limit;
         beyond(held.nodes, self.nodes) || beyond(held.bytes, self.bytes)
@@ -70,8 +70,8 @@ impl Quota {
 pub(crate) struct Quotas(BTreeSet<Arc<str>>);
 
 impl Quotas {
-    /// Hears of a node that has come or gone.
-    pub(crate) fn heed(&mut self, node: &str, present: bool) {
+    /// Updates the index for a node that was created or deleted.
+    pub(crate) fn node_changed(&mut self, node: &str, present: bool) {
         if let Some(path) = limited_path(node, LIMITS) {
             if present {
                 self.0.insert(Arc::from(path));
@@ -81,7 +81,7 @@ impl Quotas {
         }
     }
 
-    /// The nearest path above a node, or the node itself, that has limits.
+    /// Returns the nearest path with limits: the node itself or an ancestor.
     pub(crate) fn nearest<'a>(&self, node: &'a str) -> Option<&'a str> {
         if self.0.is_empty() || node.starts_with(ROOT) {
             return None;
@@ -90,7 +90,7 @@ impl Quotas {
     }
 }
 
-/// The path whose holdings this node tells, if it is a stats node.
+/// Returns the path that a stats node counts.
 pub(crate) fn counted_path(node: &str) -> Option<&str> {
     limited_path(node, STATS)
 }
@@ -99,12 +99,12 @@ fn limited_path<'a>(node: &'a str, name: &str) -> Option<&'a str> {
     node.strip_prefix(ROOT)?.strip_suffix(name).filter(|path| !path.is_empty())
 }
 
-/// Where the limits of a path stand.
+/// Returns the path of the limits node of a path.
 pub(crate) fn limits_node(path: &str) -> String {
     format!("{ROOT}{path}{LIMITS}")
 }
 
-/// Where stands what a path holds.
+/// Returns the path of the stats node of a path.
 pub(crate) fn stats_node(path: &str) -> String {
     format!("{ROOT}{path}{STATS}")
 }
@@ -139,16 +139,16 @@ mod tests {
     #[test]
     fn a_node_counts_for_the_nearest_quota() {
         let mut quotas = Quotas::default();
-        quotas.heed("/zookeeper/quota/a/zookeeper_limits", true);
-        quotas.heed("/zookeeper/quota/a/b/zookeeper_limits", true);
-        quotas.heed("/zookeeper/quota/zookeeper_limits", true);
+        quotas.node_changed("/zookeeper/quota/a/zookeeper_limits", true);
+        quotas.node_changed("/zookeeper/quota/a/b/zookeeper_limits", true);
+        quotas.node_changed("/zookeeper/quota/zookeeper_limits", true);
         for (node, expected) in
             [("/a", Some("/a")), ("/a/x", Some("/a")), ("/a/b/c/d", Some("/a/b")), ("/ab", None), ("/", None)]
         {
             assert_eq!(quotas.nearest(node), expected, "{node}");
         }
         assert_eq!(quotas.nearest("/zookeeper/quota/a/zookeeper_stats"), None);
-        quotas.heed("/zookeeper/quota/a/zookeeper_limits", false);
+        quotas.node_changed("/zookeeper/quota/a/zookeeper_limits", false);
         assert_eq!(quotas.nearest("/a/x"), None);
     }
 }

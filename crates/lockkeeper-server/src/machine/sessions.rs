@@ -1,23 +1,23 @@
 //! Sessions and when they expire.
 //!
-//! Pure: time is an argument. Deadlines are rounded up to the next tick, as ZooKeeper rounds them, so that a touch within
-//! the same tick costs nothing and sessions expire in groups: never early, at most one tick late.
+//! Time is an argument. Deadlines are rounded up to the next tick, as in ZooKeeper. A touch within the same tick costs
+//! nothing, and sessions expire in groups: never early, at most one tick late.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Identifies a connection for as long as the process lives.
+/// Identifies a connection; unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
 /// One session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Its negotiated timeout.
+    /// Its granted timeout.
     pub timeout: Duration,
-    /// What it takes to resume it.
+    /// The password that resumes it.
     pub password: [u8; 16],
-    /// Over which connection it speaks now.
+    /// Its current connection.
     pub connection: Option<ConnectionId>,
     /// The tick at whose beginning it expires.
     deadline: u64,
@@ -41,12 +41,12 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// No sessions; expiry happens at multiples of `tick`.
+    /// Creates a set without sessions. They expire at multiples of `tick`.
     pub fn new(tick: Duration) -> Self {
         Self { tick: tick.max(Duration::from_millis(1)), by_id: BTreeMap::new(), buckets: BTreeMap::new() }
     }
 
-    /// Adds a session with its full timeout ahead of it.
+    /// Adds a session with its full timeout.
     pub fn insert(&mut self, id: i64, timeout: Duration, password: [u8; 16], now: Duration) {
         let deadline = self.deadline(now, timeout);
         self.remove(id);
@@ -54,31 +54,32 @@ impl Sessions {
         self.buckets.entry(deadline).or_default().insert(id);
     }
 
-    /// The session, unless it has ended.
+    /// Returns the session, unless it has ended.
     pub fn get(&self, id: i64) -> Option<&Session> {
         self.by_id.get(&id)
     }
 
-    /// Sets over which connection the session speaks.
+    /// Sets the connection of a session.
     pub fn set_connection(&mut self, id: i64, connection: Option<ConnectionId>) {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.connection = connection;
         }
     }
 
-    /// Sets a newly negotiated timeout; counts from the next touch.
+    /// Sets a newly granted timeout, which counts from the next touch.
     pub fn set_timeout(&mut self, id: i64, timeout: Duration) {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.timeout = timeout;
         }
     }
 
-    /// Gives the session its full timeout again; false if it has ended.
+    /// Restarts the timeout of a session; returns false if it has ended.
     pub fn touch(&mut self, id: i64, now: Duration) -> bool {
         let Some(timeout) = self.by_id.get(&id).map(|session| session.timeout) else { return false };
         let deadline = self.deadline(now, timeout);
         let session = self.by_id.get_mut(&id).expect("found above");
-        // Time does not run backwards, but a timeout may have been negotiated down: the later promise stands no more.
+        // Time does not go back, but the client may have resumed with a shorter timeout: then the deadline moves
+        // forward.
         if deadline != session.deadline {
             let old = std::mem::replace(&mut session.deadline, deadline);
             self.unlist(old, id);
@@ -94,23 +95,23 @@ impl Sessions {
         Some(session)
     }
 
-    /// Sessions whose time is over, oldest deadline first; they stay until removed.
+    /// Returns the sessions whose deadline has passed, oldest deadline first. They stay until they are removed.
     pub fn expired(&self, now: Duration) -> Vec<i64> {
         let passed = self.ticks(now);
         self.buckets.range(..=passed).flat_map(|(_, ids)| ids.iter().copied()).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of sessions.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// All sessions by id.
+    /// Returns all sessions by id.
     pub fn iter(&self) -> impl Iterator<Item = (i64, &Session)> {
         self.by_id.iter().map(|(id, session)| (*id, session))
     }
 
-    /// The moments at which sessions would expire if nothing touched them, with those that would.
+    /// Returns the deadlines, with the sessions that expire at each one unless they are touched.
     pub fn expiries(&self) -> impl ExactSizeIterator<Item = (Duration, &BTreeSet<i64>)> {
         self.buckets.iter().map(|(deadline, ids)| (self.time(*deadline), ids))
     }

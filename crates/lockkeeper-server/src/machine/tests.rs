@@ -9,7 +9,7 @@ use super::*;
 use lockkeeper_wire::OpCode;
 use lockkeeper_wire::{Create, CreateMode, SetData, VersionedPath, WatchedPath};
 
-/// Short times and no strangers: what tests of the machine start from.
+/// A configuration with short times and without SASL and certificates.
 pub(crate) fn config() -> MachineConfig {
     MachineConfig {
         tick: Duration::from_millis(100),
@@ -109,15 +109,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Everything a client could see of a tree.
+/// Everything that a client can see of a tree.
 fn contents(tree: &Tree) -> Vec<(Arc<str>, Node)> {
     tree.iter().map(|(path, node)| (Arc::clone(path), node.clone())).collect()
 }
 
 proptest! {
-    /// Whatever clients do: the tree stays consistent, a copy that applies the transactions equals the original, a failed
-    /// request changes nothing, watchers hear of every change before they could read it, and the same steps have the same
-    /// effects.
+    /// For any requests: the tree stays consistent, a copy that applies the transactions equals the original, a failed
+    /// request changes nothing, watchers get the event of every change before they can read it, and the same steps
+    /// have the same effects.
     #[test]
     fn any_history_keeps_the_promises(steps in proptest::collection::vec(step(), 1..80)) {
         let mut machine = machine();
@@ -126,7 +126,7 @@ proptest! {
         let (mut out, mut twin_out) = (Vec::new(), Vec::new());
         let mut now = 0;
         let mut zxid = 0;
-        // What each connection was last told of a node it then watched: (mzxid, pzxid).
+        // The last known state of each node that a connection watches: (mzxid, pzxid).
         let mut watched: BTreeMap<(ConnectionId, String), Node> = BTreeMap::new();
         for step in steps {
             let before = contents(machine.tree());
@@ -176,7 +176,7 @@ proptest! {
             if failed {
                 prop_assert_eq!(before, contents(machine.tree()));
             }
-            // A data watch that has not fired means that the node is as it was when it was left.
+            // While a data watch has not fired, the node is as it was when the watch was set.
             for ((connection, path), node) in &watched {
                 prop_assert!(machine.watches().contains(*connection, path, WatchKind::Data));
                 prop_assert_eq!(machine.tree().get(path).map(|node| node.mzxid), Some(node.mzxid));

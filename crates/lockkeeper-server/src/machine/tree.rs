@@ -1,10 +1,10 @@
 //! The tree of znodes.
 //!
-//! Pure: it neither checks requests (see `prepare`) nor knows watches or sessions beyond the owner's number. Applying a
-//! transaction is total, because a transaction is only made when it fits.
+//! The tree does not check requests (see `prepare`) and does not know watches or sessions. Applying a transaction
+//! cannot fail, because a transaction is created only after its checks.
 //!
-//! Invariant: a node exists if and only if its parent lists it, and the three indexes (ephemerals, containers, TTLs) hold
-//! exactly the nodes with such an owner.
+//! Invariant: a node exists if and only if its parent lists it, and the three indexes (ephemerals, containers, TTLs)
+//! contain exactly the nodes with such an owner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,13 +29,13 @@ pub struct Node {
     pub(crate) mtime: i64,
     pub(crate) version: i32,
     pub(crate) aversion: i32,
-    /// How many children were ever created here: the next sequence number. It wraps to negative.
+    /// The number of children ever created: the next sequence number. It wraps to negative.
     pub(crate) creates: i32,
     pub(crate) children: BTreeSet<Arc<str>>,
 }
 
 impl Node {
-    /// A node of the initial tree, older than every transaction.
+    /// Returns a node of the initial tree, older than every transaction.
     fn primordial(acl: &Arc<[Acl]>) -> Self {
         Self {
             data: Some(Bytes::new()),
@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// Its description, as clients see it.
+    /// Returns its stat.
     pub fn stat(&self) -> Stat {
         let num_children = clamp_len(self.children.len());
         Stat {
@@ -62,7 +62,7 @@ impl Node {
             ctime: self.ctime,
             mtime: self.mtime,
             version: self.version,
-            // A create and a delete for every child that ever was, less the deletes still to come.
+            // One for each create and each delete of a child: twice the creates, less the children that still exist.
             cversion: self.creates.wrapping_mul(2).wrapping_sub(num_children),
             aversion: self.aversion,
             ephemeral_owner: if let Owner::Session(id) = self.owner { id } else { 0 },
@@ -72,12 +72,12 @@ impl Node {
         }
     }
 
-    /// Its data.
+    /// Returns its data.
     pub fn data(&self) -> Option<&Bytes> {
         self.data.as_ref()
     }
 
-    /// Its children's names in byte order.
+    /// Returns its children's names in byte order.
     pub fn children(&self) -> impl ExactSizeIterator<Item = &Arc<str>> {
         self.children.iter()
     }
@@ -87,12 +87,12 @@ fn clamp_len(len: usize) -> i32 {
     i32::try_from(len).unwrap_or(i32::MAX)
 }
 
-/// What an operation answers, besides having been done.
+/// The result of an applied operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// Nothing.
+    /// No result.
     Done,
-    /// The created node's path, and its stat if asked for.
+    /// The created node's path, and its stat if requested.
     Created(Arc<str>, Option<Stat>),
     /// The changed node's stat.
     Stat(Stat),
@@ -100,36 +100,37 @@ pub enum Applied {
     Multi(Vec<Applied>),
 }
 
-/// A change that watches can see.
+/// A change that fires watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeEvent {
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
-    /// To which node.
+    /// The node.
     pub path: Arc<str>,
-    /// That node's access list: who may not read it does not hear of it.
+    /// The node's access list. Clients that may not read the node get no event.
     pub acl: Arc<[Acl]>,
 }
 
 /// Rebuilds a tree from stored nodes in path order.
 ///
-/// Siblings come mostly together in that order, so a parent is looked up once for a whole run of them, and its list is built
-/// from a sorted one: a million nodes are a matter of a second.
+/// Siblings mostly follow each other in that order. The loader looks up their parent once, and builds the parent's
+/// list from a sorted one: a million nodes take about a second.
 #[derive(Debug)]
 pub(crate) struct Loader {
     tree: Tree,
-    /// The parent of the nodes that came last, with their names.
+    /// The parent of the last nodes, with their names.
     parent: Arc<str>,
     names: Vec<Arc<str>>,
 }
 
 impl Loader {
-    /// Expects about this many nodes; `open` is the one copy of the access list that nearly every node has.
+    /// Creates a loader for about this many nodes. `open` is the shared copy of the access list that nearly every node
+    /// has.
     pub(crate) fn new(nodes: usize, open: Arc<[Acl]>) -> Self {
         Self { tree: Tree::with_capacity(nodes, open), parent: Arc::from("/"), names: Vec::new() }
     }
 
-    /// Takes the next node; `Err` names it if its parent has not come before it.
+    /// Adds the next node; returns its path as an error if its parent was not added before it.
     pub(crate) fn add(&mut self, path: Arc<str>, node: Node) -> Result<(), Arc<str>> {
         let Some((parent, name)) = path::split(&path) else { return Err(path) };
         if !name.is_empty() {
@@ -155,7 +156,7 @@ impl Loader {
         }
     }
 
-    /// The whole tree; `Err` names what every tree has and this one has not.
+    /// Returns the whole tree; returns the missing root's path as an error.
     pub(crate) fn finish(mut self) -> Result<Tree, Arc<str>> {
         self.link();
         if self.tree.nodes.contains_key("/") { Ok(self.tree) } else { Err(Arc::from("/")) }
@@ -165,7 +166,7 @@ impl Loader {
 /// All nodes.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// Boxed: a table of a million has another million of empty places.
+    /// Boxed: a hash table of a million entries has about another million free slots.
     nodes: HashMap<Arc<str>, Box<Node>>,
     ephemerals: BTreeMap<i64, BTreeSet<Arc<str>>>,
     containers: BTreeSet<Arc<str>>,
@@ -182,7 +183,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// The root and ZooKeeper's own nodes, which every client may expect.
+    /// Creates a tree of the root and ZooKeeper's own nodes.
     pub fn new() -> Self {
         let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
         let read: Arc<[Acl]> = Arc::from([Acl::READ]);
@@ -214,56 +215,56 @@ impl Tree {
     fn insert_loaded(&mut self, path: Arc<str>, node: Node) {
         self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
         self.index_owner(&path, node.owner, true);
-        self.quotas.heed(&path, true);
+        self.quotas.node_changed(&path, true);
         self.nodes.insert(path, Box::new(node));
     }
 
-    /// The node at a path.
+    /// Returns the node at a path.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.nodes.get(path).map(Box::as_ref)
     }
 
-    /// The node at a path with the tree's own copy of the path.
+    /// Returns the node at a path with the tree's own copy of the path.
     pub(crate) fn get_with_path(&self, path: &str) -> Option<(&Arc<str>, &Node)> {
         self.nodes.get_key_value(path).map(|(path, node)| (path, &**node))
     }
 
-    /// How many nodes there are, the root and `/zookeeper` included.
+    /// Returns the number of nodes, the root and `/zookeeper` included.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Bytes of data in all nodes.
+    /// Returns the bytes of data in all nodes.
     pub fn approximate_bytes(&self) -> u64 {
         self.data_bytes
     }
 
-    /// All nodes in path order; for dumps and the store, not for a hot path.
+    /// Returns all nodes in path order. It sorts them, so it is for dumps and the store only.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Node)> {
         let mut all: Vec<_> = self.nodes.iter().map(|(path, node)| (path, &**node)).collect();
         all.sort_unstable_by_key(|(path, _)| *path);
         all.into_iter()
     }
 
-    /// The paths of a session's ephemeral nodes in byte order.
+    /// Returns the paths of a session's ephemeral nodes in byte order.
     pub fn ephemerals(&self, session: i64) -> impl Iterator<Item = &Arc<str>> {
         self.ephemerals.get(&session).into_iter().flatten()
     }
 
-    /// All sessions that own ephemeral nodes, with those.
+    /// Returns all sessions with ephemeral nodes, with the nodes' paths.
     pub fn ephemerals_by_session(&self) -> impl ExactSizeIterator<Item = (i64, &BTreeSet<Arc<str>>)> {
         self.ephemerals.iter().map(|(session, paths)| (*session, paths))
     }
 
-    /// How many ephemeral nodes there are.
+    /// Returns the number of ephemeral nodes.
     pub fn ephemeral_count(&self) -> usize {
         self.ephemerals.values().map(BTreeSet::len).sum()
     }
 
-    /// Containers and TTL nodes that may go now.
+    /// Returns the containers and TTL nodes that may be removed now.
     ///
-    /// A container that never had a child gets `unused_after_ms`, or it would vanish between its creation and the first
-    /// child's.
+    /// A container that never had a child is kept for `unused_after_ms`. Otherwise it could be removed between its
+    /// creation and the creation of its first child.
     pub(crate) fn reapable(&self, now_ms: i64, unused_after_ms: i64) -> Vec<Arc<str>> {
         let childless = |path: &&Arc<str>| self.nodes.get(*path).filter(|node| node.children.is_empty());
         let containers = self.containers.iter().filter(|path| {
@@ -275,12 +276,12 @@ impl Tree {
         containers.chain(ttls).cloned().collect()
     }
 
-    /// The one shared copy of `world:anyone:cdrwa`, which is what nearly every node has.
+    /// Returns the shared copy if the list is `world:anyone:cdrwa`, which nearly every node has.
     pub(crate) fn share_acl(&self, acl: &[Acl]) -> Arc<[Acl]> {
         if acl == &*self.open { Arc::clone(&self.open) } else { Arc::from(acl) }
     }
 
-    /// Carries out a transaction, reporting what watches can see in ZooKeeper's order.
+    /// Applies a transaction, and appends the events in ZooKeeper's order.
     pub fn apply(&mut self, txn: &Txn, events: &mut Vec<TreeEvent>) -> Applied {
         self.apply_op(txn, &txn.op, events)
     }
@@ -361,7 +362,7 @@ impl Tree {
         let (parent_acl, acl) = (Arc::clone(&parent.acl), Arc::clone(&node.acl));
         self.index_owner(path, node.owner, true);
         self.nodes.insert(Arc::clone(path), Box::new(node));
-        self.quotas.heed(path, true);
+        self.quotas.node_changed(path, true);
         if let Some(counted) = quota::counted_path(path) {
             let (nodes, bytes) = self.holdings(counted);
             self.set_holdings(path, nodes, bytes);
@@ -377,7 +378,7 @@ impl Tree {
         let bytes = node.data.as_ref().map_or(0, |data| data.len() as u64);
         self.data_bytes -= bytes;
         self.index_owner(path, node.owner, false);
-        self.quotas.heed(path, false);
+        self.quotas.node_changed(path, false);
         self.count(path, -1, -i64::try_from(bytes).unwrap_or(i64::MAX));
         events.push(TreeEvent { kind: EventKind::Deleted, path: Arc::clone(path), acl: node.acl });
         let Some((parent_path, name)) = path::split(path) else { return };
@@ -390,7 +391,7 @@ impl Tree {
         events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path, acl });
     }
 
-    /// The quota that a node counts for: its path, what it allows and what it holds.
+    /// Returns the quota that a node counts for: its path, its limits and its current numbers.
     pub(crate) fn quota_of<'a>(&self, node: &'a str) -> Option<(&'a str, Quota, Quota)> {
         let path = self.quotas.nearest(node)?;
         let limits = Quota::parse(self.get(&quota::limits_node(path))?.data.as_ref());
@@ -398,13 +399,13 @@ impl Tree {
         Some((path, limits, held))
     }
 
-    /// The node that changes along with this one because it tells what a quota's path holds.
+    /// Returns the stats node that changes together with this node.
     pub(crate) fn counting_node(&self, node: &str) -> Option<&Arc<str>> {
         let stats = quota::stats_node(self.quotas.nearest(node)?);
         self.get_with_path(&stats).map(|(path, _)| path)
     }
 
-    /// Nodes and bytes of a subtree, its root included; −1 and −1 if there is none.
+    /// Returns the nodes and bytes of a subtree, its root included; −1 and −1 if there is none.
     fn holdings(&self, root: &str) -> (i64, i64) {
         let mut open = vec![root.to_owned()];
         let (mut nodes, mut bytes) = (0, 0);
@@ -417,7 +418,7 @@ impl Tree {
         if nodes == 0 { (-1, -1) } else { (nodes, bytes) }
     }
 
-    /// Adds to what the quota above a node holds.
+    /// Adds to the numbers of the quota that the node counts for.
     fn count(&mut self, node: &str, nodes: i64, bytes: i64) {
         let Some((path, limits, held)) = self.quota_of(node) else { return };
         let now = Quota { nodes: held.nodes + nodes, bytes: held.bytes + bytes, ..held };
@@ -427,7 +428,7 @@ impl Tree {
         self.set_holdings(&quota::stats_node(path), now.nodes, now.bytes);
     }
 
-    /// Writes a stats node, without a trace in its own stat but the length: it tells of others' changes.
+    /// Writes a stats node. In its own stat only the length changes, because other nodes have caused the change.
     fn set_holdings(&mut self, stats: &str, nodes: i64, bytes: i64) {
         let Some(node) = self.nodes.get_mut(stats) else { return };
         let data = Quota::stats(nodes, bytes);
@@ -454,7 +455,7 @@ impl Tree {
         }
     }
 
-    /// Panics unless the module's invariant holds.
+    /// Panics if the module's invariant does not hold.
     #[cfg(test)]
     pub(crate) fn assert_consistent(&self) {
         let mut listed = 1;

@@ -1,7 +1,7 @@
-//! Transactions: what a request comes to once it has been checked.
+//! Transactions: checked write requests.
 //!
-//! A transaction carries results, not intentions (the sequential name is chosen, the new version computed), so applying
-//! it to any copy of the tree gives the same tree. A follower in the simulator is a copy that lags.
+//! A transaction contains results (the sequential name, the new version), so applying it to any copy of the tree gives
+//! the same tree. A follower in the simulator is a copy that is behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +9,30 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_wire::{Acl, ErrorCode};
 
-/// One step of the server's history.
+/// One change of the server's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Txn {
-    /// Its number, one more than that of the step before.
+    /// Its number, one more than that of the transaction before.
     pub zxid: i64,
     /// Wall-clock milliseconds since 1970, for `ctime` and `mtime`.
     pub time_ms: i64,
-    /// The session that asked, 0 for the server itself.
+    /// The session of the request, 0 for the server itself.
     pub session: i64,
-    /// What changes.
+    /// The change.
     pub op: TxnOp,
 }
 
-/// What a transaction changes.
+/// The change of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TxnOp {
     /// A session begins.
     CreateSession {
-        /// Its negotiated timeout.
+        /// Its granted timeout.
         timeout: Duration,
-        /// What it takes to resume it.
+        /// The password that resumes it.
         password: [u8; 16],
     },
-    /// The session ends and these nodes of its go with it.
+    /// The session ends, and these ephemeral nodes are deleted.
     CloseSession {
         /// Paths in byte order.
         ephemerals: Vec<Arc<str>>,
@@ -45,11 +45,11 @@ pub enum TxnOp {
         data: Option<Bytes>,
         /// Its access list.
         acl: Arc<[Acl]>,
-        /// Whose it is.
+        /// Its owner.
         owner: Owner,
-        /// The parent's count of creates after this one.
+        /// The parent's number of creates after this one.
         parent_creates: i32,
-        /// Whether the answer carries the stat.
+        /// Whether the answer contains the stat.
         with_stat: bool,
     },
     /// A node disappears.
@@ -75,30 +75,30 @@ pub enum TxnOp {
         /// The new version of the list.
         version: i32,
     },
-    /// Nothing changes; a multi found the version it expected.
+    /// Nothing changes; an operation of a multi found the expected version.
     Check,
     /// Several changes under one number.
     Multi(Vec<TxnOp>),
-    /// A parent's count of creates is set by an operator or a test.
+    /// An operator or a test sets a parent's number of creates.
     SetChildCounter {
         /// The parent.
         path: Arc<str>,
-        /// The number the next child gets.
+        /// The sequence number of the next child.
         creates: i32,
     },
-    /// Nothing changes, but the request used up a number, as it does in ZooKeeper.
+    /// Nothing changes, but the failed request uses a zxid, as in ZooKeeper.
     Failed(ErrorCode),
 }
 
-/// To whom a node belongs.
+/// The owner of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody: persistent.
+    /// No owner: persistent.
     None,
     /// A session: ephemeral.
     Session(i64),
-    /// Nobody, and it goes after its last child.
+    /// No owner; the server removes it after its last child.
     Container,
-    /// Nobody, and it goes when it is childless and this many milliseconds old.
+    /// No owner; the server removes it when it has no children and is this many milliseconds old.
     Ttl(i64),
 }

@@ -1,7 +1,8 @@
-//! Who is to be told of which change.
+//! Watches: which connections are notified of which change.
 //!
-//! Watches belong to a connection, not to a session: a client that reconnects brings its list along, so there is nothing to
-//! carry over, and nothing to keep for clients that are gone. Those left by reads fire once, persistent ones until removed.
+//! Watches belong to a connection, not to a session. A client that reconnects sends its list again, so nothing is
+//! carried over or kept for clients that have disconnected. The watches of reads fire once, persistent ones until they
+//! are removed.
 //!
 //! Invariant: a path is listed under a connection if and only if the connection is listed under the path.
 
@@ -13,7 +14,7 @@ use lockkeeper_wire::{EventKind, WatchKind};
 use crate::machine::path;
 use crate::machine::sessions::ConnectionId;
 
-/// Which watches one connection has on one path: a set of bits.
+/// The watches of one connection on one path: a set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Modes(u8);
 
@@ -23,7 +24,7 @@ impl Modes {
     const PERSISTENT: u8 = 4;
     const RECURSIVE: u8 = 8;
 
-    /// The watches that a request for one of this kind means.
+    /// Returns the watches that a request for this kind means.
     fn of(kind: WatchKind) -> u8 {
         match kind {
             WatchKind::Data => Self::DATA,
@@ -34,7 +35,7 @@ impl Modes {
         }
     }
 
-    /// Those that fire once, and are fired by a change of the very node.
+    /// Returns the one-shot watches of a node that this change of the node fires.
     fn once(kind: EventKind) -> u8 {
         match kind {
             EventKind::Created | EventKind::DataChanged => Self::DATA,
@@ -48,7 +49,7 @@ impl Modes {
     }
 }
 
-/// The connections watching one path, in order of connection; none without a watch.
+/// The connections that watch one path, in order of connection, each with at least one watch.
 type Watchers = Vec<(ConnectionId, Modes)>;
 
 /// All watches.
@@ -57,12 +58,13 @@ pub struct Watches {
     by_path: HashMap<Arc<str>, Watchers>,
     by_connection: HashMap<ConnectionId, HashSet<Arc<str>>>,
     count: usize,
-    /// Recursive ones among them; without any, nobody looks at a path's ancestors.
+    /// How many of them are recursive; without any, no lookup of ancestors is needed.
     recursive: usize,
 }
 
 impl Watches {
-    /// Adds a watch; a second one of the same kind is the same watch. [`WatchKind::Any`] is one for data and one for children.
+    /// Adds a watch; a second one of the same kind has no effect. [`WatchKind::Any`] is a data watch and a child
+    /// watch.
     pub fn add(&mut self, connection: ConnectionId, path: &str, kind: WatchKind) {
         let added = if kind == WatchKind::Any { Modes::DATA | Modes::CHILD } else { Modes::of(kind) };
         let path = match self.by_path.get_key_value(path) {
@@ -82,13 +84,13 @@ impl Watches {
         self.recursive += usize::from((modes.0 & !before.0) & Modes::RECURSIVE != 0);
     }
 
-    /// Whether there is such a watch.
+    /// Returns whether there is such a watch.
     pub fn contains(&self, connection: ConnectionId, path: &str, kind: WatchKind) -> bool {
         let modes = self.by_path.get(path).and_then(|watchers| Some(watchers[find(watchers, connection).ok()?].1));
         modes.is_some_and(|modes| modes.0 & Modes::of(kind) != 0)
     }
 
-    /// Removes watches of one path; false if there was none.
+    /// Removes watches of one path; returns false if there was none.
     pub fn remove(&mut self, connection: ConnectionId, path: &str, kind: WatchKind) -> bool {
         let removed = self.take(connection, path, Modes::of(kind));
         if self.by_path.get(path).is_none_or(|watchers| find(watchers, connection).is_err()) {
@@ -97,7 +99,7 @@ impl Watches {
         removed
     }
 
-    /// Takes watches off a path, but does not look at the connection's list.
+    /// Removes watches from a path, but not the path from the connection's list.
     fn take(&mut self, connection: ConnectionId, path: &str, modes: u8) -> bool {
         let Some(watchers) = self.by_path.get_mut(path) else { return false };
         let Ok(at) = find(watchers, connection) else { return false };
@@ -115,10 +117,11 @@ impl Watches {
         removed != Modes(0)
     }
 
-    /// Whom a change concerns, each connection once, in order of connection; what fires once is gone then.
+    /// Returns the connections that a change concerns, each once, in order of connection. Removes the one-shot watches
+    /// that fire.
     ///
-    /// A deleted node fires its data and its child watches, but tells a connection that left both only once. Recursive
-    /// watches hear of every node at or below theirs, but not of lists of children: those they can work out.
+    /// The deletion of a node fires its data and its child watches; a connection with both gets one event. Recursive
+    /// watches fire for every node at or below theirs, but not for lists of children, which the client can derive.
     pub fn fire(&mut self, path: &str, kind: EventKind) -> Vec<ConnectionId> {
         let recursive = if kind == EventKind::ChildrenChanged { 0 } else { Modes::RECURSIVE };
         let once = Modes::once(kind);
@@ -151,24 +154,24 @@ impl Watches {
         fired
     }
 
-    /// Forgets a connection.
+    /// Removes a connection with its watches.
     pub fn remove_connection(&mut self, connection: ConnectionId) {
         for path in self.by_connection.remove(&connection).unwrap_or_default() {
             self.take(connection, &path, u8::MAX);
         }
     }
 
-    /// How many watches there are, those of different kinds on one path counted apart.
+    /// Returns the number of watches; different kinds on one path count separately.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// The watched paths with their watchers, in no order.
+    /// Returns the watched paths with their watchers, in no order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, impl Iterator<Item = ConnectionId>)> {
         self.by_path.iter().map(|(path, watchers)| (path, watchers.iter().map(|(connection, _)| *connection)))
     }
 
-    /// How many connections watch something.
+    /// Returns the number of connections with watches.
     pub fn watching_connections(&self) -> usize {
         self.by_connection.len()
     }
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_tells_a_connection_once_and_takes_both_watches() {
+    fn a_deletion_notifies_a_connection_once_and_removes_both_watches() {
         let mut watches = Watches::default();
         watches.add(A, "/x", WatchKind::Any);
         watches.add(B, "/x", WatchKind::Child);
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_can_go_while_the_other_stays() {
+    fn one_kind_can_be_removed_while_the_other_stays() {
         let mut watches = Watches::default();
         watches.add(A, "/x", WatchKind::Any);
         assert!(watches.remove(A, "/x", WatchKind::Child));
@@ -231,21 +234,21 @@ mod tests {
     }
 
     #[test]
-    fn a_persistent_watch_hears_of_the_node_and_its_children_until_removed() {
+    fn a_persistent_watch_fires_for_the_node_and_its_children_until_removed() {
         let mut watches = Watches::default();
         watches.add(A, "/x", WatchKind::Persistent);
         watches.add(A, "/x", WatchKind::Data);
         for kind in [EventKind::Created, EventKind::ChildrenChanged, EventKind::DataChanged, EventKind::Deleted] {
             assert_eq!(watches.fire("/x", kind), [A], "{kind:?}");
         }
-        assert_eq!(watches.fire("/x/y", EventKind::Created), [], "not of the children themselves");
-        assert_eq!(watches.len(), 1, "the one for data has fired");
+        assert_eq!(watches.fire("/x/y", EventKind::Created), [], "not for the children themselves");
+        assert_eq!(watches.len(), 1, "the data watch has fired");
         assert!(!watches.remove(A, "/x", WatchKind::Data) && watches.remove(A, "/x", WatchKind::Persistent));
         assert!(watches.len() == 0 && watches.by_path.is_empty() && watches.by_connection.is_empty());
     }
 
     #[test]
-    fn a_recursive_watch_hears_of_every_node_below_but_of_no_lists() {
+    fn a_recursive_watch_fires_for_every_node_below_but_not_for_lists() {
         let mut watches = Watches::default();
         watches.add(A, "/x", WatchKind::PersistentRecursive);
         watches.add(B, "/", WatchKind::PersistentRecursive);
@@ -262,7 +265,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: both lists and both counts tell the same.
+        /// After any steps, both lists and both counts agree.
         #[test]
         fn the_lists_agree(steps in proptest::collection::vec((0..4_u8, 1..4_u64, 0..4_usize, 0..5_usize), 0..60)) {
             use WatchKind::{Any, Child, Data, Persistent, PersistentRecursive};
