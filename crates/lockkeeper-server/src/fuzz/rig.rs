@@ -1,8 +1,8 @@
-//! Feeds a target with a corpus and changed copies of it, and watches over each input.
+//! Runs a target with a corpus and mutated copies of it, and monitors each input.
 //!
-//! An input fails when it panics, takes longer than [`HANG`], or makes the target hold more memory than it may. With
-//! `LOCKKEEPER_FUZZ_DIR` the input under way is always in a file there, `TARGET`, which is gone after a good end only: so also
-//! what ends the process at once, as an exhausted stack or an allocation that is refused, leaves the input behind.
+//! An input fails if it panics, takes longer than [`HANG`], or makes the target allocate more memory than allowed.
+//! With `LOCKKEEPER_FUZZ_DIR`, the file `TARGET` there contains the current input and is removed after success. So the
+//! input is known even if the process ends abruptly, as after a stack overflow or a refused allocation.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,40 +15,40 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No input may keep the server busy for longer; a ten thousandth of it is usual.
+/// Maximum time of one input; a ten thousandth of it is usual.
 const HANG: Duration = Duration::from_secs(5);
-/// What all inputs together, and what the target keeps for itself, may take before the process is refused more.
+/// Maximum address space of the process, for all inputs and the target's own data.
 const ADDRESSES: u64 = 8 << 30;
-/// How many inputs are kept, and how long they may get.
+/// Maximum number of inputs that are kept, and their maximum length.
 const POOL: usize = 2_000;
 const LONGEST: usize = 4_096;
-/// How many bytes of what was found go into the repository for a target, with `cargo xtask fuzz --keep`.
+/// Maximum bytes of found inputs that `cargo xtask fuzz --keep` writes into the repository for each target.
 const KEPT: usize = 24 << 10;
 
 /// One kind of input.
 pub(super) struct Target {
     pub(super) name: &'static str,
-    /// How many inputs it gets in plain `cargo test`.
+    /// Number of inputs in plain `cargo test`.
     pub(super) inputs: u32,
-    /// How many bytes it may hold at once while it looks at one input, its own bookkeeping included.
+    /// Maximum bytes that it may have allocated at once for one input, its own data included.
     pub(super) memory: u64,
-    /// Where an input can be cut and joined with others so that its pieces keep their meaning; empty if that is anywhere.
+    /// Returns where an input can be cut and joined so that its parts keep their meaning; empty means everywhere.
     pub(super) cuts: fn(&[u8]) -> Vec<usize>,
 }
 
-/// What `cargo xtask fuzz` wants.
-struct Wish {
+/// The options of `cargo xtask fuzz`.
+struct Options {
     seed: u64,
     time: Option<Duration>,
-    /// Where the input under way is kept.
+    /// The directory for the current input.
     directory: Option<PathBuf>,
-    /// The only input.
+    /// The only input to run.
     replay: Option<PathBuf>,
-    /// Whether new inputs go into the repository.
+    /// Whether new inputs are written into the repository.
     keep: bool,
 }
 
-impl Wish {
+impl Options {
     fn read() -> Self {
         let text = |name: &str| std::env::var(name).ok();
         let number = |name: &str| text(name).map(|text| text.parse::<u64>().unwrap());
@@ -62,21 +62,21 @@ impl Wish {
     }
 }
 
-/// Runs a target on its corpus and on changed copies. It tells the shape of what came of an input.
+/// Runs a target on its corpus and on mutated copies. `one` returns the shape of the result of an input.
 pub(super) fn fuzz(target: &Target, mut one: impl FnMut(&[u8]) -> u64) {
-    let wish = Wish::read();
+    let options = Options::read();
     let name = target.name;
-    let replay = wish.replay.as_ref().map(|file| fs::read(file).unwrap());
-    let mut watch = Watch::start(name, &wish);
-    let mut rng = fastrand::Rng::with_seed(wish.seed);
+    let replay = options.replay.as_ref().map(|file| fs::read(file).unwrap());
+    let mut watchdog = Watchdog::start(name, &options);
+    let mut rng = fastrand::Rng::with_seed(options.seed);
     let mut pool = replay.clone().map_or_else(|| corpus(name), |input| vec![input]);
     let (mut shapes, mut count, mut most) = (HashSet::new(), 0_u32, 0);
     let seeds = pool.len();
     let began = Instant::now();
     loop {
         let at = count as usize;
-        let input = if at < seeds { pool[at].clone() } else { changed(&mut rng, &pool, target.cuts) };
-        watch.begin(&input);
+        let input = if at < seeds { pool[at].clone() } else { mutated(&mut rng, &pool, target.cuts) };
+        watchdog.begin(&input);
         let mut outcome = None;
         let taken = allocation_counter::measure(|| {
             outcome = Some(catch_unwind(AssertUnwindSafe(|| one(&input))));
@@ -86,36 +86,36 @@ pub(super) fn fuzz(target: &Target, mut one: impl FnMut(&[u8]) -> u64) {
             resume_unwind(panic)
         });
         let held = taken.bytes_max;
-        assert!(held <= target.memory, "{}", failure(name, &input, &format!("takes {held} bytes of memory")));
+        assert!(held <= target.memory, "{}", failure(name, &input, &format!("allocates {held} bytes")));
         most = most.max(held);
         if shapes.insert(shape) && at >= seeds {
             if pool.len() < POOL {
                 pool.push(input);
             } else {
-                // What was found late is deeper; what people wrote stays.
+                // Late inputs go deeper, so they replace earlier ones; the inputs written by people stay.
                 let place = rng.usize(seeds..POOL);
                 pool[place] = input;
             }
         }
         count += 1;
-        let over = wish.time.map_or(count >= target.inputs, |time| began.elapsed() >= time);
+        let over = options.time.map_or(count >= target.inputs, |time| began.elapsed() >= time);
         if (over || replay.is_some()) && count as usize >= seeds {
             break;
         }
     }
-    watch.end();
-    if wish.time.is_some() {
-        let (shapes, seed) = (shapes.len(), wish.seed);
-        tell(&format!("{name}: {count} inputs, {shapes} shapes of outcome, {most} bytes at most, seed {seed}"));
+    watchdog.end();
+    if options.time.is_some() {
+        let (shapes, seed) = (shapes.len(), options.seed);
+        print(&format!("{name}: {count} inputs, {shapes} shapes of outcome, {most} bytes at most, seed {seed}"));
     }
-    if wish.keep {
+    if options.keep {
         keep(name, pool.split_off(seeds));
     }
 }
 
-/// Past the runner's capture, which is for failures.
-fn tell(line: &str) {
-    // Nobody may be listening.
+/// Writes past the test runner's capture, which is for failures.
+fn print(line: &str) {
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -124,17 +124,17 @@ fn failure(target: &str, input: &[u8], what: &str) -> String {
     format!("{target}: an input of {} bytes {what}; it is: printf '{escaped}'", input.len())
 }
 
-/// Sees to it that an input that ends the process, or never ends, is known.
-struct Watch {
+/// Makes the current input known if it ends the process or never ends.
+struct Watchdog {
     under_way: Arc<(Mutex<Vec<u8>>, AtomicU32)>,
     file: Option<(PathBuf, File)>,
     done: Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>,
 }
 
-impl Watch {
-    fn start(target: &'static str, wish: &Wish) -> Self {
-        let file = wish.directory.as_ref().map(|directory| {
-            // Alone in its process: what grows without end is refused before the machine suffers.
+impl Watchdog {
+    fn start(target: &'static str, options: &Options) -> Self {
+        let file = options.directory.as_ref().map(|directory| {
+            // The process has no other target. An unbounded allocation is refused before the machine suffers.
             let limit = rustix::process::Rlimit { current: Some(ADDRESSES), maximum: Some(ADDRESSES) };
             rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
             fs::create_dir_all(directory).unwrap();
@@ -151,8 +151,8 @@ impl Watch {
                 let now = watched.1.load(Ordering::Relaxed);
                 if now == before {
                     let input = watched.0.lock().unwrap();
-                    tell(&failure(target, &input, &format!("takes longer than {HANG:?}")));
-                    // A thread cannot be ended from outside, and its loop may be eating memory.
+                    print(&failure(target, &input, &format!("takes longer than {HANG:?}")));
+                    // A thread cannot be stopped from outside, and its loop may be allocating memory.
                     std::process::abort();
                 }
                 before = now;
@@ -187,7 +187,7 @@ fn place(of: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(of)
 }
 
-/// The inputs that people wrote, one a file, and those that were found, one a line in hexadecimal.
+/// Returns the inputs written by people, one per file, and the found ones, one per line in hexadecimal.
 pub(super) fn corpus(target: &str) -> Vec<Vec<u8>> {
     let directory = place("corpus").join(target);
     let mut files: Vec<PathBuf> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -202,7 +202,7 @@ pub(super) fn corpus(target: &str) -> Vec<Vec<u8>> {
     written.chain(found.collect::<Vec<_>>()).collect()
 }
 
-/// Adds what was found, the shortest first, as far as there is room.
+/// Adds the found inputs, the shortest first, up to the limit.
 fn keep(target: &str, mut found: Vec<Vec<u8>>) {
     let path = place("found").join(target);
     let mut text = fs::read_to_string(&path).unwrap_or_default();
@@ -218,8 +218,8 @@ fn keep(target: &str, mut found: Vec<Vec<u8>>) {
     fs::write(path, text).unwrap();
 }
 
-/// A copy of one of them with a few changes.
-fn changed(rng: &mut fastrand::Rng, pool: &[Vec<u8>], cuts: fn(&[u8]) -> Vec<usize>) -> Vec<u8> {
+/// Returns a mutated copy of one of the inputs.
+fn mutated(rng: &mut fastrand::Rng, pool: &[Vec<u8>], cuts: fn(&[u8]) -> Vec<usize>) -> Vec<u8> {
     let place = |rng: &mut fastrand::Rng, input: &[u8]| match &cuts(input)[..] {
         cuts if !cuts.is_empty() && rng.u8(..4) > 0 => cuts[rng.usize(..cuts.len())],
         _ => rng.usize(..=input.len()),

@@ -1,7 +1,8 @@
-//! The HTTP port for operators: what the four-letter words tell, as JSON, and the same for Prometheus.
+//! The operators' HTTP port: the reports of the four-letter words as JSON, and the metrics for Prometheus.
 //!
-//! Paths and names are those of Apache's admin server. One request a connection, heads of bounded length, no bodies read: there
-//! is nothing here that a client could hold on to. It never waits for the disk and never changes the tree.
+//! Paths and names are those of Apache's admin server. Each connection has one request with a head of bounded length,
+//! and bodies are not read, so a client cannot occupy the server. The port never waits for the disk and never changes
+//! the tree.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -19,14 +20,14 @@ use tracing::{debug, warn};
 use crate::net::engine::Engine;
 use crate::net::words::{self, VERSION};
 
-/// A request must have come, and its answer gone, within this.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest request line with its headers.
+/// Time for a whole request and its answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum length of the request line with its headers.
 const MAX_HEAD: usize = 8 << 10;
-/// How many requests are served at a time; others wait in the listener's queue.
+/// Maximum number of concurrent requests; others wait in the listener's queue.
 const MAX_REQUESTS: usize = 16;
 
-/// Serves whoever comes, until dropped.
+/// Serves all connections until dropped.
 pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, listener: TcpListener) {
     let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
     loop {
@@ -36,8 +37,8 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, listener: TcpListener) {
                 let engine = Rc::clone(&engine);
                 tokio::task::spawn_local(async move {
                     let _slot = slot;
-                    if !matches!(timeout(PATIENCE, one(&engine, stream)).await, Ok(Ok(()))) {
-                        debug!(client = %address, "an HTTP client has gone, or took too long");
+                    if !matches!(timeout(TIMEOUT, one(&engine, stream)).await, Ok(Ok(()))) {
+                        debug!(client = %address, "an HTTP client has disconnected or timed out");
                     }
                 });
             }
@@ -63,9 +64,9 @@ async fn one(engine: &RefCell<Engine>, mut stream: TcpStream) -> std::io::Result
     let path = target.split('?').next().unwrap_or_default();
     let answer = match method {
         "GET" | "HEAD" => respond(&engine.borrow(), path),
-        _ => Answer::plain("405 Method Not Allowed", "only GET and HEAD\n"),
+        _ => HttpResponse::plain("405 Method Not Allowed", "only GET and HEAD\n"),
     };
-    let Answer { status, kind, body } = answer;
+    let HttpResponse { status, kind, body } = answer;
     let mut response = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
         body.len()
@@ -75,18 +76,18 @@ async fn one(engine: &RefCell<Engine>, mut stream: TcpStream) -> std::io::Result
     }
     stream.write_all(response.as_bytes()).await?;
     stream.shutdown().await?;
-    // Until the client has read it: closing with unread bytes in the socket would destroy the answer under way.
+    // Wait until the client has closed: closing a socket with unread bytes would destroy the answer in flight.
     while stream.read(&mut [0; 1024]).await? > 0 {}
     Ok(())
 }
 
-struct Answer {
+struct HttpResponse {
     status: &'static str,
     kind: &'static str,
     body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     fn plain(status: &'static str, body: impl Into<String>) -> Self {
         Self { status, kind: "text/plain; charset=utf-8", body: body.into() }
     }
@@ -96,10 +97,10 @@ impl Answer {
     }
 }
 
-/// What a command reports.
+/// Builds a command's report.
 type Report = fn(&Engine) -> Value;
 
-/// Commands by name, with the four-letter word that says the same.
+/// Commands by name, with the four-letter word of the same report.
 const COMMANDS: [(&str, &str, Report); 15] = [
     ("configuration", "conf", configuration),
     ("connections", "cons", connections),
@@ -111,7 +112,7 @@ const COMMANDS: [(&str, &str, Report); 15] = [
         numbers(words::directories(engine).into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }),
     ("dump", "dump", dump),
-    ("environment", "envi", |_| strings(words::surroundings())),
+    ("environment", "envi", |_| text_object(words::environment_values())),
     ("is_read_only", "isro", |_| json!({ "read_only": false })),
     ("monitor", "mntr", monitor),
     ("ruok", "ruok", |_| json!({})),
@@ -126,31 +127,32 @@ const COMMANDS: [(&str, &str, Report); 15] = [
     ("watches_by_path", "wchp", watches_by_path),
 ];
 
-/// What is answered also where clients must present a secret.
+/// Commands that are answered even if clients must present a secret.
 const OPEN: [&str; 3] = ["ruok", "isro", "srvr"];
 
-fn respond(engine: &Engine, path: &str) -> Answer {
-    let forbidden = || Answer::plain("403 Forbidden", "this server tells its clients' secrets to nobody\n");
+fn respond(engine: &Engine, path: &str) -> HttpResponse {
+    let forbidden =
+        || HttpResponse::plain("403 Forbidden", "this server requires a secret; only ruok, isro and srvr are open\n");
     match path {
-        "/health" => Answer::json(&json!({ "status": "serving", "version": VERSION })),
-        "/metrics" if engine.is_guarded() => forbidden(),
-        "/metrics" => Answer { status: "200 OK", kind: "text/plain; version=0.0.4", body: metrics(engine) },
-        "/commands" | "/commands/" => Answer::json(&json!(COMMANDS.map(|(name, word, _)| [name, word]))),
+        "/health" => HttpResponse::json(&json!({ "status": "serving", "version": VERSION })),
+        "/metrics" if engine.needs_secret() => forbidden(),
+        "/metrics" => HttpResponse { status: "200 OK", kind: "text/plain; version=0.0.4", body: metrics(engine) },
+        "/commands" | "/commands/" => HttpResponse::json(&json!(COMMANDS.map(|(name, word, _)| [name, word]))),
         _ => {
             let asked = path.strip_prefix("/commands/").unwrap_or_default();
             let command = COMMANDS.into_iter().find(|(name, word, _)| asked == *name || asked == *word);
             match command {
-                None => Answer::plain("404 Not Found", "see /commands, /metrics and /health\n"),
-                Some((_, word, _)) if engine.is_guarded() && !OPEN.contains(&word) => forbidden(),
+                None => HttpResponse::plain("404 Not Found", "see /commands, /metrics and /health\n"),
+                Some((_, word, _)) if engine.needs_secret() && !OPEN.contains(&word) => forbidden(),
                 Some((name, _, report)) => {
-                    Answer::json(&merged(json!({ "command": name, "error": null }), report(engine)))
+                    HttpResponse::json(&merged(json!({ "command": name, "error": null }), report(engine)))
                 }
             }
         }
     }
 }
 
-/// The one object with the fields of the other.
+/// Returns one object with the fields of both.
 fn merged(mut one: Value, other: Value) -> Value {
     if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
         one.extend(other);
@@ -158,11 +160,11 @@ fn merged(mut one: Value, other: Value) -> Value {
     one
 }
 
-fn strings(values: Vec<(&'static str, String)>) -> Value {
+fn text_object(values: Vec<(&'static str, String)>) -> Value {
     values.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect::<Map<_, _>>().into()
 }
 
-/// Numbers as numbers, whatever else as text.
+/// Returns an object in which numeric texts are numbers.
 fn numbers(values: Vec<(String, String)>) -> Value {
     let number = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
     values.into_iter().map(|(name, value)| (name, number(value))).collect::<Map<_, _>>().into()
@@ -219,9 +221,9 @@ fn connections(engine: &Engine) -> Value {
                 "last_zxid": peer.last.zxid,
                 "last_response_time": peer.last.answered.as_millis(),
                 "last_latency": peer.last.latency.as_millis(),
-                "min_latency": peer.last.least().as_millis(),
+                "min_latency": peer.last.shortest().as_millis(),
                 "avg_latency": peer.last.mean().as_millis(),
-                "max_latency": peer.last.most.as_millis(),
+                "max_latency": peer.last.longest.as_millis(),
             })
         })
         .collect();
@@ -271,7 +273,7 @@ fn watches(engine: &Engine) -> Value {
     json!({ "session_id_to_watched_paths": by_session })
 }
 
-/// Prometheus' text, under the names that Apache's servers use.
+/// Returns the metrics in Prometheus' format, under the names of Apache's servers.
 fn metrics(engine: &Engine) -> String {
     let mut text = String::new();
     let mut requests = Vec::new();

@@ -8,7 +8,7 @@ use crate::net::engine::Engine;
 /// A command for the server's thread.
 pub(crate) enum Command {
     Run(Box<dyn FnOnce(&mut Engine) + Send>),
-    /// Stops the server, which then answers through this.
+    /// Stops the server, which reports the end to this sender.
     Stop(oneshot::Sender<()>),
 }
 
@@ -35,8 +35,8 @@ impl Commands {
         result.await.map_err(|_| ServerError::Stopped)
     }
 
-    /// Stops the server. The receiver fails if it has stopped already. A server whose receiver is dropped does not wait for
-    /// its clients.
+    /// Stops the server and returns a receiver of the end. It fails if the server has stopped already. If it is
+    /// dropped, the server does not wait for its clients.
     pub(crate) fn stop(&self) -> oneshot::Receiver<()> {
         let (reply, stopped) = oneshot::channel();
         let _ = self.0.send(Command::Stop(reply));

@@ -1,9 +1,9 @@
 //! One TCP connection: frames from the socket to the engine, bytes from the outbox to the socket.
 //!
-//! What a socket takes at once the engine sends; the rest waits here, beside what is still to be heard, so that a client that
-//! does not read cannot keep the server from hearing it, and one that does not speak cannot keep it from being told. Neither
-//! can slow down any other connection: the reader stops taking requests while too many answers wait, and the engine never
-//! waits for a socket.
+//! The engine sends the bytes that a socket accepts immediately. This task sends the rest and reads the requests, both
+//! at the same time: a client that does not read is still served, and a client that does not send still gets its
+//! events. No connection slows down another one. The task stops taking requests while too many answers wait, and the
+//! engine never waits for a socket.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -28,56 +28,56 @@ use crate::net::transport::{self, Opened, Reader, Writer};
 use crate::net::words;
 use lockkeeper_wire::{frame, jute::Malformed};
 
-/// A connection must show what it is within this, as with ZooKeeper.
-const GREETING: Duration = Duration::from_secs(10);
-/// After the last answer the client has this long to read it before the socket goes.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time for the first frame of a connection, as in ZooKeeper.
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the client to read the last answer before the socket is closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves one client until it goes.
+/// Serves one client until it disconnects.
 pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, address: SocketAddr, max_frame: usize) {
-    // Boxed like all that is not for long: there may be ten thousand of these tasks.
-    let Some(greeted) = Box::pin(greet(&engine, stream, address)).await else { return };
-    let Greeted { read, write, identity, received } = greeted;
+    // Boxed like everything short-lived: there may be ten thousand of these tasks.
+    let Some(accepted) = Box::pin(read_first(&engine, stream, address)).await else { return };
+    let Accepted { read, write, identity, received } = accepted;
     let (id, outbox) = engine.borrow_mut().accept(address, identity, write);
     let buffers = Rc::clone(engine.borrow().buffers());
-    let greeting = Some(Box::pin(sleep(GREETING)));
+    let greeting = Some(Box::pin(sleep(FIRST_FRAME_TIMEOUT)));
     let mut receiving = Receiving { engine, id, outbox, buffers, read, rest: received, max_frame, greeting };
     let ended = poll_fn(|cx| receiving.poll(cx)).await;
     let Receiving { engine, outbox, mut read, buffers, .. } = receiving;
     if let Err(error) = ended {
         warn!(client = %address, %error, "closing a connection");
     } else if outbox.is_closing() {
-        Box::pin(farewell(&outbox, &mut read, &buffers)).await;
+        Box::pin(close_gracefully(&outbox, &mut read, &buffers)).await;
     }
-    // What was answered in this very turn, to one who has asked and closed.
+    // Send what was answered in this turn to a client that has already closed.
     outbox.send_now();
-    outbox.hang_up();
+    outbox.drop_writer();
     engine.borrow_mut().disconnected(id);
 }
 
-/// A connection of a client, with what it has said so far.
-struct Greeted {
+/// A connection of a client, with the bytes received so far.
+struct Accepted {
     read: Reader,
     write: Writer,
     identity: Option<Identity>,
     received: BytesMut,
 }
 
-/// Hears who is there: a client, or an operator who gets the answer at once.
-async fn greet(engine: &RefCell<Engine>, stream: TcpStream, address: SocketAddr) -> Option<Greeted> {
+/// Reads the first bytes. A four-letter word is answered here.
+async fn read_first(engine: &RefCell<Engine>, stream: TcpStream, address: SocketAddr) -> Option<Accepted> {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(client = %address, %error, "cannot turn off delayed sending");
     }
     let Opened { mut read, mut write, identity } = match open(engine, stream).await {
         Ok(opened) => opened,
         Err(error) => {
-            debug!(client = %address, %error, "no connection came of it");
+            debug!(client = %address, %error, "the connection could not be opened");
             return None;
         }
     };
     let mut received = BytesMut::new();
     let buffers = Rc::clone(engine.borrow().buffers());
-    let greeted = timeout(GREETING, async {
+    let greeted = timeout(FIRST_FRAME_TIMEOUT, async {
         while received.len() < 4 {
             let more = poll_fn(|cx| {
                 let buffer = &mut *buffers.received.borrow_mut();
@@ -92,22 +92,22 @@ async fn greet(engine: &RefCell<Engine>, stream: TcpStream, address: SocketAddr)
         Ok(())
     });
     if !matches!(greeted.await, Ok(Ok(()))) {
-        debug!(client = %address, "gone without a word");
+        debug!(client = %address, "the client sent nothing");
         return None;
     }
     #[cfg(feature = "faults")]
     faults::thawed(engine).await;
     let answer = words::answer(&engine.borrow(), &received[..4], address);
     if let Some(answer) = answer {
-        // Whoever asks and does not read gets no more than what fits into the socket.
-        let _ = timeout(GREETING, tell(&mut write, answer.as_bytes())).await;
+        // A client that does not read gets only what fits into the socket's buffer.
+        let _ = timeout(FIRST_FRAME_TIMEOUT, send_all(&mut write, answer.as_bytes())).await;
         return None;
     }
-    Some(Greeted { read, write, identity, received })
+    Some(Accepted { read, write, identity, received })
 }
 
-/// Sends all of it and then the end.
-async fn tell(write: &mut Writer, mut bytes: &[u8]) -> io::Result<()> {
+/// Sends all bytes and then closes the sending half.
+async fn send_all(write: &mut Writer, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let sent = poll_fn(|cx| write.poll_send(cx, bytes)).await?;
         bytes = &bytes[sent..];
@@ -116,11 +116,11 @@ async fn tell(write: &mut Writer, mut bytes: &[u8]) -> io::Result<()> {
     poll_fn(|cx| write.poll_finish(cx)).await
 }
 
-/// Gives a closing connection its time to send what is queued, and the client its time to read it.
-async fn farewell(outbox: &Outbox, read: &mut Reader, buffers: &Buffers) {
-    // The disk takes as long as it takes.
-    let told = poll_fn(|cx| {
-        outbox.attend(cx, |cx| {
+/// Sends what is queued on a closing connection, and gives the client time to read it.
+async fn close_gracefully(outbox: &Outbox, read: &mut Reader, buffers: &Buffers) {
+    // The wait for the disk has no limit.
+    let sent = poll_fn(|cx| {
+        outbox.poll_task(cx, |cx| {
             if outbox.is_aborted() {
                 return Poll::Ready(());
             }
@@ -131,17 +131,17 @@ async fn farewell(outbox: &Outbox, read: &mut Reader, buffers: &Buffers) {
             if gone || outbox.held() == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
     });
-    told.await;
+    sent.await;
     if outbox.is_aborted() {
         return;
     }
     let client_is_gone = poll_fn(|cx| {
-        outbox.attend(cx, |cx| {
+        outbox.poll_task(cx, |cx| {
             if outbox.is_aborted() || matches!(outbox.poll_send(cx), Poll::Ready(Err(_))) {
                 return Poll::Ready(());
             }
             if outbox.is_done() {
-                // Half-close and wait: closing a socket with unread requests in it would destroy the answers under way.
+                // Half-close and wait: closing a socket with unread requests would destroy the answers in flight.
                 let _ = ready!(outbox.poll_finish(cx));
             }
             let ignored = &mut *buffers.received.borrow_mut();
@@ -149,16 +149,16 @@ async fn farewell(outbox: &Outbox, read: &mut Reader, buffers: &Buffers) {
             Poll::Ready(())
         })
     });
-    let _ = timeout(FAREWELL, client_is_gone).await;
+    let _ = timeout(CLOSE_TIMEOUT, client_is_gone).await;
 }
 
-/// What the client's bytes go through.
+/// Opens the transport: TCP or TLS.
 async fn open(engine: &RefCell<Engine>, stream: TcpStream) -> io::Result<Opened> {
     #[cfg(feature = "tls")]
     {
         let tls = engine.borrow().config.tls.clone();
         if let Some(tls) = tls {
-            return timeout(GREETING, transport::secured(stream, &tls)).await?;
+            return timeout(FIRST_FRAME_TIMEOUT, transport::secured(stream, &tls)).await?;
         }
     }
     #[cfg(not(feature = "tls"))]
@@ -166,25 +166,25 @@ async fn open(engine: &RefCell<Engine>, stream: TcpStream) -> io::Result<Opened>
     Ok(transport::plain(stream))
 }
 
-/// A connection while it is served.
+/// A connection that is served.
 struct Receiving {
     engine: Rc<RefCell<Engine>>,
     id: ConnectionId,
     outbox: Rc<Outbox>,
     buffers: Rc<Buffers>,
     read: Reader,
-    /// What has come and was not taken yet.
+    /// Received bytes that were not taken yet.
     rest: BytesMut,
     max_frame: usize,
-    /// Until the client has greeted. Boxed to be gone then.
+    /// The timer for the first frame. Boxed to free its memory afterwards.
     greeting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Receiving {
-    /// Resolves when the client is gone, may not go on, or is to be told no more than what is queued.
+    /// Resolves when the client has disconnected or sent a malformed frame, or when the connection closes.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outbox = Rc::clone(&self.outbox);
-        outbox.attend(cx, |cx| self.poll_turns(cx))
+        outbox.poll_task(cx, |cx| self.poll_turns(cx))
     }
 
     fn poll_turns(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -193,7 +193,8 @@ impl Receiving {
         }
         let (mut heard, mut more) = (false, false);
         loop {
-            // What is answered now the engine sends when all have been heard. Here goes what a socket has not taken then.
+            // The engine sends the answers of this turn after all connections were read. This sends what a socket did
+            // not accept then.
             if (!heard || self.outbox.is_full())
                 && !self.outbox.is_aborted()
                 && matches!(self.outbox.poll_send(cx), Poll::Ready(Err(_)))
@@ -203,11 +204,11 @@ impl Receiving {
             if self.outbox.is_closing() {
                 return Poll::Ready(Ok(()));
             }
-            if self.is_held_up() {
+            if self.must_wait() {
                 return Poll::Pending;
             }
             if more {
-                // One read a turn: others have something to say, too, and what was answered goes first.
+                // One read per turn: other connections are waiting as well, and the answers go out first.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -225,8 +226,9 @@ impl Receiving {
         }
     }
 
-    /// Whether requests wait: for room, or because the server is frozen. The outbox wakes this task when that ends.
-    fn is_held_up(&self) -> bool {
+    /// Returns whether requests wait for room in the outbox, or because the server is frozen. The outbox wakes this
+    /// task afterwards.
+    fn must_wait(&self) -> bool {
         #[cfg(feature = "faults")]
         if self.engine.borrow().faults.is_frozen() {
             return true;
@@ -234,18 +236,18 @@ impl Receiving {
         self.outbox.is_full()
     }
 
-    /// Receives what there is, takes the whole frames of it, and says how much it was.
+    /// Receives bytes, takes the complete frames, and returns the number of received bytes.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let buffers = Rc::clone(&self.buffers);
         let buffer = &mut *buffers.received.borrow_mut();
         let len = ready!(self.read.poll_receive(cx, buffer))?;
-        // Hardly ever has a frame come in part, so hardly ever is anything copied.
+        // Frames hardly ever arrive in parts, so bytes are hardly ever copied.
         let taken = if self.rest.is_empty() { self.take_frames(&buffer[..len])? } else { 0 };
         self.rest.extend_from_slice(&buffer[taken..len]);
         Poll::Ready(Ok(len))
     }
 
-    /// Takes the whole frames of what came before; false if there is none.
+    /// Takes the complete frames of earlier bytes; returns false if there is none.
     fn take_rest(&mut self) -> io::Result<bool> {
         let mut rest = std::mem::take(&mut self.rest);
         let taken = self.take_frames(&rest)?;
@@ -256,11 +258,11 @@ impl Receiving {
         Ok(taken > 0)
     }
 
-    /// Takes whole frames from the front, as many as may be taken, and says how many bytes that was.
+    /// Takes complete frames from the front while requests are accepted, and returns the number of their bytes.
     fn take_frames(&mut self, received: &[u8]) -> io::Result<usize> {
-        let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, "a frame that is not of the protocol");
+        let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, "malformed frame");
         let mut taken = 0;
-        while !self.is_held_up()
+        while !self.must_wait()
             && let Some(frame) = frame::first(&received[taken..], self.max_frame).map_err(malformed)?
         {
             taken += 4 + frame.len();
@@ -271,14 +273,14 @@ impl Receiving {
 
     fn take(&mut self, frame: &[u8]) -> Result<(), Malformed> {
         #[cfg(feature = "faults")]
-        let fate = faults::fate(&self.engine, self.id, frame);
+        let frame_faults = faults::frame_faults(&self.engine, self.id, frame);
         #[cfg(feature = "faults")]
-        if !fate.begin(&self.outbox) {
+        if !frame_faults.begin(&self.outbox) {
             return Ok(());
         }
         let taken = self.engine.borrow_mut().frame(self.id, frame);
         #[cfg(feature = "faults")]
-        fate.end(&self.outbox);
+        frame_faults.end(&self.outbox);
         self.greeting = None;
         taken
     }

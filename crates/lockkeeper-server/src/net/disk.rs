@@ -1,7 +1,7 @@
-//! The thread that waits for the disk, so that nobody else has to.
+//! The thread that waits for the disk.
 //!
-//! It makes one batch durable at a time. While it does, the engine gathers the next one: the slower the disk, the larger
-//! the groups.
+//! It makes one batch durable at a time. Meanwhile the engine collects the next one: the slower the disk, the larger
+//! the batches.
 
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -11,7 +11,7 @@ use tokio::sync::mpsc as async_mpsc;
 use crate::error::ServerError;
 use crate::store::{Batch, Store};
 
-/// A running disk thread; dropping it lets the current batch finish and closes the store.
+/// A running disk thread. Dropping it completes the current batch and closes the store.
 #[derive(Debug)]
 pub(crate) struct Disk {
     batches: Option<mpsc::Sender<Batch>>,
@@ -44,13 +44,13 @@ impl Disk {
         Ok(Self { batches: Some(batches), results, thread: Some(thread) })
     }
 
-    /// Makes a batch durable and gives it back for its buffers.
+    /// Makes a batch durable, and returns it so that its buffers are used again.
     pub(crate) async fn commit(&mut self, batch: Batch) -> Result<Batch, ServerError> {
         let sent = self.batches.as_ref().is_some_and(|batches| batches.send(batch).is_ok());
         if !sent {
             return Err(ServerError::Bug);
         }
-        // The thread ends only after an error it has told, or by a panic.
+        // The thread ends only after an error that it has reported, or by a panic.
         let (batch, result) = self.results.recv().await.ok_or(ServerError::Bug)?;
         result.map(|()| batch)
     }
@@ -60,7 +60,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         self.batches = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by then; there is nobody left to tell.
+            // The runtime has printed a panic of that thread already.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
-//! Drives the machine: frames in, effects out, nothing told before it is durable.
+//! Drives the machine: frames in, effects out, and nothing visible before it is durable.
 //!
-//! All connections and the engine share one thread, so a request is a function call and needs no lock and no queue. The
+//! All connections and the engine share one thread, so a request is a function call without a mutex or a queue. The
 //! only other thread is the disk's.
 
 mod clock;
@@ -26,17 +26,17 @@ use tracing::{debug, warn};
 pub(crate) use clock::Clock;
 use dirty::Dirty;
 pub(crate) use peer::PeerReport;
-use peer::{Last, Peer};
+use peer::{Peer, RequestStats};
 
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
-use crate::net::outbox::{Buffers, Outbox, Waited};
+use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
 use crate::net::stats::Counters;
 use crate::net::transport::Writer;
 use crate::store::Batch;
 
-/// An operation with a bug, to see what becomes of one.
+/// An operation that panics, for tests.
 #[cfg(test)]
 pub(crate) const PANICS_IN_TESTS: i32 = 666;
 
@@ -50,32 +50,32 @@ pub(crate) struct Engine {
     pub(crate) address: SocketAddr,
     peers: HashMap<ConnectionId, Peer>,
     buffers: Rc<Buffers>,
-    /// Open sockets by address, those that have not said yet what they are included.
+    /// Open sockets by address, including those without a first frame.
     sockets: HashMap<IpAddr, usize>,
     socket_count: usize,
     next_connection: u64,
     effects: Vec<Effect>,
     dirty: Dirty,
-    /// There is a disk to wait for.
+    /// Whether there is a disk to wait for.
     persistent: bool,
-    /// Everything up to here may be told.
+    /// The last durable transaction. Effects up to here may be sent.
     durable: i64,
     /// Connections with frames that wait for a transaction, in order of transaction.
     waiting: VecDeque<(i64, ConnectionId)>,
-    /// Connections with something that may be sent at once.
+    /// Connections with bytes that may be sent.
     sendable: Vec<Rc<Outbox>>,
-    /// Wakes the task that sends it.
+    /// Wakes the task that sends them.
     pub(crate) send: Rc<Notify>,
     /// Wakes the task that hands batches to the disk.
     pub(crate) flush: Rc<Notify>,
-    /// Told whenever a batch has become durable.
+    /// Notified when a batch has become durable.
     pub(crate) settled: Rc<Notify>,
     stopped: bool,
     /// When the last frame came in.
     step_began: Duration,
     #[cfg(feature = "faults")]
-    pub(crate) faults: faults::State,
-    /// A step has begun and not ended. Seen from outside a step, it means that the step panicked half-way.
+    pub(crate) faults: faults::FaultState,
+    /// Whether a step is running. If this is set outside a step, the step has panicked halfway.
     stepping: bool,
 }
 
@@ -102,7 +102,7 @@ impl Engine {
             stopped: false,
             step_began: Duration::ZERO,
             #[cfg(feature = "faults")]
-            faults: faults::State::default(),
+            faults: faults::FaultState::default(),
             stepping: false,
             machine,
             clock,
@@ -111,7 +111,7 @@ impl Engine {
         engine
     }
 
-    /// Counts a socket in; false if it is beyond the limits, and not counted then.
+    /// Counts a new socket; returns false, and does not count it, if a limit is reached.
     pub(crate) fn arrived(&mut self, from: IpAddr) -> bool {
         let limits = &self.config.limits;
         let here = self.sockets.get(&from).copied().unwrap_or(0);
@@ -123,7 +123,7 @@ impl Engine {
         fits
     }
 
-    /// Counts a socket out.
+    /// Counts a closed socket.
     pub(crate) fn left(&mut self, from: IpAddr) {
         self.socket_count -= 1;
         if let Entry::Occupied(mut here) = self.sockets.entry(from) {
@@ -134,12 +134,12 @@ impl Engine {
         }
     }
 
-    /// What connections share.
+    /// Returns the buffers that connections share.
     pub(crate) fn buffers(&self) -> &Rc<Buffers> {
         &self.buffers
     }
 
-    /// Registers a connection, with whom its transport has proved it to be and the half of it that sends.
+    /// Registers a connection, with the identity that its transport has proved and its sending half.
     pub(crate) fn accept(
         &mut self,
         address: SocketAddr,
@@ -163,14 +163,14 @@ impl Engine {
             opened_session: false,
             exchange: None,
             established_ms,
-            last: Cell::new(Last::NOTHING),
+            last: Cell::new(RequestStats::NONE),
         };
         self.peers.insert(id, peer);
         self.publish();
         (id, outbox)
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub(crate) fn disconnected(&mut self, id: ConnectionId) {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.counters.outstanding.fetch_sub(peer.outbox.held(), Relaxed);
@@ -184,7 +184,7 @@ impl Engine {
         self.carry_out();
     }
 
-    /// Takes a frame; an error means that the connection cannot be understood and must be closed.
+    /// Handles a frame. After an error the connection must be closed.
     pub(crate) fn frame(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), Malformed> {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| !self.stopped && !peer.outbox.is_closing()) else {
             return Ok(());
@@ -197,11 +197,11 @@ impl Engine {
         if !std::mem::replace(&mut peer.greeted, true) {
             let request = request::decode_connect(frame)?;
             self.counters.count_request(OpCode::CreateSession.as_i32());
-            peer.last.set(Last::NOTHING.asked(0, OpCode::CreateSession.as_i32()));
+            peer.last.set(RequestStats::NONE.asked(0, OpCode::CreateSession.as_i32()));
             peer.opened_session = request.session == 0;
             let mut password = [0; 16];
             if request.session == 0 && getrandom::fill(&mut password).is_err() {
-                warn!("the system gives no random numbers; refusing a session");
+                warn!("the system returned no random numbers; the session is refused");
                 return Err(Malformed);
             }
             self.stepping = true;
@@ -212,7 +212,7 @@ impl Engine {
                 self.machine.identify(id, *identity);
             }
             if request.session != 0 {
-                // A resumed session may have a new timeout, which is not a transaction.
+                // A resumed session may have a new timeout, which is no transaction.
                 if self.persistent {
                     self.dirty.mark_session(request.session);
                 }
@@ -235,7 +235,7 @@ impl Engine {
                 self.counters.count_request(opcode);
                 peer.last.set(peer.last.get().asked(xid, opcode));
                 if !peer.trusted {
-                    self.answer_stranger(id, xid, &request);
+                    self.answer_untrusted(id, xid, &request);
                     return Ok(());
                 }
                 let xid = if request == Request::Ping { PING_XID } else { xid };
@@ -255,32 +255,32 @@ impl Engine {
         }
     }
 
-    /// Cuts a connection; false if it is gone.
+    /// Cuts a connection; returns false if there is none.
     #[cfg(feature = "faults")]
     pub(crate) fn cut(&mut self, id: ConnectionId) -> bool {
         self.peers.get(&id).inspect(|peer| peer.outbox.abort()).is_some()
     }
 
-    /// Cuts all connections; how many there were.
+    /// Cuts all connections and returns their number.
     #[cfg(feature = "faults")]
     pub(crate) fn cut_all(&mut self) -> usize {
         self.peers.values().for_each(|peer| peer.outbox.abort());
         self.peers.len()
     }
 
-    /// Keeps back what any connection has to be told, or lets it go.
+    /// Holds back the bytes of all connections, or releases them.
     #[cfg(feature = "faults")]
     pub(crate) fn hold_all(&self, held: bool) {
         self.peers.values().for_each(|peer| peer.outbox.hold(held));
     }
 
-    /// Whether a connection has sent its connect request.
+    /// Returns whether a connection has sent its connect request.
     #[cfg(feature = "faults")]
     pub(crate) fn has_greeted(&self, id: ConnectionId) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.greeted)
     }
 
-    /// Lets the machine do what has become due.
+    /// Passes the time to the machine.
     pub(crate) fn tick(&mut self) {
         if !self.stopped {
             let now = self.clock.now();
@@ -290,7 +290,7 @@ impl Engine {
         }
     }
 
-    /// Ends a session at once.
+    /// Ends a session immediately.
     pub(crate) fn expire(&mut self, session: i64) -> bool {
         let now = self.clock.now();
         self.stepping = true;
@@ -299,7 +299,7 @@ impl Engine {
         existed
     }
 
-    /// Sets the number that the next child of a node gets.
+    /// Sets the sequence number of a node's next child.
     pub(crate) fn set_child_counter(&mut self, parent: &str, next: i32) -> bool {
         let now = self.clock.now();
         self.stepping = true;
@@ -357,15 +357,15 @@ impl Engine {
             }
         } else {
             self.counters.count_latency(1, Duration::ZERO, Duration::ZERO, Duration::ZERO);
-            peer.last.set(peer.last.get().answered(since, &Waited::since(since)));
-            if peer.outbox.note() {
+            peer.last.set(peer.last.get().answered(since, &WaitingFrames::since(since)));
+            if peer.outbox.mark_sendable() {
                 self.sendable.push(Rc::clone(&peer.outbox));
                 self.send.notify_one();
             }
         }
     }
 
-    /// Sends what need not wait for the disk, where a socket takes it at once.
+    /// Sends the bytes that need not wait for the disk, as far as the sockets accept them immediately.
     pub(crate) fn send_all(&mut self) {
         for outbox in self.sendable.drain(..) {
             outbox.send_now();
@@ -381,14 +381,14 @@ impl Engine {
         self.dirty.mark(self.machine.tree(), txn.session, &txn.op);
     }
 
-    /// Takes what has changed, to be made durable; `spare` is an old batch whose buffers are used again.
+    /// Takes the changes for the disk. `spare` is an old batch whose buffers are used again.
     pub(crate) fn take_batch(&mut self, spare: &mut Batch) -> Option<Batch> {
-        // What a panic left half done must not reach the disk.
+        // The half-finished step of a panic must not reach the disk.
         if self.stepping { None } else { self.dirty.take(&self.machine, spare) }
     }
 
-    /// Lets go everything that waited for transactions up to `zxid`, and sends it where a socket takes it at once: a group
-    /// answers many connections, and waking a task for each costs more than to send.
+    /// Releases everything that waited for transactions up to `zxid`, and sends it as far as the sockets accept it
+    /// immediately. A batch answers many connections, and waking a task for each costs more than sending.
     pub(crate) fn durable(&mut self, zxid: i64) {
         self.counters.commits.fetch_add(1, Relaxed);
         self.durable = zxid;
@@ -401,7 +401,7 @@ impl Engine {
             if let Some(peer) = self.peers.get(&id) {
                 let released = peer.outbox.release(zxid);
                 peer.last.set(peer.last.get().answered(now, &released));
-                let Waited { frames, first, last, sum } = released;
+                let WaitingFrames { frames, first, last, sum } = released;
                 if let Ok(count) = u32::try_from(frames)
                     && count > 0
                 {
@@ -413,12 +413,12 @@ impl Engine {
         }
     }
 
-    /// Whether everything applied is durable.
+    /// Returns whether everything applied is durable.
     pub(crate) fn is_settled(&self) -> bool {
         !self.dirty.any() && (!self.persistent || self.durable == self.machine.zxid())
     }
 
-    /// Accepts nothing more. What is queued and durable, or becomes so, is still sent.
+    /// Accepts nothing more. Queued answers are still sent when they are durable.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
         for peer in self.peers.values() {
@@ -426,31 +426,31 @@ impl Engine {
         }
     }
 
-    /// Cuts all connections: what they wait for will never be durable.
+    /// Cuts all connections: the transactions that they wait for will never be durable.
     pub(crate) fn fail(&mut self, error: &ServerError) {
-        tracing::error!(%error, hint = error.hint(), "the server stops: it cannot keep its promise any more");
+        tracing::error!(%error, hint = error.hint(), "the server stops: it cannot make writes durable");
         self.stopped = true;
         for peer in self.peers.values() {
             peer.outbox.abort();
         }
     }
 
-    /// Whether nothing more is accepted.
+    /// Returns whether nothing more is accepted.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Whether all connections are gone.
-    pub(crate) fn is_deserted(&self) -> bool {
+    /// Returns whether all connections have ended.
+    pub(crate) fn has_no_connections(&self) -> bool {
         self.peers.is_empty()
     }
 
-    /// Whether clients must present a secret.
-    pub(crate) fn is_guarded(&self) -> bool {
+    /// Returns whether clients must present a secret.
+    pub(crate) fn needs_secret(&self) -> bool {
         self.config.secret.is_some()
     }
 
-    /// The connections in order of their coming.
+    /// Returns the connections, oldest first.
     pub(crate) fn peers(&self) -> Vec<PeerReport> {
         let mut peers: Vec<_> = self.peers.iter().collect();
         peers.sort_unstable_by_key(|(id, _)| **id);
@@ -469,12 +469,12 @@ impl Engine {
         peers.into_iter().map(report).collect()
     }
 
-    /// Starts the counts of each connection anew.
+    /// Resets the counts of each connection.
     pub(crate) fn reset_peers(&self) {
         for peer in self.peers.values() {
             peer.outbox.received.set(0);
             peer.outbox.sent.set(0);
-            peer.last.set(Last::NOTHING);
+            peer.last.set(RequestStats::NONE);
         }
     }
 

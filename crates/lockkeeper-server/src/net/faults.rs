@@ -1,8 +1,7 @@
-//! Faults on demand, for tests of whatever uses a server.
+//! Faults on demand, for tests of programs that use a server.
 //!
-//! What a network, a disk or a stopped process does once a year, a test does here with one line, at the very frame where it
-//! hurts. Everything happens on the server's thread between two steps, so a fault that has been asked for is in force when the
-//! call returns.
+//! One line of a test causes a rare failure of a network, a disk or a process, at an exact frame. Each fault is set on
+//! the server's thread between two steps, so it is in force when the call returns.
 //!
 //! *What does my code do when the session expires?*
 //!
@@ -17,12 +16,12 @@
 //!
 //! server.faults().expire(client.session_id().0).await?;
 //!
-//! // The node is gone at once, for everyone. The client is told; so is your code, and here is what it must cope with.
+//! // Every client sees immediately that the node is deleted. The client gets the error that your code must handle.
 //! let other = Client::connect(&server.connect_string()).await?;
 //! assert!(other.check_stat("/me").await?.is_none());
 //! assert_eq!(client.check_stat("/me").await, Err(Error::SessionExpired));
 //!
-//! // Or without an order: time passes, nobody pings, and the server decides as it would in the field.
+//! // Or let time pass without pings: the server then expires the session itself.
 //! let session = other.session_id().0;
 //! server.faults().freeze_time().await?;
 //! drop(other);
@@ -60,12 +59,12 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Whether it has happened.
+    /// Returns whether it has happened.
     pub fn has_fired(&self) -> bool {
         *self.fired.borrow()
     }
 
-    /// Waits until it has happened; for ever, if the server stops before. Dropping the future leaves the fault planned.
+    /// Waits until it has happened; forever if the server stops first. Dropping the future leaves the fault planned.
     pub async fn fired(&mut self) {
         if self.fired.wait_for(|fired| *fired).await.is_err() {
             std::future::pending().await
@@ -73,13 +72,13 @@ impl Planned {
     }
 }
 
-/// All of these return once the fault is in force. Dropping such a future may leave it in force or not.
+/// Each of these returns when the fault is in force. If the future is dropped, the fault may be in force or not.
 ///
-/// `nth` counts from 1 the frames of an operation that come after the call, over all connections; a connect request counts as
+/// `nth` counts the frames of an operation after the call, from 1, over all connections. A connect request counts as
 /// [`OpCode::CreateSession`].
 ///
 /// # Errors
-/// [`ServerError::Stopped`], each.
+/// Each returns [`ServerError::Stopped`] if the server has stopped.
 impl Faults {
     pub(crate) fn new(commands: Commands) -> Self {
         Self { commands }
@@ -92,12 +91,12 @@ impl Faults {
         Ok(Planned { fired })
     }
 
-    /// Ends a session as if its time were over; false if there is none.
+    /// Ends a session as if it had expired; returns false if there is none.
     pub async fn expire(&self, session: i64) -> Result<bool, ServerError> {
         self.commands.run(move |engine| engine.expire(session)).await
     }
 
-    /// Cuts the connection of a session; false if it has none. The session lives on until its timeout.
+    /// Cuts the connection of a session; returns false if it has none. The session lives on until its timeout.
     pub async fn cut(&self, session: i64) -> Result<bool, ServerError> {
         self.commands
             .run(move |engine| {
@@ -107,34 +106,34 @@ impl Faults {
             .await
     }
 
-    /// Cuts all connections; how many there were.
+    /// Cuts all connections and returns their number.
     pub async fn cut_all(&self) -> Result<usize, ServerError> {
         self.commands.run(Engine::cut_all).await
     }
 
-    /// Cuts a connection in place of its `nth` request of this kind: the request is lost.
+    /// Cuts the connection of the `nth` request of this kind instead of carrying the request out: the request is lost.
     pub async fn lose_request(&self, operation: OpCode, nth: u64) -> Result<Planned, ServerError> {
         self.plan(operation, nth, Action::LoseRequest).await
     }
 
-    /// Carries out the `nth` request of this kind and cuts the connection in place of the answer: the reply is lost.
+    /// Carries out the `nth` request of this kind and cuts the connection instead of answering: the reply is lost.
     pub async fn lose_reply(&self, operation: OpCode, nth: u64) -> Result<Planned, ServerError> {
         self.plan(operation, nth, Action::LoseReply).await
     }
 
-    /// Carries out the `nth` request of this kind and says nothing; the connection lives on. No server that works does this: it
-    /// shows what a client does with one that does not.
+    /// Carries out the `nth` request of this kind and does not answer; the connection stays open. No correct server
+    /// does this. It shows how a client copes with one that does.
     pub async fn drop_reply(&self, operation: OpCode, nth: u64) -> Result<Planned, ServerError> {
         self.plan(operation, nth, Action::DropReply).await
     }
 
-    /// Holds back the answer to the `nth` request of this kind, and with it everything after it on this connection. Answers
-    /// on other connections overtake it.
+    /// Delays the answer to the `nth` request of this kind, and everything after it on this connection. Answers on
+    /// other connections overtake it.
     pub async fn delay_reply(&self, operation: OpCode, nth: u64, by: Duration) -> Result<Planned, ServerError> {
         self.plan(operation, nth, Action::DelayReply(by)).await
     }
 
-    /// Stops the server as SIGSTOP would: connections stay, nothing is heard, answered or expired.
+    /// Freezes the server as SIGSTOP would: connections stay open, and the server reads, answers and expires nothing.
     pub async fn freeze(&self) -> Result<(), ServerError> {
         self.commands
             .run(|engine| {
@@ -144,7 +143,7 @@ impl Faults {
             .await
     }
 
-    /// Lets a frozen server go on. Like any that was stopped, it hears what clients have sent before it expires a session.
+    /// Ends a freeze. As after any pause, the server reads what clients have sent before it expires a session.
     pub async fn thaw(&self) -> Result<(), ServerError> {
         self.commands
             .run(|engine| {
@@ -157,27 +156,28 @@ impl Faults {
             .await
     }
 
-    /// Makes every fsync from now on take this much longer. Without a data directory there are none.
+    /// Delays every fsync from now on by this time. Without a data directory there are no fsyncs.
     pub async fn slow_fsync(&self, by: Duration) -> Result<(), ServerError> {
         self.commands.run(move |engine| engine.faults.slow_fsync = by).await
     }
 
-    /// Lets the next fsync fail like this; the server then stops, as it must. Without a data directory there are none.
+    /// Makes the next fsync fail with this error; the server then stops, as it must. Without a data directory there
+    /// are no fsyncs.
     pub async fn fail_fsync(&self, how: io::ErrorKind) -> Result<(), ServerError> {
         self.commands.run(move |engine| engine.faults.fail_fsync = Some(how)).await
     }
 
-    /// Leaves out the next ticks: sessions expire that much later.
+    /// Skips the next ticks, so sessions expire later.
     pub async fn skip_ticks(&self, ticks: u32) -> Result<(), ServerError> {
         self.commands.run(move |engine| engine.faults.skipped_ticks += ticks).await
     }
 
-    /// Stops the server's clock: no session expires, no container goes, until time is advanced or goes on.
+    /// Stops the server's clock: no session expires and no container is removed until the time is advanced or resumed.
     pub async fn freeze_time(&self) -> Result<(), ServerError> {
         self.commands.run(|engine| engine.clock.freeze()).await
     }
 
-    /// Moves the server's clock, frozen or not, and does at once what has become due.
+    /// Advances the server's clock, frozen or not, and immediately does what is due.
     pub async fn advance_time(&self, by: Duration) -> Result<(), ServerError> {
         self.commands
             .run(move |engine| {
@@ -187,7 +187,7 @@ impl Faults {
             .await
     }
 
-    /// Lets a frozen clock go on from where it stands.
+    /// Resumes a frozen clock from its current time.
     pub async fn resume_time(&self) -> Result<(), ServerError> {
         self.commands.run(|engine| engine.clock.resume()).await
     }
@@ -201,35 +201,35 @@ pub(crate) async fn thawed(engine: &RefCell<Engine>) {
     }
 }
 
-/// What becomes of a frame besides being handled.
+/// What happens to a frame besides being handled.
 #[derive(Debug, Default)]
-pub(crate) struct Fate {
+pub(crate) struct FrameFaults {
     lost: bool,
     muted: bool,
     closes: bool,
     held_for: Option<Duration>,
 }
 
-/// Decides a frame's fate, before it is handled.
-pub(crate) fn fate(engine: &RefCell<Engine>, id: ConnectionId, frame: &[u8]) -> Fate {
+/// Returns the planned faults of a frame, before it is handled.
+pub(crate) fn frame_faults(engine: &RefCell<Engine>, id: ConnectionId, frame: &[u8]) -> FrameFaults {
     let mut engine = engine.borrow_mut();
     if engine.faults.plans.is_empty() {
-        return Fate::default();
+        return FrameFaults::default();
     }
     let opcode = || Some(i32::from_be_bytes(*frame.get(4..)?.first_chunk()?));
     let operation =
         if engine.has_greeted(id) { opcode().and_then(OpCode::from_i32) } else { Some(OpCode::CreateSession) };
-    let Some(operation) = operation else { return Fate::default() };
-    engine.faults.due(operation).into_iter().fold(Fate::default(), |fate, action| match action {
-        Action::LoseRequest => Fate { lost: true, ..fate },
-        Action::LoseReply => Fate { muted: true, closes: true, ..fate },
-        Action::DropReply => Fate { muted: true, ..fate },
-        Action::DelayReply(by) => Fate { held_for: Some(by), ..fate },
+    let Some(operation) = operation else { return FrameFaults::default() };
+    engine.faults.due(operation).into_iter().fold(FrameFaults::default(), |faults, action| match action {
+        Action::LoseRequest => FrameFaults { lost: true, ..faults },
+        Action::LoseReply => FrameFaults { muted: true, closes: true, ..faults },
+        Action::DropReply => FrameFaults { muted: true, ..faults },
+        Action::DelayReply(by) => FrameFaults { held_for: Some(by), ..faults },
     })
 }
 
-impl Fate {
-    /// Before the frame is handled; false if it is not to be.
+impl FrameFaults {
+    /// Starts the faults before the frame is handled; returns false if the frame must not be handled.
     pub(crate) fn begin(&self, outbox: &Outbox) -> bool {
         if self.lost {
             outbox.abort();
@@ -242,7 +242,7 @@ impl Fate {
         true
     }
 
-    /// After it was handled.
+    /// Ends the faults after the frame was handled.
     pub(crate) fn end(self, outbox: &Rc<Outbox>) {
         outbox.mute(false);
         if self.closes {
@@ -258,7 +258,7 @@ impl Fate {
     }
 }
 
-/// Does to a commit what is in force, before it begins.
+/// Applies the faults in force before a commit.
 pub(crate) async fn before_commit(engine: &RefCell<Engine>) -> Result<(), ServerError> {
     let (slow, fail) = {
         let mut engine = engine.borrow_mut();
@@ -268,7 +268,7 @@ pub(crate) async fn before_commit(engine: &RefCell<Engine>) -> Result<(), Server
         tokio::time::sleep(slow).await;
     }
     match fail {
-        Some(kind) => Err(ServerError::disk("(a fault that a test asked for)".into(), kind.into())),
+        Some(kind) => Err(ServerError::disk("(a fault of a test)".into(), kind.into())),
         None => Ok(()),
     }
 }

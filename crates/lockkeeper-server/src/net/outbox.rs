@@ -1,7 +1,7 @@
-//! What waits to be sent on one connection.
+//! The bytes that wait to be sent on one connection.
 //!
-//! Everything a client is told goes through here in order. A frame that presupposes a transaction stays until that
-//! transaction is durable, and with it everything behind it.
+//! All frames to a client pass through here in order. A frame that must wait for a transaction stays until that is
+//! durable, and so does everything after it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,18 +15,18 @@ use bytes::{Buf, BytesMut};
 
 use crate::net::transport::Writer;
 
-/// While more than this waits to be sent to a client, its next requests wait too.
+/// While more bytes than this wait to be sent to a client, its next requests wait too.
 const MAX_BACKLOG: usize = 1 << 20;
-/// What one read takes at most.
+/// Maximum bytes per read.
 pub(crate) const READ_BYTES: usize = 32 << 10;
-/// How many empty queues are kept for whoever has something to say next, and how much each may hold of bytes and of marks.
+/// Maximum number of empty queues that are kept for reuse, and their maximum capacity.
 const SPARES: usize = 64;
 const SPARE_BYTES: usize = 16 << 10;
 const SPARE_MARKS: usize = 256;
 
-/// Buffers that all connections of a thread share, so that idle ones hold none and busy ones allocate none.
+/// Buffers that all connections of a thread share: idle connections have none, and busy ones need no allocation.
 pub(crate) struct Buffers {
-    /// What a read fills and whoever reads uses up at once.
+    /// The buffer of a read, whose bytes are used immediately.
     pub(crate) received: RefCell<Box<[u8]>>,
     #[allow(clippy::vec_box, reason = "the very boxes that queues have, so that one moves without an allocation")]
     spare: RefCell<Vec<Box<Content>>>,
@@ -44,30 +44,30 @@ impl fmt::Debug for Buffers {
     }
 }
 
-/// Bytes up to `end` may go once `zxid` is durable.
+/// Bytes up to `end` may be sent when `zxid` is durable.
 #[derive(Debug)]
 struct Mark {
     zxid: i64,
     end: u64,
-    frames: Waited,
+    frames: WaitingFrames,
 }
 
-/// Frames that wait, and since when.
+/// Waiting frames, and when their requests arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Waited {
+pub(crate) struct WaitingFrames {
     pub(crate) frames: u64,
-    /// The first one's moment, the last one's, and all of them added up.
+    /// The time of the first one, of the last one, and the sum of all times.
     pub(crate) first: Duration,
     pub(crate) last: Duration,
     pub(crate) sum: Duration,
 }
 
-impl Waited {
+impl WaitingFrames {
     pub(crate) fn since(moment: Duration) -> Self {
         Self { frames: 1, first: moment, last: moment, sum: moment }
     }
 
-    /// Adds some that began later.
+    /// Adds later frames.
     fn add(&mut self, later: Self) {
         *self = Self {
             frames: self.frames + later.frames,
@@ -78,7 +78,7 @@ impl Waited {
     }
 }
 
-/// What is queued.
+/// Queued bytes.
 #[derive(Debug, Default)]
 struct Content {
     bytes: BytesMut,
@@ -89,7 +89,7 @@ struct Content {
 struct Queue {
     /// None while nothing is queued: most connections are idle.
     content: Option<Box<Content>>,
-    /// Stream positions: everything before `taken` has been handed to the socket, before `released` may be.
+    /// Stream positions: everything before `taken` has been handed to the socket, everything before `released` may be.
     taken: u64,
     released: u64,
 }
@@ -105,46 +105,46 @@ impl Queue {
     }
 }
 
-/// How far a connection is from its end.
+/// Whether and how a connection is closing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Ending {
+enum Closing {
     #[default]
     Not,
-    /// Nothing more is accepted, in either direction; what is queued is still sent.
-    AfterTheLast,
-    /// Whatever is queued is lost.
-    Now,
+    /// Nothing more is accepted in either direction; queued bytes are still sent.
+    AfterQueued,
+    /// Queued bytes are discarded.
+    Immediately,
 }
 
-/// What became of a frame.
+/// The result of queueing a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pushed {
-    /// How long it is, 0 if it was forgotten.
+    /// The length of the frame; 0 if it was discarded.
     pub(crate) bytes: usize,
-    /// It waits for the disk.
+    /// Whether it waits for the disk.
     pub(crate) waits: bool,
 }
 
-/// The sending side of a connection, between the engine and the connection's task.
+/// The sending side of a connection, shared by the engine and the connection's task.
 ///
-/// What goes without waiting the engine sends. The task sends the rest, for it alone waits: for the socket, and for
-/// [`Outbox::wake`].
+/// The engine sends what a socket accepts immediately. The task sends the rest, because only the task waits: for the
+/// socket, and for [`Outbox::wake`].
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
-    /// None before there is a socket and after it has gone.
+    /// None before there is a socket and after it was dropped.
     writer: RefCell<Option<Writer>>,
     buffers: Rc<Buffers>,
-    ending: Cell<Ending>,
-    /// Whatever is queued now is forgotten instead; for faults.
+    ending: Cell<Closing>,
+    /// Whether new frames are discarded; for faults.
     muted: Cell<bool>,
-    /// Nothing at or after this stream position goes; for faults.
+    /// Bytes from this stream position on are held back; for faults.
     held_at: Cell<Option<u64>>,
-    /// The connection's task, and whether it waits: while it runs it sees for itself what has changed.
+    /// The connection's task, and whether it waits. A running task sees the changes itself.
     task: RefCell<Option<Waker>>,
     asleep: Cell<bool>,
-    /// The engine knows that there is something to send.
-    noted: Cell<bool>,
+    /// Whether the engine has this outbox in its list of sendable ones.
+    sendable_marked: Cell<bool>,
     pub(crate) sent: Cell<u64>,
     pub(crate) received: Cell<u64>,
 }
@@ -154,7 +154,8 @@ impl Outbox {
         Self { writer: RefCell::new(Some(writer)), buffers, ..Self::default() }
     }
 
-    /// Queues a frame that may go once `zxid` is durable, and answers what came in at `since`. It is not sent by that.
+    /// Queues a frame that answers a request received at `since`, and that may be sent when `zxid` is durable. Does
+    /// not send it.
     pub(crate) fn push(&self, zxid: i64, durable: i64, since: Duration, encode: impl FnOnce(&mut BytesMut)) -> Pushed {
         if self.is_closing() || self.muted.get() {
             return Pushed { bytes: 0, waits: false };
@@ -171,20 +172,20 @@ impl Outbox {
             return Pushed { bytes, waits: false };
         }
         match content.marks.back_mut() {
-            // Numbers only grow along the queue, so a later frame never goes before an earlier one.
+            // Zxids only grow along the queue, so no frame overtakes an earlier one.
             Some(last) if last.zxid >= zxid => {
                 last.end = end;
-                last.frames.add(Waited::since(since));
+                last.frames.add(WaitingFrames::since(since));
             }
-            _ => content.marks.push_back(Mark { zxid, end, frames: Waited::since(since) }),
+            _ => content.marks.push_back(Mark { zxid, end, frames: WaitingFrames::since(since) }),
         }
         Pushed { bytes, waits: true }
     }
 
-    /// Lets go what presupposes nothing after `durable`, and tells how much that is. It is not sent by that.
-    pub(crate) fn release(&self, durable: i64) -> Waited {
+    /// Releases the frames that wait for transactions up to `durable`, and returns them. Does not send them.
+    pub(crate) fn release(&self, durable: i64) -> WaitingFrames {
         let queue = &mut *self.queue.borrow_mut();
-        let mut released = Waited::default();
+        let mut released = WaitingFrames::default();
         let Some(content) = &mut queue.content else { return released };
         while let Some(mark) = content.marks.front().filter(|mark| mark.zxid <= durable) {
             queue.released = mark.end;
@@ -194,14 +195,14 @@ impl Outbox {
         released
     }
 
-    /// Whether the engine has still to note that something may be sent; it has until it sends.
-    pub(crate) fn note(&self) -> bool {
-        !self.noted.replace(true)
+    /// Marks it as sendable until the engine sends; returns whether it was not marked before.
+    pub(crate) fn mark_sendable(&self) -> bool {
+        !self.sendable_marked.replace(true)
     }
 
-    /// Sends what may be sent and goes without waiting; the rest is for the connection's task.
+    /// Sends what the socket accepts immediately; the rest is for the connection's task.
     pub(crate) fn send_now(&self) {
-        self.noted.set(false);
+        self.sendable_marked.set(false);
         let full = self.is_full();
         let left = self.send_with(|writer, bytes| Poll::Ready(writer.try_send(bytes)));
         if full || self.is_closing() || !matches!(left, Poll::Ready(Ok(()))) {
@@ -209,7 +210,7 @@ impl Outbox {
         }
     }
 
-    /// Sends all that may be sent.
+    /// Sends everything that may be sent.
     pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.send_with(|writer, bytes| writer.poll_send(cx, bytes)))?;
         match &mut *self.writer.borrow_mut() {
@@ -219,7 +220,7 @@ impl Outbox {
     }
 
     fn send_with(&self, mut send: impl FnMut(&mut Writer, &[u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<()>> {
-        // After an abort nothing more may leave: the session may speak over another connection already.
+        // After an abort nothing more may be sent, because the session may use another connection already.
         if !self.is_aborted()
             && let Some(writer) = &mut *self.writer.borrow_mut()
         {
@@ -238,14 +239,14 @@ impl Outbox {
         Poll::Ready(Ok(()))
     }
 
-    /// How many bytes may be sent now.
+    /// Returns how many bytes may be sent now.
     fn sendable(&self) -> usize {
         let queue = self.queue.borrow();
         let until = self.held_at.get().map_or(queue.released, |held| queue.released.min(held));
         usize::try_from(until.saturating_sub(queue.taken)).expect("the bytes are in memory")
     }
 
-    /// The first so many bytes are gone.
+    /// Removes the first bytes, which were sent.
     fn taken(&self, len: usize) {
         let queue = &mut *self.queue.borrow_mut();
         let Some(content) = &mut queue.content else { return };
@@ -254,7 +255,7 @@ impl Outbox {
             content.bytes.advance(len);
         } else if let Some(mut empty) = queue.content.take() {
             let mut spare = self.buffers.spare.borrow_mut();
-            // What an advance has cut off the front comes back only with the next reservation, so it counts as lost.
+            // An advance makes the front unusable until the next reservation, so it reduces the capacity.
             let small = empty.bytes.capacity() <= SPARE_BYTES && empty.marks.capacity() <= SPARE_MARKS;
             if small && spare.len() < SPARES {
                 empty.bytes.clear();
@@ -264,7 +265,7 @@ impl Outbox {
         }
     }
 
-    /// Tells the client that nothing more comes.
+    /// Closes the sending half.
     pub(crate) fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self.writer.borrow_mut() {
             Some(writer) => writer.poll_finish(cx),
@@ -272,30 +273,30 @@ impl Outbox {
         }
     }
 
-    /// Lets go of the socket, whoever else may still know this.
-    pub(crate) fn hang_up(&self) {
+    /// Drops the socket, even if the outbox is still referenced.
+    pub(crate) fn drop_writer(&self) {
         self.abort();
         *self.writer.borrow_mut() = None;
     }
 
-    /// Whether so much waits to be sent that requests wait, too.
+    /// Returns whether so many bytes wait that requests must wait too.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.borrow().len() > MAX_BACKLOG
     }
 
-    /// How many frames wait for the disk.
+    /// Returns how many frames wait for the disk.
     pub(crate) fn held(&self) -> u64 {
         let queue = self.queue.borrow();
         queue.content.as_ref().map_or(0, |content| content.marks.iter().map(|mark| mark.frames.frames).sum())
     }
 
-    /// Forgets what is queued from now on, or no longer.
+    /// Starts or stops discarding new frames.
     #[cfg(feature = "faults")]
     pub(crate) fn mute(&self, muted: bool) {
         self.muted.set(muted);
     }
 
-    /// Keeps back what is queued from now on, or lets it go.
+    /// Holds back the frames from now on, or releases them.
     #[cfg(feature = "faults")]
     pub(crate) fn hold(&self, held: bool) {
         let end = self.queue.borrow().end();
@@ -303,40 +304,40 @@ impl Outbox {
         self.wake();
     }
 
-    /// Ends the connection after what is queued now.
+    /// Closes the connection after the queued frames.
     pub(crate) fn close(&self) {
-        self.end(Ending::AfterTheLast);
+        self.end(Closing::AfterQueued);
     }
 
-    /// Ends the connection at once.
+    /// Closes the connection immediately.
     pub(crate) fn abort(&self) {
-        self.end(Ending::Now);
+        self.end(Closing::Immediately);
     }
 
-    fn end(&self, ending: Ending) {
+    fn end(&self, ending: Closing) {
         if self.ending.get() < ending {
             self.ending.set(ending);
             self.wake();
         }
     }
 
-    /// Whether nothing more is accepted.
+    /// Returns whether nothing more is accepted.
     pub(crate) fn is_closing(&self) -> bool {
-        self.ending.get() != Ending::Not
+        self.ending.get() != Closing::Not
     }
 
-    /// Whether it ends at once.
+    /// Returns whether it closes immediately.
     pub(crate) fn is_aborted(&self) -> bool {
-        self.ending.get() == Ending::Now
+        self.ending.get() == Closing::Immediately
     }
 
-    /// Whether the last byte has been taken after a close.
+    /// Returns whether the last byte was sent after a close.
     pub(crate) fn is_done(&self) -> bool {
         self.is_closing() && self.queue.borrow().len() == 0
     }
 
-    /// Polls something of the connection's task, which is woken when anything changes here after it has said that it waits.
-    pub(crate) fn attend<T>(&self, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    /// Polls on behalf of the connection's task. If the poll is pending, every change of the outbox wakes the task.
+    pub(crate) fn poll_task<T>(&self, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         self.asleep.set(false);
         let polled = poll(cx);
         if polled.is_pending() {
@@ -368,7 +369,7 @@ mod tests {
         });
     }
 
-    /// What may be sent, as if it were.
+    /// Takes the bytes that may be sent.
     fn take(outbox: &Outbox) -> Option<Vec<u8>> {
         let len = outbox.sendable();
         let bytes = outbox.queue.borrow().content.as_ref().map(|content| content.bytes[..len].to_vec());
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(take(&outbox), None);
         assert_eq!(outbox.held(), 3);
         let ms = Duration::from_millis;
-        assert_eq!(outbox.release(2), Waited { frames: 2, first: ms(2), last: ms(2), sum: ms(4) });
+        assert_eq!(outbox.release(2), WaitingFrames { frames: 2, first: ms(2), last: ms(2), sum: ms(4) });
         assert_eq!(take(&outbox).as_deref(), Some(&b"bc"[..]));
         outbox.close();
         push(&outbox, 3, 3, "never");
@@ -397,7 +398,7 @@ mod tests {
         assert!(outbox.is_done());
     }
 
-    /// An outbox with a socket, and what a client hears of it.
+    /// Returns an outbox with a socket, and the client's end of it.
     async fn connected() -> (Outbox, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_become_durable_is_sent_at_once_but_not_after_an_abort() {
+    async fn durable_frames_are_sent_immediately_but_not_after_an_abort() {
         use tokio::io::AsyncReadExt;
         for (aborted, expected) in [(false, "told"), (true, "")] {
             let (outbox, mut client) = connected().await;
@@ -419,10 +420,10 @@ mod tests {
             }
             assert_eq!(outbox.release(2).frames, 1);
             outbox.send_now();
-            outbox.hang_up();
-            let mut heard = String::new();
-            client.read_to_string(&mut heard).await.unwrap();
-            assert_eq!(heard, expected);
+            outbox.drop_writer();
+            let mut received = String::new();
+            client.read_to_string(&mut received).await.unwrap();
+            assert_eq!(received, expected);
         }
     }
 

@@ -1,7 +1,7 @@
-//! The server as its owner sees it: start, ask, stop.
+//! The server as its owner uses it: start, query, stop.
 //!
-//! The server lives on a thread of its own with a runtime of its own, so it works in any program, whatever runtime that has
-//! or has not, and a busy program cannot starve it.
+//! The server has its own thread with its own runtime. It works in any program, with or without a runtime, and a busy
+//! program cannot starve it.
 
 use std::cell::RefCell;
 use std::io;
@@ -28,10 +28,10 @@ use crate::net::{admin, connection};
 use crate::store::{Batch, DiskStore, State, Store};
 use lockkeeper_wire::Stat;
 
-/// How long a stopping server waits for its clients to take their last answers.
-const FAREWELL: Duration = Duration::from_millis(200);
+/// How long a stopping server waits for its clients to read their last answers.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A running server. Dropping it stops it, waiting for the disk but not for clients.
+/// A running server. Dropping it stops it; this waits for the disk, not for clients.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -43,7 +43,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One node, as [`Server::dump`] shows it.
+/// One node in the result of [`Server::dump`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpedNode {
@@ -51,11 +51,11 @@ pub struct DumpedNode {
     pub path: String,
     /// Its data.
     pub data: Vec<u8>,
-    /// Its description.
+    /// Its stat.
     pub stat: Stat,
 }
 
-/// What the starting thread tells its maker.
+/// The result of a start, for the thread that requested it.
 struct Started {
     address: SocketAddr,
     admin: Option<SocketAddr>,
@@ -64,9 +64,9 @@ struct Started {
 }
 
 impl Server {
-    /// Starts a server and returns when it accepts connections.
+    /// Starts a server, and returns when it accepts connections.
     ///
-    /// Works in any async runtime and blocks none.
+    /// Works in any async runtime and does not block it.
     ///
     /// # Errors
     /// Each [`ServerError`] names the address or the directory; [`ServerError::hint`] says what to do.
@@ -82,7 +82,7 @@ impl Server {
         Self::start(Config::default().with_tick(Duration::from_millis(100))).await
     }
 
-    /// Starts on a given store, which is taken to be empty.
+    /// Starts with a given store, which must be empty.
     #[cfg(test)]
     pub(crate) async fn start_on(config: Config, store: Box<dyn Store>) -> Result<Self, ServerError> {
         Self::launch(config, Some(store)).await
@@ -101,44 +101,46 @@ impl Server {
                 Ok(Self { address, admin, store_id, counters, commands, failure, thread: Some(thread) })
             }
             Err(error) => {
-                // It has nothing left to do; joining frees the directory and the port before the caller tries again.
+                // The thread is about to end. Joining it frees the directory and the port before the caller tries
+                // again.
                 let _ = thread.join();
                 Err(error)
             }
         }
     }
 
-    /// Where it listens, with the port it was given.
+    /// Returns the address that it listens on, with the real port.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens, as clients want it.
+    /// Returns the address for clients.
     pub fn connect_string(&self) -> String {
         self.address.to_string()
     }
 
-    /// Where operators' HTTP is served, if it is.
+    /// Returns the address of the operators' HTTP port, if there is one.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// A number drawn when the store was made: transactions of stores with different numbers cannot be compared.
+    /// Returns the store's random id. Transactions of stores with different ids cannot be compared.
     pub fn store_id(&self) -> i64 {
         self.store_id
     }
 
-    /// The counts of this moment. Whatever has been answered has been counted.
+    /// Returns the current counts. Everything that was answered is counted.
     pub fn stats(&self) -> Stats {
         self.counters.snapshot()
     }
 
-    /// Ends a session as if it had expired; false if there is none.
+    /// Ends a session as if it had expired; returns false if there is none.
     pub async fn expire_session(&self, session: i64) -> bool {
         self.commands.run(move |engine| engine.expire(session)).await.unwrap_or(false)
     }
 
-    /// Sets the number that the next child of a node gets, so that a test can cross 2^31; false if there is no such node.
+    /// Sets the sequence number of a node's next child, so that a test can pass 2^31; returns false if there is no
+    /// such node.
     ///
     /// # Errors
     /// [`ServerError::Stopped`].
@@ -147,7 +149,7 @@ impl Server {
         self.commands.run(move |engine| engine.set_child_counter(&parent, next)).await
     }
 
-    /// Ids of the live sessions, in order.
+    /// Returns the ids of the live sessions, in order.
     ///
     /// # Errors
     /// [`ServerError::Stopped`].
@@ -155,7 +157,7 @@ impl Server {
         self.commands.run(|engine| engine.machine.sessions().iter().map(|(id, _)| id).collect()).await
     }
 
-    /// All nodes in path order. For tests and diagnosis: it copies everything.
+    /// Returns all nodes in path order. It copies everything, so it is for tests and diagnosis.
     ///
     /// # Errors
     /// [`ServerError::Stopped`].
@@ -163,26 +165,27 @@ impl Server {
         self.commands.run(|engine| dump(engine.machine.tree())).await
     }
 
-    /// Faults on demand, for tests of what uses this server.
+    /// Returns the faults on demand, for tests of programs that use this server.
     #[cfg(feature = "faults")]
     pub fn faults(&self) -> crate::net::faults::Faults {
         crate::net::faults::Faults::new(self.commands.clone())
     }
 
-    /// Resolves when the server has stopped by itself, with the reason; never otherwise.
+    /// Resolves to the reason when the server has stopped because of an error; never otherwise.
     pub async fn stopped(&self) -> Arc<ServerError> {
         let mut failure = self.failure.clone();
         match failure.wait_for(Option::is_some).await {
             Ok(error) => error.clone().expect("waited for one"),
-            // The thread ended without a word: it panicked.
+            // The thread ended without a report: it panicked.
             Err(_) => Arc::new(ServerError::Stopped),
         }
     }
 
-    /// Stops the server: everything answered is durable, connections are closed, sessions are kept for the next start.
+    /// Stops the server. Every answered request is durable, connections are closed, and sessions are kept for the next
+    /// start.
     ///
     /// # Errors
-    /// [`ServerError::Stopped`] if it had already stopped by itself; [`Server::stopped`] tells why.
+    /// [`ServerError::Stopped`] if it had already stopped because of an error; [`Server::stopped`] returns that.
     pub async fn shutdown(mut self) -> Result<(), ServerError> {
         let stopped = self.commands.stop().await;
         self.join();
@@ -230,14 +233,14 @@ fn run(
                 return Ok(None);
             }
         };
-        let unwanted = ready.send(Ok(started)).is_err();
-        if unwanted { Ok(None) } else { parts.serve(config, commands).await }
+        let abandoned = ready.send(Ok(started)).is_err();
+        if abandoned { Ok(None) } else { parts.serve(config, commands).await }
     });
-    // Closes the sockets and the store, so that whoever is told of the end may use the directory and the port again.
+    // Close the sockets and the store before the end is reported, so that the directory and the port are free.
     drop(runtime);
     match end {
         Ok(None) => {}
-        Ok(Some(farewell)) => drop(farewell.send(())),
+        Ok(Some(stopped)) => drop(stopped.send(())),
         Err(error) => drop(failed.send_replace(Some(Arc::new(error)))),
     }
 }
@@ -296,7 +299,7 @@ impl Parts {
         Ok((Self { listener, admin, engine: Rc::new(RefCell::new(engine)), disk }, started))
     }
 
-    /// Serves until told to stop, and returns whom to tell, or until it cannot go on.
+    /// Serves until it is stopped, and returns the sender to report that to, or until it fails.
     async fn serve(
         self,
         config: &Config,
@@ -309,7 +312,7 @@ impl Parts {
         let mut sending = tokio::task::spawn_local(send(Rc::clone(&engine)));
         let mut working = tokio::task::spawn_local({
             let engine = Rc::clone(&engine);
-            // Of at least 1 ms, however the fields were set.
+            // At least 1 ms, even if the fields were set directly.
             let tick_interval = config.tick.min(config.container_check).max(Duration::from_millis(1));
             let max_frame = config.max_frame;
             async move {
@@ -325,8 +328,8 @@ impl Parts {
             engine.borrow_mut().fail(&error);
             Err(error)
         };
-        let farewell = tokio::select! {
-            stop = obey(&engine, &mut commands) => stop,
+        let stopped = tokio::select! {
+            stop = run_commands(&engine, &mut commands) => stop,
             result = &mut flushing => return fail(result.unwrap_or(ServerError::Bug)),
             _ = &mut sending => return fail(ServerError::Bug),
             _ = &mut working => return fail(ServerError::Bug),
@@ -336,12 +339,12 @@ impl Parts {
             () = settled(&engine) => {}
             result = &mut flushing => return fail(result.unwrap_or(ServerError::Bug)),
         }
-        // A dropped server waits for nobody: its clients may live on the very thread that dropped it.
-        if farewell.as_ref().is_some_and(|farewell| !farewell.is_closed()) {
-            deserted(&engine).await;
+        // A dropped server does not wait for clients: they may run on the thread that dropped it.
+        if stopped.as_ref().is_some_and(|stopped| !stopped.is_closed()) {
+            wait_for_clients(&engine).await;
         }
         info!(zxid = engine.borrow().machine.zxid(), "stopped");
-        Ok(farewell)
+        Ok(stopped)
     }
 }
 
@@ -353,10 +356,10 @@ async fn settled(engine: &RefCell<Engine>) {
     }
 }
 
-/// Waits a moment for clients to take their last answers.
-async fn deserted(engine: &RefCell<Engine>) {
-    let deadline = Instant::now() + FAREWELL;
-    while !engine.borrow().is_deserted() && Instant::now() < deadline {
+/// Waits a short time for clients to read their last answers.
+async fn wait_for_clients(engine: &RefCell<Engine>) {
+    let deadline = Instant::now() + CLOSE_TIMEOUT;
+    while !engine.borrow().has_no_connections() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -373,7 +376,7 @@ async fn listen(config: &Config, address: SocketAddr) -> Result<(TcpListener, So
     Ok((listener, address))
 }
 
-/// Serves whoever comes; returns only if serving someone panicked.
+/// Serves all connections; returns only if a connection's task panicked.
 async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: usize, connections: &mut JoinSet<()>) {
     loop {
         let accepted = tokio::select! {
@@ -385,7 +388,7 @@ async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: 
         };
         match accepted {
             Ok((_, address)) if !engine.borrow_mut().arrived(address.ip()) => {
-                warn!(client = %address, "too many connections");
+                warn!(client = %address, "too many connections; closing this one");
             }
             Ok((stream, address)) if !engine.borrow().is_stopped() => {
                 let engine = Rc::clone(engine);
@@ -396,7 +399,7 @@ async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: 
             }
             Ok(_) => {}
             Err(error) => {
-                // Out of file descriptors, most likely: others will close theirs.
+                // Most likely the process is out of file descriptors, and clients will close some.
                 warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -404,49 +407,50 @@ async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: 
     }
 }
 
-/// Ticks at multiples of the tick, where the deadlines are.
+/// Ticks at multiples of the tick, when sessions expire.
 async fn tick(engine: &RefCell<Engine>, interval: Duration) {
-    let mut distrusted = false;
+    let mut skipped = false;
     loop {
         let due = engine.borrow().clock.next_multiple(interval);
         tokio::time::sleep_until(due.into()).await;
-        // A late tick means that this process did not run. Pings may be waiting in the sockets: hear them first, once.
+        // After a late tick this process did not run for a while. Pings may wait in the sockets: read them first,
+        // once.
         #[cfg(feature = "faults")]
         if engine.borrow_mut().faults.skips_tick() {
             continue;
         }
         let late = due.elapsed() > interval;
-        distrusted = late && !distrusted;
-        if distrusted {
-            warn!(late = ?due.elapsed(), "the server was stopped or starved; sessions get one more tick");
+        skipped = late && !skipped;
+        if skipped {
+            warn!(late = ?due.elapsed(), "the server did not run for a while; sessions get one more tick");
         } else {
             engine.borrow_mut().tick();
         }
     }
 }
 
-/// Sends what has been answered when all who were ready have been heard, as [`flush`] gathers what has changed.
+/// Sends the answers after all ready connections were read, as [`flush`] collects the changes.
 ///
-/// Sent one by one, each answer would meet a client that waits for it and asks again before the next one goes. Then each side
-/// wakes for every request or two, which costs both as much as the request.
+/// If each answer were sent immediately, its client would wake and send its next request before the next answer is
+/// sent. Then both sides wake for every one or two requests, and a wake-up costs as much as a request.
 async fn send(engine: Rc<RefCell<Engine>>) {
-    let noted = Rc::clone(&engine.borrow().send);
+    let sendable = Rc::clone(&engine.borrow().send);
     loop {
-        noted.notified().await;
+        sendable.notified().await;
         engine.borrow_mut().send_all();
     }
 }
 
-/// Hands what changed to the disk, one batch after the other; returns when that fails.
+/// Passes the changes to the disk, one batch after the other; returns the error when that fails.
 async fn flush(engine: Rc<RefCell<Engine>>, disk: Option<Disk>) -> ServerError {
     let Some(mut disk) = disk else { return std::future::pending().await };
     let dirty = Rc::clone(&engine.borrow().flush);
     let mut spare = Batch::default();
-    // What has become durable and was told to nobody yet.
+    // The last durable transaction that was not announced yet.
     let mut settled = None;
     loop {
         if settled.is_none() {
-            // Let everyone who is ready join the batch.
+            // Let all ready connections add to the batch.
             tokio::task::yield_now().await;
         }
         let batch = engine.borrow_mut().take_batch(&mut spare);
@@ -463,13 +467,13 @@ async fn flush(engine: Rc<RefCell<Engine>>, disk: Option<Disk>) -> ServerError {
             crate::net::faults::before_commit(&engine).await?;
             disk.commit(batch).await
         };
-        // The disk first, so that it works while the batch before is answered.
-        let tell = async {
+        // Start the disk first, so that it works while the batch before is answered.
+        let answer = async {
             if let Some(zxid) = settled.take() {
                 engine.borrow_mut().durable(zxid);
             }
         };
-        match tokio::join!(biased; commit, tell).0 {
+        match tokio::join!(biased; commit, answer).0 {
             Ok(batch) => spare = batch,
             Err(error) => return error,
         }
@@ -477,8 +481,8 @@ async fn flush(engine: Rc<RefCell<Engine>>, disk: Option<Disk>) -> ServerError {
     }
 }
 
-/// Does what the owner asks, until that is to stop or the owner is gone.
-async fn obey(
+/// Runs the owner's commands until the server is stopped or the owner has been dropped.
+async fn run_commands(
     engine: &RefCell<Engine>,
     commands: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Option<oneshot::Sender<()>> {
@@ -488,7 +492,7 @@ async fn obey(
             Command::Stop(reply) => return Some(reply),
         }
     }
-    debug!("the owner is gone");
+    debug!("the owner has dropped the server");
     None
 }
 
@@ -511,7 +515,7 @@ fn random() -> Result<i64, ServerError> {
 
 /// Milliseconds since 1970 above a counter of 16 bits, below ZooKeeper's byte for the server's number.
 ///
-/// A store keeps counting from there, so no session id is ever used twice; one in memory starts above its predecessor.
+/// A store continues from its last id, so session ids are unique; a server in memory starts above its predecessor.
 fn first_session() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let millis = i64::try_from(now.as_millis()).unwrap_or(0);

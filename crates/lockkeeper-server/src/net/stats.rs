@@ -1,7 +1,7 @@
-//! What the server counts.
+//! The server's counters.
 //!
-//! Counters are bumped before the answer they belong to is sent, so whoever has an answer sees it counted: tests may
-//! compare exactly.
+//! A counter is incremented before the answer is sent, so a client that has its answer finds it counted. Tests may
+//! compare exact values.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use lockkeeper_wire::OpCode;
 
-/// A moment's counts.
+/// The counts at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests received, by operation; those never received are missing. Connect requests are `CreateSession`.
+    /// Received requests by operation, without operations that were never received. A connect request is a
+    /// `CreateSession`.
     pub requests: BTreeMap<OpCode, u64>,
-    /// Requests with an operation code that the protocol does not have.
+    /// Requests with an unknown operation code.
     pub unknown_requests: u64,
     /// Frames and four-letter words received.
     pub packets_received: u64,
-    /// Frames and four-letter answers handed to a connection.
+    /// Frames and four-letter answers that were sent.
     pub packets_sent: u64,
     /// Bytes received.
     pub bytes_received: u64,
@@ -29,7 +30,7 @@ pub struct Stats {
     pub events_sent: u64,
     /// Transactions, failed ones included.
     pub transactions: u64,
-    /// Times a group of transactions was made durable; one fsync each.
+    /// Batches that were made durable, with one fsync each.
     pub commits: u64,
     /// Open connections.
     pub connections: u64,
@@ -41,24 +42,24 @@ pub struct Stats {
     pub watches: u64,
     /// Answers that wait for the disk.
     pub outstanding: u64,
-    /// How long requests took from their last byte to the first of their answers that could be sent: the shortest.
+    /// The shortest time from the last byte of a request to the moment when its answer could be sent.
     pub latency_min: Duration,
-    /// The mean of it.
+    /// The mean of these times.
     pub latency_mean: Duration,
-    /// The longest.
+    /// The longest of these times.
     pub latency_max: Duration,
     /// The last transaction.
     pub zxid: i64,
 }
 
 impl Stats {
-    /// How many requests with this operation were received.
+    /// Returns how many requests of this operation were received.
     pub fn requests(&self, opcode: OpCode) -> u64 {
         self.requests.get(&opcode).copied().unwrap_or(0)
     }
 }
 
-/// The live counters, written by the engine alone.
+/// The live counters. Only the engine writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     requests: [AtomicU64; OpCode::ALL.len()],
@@ -79,12 +80,12 @@ pub(crate) struct Counters {
     latency: Latency,
 }
 
-/// Microseconds that requests took.
+/// Request times in microseconds.
 #[derive(Debug, Default)]
 struct Latency {
     count: AtomicU64,
     total: AtomicU64,
-    /// One more than the shortest, 0 for none: so that the default is right.
+    /// The shortest time plus 1; 0 if there is none, so that the default is right.
     least: AtomicU64,
     most: AtomicU64,
 }
@@ -95,7 +96,7 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Counts `count` answers that took `total` together, the longest of them `most`, the shortest `least`.
+    /// Counts `count` answers with these total, shortest and longest times.
     pub(crate) fn count_latency(&self, count: u64, total: Duration, least: Duration, most: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let Latency { count: counted, total: summed, least: shortest, most: longest } = &self.latency;
@@ -110,7 +111,7 @@ impl Counters {
         }
     }
 
-    /// Starts the counts of packets and times anew.
+    /// Resets the counts of packets and times.
     pub(crate) fn reset(&self) {
         let Latency { count, total, least, most } = &self.latency;
         for counter in [&self.packets_received, &self.packets_sent, count, total, least, most] {

@@ -1,7 +1,6 @@
-//! What a connection's bytes go through: TCP as it is, or TLS over it.
+//! The transport of a connection: plain TCP or TLS.
 //!
-//! Both halves work at the same time and neither knows which it is. Nothing here waits or keeps a buffer of its own, so an
-//! idle plain connection holds none.
+//! Both halves can be used at the same time. Nothing here waits or has a buffer, so an idle plain connection has none.
 
 use std::io;
 use std::pin::Pin;
@@ -31,7 +30,7 @@ pub(crate) enum Writer {
     Tls(Box<tokio::io::WriteHalf<TlsStream<TcpStream>>>),
 }
 
-/// Both halves, and who is at the other end where the transport can tell.
+/// Both halves, and the client's identity if the transport has proved one.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) read: Reader,
@@ -54,7 +53,7 @@ pub(crate) async fn secured(stream: TcpStream, tls: &crate::tls::Tls) -> io::Res
 }
 
 impl Reader {
-    /// Reads what there is into the front of `buffer` and says how much; 0 when the client has closed.
+    /// Reads available bytes into the front of `buffer` and returns their number; 0 if the client has closed.
     pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(buffer);
         let read = match self {
@@ -63,7 +62,7 @@ impl Reader {
             Self::Tls(read) => Pin::new(read).poll_read(cx, &mut buffer),
         };
         match ready!(read) {
-            // Many clients close without saying so in TLS; frames have lengths, so nothing can be cut off unseen.
+            // Many clients close TLS without a close message. Frames have lengths, so a truncation is noticed.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
             result => Poll::Ready(result.map(|()| buffer.filled().len())),
         }
@@ -71,7 +70,8 @@ impl Reader {
 }
 
 impl Writer {
-    /// Sends what goes at once and says how much; an error means only that the one who waits for this half has to try.
+    /// Sends what the socket accepts immediately, and returns the number of bytes. An error means only that the task
+    /// that waits for this half must try.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(write) => write.try_write(bytes),
@@ -80,17 +80,17 @@ impl Writer {
         }
     }
 
-    /// Sends some of it and says how much.
+    /// Sends some of the bytes and returns their number.
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.half().poll_write(cx, bytes)
     }
 
-    /// Sees to it that nothing of what was sent stays in here.
+    /// Flushes what was sent.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.half().poll_flush(cx)
     }
 
-    /// Tells the client that nothing more comes.
+    /// Closes the sending half.
     pub(crate) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.half().poll_shutdown(cx)
     }

@@ -1,6 +1,6 @@
-//! The four-letter words: what an operator asks with `nc`.
+//! The four-letter words, which an operator sends with `nc`.
 //!
-//! The texts are laid out as Apache's server lays them out, for there are programs that read them.
+//! The answers have the layout of Apache's server, because programs parse them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
@@ -12,12 +12,12 @@ use crate::config::Storage;
 use crate::net::engine::{Engine, PeerReport};
 use lockkeeper_wire::OpCode;
 
-/// The protocol level comes first, because clients decide by it what they may ask for.
+/// The version begins with the protocol level, by which clients decide which operations they use.
 pub(crate) const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
 
-/// The answer, if the first four bytes of a connection are a word; `asker` is where that comes from.
+/// Returns the answer if the first four bytes of a connection are a word. `asker` is the address of the connection.
 pub(crate) fn answer(engine: &Engine, word: &[u8], asker: SocketAddr) -> Option<String> {
-    // As a length these would be beyond any frame limit, so no client is mistaken for an operator.
+    // As a length, these bytes exceed every frame limit, so a word cannot be a client's frame.
     let report = match word {
         b"ruok" => |_: &Engine, _| "imok".to_owned(),
         b"isro" => |_: &Engine, _| "rw".to_owned(),
@@ -42,8 +42,8 @@ pub(crate) fn answer(engine: &Engine, word: &[u8], asker: SocketAddr) -> Option<
         },
         _ => return None,
     };
-    // Whoever has no secret learns that there is a server, not what its clients do.
-    let text = if engine.is_guarded() && !matches!(word, b"ruok" | b"isro" | b"srvr") {
+    // Without the secret, only words without information about clients are answered.
+    let text = if engine.needs_secret() && !matches!(word, b"ruok" | b"isro" | b"srvr") {
         format!("{} is not executed because it is not in the whitelist.\n", String::from_utf8_lossy(word))
     } else {
         report(engine, asker)
@@ -56,17 +56,17 @@ pub(crate) fn answer(engine: &Engine, word: &[u8], asker: SocketAddr) -> Option<
     Some(text)
 }
 
-/// Whole milliseconds, as Apache's server counts.
+/// Returns whole milliseconds, as Apache's server does.
 fn millis(time: Duration) -> u128 {
     time.as_millis()
 }
 
-/// The line of whoever asks with a word: it has sent that and read nothing yet.
-fn asking(asker: SocketAddr) -> String {
+/// Returns the line of the connection of the word itself: it has sent the word and received nothing.
+fn own_line(asker: SocketAddr) -> String {
     format!(" /{asker}[0](queued=0,recved=1,sent=0)\n\n")
 }
 
-/// With the clients, and who asks for them.
+/// Includes the clients if the address of the word's connection is given.
 fn server(engine: &Engine, clients_for: Option<SocketAddr>) -> String {
     let stats = engine.counters.snapshot();
     let mut text = format!("Zookeeper version: {VERSION}\n");
@@ -75,7 +75,7 @@ fn server(engine: &Engine, clients_for: Option<SocketAddr>) -> String {
         for PeerReport { address, queued, received, sent, .. } in engine.peers() {
             let _ = writeln!(text, " /{address}[1](queued={queued},recved={received},sent={sent})");
         }
-        text.push_str(&asking(asker));
+        text.push_str(&own_line(asker));
     }
     let _ = writeln!(
         text,
@@ -92,7 +92,7 @@ fn server(engine: &Engine, clients_for: Option<SocketAddr>) -> String {
     text
 }
 
-/// Names and values of `mntr`, in its order.
+/// Returns names and values of `mntr`, in its order.
 pub(crate) fn measurements(engine: &Engine) -> Vec<(String, String)> {
     let stats = engine.counters.snapshot();
     let tree = engine.machine.tree();
@@ -148,22 +148,22 @@ fn connections(engine: &Engine, asker: SocketAddr) -> String {
                 last.zxid,
                 millis(last.answered),
                 millis(last.latency),
-                millis(last.least()),
+                millis(last.shortest()),
                 millis(last.mean()),
-                millis(last.most),
+                millis(last.longest),
             );
         }
         text.push_str(")\n");
     }
-    text + &asking(asker)
+    text + &own_line(asker)
 }
 
-/// How large the files of the data directory are. Apache's server tells its snapshots and its log apart only where they have
-/// directories of their own; here they have one.
+/// Returns the size of the files of the data directory. Apache's server separates snapshots and log only if they have
+/// directories of their own; here they share one.
 pub(crate) fn directories(engine: &Engine) -> Vec<(&'static str, String)> {
     let bytes = match &engine.config.storage {
         Storage::Memory => 0,
-        // A handful of files, whose sizes the system has in memory: this waits for no disk.
+        // The sizes of these few files are cached by the system, so this does not wait for the disk.
         Storage::Directory(path) => std::fs::read_dir(path).map_or(0, |files| {
             files
                 .filter_map(|file| file.ok()?.metadata().ok())
@@ -175,7 +175,7 @@ pub(crate) fn directories(engine: &Engine) -> Vec<(&'static str, String)> {
     ["datadir_size", "logdir_size"].map(|name| (name, bytes.to_string())).to_vec()
 }
 
-/// An operation as Apache's server abbreviates it.
+/// Returns Apache's abbreviation of an operation.
 fn short_name(operation: OpCode) -> &'static str {
     match operation {
         OpCode::CloseSession => "CLOS",
@@ -235,7 +235,7 @@ fn watch_summary(engine: &Engine) -> String {
     format!("{connections} connections watching {paths} paths\nTotal watches:{}\n", watches.len())
 }
 
-/// Every watched path with the sessions that watch it.
+/// Returns every watched path with the sessions that watch it.
 pub(crate) fn watchers(engine: &Engine) -> BTreeMap<&str, BTreeSet<i64>> {
     let machine = &engine.machine;
     let sessions = |watchers: &mut dyn Iterator<Item = _>| watchers.filter_map(|id| machine.session_of(id)).collect();
@@ -253,7 +253,7 @@ fn watches_by_path(engine: &Engine) -> String {
     text
 }
 
-/// Every session that watches something, with the paths.
+/// Returns every session with watches, with the watched paths.
 pub(crate) fn paths_by_session(engine: &Engine) -> BTreeMap<i64, Vec<&str>> {
     let mut by_session: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
     for (path, sessions) in watchers(engine) {
@@ -275,12 +275,12 @@ fn watches_by_session(engine: &Engine) -> String {
     text
 }
 
-/// A limit as Apache's server shows it: 0 stands for none.
-fn shown(limit: usize) -> String {
+/// Returns a limit as Apache's server shows it: 0 is no limit.
+fn limit_text(limit: usize) -> String {
     if limit == usize::MAX { 0 } else { limit }.to_string()
 }
 
-/// Settings under Apache's names where it has one, in its order.
+/// Returns the settings in Apache's order, under Apache's names where they exist.
 pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
     let config = &engine.config;
     let timeouts = config.timeouts();
@@ -295,12 +295,12 @@ pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
         ("tickTime", millis(config.tick).to_string()),
         ("minSessionTimeout", millis(*timeouts.start()).to_string()),
         ("maxSessionTimeout", millis(*timeouts.end()).to_string()),
-        ("maxClientCnxns", shown(config.limits.connections_per_address)),
-        ("maxCnxns", shown(config.limits.connections)),
-        ("maxSessions", shown(config.limits.sessions)),
-        ("maxNodes", shown(config.limits.nodes)),
+        ("maxClientCnxns", limit_text(config.limits.connections_per_address)),
+        ("maxCnxns", limit_text(config.limits.connections)),
+        ("maxSessions", limit_text(config.limits.sessions)),
+        ("maxNodes", limit_text(config.limits.nodes)),
         ("maxDataBytes", config.limits.data_bytes.to_string()),
-        ("maxWatches", shown(config.limits.watches)),
+        ("maxWatches", limit_text(config.limits.watches)),
         ("enforceQuota", config.enforce_quotas.to_string()),
         ("jute.maxbuffer", config.max_frame.to_string()),
         ("containerCheckIntervalMs", millis(config.container_check).to_string()),
@@ -313,8 +313,8 @@ fn configuration(engine: &Engine) -> String {
     lines_with("=", settings(engine))
 }
 
-/// What the server runs on.
-pub(crate) fn surroundings() -> Vec<(&'static str, String)> {
+/// Returns the values of `envi`.
+pub(crate) fn environment_values() -> Vec<(&'static str, String)> {
     let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
     vec![
@@ -328,7 +328,7 @@ pub(crate) fn surroundings() -> Vec<(&'static str, String)> {
 }
 
 fn environment() -> String {
-    "Environment:\n".to_owned() + &lines_with("=", surroundings())
+    "Environment:\n".to_owned() + &lines_with("=", environment_values())
 }
 
 fn lines_with(between: &str, values: Vec<(&'static str, String)>) -> String {

@@ -1,16 +1,16 @@
-//! The clocks, read once a step.
+//! The server's clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::machine::Now;
 
-/// The time as the engine tells it to the machine: real, unless a test has moved or stopped it.
+/// The time for the machine: the real time, unless a test has moved or stopped it.
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    /// How much it is ahead of the real time, for faults.
+    /// How far it is ahead of the real time, for faults.
     ahead: Duration,
-    /// What it shows while it stands, for faults.
+    /// The time that it shows while it is stopped, for faults.
     frozen: Option<Now>,
 }
 
@@ -28,7 +28,7 @@ impl Clock {
         Now { monotonic: self.start.elapsed() + self.ahead, wall_ms }
     }
 
-    /// When to wake for the next multiple of `interval`, where the deadlines are.
+    /// Returns when the next multiple of `interval` is due; deadlines are such multiples.
     pub(crate) fn next_multiple(&self, interval: Duration) -> Instant {
         if self.frozen.is_some() {
             return Instant::now() + interval;
@@ -55,7 +55,7 @@ impl Clock {
         }
     }
 
-    /// Goes on from what it shows, which may be behind the real time; it never goes back.
+    /// Continues from the time that it shows, which may be behind the real time. It never goes back.
     pub(crate) fn resume(&mut self) {
         if let Some(Now { monotonic, .. }) = self.frozen.take() {
             let real = self.start.elapsed();

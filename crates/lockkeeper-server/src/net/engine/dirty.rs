@@ -1,4 +1,4 @@
-//! What has changed since the last batch.
+//! The changes since the last batch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// Whether there is anything to write.
+    /// Returns whether there is anything to write.
     pub(super) fn any(&self) -> bool {
         self.any
     }
@@ -27,7 +27,7 @@ impl Dirty {
         self.sessions.insert(session);
     }
 
-    /// Adds what a transaction of this session has changed. The tree is the one after it.
+    /// Adds the changes of a transaction of this session. The tree is the one after it.
     pub(super) fn mark(&mut self, tree: &Tree, session: i64, op: &TxnOp) {
         self.any = true;
         match op {

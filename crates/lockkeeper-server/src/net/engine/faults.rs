@@ -25,9 +25,9 @@ pub(crate) struct Plan {
     pub(crate) fire: watch::Sender<bool>,
 }
 
-/// The faults in force, as the engine keeps them.
+/// The faults of the engine.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct FaultState {
     pub(crate) plans: Vec<Plan>,
     pub(crate) frozen: bool,
     pub(crate) thawed: Rc<Notify>,
@@ -36,8 +36,8 @@ pub(crate) struct State {
     pub(crate) skipped_ticks: u32,
 }
 
-impl State {
-    /// The faults planned for this very frame.
+impl FaultState {
+    /// Returns the faults that are planned for this frame.
     pub(crate) fn due(&mut self, operation: OpCode) -> Vec<Action> {
         let mut due = Vec::new();
         let mut plans = std::mem::take(&mut self.plans);
@@ -53,12 +53,12 @@ impl State {
         due
     }
 
-    /// Whether nothing is heard or told.
+    /// Returns whether nothing is read or sent.
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    /// Whether this tick is to be left out.
+    /// Returns whether this tick must be skipped.
     pub(crate) fn skips_tick(&mut self) -> bool {
         if self.frozen {
             return true;

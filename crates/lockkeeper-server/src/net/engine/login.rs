@@ -1,4 +1,4 @@
-//! Auth packets and SASL exchanges, and what is kept from those who have not presented the secret.
+//! Auth packets, SASL exchanges, and clients that have not presented the secret.
 
 use lockkeeper_wire::{ErrorCode, PING_XID, Request, Response, response};
 use tracing::{debug, info};
@@ -13,14 +13,14 @@ impl Engine {
     pub(super) fn authenticate(&mut self, id: ConnectionId, xid: i32, scheme: &str, auth: &[u8]) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let result = match scheme {
-            // Whoever it is knows a password; which one is for the access lists to say.
+            // Every text is a valid password; the access lists decide which identity has permissions.
             Identity::DIGEST => {
                 for identity in self.config.accounts.digest_identities(auth) {
                     self.machine.identify(id, identity);
                 }
                 Ok(())
             }
-            // Known anyway.
+            // The address is known already.
             "ip" => Ok(()),
             Secret::SCHEME if self.config.secret.as_ref().is_some_and(|secret| same_bytes(secret.expose(), auth)) => {
                 peer.trusted = true;
@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// One step of SASL DIGEST-MD5: a challenge for whoever comes without an exchange, a verdict for its answer.
+    /// Performs one step of SASL DIGEST-MD5: sends a challenge, or checks the answer to it.
     pub(super) fn sasl(&mut self, id: ConnectionId, xid: i32, token: &[u8]) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let result = match peer.exchange.take() {
@@ -61,8 +61,9 @@ impl Engine {
         }
     }
 
-    /// Someone who has not presented the secret may keep quiet company, but not for longer than a session timeout.
-    pub(super) fn answer_stranger(&mut self, id: ConnectionId, xid: i32, request: &Request) {
+    /// Answers pings of a client that has not presented the secret, and refuses everything else. Its session ends with
+    /// its connection.
+    pub(super) fn answer_untrusted(&mut self, id: ConnectionId, xid: i32, request: &Request) {
         let zxid = self.machine.zxid();
         if *request == Request::Ping {
             let pong = Ok(Response::Done);
@@ -74,7 +75,7 @@ impl Engine {
     }
 }
 
-/// `None` without users to ask for, or without random numbers to ask with.
+/// Returns `None` if there are no SASL users or no random numbers.
 fn begin_exchange(accounts: &Accounts) -> Option<Exchange> {
     let mut random = [0; 16];
     (accounts.has_sasl() && getrandom::fill(&mut random).is_ok()).then(|| Exchange::begin(random))

@@ -1,4 +1,4 @@
-//! What the engine knows of a connection.
+//! Connections of the engine.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -9,79 +9,79 @@ use lockkeeper_wire::OpCode;
 
 use crate::account::Exchange;
 use crate::machine::Identity;
-use crate::net::outbox::{Outbox, Waited};
+use crate::net::outbox::{Outbox, WaitingFrames};
 
-/// What the engine knows of a connection.
+/// A connection of the engine.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    /// Whom its transport has proved it to be, until it has greeted. Boxed, for hardly any has one.
+    /// The identity that its transport has proved, until its first frame. Boxed, because few connections have one.
     pub(super) identity: Option<Box<Identity>>,
     pub(super) outbox: Rc<Outbox>,
-    /// Has sent its connect request.
+    /// Whether it has sent its connect request.
     pub(super) greeted: bool,
-    /// Has presented the secret, or there is none.
+    /// Whether it has presented the secret, or needs none.
     pub(super) trusted: bool,
-    /// Opened its session itself, so an untrusted one goes with it.
+    /// Whether it has opened its session. If it is untrusted, the session then ends with it.
     pub(super) opened_session: bool,
-    /// A SASL exchange that waits for the client's answer. Boxed, for hardly any has one.
+    /// A SASL exchange that waits for the client's answer. Boxed, because few connections have one.
     pub(super) exchange: Option<Box<Exchange>>,
     pub(super) established_ms: i64,
-    pub(super) last: Cell<Last>,
+    pub(super) last: Cell<RequestStats>,
 }
 
-/// The last request of a connection and the answers so far, since the connection came or its counts were started anew.
+/// The last request of a connection, and the times of its answers since the last reset.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Last {
-    /// The last number that a client gave a request, −1 before the first.
+pub(crate) struct RequestStats {
+    /// The number of the last request, −1 before the first.
     pub(crate) xid: i32,
     /// The operation of the last request, 0 before the first.
     operation: i32,
-    /// The transaction that the last answer tells, −1 before the first.
+    /// The zxid of the last answer, −1 before the first.
     pub(crate) zxid: i64,
-    /// When the last answer was given, by the server's clock.
+    /// The server's clock at the last answer.
     pub(crate) answered: Duration,
-    /// How long that took, and the extremes and the sum of all.
+    /// The last, the shortest, the longest and the total time.
     pub(crate) latency: Duration,
-    least: Option<Duration>,
-    pub(crate) most: Duration,
+    shortest: Option<Duration>,
+    pub(crate) longest: Duration,
     total: Duration,
     answers: u64,
 }
 
-impl Last {
-    pub(super) const NOTHING: Last = Last {
+impl RequestStats {
+    pub(super) const NONE: RequestStats = RequestStats {
         xid: -1,
         operation: 0,
         zxid: -1,
         answered: Duration::ZERO,
         latency: Duration::ZERO,
-        least: None,
-        most: Duration::ZERO,
+        shortest: None,
+        longest: Duration::ZERO,
         total: Duration::ZERO,
         answers: 0,
     };
 
-    /// Pings and the like have a negative number, which is none.
+    /// The negative numbers of pings and the like are not shown.
     pub(super) fn asked(self, xid: i32, operation: i32) -> Self {
-        Last { xid: if xid < 0 { self.xid } else { xid }, operation, ..self }
+        RequestStats { xid: if xid < 0 { self.xid } else { xid }, operation, ..self }
     }
 
     pub(super) fn with_zxid(self, zxid: i64) -> Self {
-        Last { zxid, ..self }
+        RequestStats { zxid, ..self }
     }
 
-    /// Counts answers that took `total` together, the last of them `latency`.
-    pub(super) fn answered(self, now: Duration, waited: &Waited) -> Self {
-        let Some(count) = u32::try_from(waited.frames).ok().filter(|count| *count > 0) else { return self };
-        let (latency, most) = (now.saturating_sub(waited.last), now.saturating_sub(waited.first));
-        Last {
+    /// Counts answers that became durable at `now`.
+    pub(super) fn answered(self, now: Duration, frames: &WaitingFrames) -> Self {
+        let Some(count) = u32::try_from(frames.frames).ok().filter(|count| *count > 0) else { return self };
+        let (latency, longest) = (now.saturating_sub(frames.last), now.saturating_sub(frames.first));
+        RequestStats {
             answered: now,
             latency,
-            least: Some(self.least.map_or(latency, |least| least.min(latency))),
-            most: self.most.max(most),
-            total: self.total + (now * count).saturating_sub(waited.sum),
-            answers: self.answers + waited.frames,
+            shortest: Some(self.shortest.map_or(latency, |shortest| shortest.min(latency))),
+            longest: self.longest.max(longest),
+            total: self.total + (now * count).saturating_sub(frames.sum),
+            answers: self.answers + frames.frames,
             ..self
         }
     }
@@ -90,8 +90,8 @@ impl Last {
         OpCode::from_i32(self.operation)
     }
 
-    pub(crate) fn least(&self) -> Duration {
-        self.least.unwrap_or_default()
+    pub(crate) fn shortest(&self) -> Duration {
+        self.shortest.unwrap_or_default()
     }
 
     pub(crate) fn mean(&self) -> Duration {
@@ -99,7 +99,7 @@ impl Last {
     }
 }
 
-/// What an operator may know of a connection.
+/// The state of a connection for operators.
 #[derive(Debug)]
 pub(crate) struct PeerReport {
     pub(crate) address: SocketAddr,
@@ -108,7 +108,7 @@ pub(crate) struct PeerReport {
     pub(crate) received: u64,
     pub(crate) sent: u64,
     pub(crate) established_ms: i64,
-    pub(crate) last: Last,
-    /// Its session and that one's timeout.
+    pub(crate) last: RequestStats,
+    /// Its session and the session's timeout.
     pub(crate) session: Option<(i64, Duration)>,
 }

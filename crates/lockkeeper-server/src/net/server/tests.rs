@@ -1,4 +1,4 @@
-//! A server on disks that are slow, full or broken.
+//! Tests of a server with disks that are slow, full or broken.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -11,12 +11,12 @@ mod client;
 
 use client::*;
 
-/// Commits when told to, with the result told.
+/// Commits when the test says so, with the result that the test gives.
 struct Gate(Receiver<Result<(), ServerError>>);
 
 impl Store for Gate {
     fn commit(&mut self, _: &Batch) -> Result<(), ServerError> {
-        // A test that has ended no longer cares.
+        // The test may have ended.
         self.0.recv().unwrap_or(Ok(()))
     }
 }
@@ -34,7 +34,8 @@ fn connected(server: &Server, open: &Sender<Result<(), ServerError>>) -> Client 
     Client::connect(server.addr())
 }
 
-/// Whether something arrives without the disk; the only wait for a time, and it errs on the side of passing.
+/// Returns whether an answer arrives without the disk. This is the only wait for a time; an error would be that it
+/// passes.
 fn hears_something(client: &Client) -> bool {
     client.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let heard = client.stream.peek(&mut [0]).is_ok();
@@ -43,7 +44,7 @@ fn hears_something(client: &Client) -> bool {
 }
 
 #[test]
-fn nothing_is_told_before_it_is_durable() {
+fn nothing_is_visible_before_it_is_durable() {
     let (server, open) = gated();
     let (mut writer, mut reader) = (connected(&server, &open), connected(&server, &open));
     assert!(reader.exists("/a", true).is_none());
@@ -72,7 +73,7 @@ fn reads_do_not_wait_for_a_disk_that_has_nothing_to_do() {
     assert_eq!(server.stats().commits, 1);
 }
 
-/// While one group is on its way to the disk, the next one gathers.
+/// While one batch is being written, the next one collects.
 #[test]
 fn writes_that_come_during_a_commit_share_the_next_one() {
     let (server, open) = gated();
@@ -92,7 +93,8 @@ fn writes_that_come_during_a_commit_share_the_next_one() {
     assert!(server.stats().commits <= 4, "the session, the first, and at most two groups: {}", server.stats().commits);
 }
 
-/// A full disk: nothing is acknowledged that is not on it, the clients are cut, and the owner is told why.
+/// A full disk: nothing is acknowledged that is not on it, the clients are disconnected, and the owner gets the
+/// reason.
 #[test]
 fn a_disk_that_fails_stops_the_server_without_a_false_word() {
     let (server, open) = gated();
@@ -112,7 +114,7 @@ fn a_disk_that_fails_stops_the_server_without_a_false_word() {
     assert!(matches!(wait(server.shutdown()), Err(ServerError::Stopped)));
 }
 
-/// The last answers of a stopping server are true, too.
+/// The last answers of a stopping server are durable, too.
 #[test]
 fn a_shutdown_waits_for_the_disk() {
     let (server, open) = gated();
@@ -126,7 +128,7 @@ fn a_shutdown_waits_for_the_disk() {
     stopping.join().unwrap().unwrap();
 }
 
-/// Half a step must neither be seen nor stored: the server stops, and says so.
+/// The changes of half a step must not become visible or durable: the server stops with an error.
 #[test]
 fn a_bug_in_a_step_stops_the_server() {
     let (server, open) = gated();
