@@ -26,7 +26,7 @@ const STORAGE: Tests = Tests { package: "lockkeeper-server", target: "it", featu
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     kill(sh, options.rounds, options.seed)?;
     if options.cuts {
-        cut(sh, LIB, "store::tests::a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record")?;
+        cut(sh, LIB, "store::disk_store::tests::a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record")?;
         cut(sh, STORAGE.target, "storage::damaged_data_is_refused_or_harmless_but_never_believed")?;
     }
     Ok(())

@@ -36,7 +36,7 @@ impl Secret {
         Self(bytes.into())
     }
 
-    /// Returns the bytes, for a client to present.
+    /// Returns the bytes that a client presents.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

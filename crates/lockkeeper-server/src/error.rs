@@ -59,7 +59,7 @@ pub enum ServerError {
         supported: u32,
     },
     /// The directory contains files but no `format` file.
-    #[error("{} contains files that do not belong to a data directory", path.display())]
+    #[error("{} holds files that are not a data directory's", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Returns what to do about it, in one line.
+    /// Returns a one-line hint for the operator.
     pub fn hint(&self) -> String {
         match self {
             Self::AddressInUse { address } => {

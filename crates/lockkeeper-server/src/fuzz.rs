@@ -215,7 +215,7 @@ fn log() {
         batch
     };
     let whole = fuzzing::file(&[batch(1), batch(2), batch(3)]);
-    let written = fuzzing::believed(&whole).unwrap();
+    let written = fuzzing::accepted(&whole).unwrap();
     assert_eq!(written.len(), 3);
     rig::fuzz(&large("log"), |input| {
         let mut damaged = whole.clone();
@@ -225,10 +225,10 @@ fn log() {
             damaged[usize::from(u16::from_be_bytes([place[0], place[1]])) % whole.len()] ^= place[2];
         }
         damaged.truncate(whole.len() * keep / 256);
-        match fuzzing::believed(&damaged) {
-            Ok(believed) => {
-                assert!(written.starts_with(&believed));
-                believed.len() as u64
+        match fuzzing::accepted(&damaged) {
+            Ok(accepted) => {
+                assert!(written.starts_with(&accepted));
+                accepted.len() as u64
             }
             Err(at) => 10 + at as u64,
         }

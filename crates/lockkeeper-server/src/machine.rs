@@ -46,7 +46,7 @@ use lockkeeper_wire::{
 pub struct Now {
     /// A clock that never goes back, from an arbitrary origin; sessions expire by it.
     pub monotonic: Duration,
-    /// Milliseconds since 1970, for the nodes' `ctime` and `mtime`.
+    /// Wall-clock milliseconds since 1970: the nodes' `ctime` and `mtime`.
     pub wall_ms: i64,
 }
 

@@ -1,8 +1,8 @@
-//! One random script on Apache's server and on ours: every answer, every error, every event, in the same order.
+//! Runs one random script on Apache's server and on ours, and compares every answer, error and event in order.
 //!
-//! A script is two sessions that take turns under a node of their own. What differs by nature is written in the same words
-//! before it is compared: zxids count from the script's first one, sessions have names, the order of sets is theirs alone.
-//! A failure prints the seed and the script; `LOCKKEEPER_SEED=n` plays that one again.
+//! A script has two sessions that take turns below a node of their own. Values that differ between servers are
+//! normalized before they are compared: zxids count from the script's first one, sessions have names, and the order of
+//! sets is ignored. A failure prints the seed and the script; `LOCKKEEPER_SEED=n` repeats that script.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,24 +18,24 @@ mod client;
 
 use client::*;
 
-/// The level of the protocol that ours claims; others differ in more than they tell.
+/// The protocol level that our server reports; other versions differ in more ways.
 const LEVEL: &str = "3.9.5";
-/// How many scripts, and how many requests in each.
+/// The number of scripts, and of requests in each.
 const SCRIPTS: u64 = 2_000;
 const STEPS: usize = 40;
 
-/// One request as both servers get it.
+/// One request, the same for both servers.
 #[derive(Clone, Debug)]
 struct Step {
-    /// Which of the two sessions asks.
+    /// The session that sends it.
     who: usize,
     opcode: i32,
     body: Bytes,
-    /// For people.
+    /// A description for people.
     text: String,
 }
 
-/// Makes a script up.
+/// Generates a script.
 struct Author {
     rng: fastrand::Rng,
     root: String,
@@ -88,7 +88,7 @@ impl Author {
                 (opcode, body, format!("create({opcode}) {name} {flags}"))
             }
             5..8 => {
-                // Not the root, or little would happen in the rest of the script.
+                // The script's root stays, otherwise the rest of the script would have little effect.
                 let path = if path == self.root { format!("{path}/a") } else { path };
                 let version = self.version();
                 (DELETE, bytes().text(&path).int(version), format!("delete {path} {version}"))
@@ -178,7 +178,7 @@ impl Stage {
         let clients = [(); 2].map(|()| Client::connect_with(addr, 60_000));
         let mut stage = Self { clients, base: 0 };
         stage.base = stage.clients[0].create2(root, 0).unwrap().1.czxid;
-        // Something to work with, or most answers would be that there is nothing.
+        // Existing nodes, otherwise most answers would be `NoNode`.
         for name in ["a", "a/a", "b"] {
             stage.clients[0].create(&format!("{root}/{name}"), 0).unwrap();
         }
@@ -186,7 +186,7 @@ impl Stage {
     }
 
     fn zxid(&self, zxid: i64) -> String {
-        // What was there before the script is older than it, and no more can be said.
+        // Stats from before the script are only known to be older than it.
         if zxid < self.base { "before".to_owned() } else { (zxid - self.base).to_string() }
     }
 
@@ -212,7 +212,7 @@ impl Stage {
         )
     }
 
-    /// What the answer to one operation says, after its header.
+    /// Describes the answer to one operation after its header.
     fn body(&self, opcode: i32, answer: &mut Answer) -> String {
         let sorted = |mut texts: Vec<String>| {
             texts.sort();
@@ -252,13 +252,13 @@ impl Stage {
         }
     }
 
-    /// Plays a step, and tells all that anybody can see of it.
+    /// Runs a step and describes everything that a client can see of it.
     fn play(&mut self, step: &Step) -> String {
         let asker = &mut self.clients[step.who];
         asker.send(step.opcode, step.body.clone());
         let mut answer = asker.answer();
         let mut told = match step.opcode {
-            // Answered without the tree being looked at.
+            // These are answered without reading the tree.
             PING | AUTH => format!("error {}", answer.error),
             _ => format!("zxid {} error {}", self.zxid(answer.zxid), answer.error),
         };
@@ -279,13 +279,13 @@ impl Stage {
         told
     }
 
-    /// The first session ends; the second tells what that did.
+    /// Closes the first session and describes the events in the second one.
     fn close(self, root: &str) -> String {
         let [first, mut second] = self.clients;
         first.close();
         second.ping();
         let mut events: Vec<_> = second.events.drain(..).map(|(_, event)| (event.kind, event.path)).collect();
-        // Ephemeral nodes go in an order of their server's.
+        // Each server deletes ephemeral nodes in an order of its own.
         events.sort();
         let mut left = second.children(root, false).unwrap_or_default();
         left.sort();
@@ -298,7 +298,7 @@ impl Stage {
 fn ours_answers_as_apaches() {
     let distribution = Distribution::fetch(LEVEL).unwrap().0;
     let options = Options::default().tick(Duration::from_secs(2)).distribution(distribution);
-    // Neither server looks for empty containers and old TTL nodes meanwhile: each such deletion takes a zxid in the middle of a script.
+    // Neither server may remove containers or TTL nodes during a script: each deletion would take a zxid.
     let options = options.property("znode.container.checkIntervalMs", "86400000");
     let apache = Apache::single(options.property("zookeeper.forceSync", "no")).unwrap();
     let ours = Config::default().with_container_check(Duration::from_secs(24 * 60 * 60));

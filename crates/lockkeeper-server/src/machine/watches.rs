@@ -1,4 +1,4 @@
-//! Watches: which connections are notified of which change.
+//! Watches: which connections get an event for which change.
 //!
 //! Watches belong to a connection, not to a session. A client that reconnects sends its list again, so nothing is
 //! carried over or kept for clients that have disconnected. The watches of reads fire once, persistent ones until they

@@ -55,7 +55,7 @@ pub struct DumpedNode {
     pub stat: Stat,
 }
 
-/// The result of a start, for the thread that requested it.
+/// The result of a start; the starting thread waits for it.
 struct Started {
     address: SocketAddr,
     admin: Option<SocketAddr>,

@@ -1,4 +1,4 @@
-//! What the store keeps: the state, and the batches of changes to it.
+//! The stored state, and the batches of changes to it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::error::ServerError;
 use crate::machine::{Node, Tree};
 use crate::store::node::encode_node;
 
-/// Everything that a restart brings back.
+/// Everything that a restart restores.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) tree: Tree,
@@ -26,7 +26,7 @@ impl State {
     }
 }
 
-/// How much there is of everything: what a replayed log is checked by.
+/// The size of the state, by which a replayed log is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(super) nodes: u64,
@@ -43,13 +43,13 @@ impl Totals {
 /// A session's timeout and password.
 pub(crate) type StoredSession = (Duration, [u8; 16]);
 
-/// What changed since the batch before; values are the state at its end.
+/// The changes since the batch before; the values are the state at its end.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) zxid: i64,
     pub(crate) next_session: i64,
     pub(crate) totals: Totals,
-    /// Changed nodes, `None` if they are gone; ranges are of `bytes`.
+    /// Changed nodes, `None` if they were deleted; the ranges refer to `bytes`.
     pub(crate) nodes: Vec<(Arc<str>, Option<Range<usize>>)>,
     /// Changed sessions, `None` if they have ended.
     pub(crate) sessions: Vec<(i64, Option<StoredSession>)>,
@@ -68,11 +68,11 @@ impl Batch {
     }
 }
 
-/// Something that makes batches durable; a trait so that tests can let it fail.
+/// Makes batches durable. A trait, so that tests can make it fail.
 pub(crate) trait Store: Send {
-    /// Returns once the whole batch is on the disk. After an error the store must not be used again.
+    /// Returns when the whole batch is on the disk. After an error the store must not be used again.
     fn commit(&mut self, batch: &Batch) -> Result<(), ServerError>;
 
-    /// Makes the next start quick. Without it, and after an error in it, everything committed is there all the same.
+    /// Prepares for a fast start. Everything committed is durable without it, and after an error in it.
     fn close(&mut self) {}
 }

@@ -1,6 +1,6 @@
-//! The data directory itself: who may use it, whose it is and what its layout is.
+//! The data directory: its lock, its owner and its layout.
 //!
-//! Invariant: a directory with a `format` file is complete, because that file is written last and at once.
+//! Invariant: a directory with a `format` file is complete, because that file is created last and atomically.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ pub(super) fn make_directory(path: &Path) -> Result<(), ServerError> {
     }
 }
 
-/// A file that only this user can read, made if it is missing.
+/// Opens a file that only this user can read, and creates it if it is missing.
 pub(super) fn private_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -37,10 +37,10 @@ pub(super) fn private_file(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Whether the directory says that it is complete.
+/// Returns whether the directory has a `format` file, and so is complete.
 ///
 /// # Errors
-/// It says that it has another format.
+/// The file contains another format.
 pub(super) fn check_format(path: &Path) -> Result<bool, ServerError> {
     let found = match std::fs::read_to_string(path.join("format")) {
         Ok(found) => found.trim().to_owned(),
@@ -63,14 +63,14 @@ pub(super) fn lock(path: &Path) -> Result<File, ServerError> {
     }
 }
 
-/// Without a `format` file, only what an interrupted first start leaves may be there.
+/// Without a `format` file, the directory may contain only what an interrupted first start leaves.
 pub(super) fn refuse_foreign(path: &Path) -> Result<(), ServerError> {
     let fail = |source| ServerError::disk(path.to_owned(), source);
     for entry in std::fs::read_dir(path).map_err(fail)? {
         let name = entry.map_err(fail)?.file_name();
         let known = name == "lock" || name == STATE || name == "format.new";
         if !known && name.to_str().and_then(log_number).is_none() {
-            // Leave a directory that is not ours as it was found.
+            // Leave a foreign directory as it was.
             let _ = std::fs::remove_file(path.join("lock"));
             return Err(ServerError::Foreign { path: path.to_owned() });
         }
@@ -78,7 +78,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Last, and at once: a directory with a `format` file is complete.
+/// Writes the `format` file atomically. This is the last step of a first start.
 pub(super) fn write_format(path: &Path) -> io::Result<()> {
     let new = path.join("format.new");
     let mut file = private_file(&new)?;
@@ -89,12 +89,12 @@ pub(super) fn write_format(path: &Path) -> io::Result<()> {
     sync(path)
 }
 
-/// Makes it last which files there are.
+/// Makes the names of the files durable.
 pub(super) fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// The name of a file of the log.
+/// Returns the name of a file of the log.
 pub(super) fn log_name(number: u64) -> String {
     format!("{LOG}{number:010}")
 }
@@ -104,7 +104,7 @@ fn log_number(name: &str) -> Option<u64> {
     (log_name(number) == name).then_some(number)
 }
 
-/// The numbers of the files of the log that there are, in order.
+/// Returns the numbers of the log's files, in order.
 pub(super) fn logs(path: &Path) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(path)? {

@@ -15,14 +15,14 @@ use crate::store::log::{self, Log};
 use crate::store::record::{Changes, Origin};
 use crate::store::snapshot::Snapshot;
 
-/// How long files of the log get, in bytes.
+/// Limits on the length of the log's files, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
-    /// What a file grows by.
+    /// A file grows by this.
     chunk: u64,
-    /// From here on a file is folded, as soon as the one before is.
+    /// A file of this length is folded when the fold before has ended.
     long: u64,
-    /// Beyond this, commits wait for the folding. So the log has at most twice this, and a batch.
+    /// At this length, commits wait for the fold. The log has at most twice this, plus one batch.
     most: u64,
 }
 
@@ -32,13 +32,13 @@ impl Default for Sizes {
     }
 }
 
-/// What the other thread is about.
+/// The state of the folding thread.
 #[derive(Debug)]
 enum Folding {
-    /// All files but the one that is written are folded.
+    /// All files but the current one are folded.
     Done,
     Running,
-    /// The disk was full. It is tried again when the log has got so long.
+    /// The disk was full. The fold is retried when the log has this length.
     Full {
         again: u64,
     },
@@ -51,16 +51,16 @@ pub(crate) struct DiskStore {
     sizes: Sizes,
     log: Log,
     folding: Folding,
-    /// The last batch in the files before the one that is written.
+    /// The last batch before the current file.
     through: u64,
-    /// Holds the snapshot.
+    /// Owns the snapshot.
     folder: Folder,
-    /// Released when the store is dropped, after all others.
+    /// The lock of the directory; dropped last.
     _lock: File,
 }
 
 impl DiskStore {
-    /// Opens a data directory, making it if it is missing. `fresh` is the state of a new one.
+    /// Opens a data directory, and creates it if it is missing. `fresh` returns the state of a new one.
     pub(crate) fn open(path: &Path, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
         Self::open_sized(path, Sizes::default(), fresh)
     }
@@ -75,7 +75,7 @@ impl DiskStore {
         } else if !path.join(STATE).try_exists().map_err(fail)? {
             return Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb is missing".to_owned() });
         }
-        // The database trusts its own pages, and panics over some that are damaged.
+        // The database does not check its pages, and panics over some damaged ones.
         let opened = catch_unwind(AssertUnwindSafe(|| open_parts(path, complete, sizes, fresh)));
         let Parts { snapshot, log, through, unfolded, state } = opened.unwrap_or_else(|_| {
             Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb cannot be read".to_owned() })
@@ -97,12 +97,12 @@ impl DiskStore {
         self.folder.begin(Job { before: self.log.number(), through: self.through, keep: self.sizes.long })
     }
 
-    /// Takes note of what has become of the folding. A full disk harms nothing yet: the log goes on and the old files stay.
+    /// Handles the result of a fold. A full disk does no harm yet: the log continues and the old files stay.
     fn folded(&mut self, result: Result<(), ServerError>) -> Result<(), ServerError> {
         self.folding = match result {
             Ok(()) => Folding::Done,
             Err(error @ ServerError::DiskFull { .. }) if self.log.len() < self.sizes.most => {
-                warn!(%error, hint = error.hint(), "the log cannot be folded and grows");
+                warn!(%error, hint = error.hint(), "the log cannot be folded, so it grows");
                 Folding::Full { again: (self.log.len() + self.sizes.long / 2).min(self.sizes.most) }
             }
             Err(error) => return Err(error),
@@ -110,8 +110,8 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Sees to it that the log does not grow without bounds.
-    fn make_room(&mut self) -> Result<(), ServerError> {
+    /// Folds files to limit the length of the log.
+    fn limit_length(&mut self) -> Result<(), ServerError> {
         if matches!(self.folding, Folding::Running) {
             let result = if self.log.len() < self.sizes.most { self.folder.result() } else { Some(self.folder.wait()) };
             match result {
@@ -126,7 +126,7 @@ impl DiskStore {
         }
     }
 
-    /// Goes on in a new file and folds the one that was written until now.
+    /// Continues in a new file and folds the file before.
     fn rotate(&mut self) -> Result<(), ServerError> {
         self.through = self.log.last();
         self.log.rotate().map_err(|source| ServerError::disk(self.path.clone(), source))?;
@@ -154,22 +154,22 @@ impl DiskStore {
 
 impl Store for DiskStore {
     fn commit(&mut self, batch: &Batch) -> Result<(), ServerError> {
-        self.make_room()?;
+        self.limit_length()?;
         self.log.append(batch).map_err(|source| ServerError::disk(self.path.clone(), source))
     }
 
     fn close(&mut self) {
         if let Err(error) = self.fold_all() {
-            warn!(%error, "the log is not folded; the next start reads it");
+            warn!(%error, "the log could not be folded; the next start reads it");
         }
     }
 }
 
-/// What an opened directory consists of.
+/// The parts of an opened directory.
 struct Parts {
     snapshot: Snapshot,
     log: Log,
-    /// The last batch in the files before the one that is written, and whether there are such files.
+    /// The last batch before the current file, and whether older files are still to be folded.
     through: u64,
     unfolded: bool,
     state: State,

@@ -1,6 +1,6 @@
-//! Folds the log into the snapshot, on a thread of its own, so that no commit waits for it.
+//! Folds the log into the snapshot on a thread of its own, so that no commit waits for it.
 //!
-//! Invariant: a file of the log goes only after what it holds is in the snapshot and on the disk.
+//! Invariant: a file of the log is removed only when its contents are in the snapshot and on the disk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use crate::store::directory::{self, log_name};
 use crate::store::log;
 use crate::store::snapshot::Snapshot;
 
-/// What is to be folded: all files before one, which hold all batches up to one.
+/// The files to fold: all files before `before`, which contain all batches up to `through`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) before: u64,
     pub(super) through: u64,
-    /// How much of a folded file is kept to be written again; 0 removes it.
+    /// How many bytes of a folded file are kept for reuse; 0 removes the file.
     pub(super) keep: u64,
 }
 
-/// The running thread. Dropping it waits for what it is doing.
+/// The running thread. Dropping it waits for the current job.
 #[derive(Debug)]
 pub(super) struct Folder {
     jobs: Option<Sender<Job>>,
@@ -37,7 +37,7 @@ impl Folder {
         let (outbox, results) = channel();
         let run = move || {
             for job in inbox {
-                // The database panics over some pages that are damaged.
+                // The database panics over some damaged pages.
                 let folded = catch_unwind(AssertUnwindSafe(|| fold(&directory, &mut snapshot, job)));
                 let folded = folded.unwrap_or_else(|_| Err(snapshot.damaged("state.redb cannot be read".to_owned())));
                 if outbox.send(folded).is_err() {
@@ -52,13 +52,13 @@ impl Folder {
         Ok(Self { jobs: Some(jobs), results, thread: Some(thread) })
     }
 
-    /// Begins a job. One at a time.
+    /// Begins a job; the one before must have ended.
     pub(super) fn begin(&self, job: Job) -> Result<(), ServerError> {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if sent { Ok(()) } else { Err(ServerError::Bug) }
     }
 
-    /// What came of the job, if it has ended.
+    /// Returns the result of the job if it has ended.
     pub(super) fn result(&self) -> Option<Result<(), ServerError>> {
         match self.results.try_recv() {
             Ok(result) => Some(result),
@@ -67,7 +67,7 @@ impl Folder {
         }
     }
 
-    /// Waits for what comes of the job.
+    /// Waits for the result of the job.
     pub(super) fn wait(&self) -> Result<(), ServerError> {
         self.results.recv().unwrap_or(Err(ServerError::Bug))
     }
@@ -77,7 +77,7 @@ impl Drop for Folder {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // Its panics are caught where they can happen.
+            // Panics of a job are caught in the thread.
             let _ = thread.join();
         }
     }
@@ -93,14 +93,14 @@ fn fold(directory: &std::path::Path, snapshot: &mut Snapshot, job: Job) -> Resul
         return Err(snapshot.damaged(what));
     }
     snapshot.fold(&replayed.changes, job.before, job.through)?;
-    // What is left over is not needed, and the next start removes it.
+    // The files that are left are not needed; the next start removes them.
     if let Err(error) = discard(directory, job) {
         warn!(%error, directory = %directory.display(), "cannot remove a folded file of the log");
     }
     Ok(())
 }
 
-/// Removes the folded files, or keeps the last of them for the file after the next.
+/// Removes the folded files, or keeps the last one for reuse.
 fn discard(directory: &std::path::Path, job: Job) -> std::io::Result<()> {
     let spare = directory.join(log_name(job.before + 1));
     for number in directory::logs(directory)?.into_iter().filter(|number| *number < job.before) {

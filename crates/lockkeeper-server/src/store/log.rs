@@ -1,10 +1,9 @@
-//! The log on the disk: files that are written from front to end, one record and one fsync a batch.
+//! The log on the disk: files that are written from front to end, with one record and one fsync per batch.
 //!
-//! A file grows by a chunk of zeros at a time and is used again once it is folded, so that nearly every fsync finds nothing
-//! but data to write: an fdatasync that also has to note a new length or new blocks takes nearly twice as long
-//! (docs/server.md).
+//! A file grows by a chunk of zeros at a time and is reused after it is folded. So nearly every fsync has only data to
+//! write. An fdatasync that must also write a new length or new blocks takes nearly twice as long (docs/server.md).
 //!
-//! Invariant: a record is on the disk when `append` returns, and the next one is not begun before.
+//! Invariant: a record is on the disk when `append` returns, and the next one is begun after that.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,7 +16,7 @@ use crate::store::batch::Batch;
 use crate::store::directory::{self, log_name, private_file};
 use crate::store::record::{self, Changes, End, Origin};
 
-/// The file that batches are appended to.
+/// The file to which batches are appended.
 #[derive(Debug)]
 pub(super) struct Log {
     directory: PathBuf,
@@ -25,7 +24,7 @@ pub(super) struct Log {
     file: File,
     /// The number of the next batch.
     next: u64,
-    /// Where the next record begins, and how long the file is.
+    /// The position of the next record, and the length of the file.
     end: u64,
     allocated: u64,
     chunk: u64,
@@ -33,7 +32,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Begins a file, on an old one if there is one; the caller makes its name last.
+    /// Begins a file, on an old one if there is one. The caller syncs the directory.
     pub(super) fn begin(directory: &Path, origin: Origin, next: u64, chunk: u64) -> io::Result<Self> {
         let file = private_file(&directory.join(log_name(origin.log)))?;
         let allocated = file.metadata()?.len();
@@ -41,22 +40,22 @@ impl Log {
         Ok(Self { directory, origin, file, next, end: 0, allocated, chunk, buffer: Vec::new() })
     }
 
-    /// Goes on behind the last record of a file.
+    /// Continues after the last record of a file.
     pub(super) fn resume(directory: &Path, origin: Origin, bytes: &[u8], end: End, chunk: u64) -> io::Result<Self> {
         let mut log = Self::begin(directory, origin, end.next, chunk)?;
         let rest = &bytes[end.at..];
         if rest.chunks(4096).any(|page| page != &[0; 4096][..page.len()]) {
             if end.torn {
                 let file = log_name(origin.log);
-                warn!(file, at = end.at, "cutting off a record that did not get to its end and was never acknowledged");
+                warn!(file, at = end.at, "removing an incomplete record, which was never acknowledged");
             }
             log.allocated = end.at as u64;
             log.file.set_len(log.allocated)?;
         }
         log.end = end.at as u64;
         if let Some(last) = end.last {
-            // It is about to be shown. Whether it was on the disk already nobody knows: a page whose fsync has failed is taken
-            // for clean by the system, so only writing it again makes the next fsync mean it.
+            // This record is about to become visible, and it may not be on the disk: after a failed fsync the system
+            // treats the page as clean. Only writing it again makes the next fsync cover it.
             log.file.seek(SeekFrom::Start(last as u64))?;
             log.file.write_all(&bytes[last..end.at])?;
             log.file.sync_all()?;
@@ -85,53 +84,53 @@ impl Log {
         Ok(())
     }
 
-    /// Goes on in the next file.
+    /// Continues in the next file.
     pub(super) fn rotate(&mut self) -> io::Result<()> {
         let origin = Origin { log: self.origin.log + 1, ..self.origin };
         let next = Self::begin(&self.directory, origin, self.next, self.chunk)?;
         if next.allocated == 0 {
-            // Most likely a new one. One that is used again has had its name for long.
+            // This is probably a new file. The name of a reused file was synced long ago.
             directory::sync(&self.directory)?;
         }
         *self = Self { buffer: std::mem::take(&mut self.buffer), ..next };
         Ok(())
     }
 
-    /// Gives back what a file without records has of the disk.
+    /// Frees the part of the file after the records.
     pub(super) fn shrink(&mut self) -> io::Result<()> {
         self.allocated = self.end;
         self.file.set_len(self.end)
     }
 
-    /// The number of the file.
+    /// Returns the number of the file.
     pub(super) fn number(&self) -> u64 {
         self.origin.log
     }
 
-    /// How many bytes of records there are.
+    /// Returns the length of all records in bytes.
     pub(super) fn len(&self) -> u64 {
         self.end
     }
 
-    /// Goes on in a file that cannot be written.
+    /// Continues in a file that cannot be written.
     #[cfg(test)]
     pub(super) fn break_with(&mut self, file: File) {
         (self.file, self.allocated) = (file, u64::MAX); // so that it is written and synced, and nothing else
     }
 
-    /// The number of the last batch.
+    /// Returns the number of the last batch.
     pub(super) fn last(&self) -> u64 {
         self.next - 1
     }
 }
 
-/// A file as it was found.
+/// A file and its bytes.
 pub(super) struct Contents {
     pub(super) number: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Reads the files from `first` on, up to but without `end`; none of them may be missing.
+/// Reads the files from `first` up to but not including `end`; none of them may be missing.
 pub(super) fn read(directory: &Path, first: u64, end: Option<u64>) -> Result<Vec<Contents>, ServerError> {
     let fail = |source| ServerError::disk(directory.to_owned(), source);
     let mut numbers = directory::logs(directory).map_err(fail)?;
@@ -164,16 +163,16 @@ fn damaged(directory: &Path, what: String) -> ServerError {
     ServerError::Damaged { path: directory.to_owned(), what }
 }
 
-/// What files hold, and where it goes on.
+/// The contents of several files, and where the log continues.
 pub(super) struct Replayed<'a> {
     pub(super) changes: Changes<'a>,
-    /// Which of the files the next record belongs to, where in it, and the number of its first.
+    /// The index of the file for the next record, the end of its records, and the number of its first record.
     pub(super) active: usize,
     pub(super) end: End,
     pub(super) began: u64,
 }
 
-/// Reads all records, the first of them with the number behind `batch`.
+/// Reads all records; the first one must follow `batch`.
 pub(super) fn replay<'a>(
     directory: &Path,
     files: &'a [Contents],
@@ -191,7 +190,7 @@ pub(super) fn replay<'a>(
         let end = record::scan(&file.bytes, origin, began, |payload| {
             records += 1;
             if records.is_multiple_of(64) {
-                // Commits are under way, and they go first.
+                // Let concurrent commits go first.
                 std::thread::yield_now();
             }
             replayed.changes.add(payload)

@@ -1,4 +1,5 @@
-//! A node as bytes, the same in the snapshot and in the log. Its children are not part of it: their own records tell.
+//! The bytes of a node, the same in the snapshot and in the log. They do not include its children, which have records
+//! of their own.
 
 use std::sync::Arc;
 
@@ -23,13 +24,13 @@ pub(crate) fn encode_node(out: &mut BytesMut, node: &Node) {
     for number in [node.version, node.aversion, node.creates] {
         out.put_i32(number);
     }
-    // No entries stands for the list that nearly every node has.
+    // An empty list means the list that nearly every node has.
     let acl: &[Acl] = if *node.acl == [Acl::OPEN] { &[] } else { &node.acl };
     put_acl(out, acl);
     jute::put_buffer(out, node.data.as_deref());
 }
 
-/// `open` is the one copy of the list that nearly every node has.
+/// `open` is the shared copy of the list that nearly every node has.
 pub(crate) fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malformed> {
     let mut reader = Reader::new(bytes);
     let tag = reader.u8()?;

@@ -1,19 +1,20 @@
-//! The log as bytes: one record a batch, and the judgement of what a file holds.
+//! The bytes of the log: one record per batch, and the check of a file's records.
 //!
-//! Pure on purpose: every cut and every flipped bit can be tried without a disk. A record is
+//! This has no I/O, so tests can try every cut and every flipped bit. A record is
 //!
 //! | bytes | |
 //! |---|---|
 //! | 0..4 | `LKr1` |
-//! | 4..8 | CRC-32 of everything behind it |
+//! | 4..8 | CRC-32 of all bytes after it |
 //! | 8..16 | length of the whole record, a multiple of 8 |
 //! | 16..24 | the store's id |
 //! | 24..32 | the number of the file |
 //! | 32..40 | the number of the batch, one more than that of the batch before |
-//! | 40.. | the batch: numbers, then changes, each behind a tag; zeros fill up the last 8 bytes |
+//! | 40.. | the batch: numbers, then changes, each after a tag; zeros fill the last 8 bytes |
 //!
-//! Invariant: nothing is taken for a record that this store did not write into this very file. So what an earlier use of the
-//! file has left is no record, nor are a client's bytes that look like one: it does not know the store's id.
+//! Invariant: only bytes that this store wrote into this file are accepted as a record. An older use of the file
+//! leaves no valid records, and a client's bytes cannot look like one, because the client does not know the store's
+//! id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,13 +28,13 @@ const MARK: [u8; 4] = *b"LKr1";
 const HEADER: usize = 40;
 const ALIGN: usize = 8;
 
-/// Tags of changes; zeros to the end are none.
+/// Tags of changes; a zero ends the changes.
 const NODE: u8 = 1;
 const NODE_GONE: u8 = 2;
 const SESSION: u8 = 3;
 const SESSION_GONE: u8 = 4;
 
-/// Which file of which store a record belongs to.
+/// The store and the file that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) store_id: i64,
@@ -85,7 +86,7 @@ pub(super) fn millis(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A record whose checksum is right, whosever it is.
+/// A record with a valid checksum, of any origin.
 #[derive(Clone, Copy, Debug)]
 struct Record<'a> {
     origin: Origin,
@@ -94,7 +95,7 @@ struct Record<'a> {
     payload: &'a [u8],
 }
 
-/// The number of 8 bytes at a place that is known to be there.
+/// Returns the number in the 8 bytes at a position, which must exist.
 fn number_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
@@ -103,7 +104,7 @@ fn origin_at(header: &[u8]) -> Origin {
     Origin { store_id: i64::from_be_bytes(number_at(header, 16).to_be_bytes()), log: number_at(header, 24) }
 }
 
-/// The record at the front, if there is a whole one of whom `wanted` says so.
+/// Returns the record at the front if it is complete and its origin is wanted.
 fn read(bytes: &[u8], wanted: impl FnOnce(Origin) -> bool) -> Option<Record<'_>> {
     if !bytes.starts_with(&MARK) || bytes.len() < HEADER {
         return None;
@@ -118,34 +119,35 @@ fn read(bytes: &[u8], wanted: impl FnOnce(Origin) -> bool) -> Option<Record<'_>>
     (bytes[4..8] == checksum).then_some(Record { origin, number, len, payload })
 }
 
-/// Where the records of a file end.
+/// The end of the records of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// The first byte behind the last record.
+    /// The position after the last record.
     pub(super) at: usize,
-    /// Where the last record begins, if there is one.
+    /// The position of the last record, if there is one.
     pub(super) last: Option<usize>,
-    /// The number that the next record bears.
+    /// The number of the next record.
     pub(super) next: u64,
-    /// What follows is the beginning of a record that did not get to its end.
+    /// Whether an incomplete record follows.
     pub(super) torn: bool,
 }
 
-/// Why the records of a file cannot be believed.
+/// Why the records of a file are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Damage {
-    /// The first byte of what is wrong.
+    /// The position of the damage.
     pub(super) at: usize,
     pub(super) what: String,
-    /// The file as such is whole: what is missing should have come before it.
+    /// The file is intact, but records before it are missing.
     pub(super) missing_before: bool,
 }
 
-/// Reads the records of a file from its front, the first with the number `next`, and tells each.
+/// Reads the records of a file from its front and passes each payload to `each`. The first record must have the number
+/// `next`.
 ///
-/// Behind the last one there may be anything but a record of this file: zeros, what an earlier use has left, or a record that
-/// was being written when the power went. Only the last can be one of those, because each is on the disk before the next one
-/// is begun.
+/// After the last record there may be anything but a record of this file: zeros, remains of an older use, or a record
+/// that was being written when the power failed. Only the last record can be incomplete, because each one is on the
+/// disk before the next one is begun.
 pub(super) fn scan<'a>(
     bytes: &'a [u8],
     origin: Origin,
@@ -158,34 +160,34 @@ pub(super) fn scan<'a>(
         let rest = &bytes[end.at..];
         let Some(record) = read(rest, |_| true) else { break };
         if record.origin.store_id != origin.store_id {
-            return damage(end.at, "the record is of another data directory".to_owned());
+            return damage(end.at, "the record belongs to another data directory".to_owned());
         }
         match record.origin.log {
             log if log < origin.log => break,
-            log if log > origin.log => return damage(end.at, format!("the record is of file {log}")),
+            log if log > origin.log => return damage(end.at, format!("the record belongs to file {log}")),
             _ if record.number != end.next => {
-                let what = format!("record {} where record {} should be", record.number, end.next);
+                let what = format!("record {} instead of record {}", record.number, end.next);
                 return Err(Damage { at: end.at, what, missing_before: end.at == 0 && record.number > end.next });
             }
             _ => {}
         }
         if each(record.payload).is_err() {
-            return damage(end.at, "the record says what no record says".to_owned());
+            return damage(end.at, "the record has a valid checksum and invalid contents".to_owned());
         }
         end = End { at: end.at + record.len, last: Some(end.at), next: end.next + 1, torn: false };
     }
     let rest = &bytes[end.at..];
-    // Whole pages of zeros are the usual case.
+    // Usually only zeros follow.
     let mut later = (ALIGN..rest.len()).step_by(ALIGN).filter(|at| rest[*at..].starts_with(&MARK));
     if let Some(good) = later.find(|at| read(&rest[*at..], |other| other == origin).is_some()) {
-        let what = format!("no record can be read, and a good one follows at byte {}", end.at + good);
+        let what = format!("the record is unreadable, and a valid one follows at byte {}", end.at + good);
         return damage(end.at, what);
     }
     end.torn = rest.starts_with(&MARK) && (rest.len() < HEADER || origin_at(rest) == origin);
     Ok(end)
 }
 
-/// What a number of batches has changed: the value of each node and session at their end.
+/// The changes of several batches: the last value of each node and session.
 #[derive(Debug, Default)]
 pub(super) struct Changes<'a> {
     pub(super) nodes: BTreeMap<&'a str, Option<&'a [u8]>>,
@@ -194,7 +196,7 @@ pub(super) struct Changes<'a> {
     pub(super) last: Option<Numbers>,
 }
 
-/// What a batch says of the state at its end, besides what has changed.
+/// The other values of a batch at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub(super) zxid: i64,
@@ -203,7 +205,7 @@ pub(super) struct Numbers {
 }
 
 impl<'a> Changes<'a> {
-    /// What one batch changes.
+    /// Returns the changes of one batch.
     pub(super) fn of(batch: &'a Batch) -> Self {
         let value = |range: &Option<std::ops::Range<usize>>| range.clone().map(|range| &batch.bytes[range]);
         let Batch { zxid, next_session, totals, .. } = *batch;
@@ -214,7 +216,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Adds the batch of a record.
+    /// Adds the batch in a record's payload.
     pub(super) fn add(&mut self, payload: &'a [u8]) -> Result<(), Malformed> {
         let mut reader = Reader::new(payload);
         let (zxid, next_session) = (reader.i64()?, reader.i64()?);
@@ -256,22 +258,22 @@ pub(crate) mod fuzzing {
 
     const ORIGIN: Origin = Origin { store_id: 5, log: 1 };
 
-    /// Reads bytes as a record's batch: how many nodes and sessions it changes.
+    /// Decodes a record's payload; returns how many nodes and sessions it changes.
     pub(crate) fn payload(bytes: &[u8]) -> Option<(usize, usize)> {
         let mut changes = Changes::default();
         changes.add(bytes).ok()?;
         Some((changes.nodes.len(), changes.sessions.len()))
     }
 
-    /// Batches as a file.
+    /// Returns batches as a file.
     pub(crate) fn file(batches: &[Batch]) -> Vec<u8> {
         let mut bytes = Vec::new();
         batches.iter().zip(1..).for_each(|(batch, number)| encode(&mut bytes, ORIGIN, number, batch));
         bytes
     }
 
-    /// The believed payloads of a file, in order, or where it is damaged.
-    pub(crate) fn believed(bytes: &[u8]) -> Result<Vec<&[u8]>, usize> {
+    /// Returns the accepted payloads of a file in order, or the position of the damage.
+    pub(crate) fn accepted(bytes: &[u8]) -> Result<Vec<&[u8]>, usize> {
         let mut payloads = Vec::new();
         let end = scan(bytes, ORIGIN, 1, |payload| {
             payloads.push(payload);

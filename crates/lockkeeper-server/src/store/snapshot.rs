@@ -1,9 +1,10 @@
 //! The snapshot: nodes by path, sessions by id and a few numbers in a redb database, `state.redb`.
 //!
-//! It is the state after some batch and says after which, so that the log behind it can be folded into it, or read after it.
+//! It is the state after some batch and contains the number of that batch. The later batches of the log can be folded
+//! into it, or read after it.
 //!
-//! Invariant: a fold is atomic and on the disk when it returns, so the database is always the state after a batch. A seal over
-//! all records is part of every fold; a start that finds it broken is refused, for a lock that is remembered wrongly is worse
+//! Invariant: a fold is atomic and on the disk when it returns, so the database is always the state after a batch.
+//! Every fold writes a seal over all records. A start refuses a broken seal, because a lock with wrong data is worse
 //! than a server that is down.
 
 use std::io;
@@ -33,21 +34,21 @@ const NEXT_SESSION: &str = "next_session";
 const STORE_ID: &str = "store_id";
 /// The sum of the fingerprints of all records.
 const SUM: &str = "sum";
-/// Fingerprint of the numbers above and of the sum.
+/// The fingerprint of the numbers above and of the sum.
 pub(super) const SEAL: &str = "seal";
-/// The file of the log that goes on where the snapshot ends, and the number of the last batch before it.
+/// The first file of the log after the snapshot, and the number of the last batch in the snapshot.
 pub(super) const LOG: &str = "log";
 pub(super) const BATCH: &str = "batch";
-/// Fingerprint of those two, the sum and the seal. It is checked before the records are read.
+/// The fingerprint of those two, the sum and the seal. It is checked before the records are read.
 const LOG_SEAL: &str = "log_seal";
 
-const MISCOUNTED: &str = "what the log adds to state.redb does not add up to the state that was committed";
+const WRONG_TOTALS: &str = "state.redb and the log together differ in size from the committed state";
 
-/// How many records a chunk of a start takes, and how many chunks may wait to become part of the tree.
+/// Maximum records in a chunk during a start, and maximum chunks that wait to be added to the tree.
 const CHUNK: usize = 512;
 const CHUNKS: usize = 8;
 
-/// The tree lives in memory, so the database's own cache has little to do.
+/// The tree is in memory, so the database needs little cache.
 const CACHE_BYTES: usize = 4 << 20;
 
 /// The numbers in the snapshot.
@@ -85,26 +86,26 @@ fn unsigned(number: i64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     directory: PathBuf,
-    /// `None` after an error: what it holds in memory may not be what is on the disk.
+    /// `None` after an error, because the database's state in memory may then differ from the disk.
     database: Option<Database>,
     marks: Marks,
 }
 
 impl Snapshot {
-    /// Opens the database or makes an empty one, and says whether anything was ever committed to it.
+    /// Opens the database, or creates an empty one. Returns whether anything was ever committed to it.
     pub(super) fn open(directory: &Path) -> Result<(Self, bool), ServerError> {
         let mut snapshot = Self { directory: directory.to_owned(), database: None, marks: Marks::default() };
         let found = snapshot.reopen().map_err(|error| snapshot.error(error))?;
         if let Some((marks, log_seal)) = found {
             if log_seal != Some(marks.log_seal()) {
-                return Err(snapshot.damaged("the numbers in state.redb are not those that were committed".to_owned()));
+                return Err(snapshot.damaged("the numbers in state.redb differ from the committed ones".to_owned()));
             }
             snapshot.marks = marks;
         }
         Ok((snapshot, found.is_some()))
     }
 
-    /// The numbers of what has been committed, and their seal.
+    /// Reads the committed numbers and their seal.
     fn reopen(&mut self) -> Result<Option<(Marks, Option<i64>)>, redb::Error> {
         let file = private_file(&self.directory.join(STATE))?;
         let database = Database::builder().set_cache_size(CACHE_BYTES).create_file(file)?;
@@ -130,34 +131,34 @@ impl Snapshot {
         self.marks.store_id
     }
 
-    /// The first file of the log that is not part of the snapshot.
+    /// Returns the first file of the log after the snapshot.
     pub(super) fn log(&self) -> u64 {
         unsigned(self.marks.log)
     }
 
-    /// The number of the last batch that is part of the snapshot.
+    /// Returns the number of the last batch in the snapshot.
     pub(super) fn batch(&self) -> u64 {
         unsigned(self.marks.batch)
     }
 
-    /// Reads everything, with the changes of the log in place of what they have changed.
+    /// Reads the whole state, with the changes of the log applied.
     pub(super) fn load(&self, newer: &Changes<'_>) -> Result<State, ServerError> {
         let (sealed, seal, sessions, (tree, nodes_sum)) = self.read(newer).map_err(|error| self.error(error))?;
         let sum = signed(unsigned(sealed).wrapping_add(nodes_sum));
         if seal != Some(self.marks.seal(sum)) {
-            return Err(self.damaged("the records in state.redb are not those that were committed".to_owned()));
+            return Err(self.damaged("the records in state.redb differ from the committed ones".to_owned()));
         }
         let tree = tree.map_err(|what| self.damaged(format!("state.redb: {what}")))?;
         let Marks { zxid, next_session, store_id, .. } = self.marks;
         let (zxid, next_session) = newer.last.map_or((zxid, next_session), |last| (last.zxid, last.next_session));
         let state = State { tree, sessions, zxid, next_session, store_id };
         if newer.last.is_some_and(|last| last.totals != state.totals()) {
-            return Err(self.damaged(MISCOUNTED.to_owned()));
+            return Err(self.damaged(WRONG_TOTALS.to_owned()));
         }
         Ok(state)
     }
 
-    /// What the fingerprints of sessions add up to, the seal, the sessions and the tree, which is as [`read_tree`] says.
+    /// Returns the sum of the sessions' fingerprints, the seal, the sessions, and the result of [`read_tree`].
     #[allow(clippy::type_complexity, reason = "used once")]
     fn read(
         &self,
@@ -181,7 +182,7 @@ impl Snapshot {
         }
         let sessions = sessions.into_iter().map(|(id, (timeout, password))| (id, timeout, password)).collect();
         let nodes = read.open_table(NODES)?;
-        // A damaged count must not be believed: no record is shorter than this.
+        // A damaged count must not cause a large allocation: no record is shorter than 64 bytes.
         let room = self.directory.join(STATE).metadata()?.len() / 64;
         let expected = usize::try_from(nodes.len()?.min(room)).unwrap_or(0).saturating_add(newer.nodes.len());
         Ok((signed(sum), seal, sessions, read_tree(&nodes, expected, newer)?))
@@ -193,9 +194,9 @@ impl Snapshot {
         self.fold(changes, log, 0)
     }
 
-    /// Makes changes part of the snapshot, which then ends with this batch and goes on with this file of the log.
+    /// Adds changes to the snapshot, which then ends with `batch`; `log` is the first file after it.
     ///
-    /// After an error nothing of them has become part of it, or all: the same changes may be folded again.
+    /// After an error either all changes or none are in the snapshot, and the same changes may be folded again.
     pub(super) fn fold(&mut self, changes: &Changes<'_>, log: u64, batch: u64) -> Result<(), ServerError> {
         if self.database.is_none() {
             let found = self.reopen().map_err(|error| self.error(error))?;
@@ -207,7 +208,7 @@ impl Snapshot {
                 self.marks = marks;
                 Ok(())
             }
-            Ok(None) => Err(self.damaged(MISCOUNTED.to_owned())),
+            Ok(None) => Err(self.damaged(WRONG_TOTALS.to_owned())),
             Err(error) => {
                 self.database = None;
                 Err(self.error(error))
@@ -215,7 +216,7 @@ impl Snapshot {
         }
     }
 
-    /// `None`, and nothing written, if there are more or fewer records then than the server had.
+    /// Writes nothing and returns `None` if the numbers of records would differ from those of the server.
     fn write(&self, changes: &Changes<'_>, log: u64, batch: u64) -> Result<Option<Marks>, redb::Error> {
         let mut sum = unsigned(self.marks.sum);
         let mut write = self.database()?.begin_write()?;
@@ -228,7 +229,7 @@ impl Snapshot {
             let mut nodes = write.open_table(NODES)?;
             for (number, (path, value)) in changes.nodes.iter().enumerate() {
                 if number % 64 == 63 {
-                    // Commits are under way, and they go first.
+                    // Let concurrent commits go first.
                     std::thread::yield_now();
                 }
                 let old = match value {
@@ -297,14 +298,14 @@ impl Snapshot {
     }
 }
 
-/// Reads all nodes, about `expected` of them, those of the log in place of theirs before: the tree, or what is wrong with it,
-/// and what the fingerprints of those in the snapshot add up to.
+/// Reads about `expected` nodes, with the changes of the log applied. Returns the tree or the inconsistency, and the
+/// sum of the fingerprints of the nodes in the snapshot.
 fn read_tree(
     nodes: &ReadOnlyTable<&str, &[u8]>,
     expected: usize,
     newer: &Changes<'_>,
 ) -> Result<(Result<Tree, String>, u64), redb::Error> {
-    // Two halves of about the same work: reading and judging the records, and building the tree of them.
+    // Two threads with about the same amount of work: one reads and checks the records, the other builds the tree.
     std::thread::scope(|scope| {
         let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
         let mut loader = Loader::new(expected, Arc::clone(&open));
@@ -325,7 +326,8 @@ fn read_tree(
             };
             chunk.push((Arc::from(path), node));
             if chunk.len() == CHUNK {
-                // Nobody takes it any more if the tree has failed already; the rest still counts for the seal.
+                // The receiver is gone if building the tree has failed; the remaining records still count for the
+                // seal.
                 let _ = chunks.send(std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK)));
             }
         };
@@ -351,13 +353,13 @@ fn read_tree(
         let tree = building.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let tree = match unreadable {
             Some(what) => Err(what),
-            None => tree.map_err(|lost| format!("node {lost} has no place in the tree")),
+            None => tree.map_err(|lost| format!("node {lost} has no parent in the tree")),
         };
         Ok((tree, sum))
     })
 }
 
-/// FNV-1a, 64 bits, of parts with their lengths: what a changed bit is found by, and quick for records this short.
+/// FNV-1a, 64 bits, over the parts and their lengths. It detects changed bits and is fast for short records.
 fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     parts.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {

@@ -1,11 +1,11 @@
-//! A blocking client that writes the protocol's bytes by itself, so that it is a second opinion on the codec.
+//! A blocking client that writes the protocol's bytes itself, so that it is independent of the codec.
 
 use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a test waits for something that must come.
+/// How long a test waits for something that must arrive.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) const CREATE: i32 = 1;
@@ -157,7 +157,7 @@ impl Answer {
     }
 }
 
-/// A watch event; the transaction it tells of is in `event_zxids`, for few can foretell it.
+/// A watch event. Its transaction is in `event_zxids`, because few tests can predict it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) kind: i32,
@@ -176,14 +176,14 @@ pub(crate) struct Client {
     pub(crate) session: Session,
     pub(crate) last_zxid: i64,
     xid: i32,
-    /// Events in the order they came, with the number of answers that came before.
+    /// Events in the order of arrival, with the number of answers before each one.
     pub(crate) events: Vec<(usize, Event)>,
-    /// The transactions of all events that ever came.
+    /// The transactions of all events.
     pub(crate) event_zxids: Vec<i64>,
     pub(crate) answers: usize,
 }
 
-/// Runs a future without a runtime that the server could lean on.
+/// Runs a future without a runtime.
 pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
@@ -239,7 +239,7 @@ impl Client {
         Self::open(socket(addr), 0, timeout, 0, &[0; 16]).expect("a new session is always given")
     }
 
-    /// A new session, unless the server closes the connection.
+    /// Opens a new session; returns an error if the server closes the connection.
     pub(crate) fn open_if_let(addr: SocketAddr) -> Option<Self> {
         let mut stream = TcpStream::connect(addr).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -307,7 +307,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// The next answer that is not an event.
+    /// Returns the next answer that is not an event.
     pub(crate) fn try_answer(&mut self) -> io::Result<Answer> {
         loop {
             let answer = self.frame()?;
@@ -332,7 +332,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Waits for the next event, or takes one that has come.
+    /// Returns the next event, and waits for it if necessary.
     pub(crate) fn event(&mut self) -> Event {
         while self.events.is_empty() {
             self.frame().unwrap();

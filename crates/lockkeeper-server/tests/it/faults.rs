@@ -1,4 +1,4 @@
-//! Faults on demand do what they say, and at the frame they say.
+//! Each fault has its documented effect, at the right frame.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -97,9 +97,9 @@ fn a_cut_connection_is_not_a_lost_session() {
     again.expect_end();
 }
 
-/// As after SIGCONT: what clients have sent meanwhile counts before anyone expires.
+/// As after SIGCONT: the server reads what clients have sent before it expires a session.
 #[test]
-fn a_frozen_server_says_nothing_and_expires_nobody_when_it_goes_on() {
+fn a_frozen_server_is_silent_and_expires_no_session_when_it_resumes() {
     let (server, faults) = server();
     let mut client = Client::connect_with(server.addr(), 200);
     wait(faults.freeze()).unwrap();
@@ -116,7 +116,7 @@ fn a_frozen_server_says_nothing_and_expires_nobody_when_it_goes_on() {
 fn a_slow_disk_delays_writes_and_not_reads() {
     let (server, faults, _directory) = durable();
     let (mut writer, mut reader) = (Client::connect(server.addr()), Client::connect(server.addr()));
-    // A disk slower than a busy machine: a read needs none.
+    // The disk is slower than a busy machine; a read does not wait for it.
     let slow = Duration::from_secs(2);
     wait(faults.slow_fsync(slow)).unwrap();
     let start = Instant::now();
@@ -140,7 +140,7 @@ fn a_failed_fsync_stops_the_server_before_it_acknowledges() {
     assert_eq!(Client::connect(server.addr()).children("/", false).unwrap(), ["kept", "zookeeper"]);
 }
 
-/// A day of waiting takes no time, and not a moment of it is missed.
+/// A day passes immediately, and every deadline in it is handled.
 #[test]
 fn time_can_be_frozen_and_advanced() {
     let (server, faults) = server();
@@ -161,7 +161,7 @@ fn time_can_be_frozen_and_advanced() {
 }
 
 #[test]
-fn skipped_ticks_expire_nobody() {
+fn skipped_ticks_expire_no_session() {
     let (server, faults) = server();
     wait(faults.skip_ticks(u32::MAX)).unwrap();
     let client = Client::connect_with(server.addr(), 200);

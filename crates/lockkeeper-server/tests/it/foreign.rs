@@ -1,4 +1,4 @@
-//! The crate zookeeper-client against our server.
+//! Tests with the crate zookeeper-client.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn a_multi_of_a_foreign_client_is_all_or_nothing() {
     assert_eq!(reader.commit().await.unwrap().len(), 2);
 }
 
-/// The client's own lock recipe, so that it runs on all of what recipes need.
+/// The client's own lock recipe works, and so does everything that recipes need.
 #[tokio::test]
 async fn a_foreign_lock_recipe_hands_over() {
     let server = Server::ephemeral().await.unwrap();
@@ -91,7 +91,8 @@ async fn a_foreign_lock_recipe_hands_over() {
     waiting.await.unwrap().unwrap();
 }
 
-/// Case 15: the client comes back with its session, its ephemeral nodes and its watches, and is told what it missed.
+/// Case 15: the client reconnects with its session, its ephemeral nodes and its watches, and gets the events that it
+/// missed.
 #[tokio::test]
 async fn a_foreign_client_keeps_its_session_over_a_restart() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Peers that are broken, slow, silent or malicious.
+//! Clients that are broken, slow, silent or malicious.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ fn server() -> Server {
 
 fn expect_refusal(server: &Server, sent: &[u8]) {
     let mut stream = socket(server.addr());
-    // The server may close before all is written.
+    // The server may close before all bytes are written.
     let _ = stream.write_all(sent);
     assert!(read_frame(&mut stream).is_err(), "answered {sent:?}");
 }
@@ -89,37 +89,37 @@ fn random_frames_never_stop_the_server() {
     good.create("/still-here", 0).unwrap();
 }
 
-/// A client that asks and never reads must not grow the server nor delay anyone.
+/// A client that sends requests and never reads must not grow the server or delay other clients.
 #[test]
-fn a_client_that_never_reads_holds_up_nobody() {
+fn a_client_that_never_reads_delays_no_other_client() {
     let server = server();
     let mut writer = Client::connect(server.addr());
     assert_eq!(writer.call(CREATE, bytes().create("/big", &[7; 500_000], 0)).error, 0);
-    let mut deaf = Client::connect_with(server.addr(), 60_000);
-    deaf.stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-    // 25 GB of answers, if the server were so foolish.
+    let mut unread = Client::connect_with(server.addr(), 60_000);
+    unread.stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    // 25 GB of answers if the server queued them all.
     for xid in 0..50_000 {
         let get = bytes().int(xid).int(GET_DATA).text("/big").flag(false);
-        if write_frame(&mut deaf.stream, &get.0).is_err() {
+        if write_frame(&mut unread.stream, &get.0).is_err() {
             break;
         }
     }
     assert!(server.stats().requests(lockkeeper_server::OpCode::GetData) < 1_000, "requests wait while answers do");
-    // Long before anybody gives up the deaf one.
+    // Well before any timeout of the client that does not read.
     let start = Instant::now();
     for _ in 0..100 {
         writer.set("/big", b"small");
     }
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-    until("the deaf client's session and connection are gone", || {
+    until("the session and the connection of the client that never reads have ended", || {
         writer.ping();
         server.stats().sessions == 1 && server.stats().connections == 1
     });
 }
 
-/// The request and the end are there together when the server looks.
+/// The request and the close have both arrived when the server reads.
 #[test]
-fn whoever_asks_and_closes_at_once_is_answered() {
+fn a_client_that_closes_right_after_its_request_is_answered() {
     let server = server();
     let mut client = Client::connect(server.addr());
     wait(server.faults().freeze()).unwrap();
@@ -131,7 +131,7 @@ fn whoever_asks_and_closes_at_once_is_answered() {
 }
 
 #[test]
-fn a_silent_connection_holds_up_nobody() {
+fn a_silent_connection_delays_no_other_client() {
     let server = server();
     let _silent: Vec<_> = (0..50).map(|_| socket(server.addr())).collect();
     let mut half = socket(server.addr());

@@ -1,4 +1,4 @@
-//! Who a client is, and what it may do.
+//! Identities of clients and their permissions.
 
 use lockkeeper_server::{Accounts, Config, Server, digest};
 
@@ -39,14 +39,15 @@ fn entry(perms: i32, scheme: &str, id: &str) -> (i32, String, String) {
     (perms, scheme.to_owned(), id.to_owned())
 }
 
-/// Every operation that an access list can forbid is forbidden to a stranger and allowed to whom the list names.
+/// Every operation that an access list can forbid is refused without an identity and allowed to the identity in the
+/// list.
 #[test]
 fn an_access_list_is_enforced_for_every_operation() {
     let server = server();
     let mut owner = Client::connect(server.addr());
     let mut stranger = Client::connect(server.addr());
     assert_eq!(auth(&mut owner, "digest", b"me:secret"), 0);
-    assert_eq!(auth(&mut stranger, "digest", b"me:guess"), 0, "whoever it is, it is someone");
+    assert_eq!(auth(&mut stranger, "digest", b"me:guess"), 0, "every text proves some identity");
     assert_eq!(create(&mut owner, "/p", &[(31, "auth", "")]), 0);
     owner.create("/p/c", 0).unwrap();
     let multi = |body: Bytes, op| bytes().op(op).0.into_iter().chain(body.0).chain(bytes().end().0).collect();
@@ -83,7 +84,7 @@ fn an_access_list_is_enforced_for_every_operation() {
 }
 
 #[test]
-fn a_list_is_stored_without_repetitions_and_auth_as_who_it_is() {
+fn a_list_is_stored_without_repetitions_and_auth_as_the_identities() {
     let server = server();
     let mut client = Client::connect(server.addr());
     assert_eq!(create(&mut client, "/a", &[(31, "auth", "")]), INVALID_ACL, "nobody yet");
@@ -125,7 +126,7 @@ fn the_superuser_passes_every_list() {
 }
 
 #[test]
-fn a_client_can_ask_who_it_is() {
+fn who_am_i_returns_the_identities() {
     let server = server();
     let mut client = Client::connect(server.addr());
     assert_eq!(auth(&mut client, "digest", b"me:secret"), 0);
@@ -139,9 +140,9 @@ fn a_client_can_ask_who_it_is() {
     assert!(answer.is_finished());
 }
 
-/// Identities are a connection's: a session that moves proves them again.
+/// Identities belong to a connection: after a session moves, the client must prove them again.
 #[test]
-fn a_resumed_session_is_nobody_until_it_says_who_it_is() {
+fn a_resumed_session_has_no_identity_until_it_authenticates() {
     let server = server();
     let mut client = Client::connect(server.addr());
     assert_eq!(auth(&mut client, "digest", b"me:secret"), 0);
@@ -153,7 +154,7 @@ fn a_resumed_session_is_nobody_until_it_says_who_it_is() {
 }
 
 #[test]
-fn an_event_is_kept_from_whom_may_not_read_the_node() {
+fn a_client_that_may_not_read_a_node_gets_no_event_of_it() {
     let server = server();
     let mut owner = Client::connect(server.addr());
     let mut stranger = Client::connect(server.addr());

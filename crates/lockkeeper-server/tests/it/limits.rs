@@ -1,4 +1,4 @@
-//! How far clients can make the server grow: limits of the server's, and quotas, which are limits of theirs.
+//! Limits on what clients can create: the server's limits, and quotas, which clients set.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn a_read_that_could_leave_no_watch_is_refused() {
     assert!(other.children("/", true).is_ok());
 }
 
-/// The silent count, too: a socket is a socket.
+/// Silent connections count as well: each has a socket.
 #[test]
 fn connections_beyond_the_limit_are_closed_at_once() {
     let server = limited(Limits::default().with_connections(10, 2));
@@ -90,7 +90,7 @@ fn sessions_beyond_the_limit_get_none_and_the_others_live() {
     Client::connect(server.addr());
 }
 
-/// Makes a quota as ZooKeeper's command line does.
+/// Creates a quota as ZooKeeper's command line does.
 fn set_quota(client: &mut Client, path: &str, limits: &str) {
     let mut parent = "/zookeeper/quota".to_owned();
     for name in path.split('/').skip(1) {
@@ -133,7 +133,7 @@ fn a_quota_counts_what_its_path_holds_also_over_a_restart() {
 }
 
 #[test]
-fn a_hard_limit_is_kept_when_the_server_is_told_to() {
+fn a_hard_limit_is_enforced_if_configured() {
     for enforced in [false, true] {
         let server = server(Config::default().enforce_quotas(enforced));
         let mut client = Client::connect(server.addr());

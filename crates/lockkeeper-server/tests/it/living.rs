@@ -1,4 +1,4 @@
-//! Sessions: how they live on over connections, and how they end.
+//! Sessions: how they outlive connections, and how they end.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn server() -> Server {
     wait(Server::ephemeral()).unwrap()
 }
 
-/// One whose time passes only as a test says.
+/// Starts a server whose time passes only when the test says so.
 fn timeless() -> (Server, Faults) {
     let server = server();
     let faults = server.faults();
@@ -19,7 +19,7 @@ fn timeless() -> (Server, Faults) {
     (server, faults)
 }
 
-/// Case 14: never before its timeout, and at most a tick after.
+/// Case 14: a session expires never before its timeout, and at most a tick after it.
 #[test]
 fn a_silent_session_expires_in_its_tick_and_its_nodes_go() {
     let (server, faults) = timeless();
@@ -79,7 +79,7 @@ fn a_session_speaks_over_its_newest_connection_only() {
     old.exists("/x", true);
     let mut new = Client::resume(server.addr(), &old.session, old.last_zxid).unwrap();
     assert_eq!(server.stats().watches, 0, "watches went with the old connection");
-    // The socket may already be closed at our end; what matters is that nothing comes of it.
+    // The client may see a closed socket already; only the server's state matters.
     let _ = write_frame(&mut old.stream, &bytes().int(9).int(CREATE).create("/ghost", b"", 1).0);
     old.expect_end();
     assert_eq!(new.exists("/ghost", false), None);
@@ -140,13 +140,13 @@ fn present(secret: &[u8]) -> Bytes {
 }
 
 #[test]
-fn with_a_secret_nothing_is_done_for_strangers() {
+fn with_a_secret_other_clients_are_refused() {
     let server = guarded();
     let mut stranger = Client::connect(server.addr());
     stranger.ping();
     assert_eq!(stranger.call(CREATE, bytes().create("/a", b"", 0)).error, -102);
     stranger.expect_end();
-    until("the stranger's session is gone", || server.stats().sessions == 0);
+    until("the session without the secret has ended", || server.stats().sessions == 0);
     let mut reader = Client::connect(server.addr());
     assert_eq!(reader.call(GET_CHILDREN, bytes().text("/").flag(true)).error, -102);
     reader.expect_end();
@@ -184,7 +184,7 @@ fn with_the_secret_everything_works_and_a_resumed_session_presents_it_again() {
     let mut forgetful = Client::resume(server.addr(), &again.session, 0).unwrap();
     assert_eq!(forgetful.call(EXISTS, bytes().text("/e").flag(false)).error, -102);
     forgetful.expect_end();
-    until("the connection is gone", || server.stats().connections == 0);
+    until("the connection has ended", || server.stats().connections == 0);
     assert_eq!(server.stats().sessions, 1, "a resumed session outlives a connection that forgot");
 }
 

@@ -1,4 +1,4 @@
-//! The server over TCP, judged by a client of our own and by a foreign one.
+//! Tests of the server over TCP, with a client of our own and a foreign one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! What an operator is told.
+//! The operators' reports.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn every_word_is_answered_as_programs_expect_it() {
     let expected =
         format!(" /{}[1](queued=0,recved=6,sent=6,sid={session:#x},lop=EXIS,est=", client.stream.local_addr().unwrap());
     assert!(cons.starts_with(&expected), "{cons}");
-    // As Apache's server lays it out: the client's line, and the one of whoever asks, and an empty one.
+    // Apache's layout: the client's line, the line of the word's own connection, and an empty line.
     let [line, asker, ""] = cons.lines().collect::<Vec<_>>()[..] else { panic!("{cons}") };
     let (_, fields) = line.trim_end_matches(')').split_once("](").unwrap();
     let fields: Vec<_> = fields.split(',').map(|field| field.split_once('=').unwrap()).collect();
@@ -169,9 +169,9 @@ fn http_refuses_what_it_does_not_serve() {
     assert!(matches!(wait(Server::start(everywhere)), Err(lockkeeper_server::ServerError::NotLoopback { .. })));
 }
 
-/// Silent, endless and half-said requests: clients are served on.
+/// Silent, endless and incomplete requests do not stop the service for clients.
 #[test]
-fn http_clients_that_never_end_hold_up_nobody() {
+fn endless_http_clients_delay_no_other_client() {
     use std::io::Write;
     let server = wait(Server::start(with_admin())).unwrap();
     let _silent: Vec<_> = (0..10).map(|_| socket(server.admin_addr().unwrap())).collect();
@@ -181,7 +181,7 @@ fn http_clients_that_never_end_hold_up_nobody() {
     Client::connect(server.addr()).ping();
 }
 
-/// Times are of answers: one that waits for the disk has taken a moment, and a reset forgets it.
+/// Times count until the answer: one that waits for the disk takes a moment, and a reset clears it.
 #[test]
 fn latencies_are_measured_and_reset() {
     let directory = tempfile::tempdir().unwrap();

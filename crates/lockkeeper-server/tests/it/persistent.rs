@@ -1,4 +1,4 @@
-//! Watches that stay.
+//! Persistent watches.
 
 use lockkeeper_server::Server;
 
@@ -22,7 +22,7 @@ fn watch(client: &mut Client, path: &str, mode: i32) {
     assert!(answer.is_finished());
 }
 
-/// Makes `/a`, `/a/b`, changes both, and takes them away again.
+/// Creates `/a` and `/a/b`, changes both, and deletes them.
 fn live(client: &mut Client) {
     client.create("/a", 0).unwrap();
     client.create("/a/b", 0).unwrap();

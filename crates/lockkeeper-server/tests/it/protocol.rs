@@ -1,4 +1,4 @@
-//! What ZooKeeper clients may rely on, request by request.
+//! The guarantees for ZooKeeper clients, request by request.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn a_session_opens_reads_writes_and_closes() {
 }
 
 #[test]
-fn a_stat_tells_a_nodes_whole_life() {
+fn a_stat_shows_all_changes_of_a_node() {
     let server = server();
     let mut client = Client::connect(server.addr());
     let (_, born) = client.create2("/a", 0).unwrap();
@@ -110,11 +110,11 @@ fn errors_are_zookeepers() {
 }
 
 #[test]
-fn what_is_not_supported_says_so_and_the_connection_lives() {
+fn an_unsupported_operation_is_refused_and_the_connection_stays() {
     let server = server();
     let mut client = Client::connect(server.addr());
     client.create("/a", 0).unwrap();
-    // check alone, deleteContainer, and one that never was
+    // check alone, deleteContainer, and an unknown operation
     for opcode in [CHECK, 20, 4711] {
         assert_eq!(client.call(opcode, bytes().text("/a").int(0)).error, -6, "{opcode}");
     }
@@ -167,7 +167,7 @@ fn the_sequence_counts_creates_and_wraps_to_negative() {
 }
 
 #[test]
-fn no_data_and_empty_data_are_told_apart() {
+fn no_data_and_empty_data_differ() {
     let server = server();
     let mut client = Client::connect(server.addr());
     assert_eq!(client.call(CREATE, bytes().text("/none").int(-1).open_acl().int(0)).error, 0);
@@ -202,7 +202,7 @@ fn containers_go_after_their_last_child_and_ttl_nodes_after_their_time() {
     assert_eq!(client.call(CREATE_CONTAINER, bytes().create("/unused", b"", 4)).error, 0);
     assert_eq!(client.call(CREATE_TTL, bytes().create("/t", b"", 5).long(1)).error, 0);
     client.create("/c/x", 0).unwrap();
-    until("the TTL node is gone", || client.exists("/t", false).is_none());
+    until("the TTL node is removed", || client.exists("/t", false).is_none());
     assert!(client.exists("/c", true).is_some(), "it has a child");
     client.delete("/c/x");
     assert_eq!(client.event(), Event { kind: 2, path: "/c".to_owned() });

@@ -1,4 +1,4 @@
-//! TLS: the same protocol inside, and nothing for whoever comes without.
+//! TLS: the same protocol inside, and no answer without it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ async fn a_session_works_inside_tls_with_frames_of_any_size() {
 }
 
 #[tokio::test]
-async fn who_speaks_plainly_or_trusts_another_gets_nothing() {
+async fn a_plain_client_and_one_that_trusts_another_authority_get_no_answer() {
     let (trusted, chain, key) = certificate();
     let tls = Tls::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
     let server = Server::start(Config::default().with_tls(tls)).await.unwrap();
@@ -78,7 +78,7 @@ async fn who_speaks_plainly_or_trusts_another_gets_nothing() {
     plain.write_all(b"srvr").await.unwrap();
     plain.write_all(&[0; 64]).await.unwrap();
     let mut told = Vec::new();
-    // A TLS alert or nothing at all, but no word of the server's.
+    // A TLS alert or nothing, but no frame of the server.
     let _ = plain.read_to_end(&mut told).await;
     assert!(!String::from_utf8_lossy(&told).contains("ookeeper"));
     assert!(connect(&server, certificate().0).await.is_err(), "not the certificate it trusts");
@@ -99,7 +99,7 @@ fn a_certificate_or_key_of_no_use_is_refused_with_a_way_out() {
     }
 }
 
-/// An authority, and certificates that it gives to servers and clients.
+/// A certificate authority, with certificates for servers and clients.
 struct Authority(Issuer<'static, KeyPair>, String);
 
 impl Authority {
@@ -122,7 +122,7 @@ impl Authority {
     }
 }
 
-/// Connects with a certificate, or without.
+/// Connects with or without a certificate.
 async fn introduce(
     server: &Server,
     trusted: &Authority,
@@ -146,7 +146,7 @@ async fn introduce(
     let stream = TcpStream::connect(server.addr()).await?;
     let name = ServerName::try_from("localhost").unwrap();
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    // In TLS 1.3 a client learns that its certificate is not wanted only when it speaks or reads, whichever comes too late.
+    // In TLS 1.3 a client learns that its certificate is refused only when it writes or reads.
     let greeting = connect_frame(0, 10_000, 0, &[0; 16]).flag(false).0;
     stream.write_u32(greeting.len().try_into().unwrap()).await?;
     stream.write_all(&greeting).await?;
@@ -162,7 +162,7 @@ async fn call(stream: &mut TlsStream<TcpStream>, op: i32, body: Bytes) -> (i32, 
     (i32::from_be_bytes(answer[12..16].try_into().unwrap()), answer[16..].to_vec())
 }
 
-/// What Apache's `X509AuthenticationProvider` does with a client's certificate.
+/// The same result as Apache's `X509AuthenticationProvider` has with a client's certificate.
 #[tokio::test]
 async fn a_certificate_is_an_identity_of_access_lists() {
     let (authority, stranger) = (Authority::new(), Authority::new());

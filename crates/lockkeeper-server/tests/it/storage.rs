@@ -1,4 +1,4 @@
-//! The data directory: what survives, and what is said when it cannot be used.
+//! The data directory: what survives, and the errors when it cannot be used.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -53,7 +53,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
     assert_eq!(Client::connect(server.addr()).children("/a", false).unwrap(), ["s-0000000000", "s-0000000002"]);
 }
 
-/// Case 14: nobody could touch a session while the server was down.
+/// Case 14: clients could not reach their sessions while the server was down.
 #[test]
 fn a_restart_gives_every_session_its_full_timeout_and_then_expires_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ fn a_directory_that_cannot_be_used_is_refused_with_its_name_and_a_way_out() {
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("thesis.txt"), "").unwrap();
     assert!(matches!(refused(&foreign), ServerError::Foreign { .. }));
-    assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "nothing is left behind");
+    assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "the directory is unchanged");
     assert!(matches!(
         refused(Path::new("/proc/lockkeeper")),
         ServerError::Disk { .. } | ServerError::NoPermission { .. }
@@ -192,11 +192,12 @@ fn an_address_that_cannot_be_used_is_refused() {
     assert!(matches!(foreign, ServerError::Listen { .. }), "{foreign}");
 }
 
-/// Not a test of its own: the process that the tests below kill. Runs only when told where its data is.
+/// Not a test of its own: the process that the tests below kill. It runs only with the data directory in its
+/// environment.
 #[test]
 fn serve_until_killed() {
     let Some(directory) = std::env::var_os("LOCKKEEPER_TEST_SERVE") else { return };
-    // However long a restart takes on a busy machine, it is not the reason why a session is gone.
+    // A long restart on a busy machine must not expire the session.
     let timeouts = Duration::from_millis(200)..=Duration::from_secs(600);
     let config = config(Path::new(&directory)).with_session_timeouts(timeouts);
     let server = wait(Server::start(config)).unwrap();
@@ -240,14 +241,14 @@ impl Victim {
     }
 }
 
-/// What one writer knows to be true.
+/// The acknowledged state of one writer.
 #[derive(Default)]
 struct Acknowledged {
-    /// Version of each node, or `None` if its deletion was acknowledged.
+    /// The version of each node, or `None` if its deletion was acknowledged.
     nodes: BTreeMap<String, Option<i32>>,
-    /// Those of them that a restarted server has not been asked for yet.
+    /// The nodes that were not yet checked on a restarted server.
     fresh: Vec<String>,
-    /// Nodes that were to be made in one multi with a twin, acknowledged or not.
+    /// Nodes whose multi created two nodes or none, acknowledged or not.
     twins: Vec<String>,
     zxid: i64,
     session: Option<(Session, String)>,
@@ -260,7 +261,7 @@ impl Acknowledged {
     }
 }
 
-/// Creates, overwrites and deletes until the connection breaks, noting what was acknowledged.
+/// Creates, overwrites and deletes nodes until the connection breaks, and records what was acknowledged.
 fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>, stop: &AtomicBool) {
     let Some(mut client) = Client::open(socket(addr), 0, 600_000, 0, &[]) else { return };
     let known = || known.lock().unwrap();
@@ -276,14 +277,14 @@ fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>,
         if number == 1 {
             let mut known = known();
             if let Some((_, older)) = known.session.replace((client.session.clone(), path)) {
-                // It goes with its session, sooner or later.
+                // It is deleted with its session, sooner or later.
                 known.nodes.remove(&older);
             }
             continue;
         }
         let (request, version) = match number % 4 {
             0 => {
-                // Not acknowledged yet: until then, either is right.
+                // Until the answer arrives, both states are correct.
                 known().nodes.remove(&path);
                 (client.try_call(DELETE, bytes().text(&path).int(-1)), None)
             }
@@ -307,7 +308,8 @@ fn write_until_cut(addr: SocketAddr, writer: usize, known: &Mutex<Acknowledged>,
     }
 }
 
-/// Overwrites one node with much until the connection breaks: so the log is folded every few rounds, and killed while it is.
+/// Overwrites one node with much data until the connection breaks. So the log is folded every few rounds, and the kill
+/// may hit a fold.
 fn overwrite_until_cut(addr: SocketAddr, known: &Mutex<Acknowledged>, stop: &AtomicBool) {
     let Some(mut client) = Client::open(socket(addr), 0, 600_000, 0, &[]) else { return };
     if client.try_call(CREATE, bytes().create("/much", b"", 0)).is_err() {
@@ -328,7 +330,7 @@ fn overwrite_until_cut(addr: SocketAddr, known: &Mutex<Acknowledged>, stop: &Ato
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
     let directory = tempfile::tempdir().unwrap();
-    // Four who do everything, and one who writes much.
+    // Four writers with all operations, and one with much data.
     const MUCH: usize = 4;
     let known: Vec<_> = (0..=MUCH).map(|_| Arc::new(Mutex::new(Acknowledged::default()))).collect();
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
@@ -353,10 +355,10 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
             })
             .collect();
         let acknowledged = || known[..MUCH].iter().map(|known| known.lock().unwrap().fresh.len()).sum::<usize>();
-        // All of them: one that is late to connect would find nobody there.
+        // Wait for all of them: the server is about to be killed.
         let all = || known.iter().all(|known| !known.lock().unwrap().fresh.is_empty());
         until("some writes are acknowledged", || all() && acknowledged() > 20);
-        // Somewhere in the middle of whatever it does.
+        // Kill at a random moment.
         std::thread::sleep(Duration::from_micros(rng.u64(..20_000)));
         victim.kill();
         stop.store(true, Ordering::Relaxed);
@@ -372,10 +374,10 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     println!("killed {rounds} times; all of {nodes} acknowledged nodes are as they were left");
 }
 
-/// Compares what a restarted server has with what was acknowledged: since the check before, or ever.
+/// Compares the state of a restarted server with what was acknowledged since the last check, or ever.
 fn check(addr: SocketAddr, known: &[Arc<Mutex<Acknowledged>>], all: bool) {
     let mut client = Client::connect(addr);
-    // Any answer tells the last zxid.
+    // Every answer contains the last zxid.
     assert!(client.exists("/", false).is_some());
     for known in known {
         let mut known = known.lock().unwrap();
@@ -401,8 +403,8 @@ fn check(addr: SocketAddr, known: &[Arc<Mutex<Acknowledged>>], all: bool) {
     }
 }
 
-/// Disks that are really full, as far as the process can tell: no file of its may grow beyond a limit. With the first, of 2 MB,
-/// that is the log; with the second, of 40 MB, the snapshot, and the log goes on until it reaches the limit, too.
+/// Full disks, simulated by a limit on the size of a file. With a limit of 2 MB the log reaches it first. With 40 MB
+/// the snapshot reaches it, and the log grows until it does as well.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_stops_the_server_and_loses_nothing_acknowledged() {
@@ -410,7 +412,7 @@ fn a_full_disk_stops_the_server_and_loses_nothing_acknowledged() {
     assert!(fill(80_000) > 450, "the log must go on when the snapshot cannot grow");
 }
 
-/// How many nodes of 100 kB can be made until a limit, in blocks of 512 bytes, is met.
+/// Returns how many nodes of 100 kB can be created before a limit, in blocks of 512 bytes, is reached.
 #[cfg(unix)]
 fn fill(limit: u32) -> usize {
     let directory = tempfile::tempdir().unwrap();
@@ -434,8 +436,8 @@ fn fill(limit: u32) -> usize {
     acknowledged.len()
 }
 
-/// One byte of the state changed, or its end cut off: the server starts with exactly what was there, or says that the
-/// directory is damaged. It never starts with something else.
+/// One changed byte of the state, or a state cut short: the server starts with the exact state, or reports that the
+/// directory is damaged. It never starts with another state.
 #[test]
 fn damaged_data_is_refused_or_harmless_but_never_believed() {
     let directory = tempfile::tempdir().unwrap();
@@ -453,7 +455,7 @@ fn damaged_data_is_refused_or_harmless_but_never_believed() {
     };
     let whole = std::fs::read(directory.path().join("state.redb")).unwrap();
     let mut refused = 0;
-    // The log is empty: it is cut and damaged in the store's own tests.
+    // The log is empty; the store's own tests cut and damage it.
     let copy_of_all = || {
         let copy = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(directory.path()).unwrap() {
@@ -462,7 +464,7 @@ fn damaged_data_is_refused_or_harmless_but_never_believed() {
         }
         copy
     };
-    // Every byte where a page begins or ends, or all of them: `cargo xtask crash --cuts` is for that.
+    // Every byte where a page begins or ends; `cargo xtask crash --cuts` tries all bytes.
     let every = std::env::var_os("LOCKKEEPER_CUTS").is_some();
     let copy = copy_of_all();
     let state = copy.path().join("state.redb");

@@ -1,4 +1,4 @@
-//! Watches: who is told what, once, and before what.
+//! Watches: which client gets which event, once, and in which order.
 
 use lockkeeper_server::Server;
 
@@ -54,7 +54,7 @@ fn a_failed_read_leaves_no_watch_unless_it_waits_for_the_creation() {
     assert_eq!(server.stats().watches, 1);
 }
 
-/// The event is on the wire before the first answer that shows the change, also when the session itself made it.
+/// The event arrives before the first answer that shows the change, even if the session itself made the change.
 #[test]
 fn an_event_comes_before_any_answer_that_shows_the_change() {
     let server = server();
@@ -63,7 +63,7 @@ fn an_event_comes_before_any_answer_that_shows_the_change() {
     let mut writer = Client::connect(server.addr());
     for round in 0..200 {
         let (_, before) = client.get("/a", true).unwrap();
-        // The other's write and our reads race; whatever comes first, no read may show the write before the event.
+        // The other client's write and our reads race. No read may show the write before the event.
         writer.send(SET_DATA, bytes().text("/a").buffer(b"x").int(-1));
         let seen = loop {
             let (_, stat) = client.get("/a", false).unwrap();
@@ -123,7 +123,7 @@ fn watches_are_checked_and_removed() {
     assert_eq!(server.stats().watches, 0);
 }
 
-/// Case 15: a client that was away is told what it missed, and only that.
+/// Case 15: a client that was disconnected gets the events that it missed, and no others.
 #[test]
 fn set_watches_after_a_reconnect_fires_what_was_missed() {
     let server = server();
@@ -174,5 +174,5 @@ fn watches_go_with_their_connection() {
     }
     assert_eq!(server.stats().watches, 1_000);
     drop(client);
-    until("all watches are gone", || server.stats().watches == 0);
+    until("no watch is left", || server.stats().watches == 0);
 }

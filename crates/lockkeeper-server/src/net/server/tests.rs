@@ -96,7 +96,7 @@ fn writes_that_come_during_a_commit_share_the_next_one() {
 /// A full disk: nothing is acknowledged that is not on it, the clients are disconnected, and the owner gets the
 /// reason.
 #[test]
-fn a_disk_that_fails_stops_the_server_without_a_false_word() {
+fn a_disk_that_fails_stops_the_server_without_a_false_answer() {
     let (server, open) = gated();
     let mut writer = connected(&server, &open);
     let mut other = connected(&server, &open);
@@ -105,12 +105,12 @@ fn a_disk_that_fails_stops_the_server_without_a_false_word() {
     other.send(EXISTS, bytes().text("/lost").flag(false));
     let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
     open.send(Err(ServerError::disk("/data".into(), full))).unwrap();
-    assert!(writer.try_answer().is_err(), "a write is answered that never became durable");
+    assert!(writer.try_answer().is_err(), "an answer to a write that never became durable");
     assert!(other.try_answer().is_err(), "a read shows what never became durable");
     let why = wait(server.stopped());
     assert_eq!(why.to_string(), "no space left for /data");
-    assert!(why.hint().contains("nothing acknowledged is lost"));
-    assert!(std::net::TcpStream::connect(server.addr()).is_err(), "nobody listens any more");
+    assert!(why.hint().contains("no acknowledged write is lost"));
+    assert!(std::net::TcpStream::connect(server.addr()).is_err(), "the port is closed");
     assert!(matches!(wait(server.shutdown()), Err(ServerError::Stopped)));
 }
 

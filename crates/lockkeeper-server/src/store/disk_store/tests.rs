@@ -1,4 +1,4 @@
-//! Directories as crashes, old versions and bad disks leave them.
+//! Directories after crashes and with damaged files.
 
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};
@@ -25,12 +25,12 @@ fn open(directory: &Path) -> Result<(DiskStore, State), ServerError> {
     DiskStore::open_sized(directory, SMALL, fresh)
 }
 
-/// Never folds unless told to.
+/// Opens a store that folds only when the test says so.
 fn open_unfolded(directory: &Path) -> (DiskStore, State) {
     DiskStore::open_sized(directory, Sizes::default(), fresh).unwrap()
 }
 
-/// The name of the file with this number.
+/// Returns the path of the file with this number.
 fn path(directory: &Path, number: u64) -> PathBuf {
     directory.join(log_name(number))
 }
@@ -57,13 +57,13 @@ fn node(data: Vec<u8>, zxid: i64) -> Node {
     }
 }
 
-/// What is expected of a store: each batch changes a node, makes one, removes one, and the same with sessions.
+/// The expected contents of a store. Each batch changes, creates and removes a node, and the same with sessions.
 #[derive(Clone, Debug, PartialEq)]
 struct Model {
     zxid: i64,
     nodes: BTreeMap<String, Vec<u8>>,
     sessions: BTreeMap<i64, StoredSession>,
-    /// How many bytes a node has besides.
+    /// Additional bytes of a node.
     size: usize,
 }
 
@@ -179,7 +179,7 @@ fn a_record_or_number_that_was_not_committed_breaks_a_seal() {
 }
 
 #[test]
-fn a_first_start_that_was_interrupted_is_made_again() {
+fn an_interrupted_first_start_is_repeated() {
     let directory = tempfile::tempdir().unwrap();
     drop(open(directory.path()).unwrap());
     let format = directory.path().join("format");
@@ -190,14 +190,14 @@ fn a_first_start_that_was_interrupted_is_made_again() {
     Model::new().is(&open(directory.path()).unwrap().1);
 }
 
-/// With files that get long, are folded and used again: what a crash leaves is the state after the last batch.
+/// Files become long, are folded and reused. A crash must leave the state after the last batch.
 #[test]
-fn every_batch_is_there_after_a_crash_wherever_the_folding_was() {
+fn every_batch_survives_a_crash_at_any_time_of_a_fold() {
     let directory = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     let mut folded = 0;
     for round in 0..40 {
-        // Dropped without being closed, as a crash would leave it.
+        // Dropped without a close, as after a crash.
         let (mut store, state) = open(directory.path()).unwrap();
         model.is(&state);
         model.commit(&mut store, round);
@@ -207,13 +207,13 @@ fn every_batch_is_there_after_a_crash_wherever_the_folding_was() {
             drop(store);
             let (store, state) = open(directory.path()).unwrap();
             model.is(&state);
-            assert_eq!((store.log.len(), logs(directory.path()).len()), (0, 1), "nothing is left to be read");
+            assert_eq!((store.log.len(), logs(directory.path()).len()), (0, 1), "the log is folded");
         }
     }
     assert!(folded > 5, "{folded}");
 }
 
-/// The steps of a fold, each as the last that was done.
+/// Each step of a fold as the last one before a crash.
 #[test]
 fn a_crash_at_any_step_of_a_fold_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_crash_at_any_step_of_a_fold_loses_nothing() {
     store.rotate().unwrap();
     settled(&mut store);
     model.commit(&mut store, 10);
-    assert_eq!(logs(directory.path()), [2, 3], "the first is used again as the third");
+    assert_eq!(logs(directory.path()), [2, 3], "the first file is reused as the third");
     let done = copy(directory.path());
     drop(store);
 
@@ -243,7 +243,7 @@ fn a_crash_at_any_step_of_a_fold_loses_nothing() {
     let (mut store, state) = open(not_folded.path()).unwrap();
     model.is(&state);
     settled(&mut store);
-    assert_eq!(logs(not_folded.path()), [2, 3], "what the crash prevented has been done");
+    assert_eq!(logs(not_folded.path()), [2, 3], "the interrupted fold is completed");
 
     let not_removed = copy(done.path());
     std::fs::remove_file(path(not_removed.path(), 3)).unwrap();
@@ -256,7 +256,7 @@ fn a_crash_at_any_step_of_a_fold_loses_nothing() {
 }
 
 #[test]
-fn what_an_earlier_use_of_a_file_left_is_not_believed() {
+fn remains_of_an_older_use_of_a_file_are_not_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     let (mut store, _) = open_unfolded(directory.path());
@@ -270,14 +270,14 @@ fn what_an_earlier_use_of_a_file_left_is_not_believed() {
     for _ in 0..3 {
         model.commit(&mut store, 1);
         let copy = copy(directory.path());
-        assert!(path(copy.path(), 3).metadata().unwrap().len() > 4_000, "it is an old one");
+        assert!(path(copy.path(), 3).metadata().unwrap().len() > 4_000, "it is a reused file");
         let (_, state) = open(copy.path()).unwrap();
         model.is(&state);
     }
 }
 
 #[test]
-fn files_that_are_missing_or_of_another_directory_are_named() {
+fn missing_and_foreign_files_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     let (mut store, _) = open_unfolded(directory.path());
@@ -297,11 +297,11 @@ fn files_that_are_missing_or_of_another_directory_are_named() {
     std::fs::rename(path(directory.path(), 4), path(directory.path(), 3)).unwrap();
     Model::of(&open(directory.path()).unwrap().1);
 
-    // An old snapshot beside files that go on much later.
+    // An old snapshot with much later files.
     std::fs::rename(directory.path().join("elsewhere"), path(before.path(), 3)).unwrap();
     assert_eq!(refusal(before.path()), "log.0000000002 is missing");
     std::fs::rename(path(before.path(), 3), path(before.path(), 2)).unwrap();
-    assert_eq!(refusal(before.path()), "log.0000000002 at byte 0: the record is of file 3");
+    assert_eq!(refusal(before.path()), "log.0000000002 at byte 0: the record belongs to file 3");
     std::fs::remove_file(path(before.path(), 2)).unwrap();
 
     let stranger = tempfile::tempdir().unwrap();
@@ -309,11 +309,11 @@ fn files_that_are_missing_or_of_another_directory_are_named() {
     let (mut store, _) = DiskStore::open_sized(stranger.path(), SMALL, foreign).unwrap();
     store.commit(&Model::new().step()).unwrap();
     std::fs::copy(path(stranger.path(), 1), path(before.path(), 1)).unwrap();
-    assert_eq!(refusal(before.path()), "log.0000000001 at byte 0: the record is of another data directory");
+    assert_eq!(refusal(before.path()), "log.0000000001 at byte 0: the record belongs to another data directory");
 }
 
 #[test]
-fn records_that_are_missing_between_two_files_are_named() {
+fn missing_records_between_two_files_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     let (mut store, _) = open_unfolded(directory.path());
@@ -331,9 +331,9 @@ fn records_that_are_missing_between_two_files_are_named() {
     assert_eq!(refusal(before.path()), format!("log.0000000001 at byte {cut_here}: records are missing"));
 }
 
-/// A batch that the state does not agree with: a mistake of ours, or rot that no checksum saw.
+/// A batch that does not fit the state: a bug, or damage that no checksum detected.
 #[test]
-fn a_log_that_does_not_add_up_to_what_was_committed_is_refused() {
+fn a_log_that_does_not_fit_the_committed_state_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     let (mut store, _) = open(directory.path()).unwrap();
@@ -342,11 +342,11 @@ fn a_log_that_does_not_add_up_to_what_was_committed_is_refused() {
     store.commit(&batch).unwrap();
     store.close();
     drop(store);
-    // Neither folded nor read.
-    assert!(refusal(directory.path()).starts_with("what the log adds to state.redb does not add up"));
+    // It is refused both when it is folded and when it is read.
+    assert!(refusal(directory.path()).starts_with("state.redb and the log together differ in size"));
 }
 
-/// Where each record of the first file ends.
+/// Returns where each record of the first file ends.
 fn written(directory: &Path, batches: usize, size: usize) -> Vec<(u64, Model)> {
     let mut model = Model::sized(size);
     let (mut store, _) = open_unfolded(directory);
@@ -373,7 +373,7 @@ fn a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record() {
     let began = Instant::now();
     let mut cuts = 0_u64;
     for at in (0..=len).rev().filter(|at| every || near(*at) || at % 211 == 0) {
-        // Only what the cut before has cost is written again.
+        // Only the bytes that the cut before has removed are written again.
         let left = usize::try_from(file.metadata().unwrap().len()).unwrap().min(at);
         let mut cut = File::options().write(true).open(&file).unwrap();
         cut.set_len(left as u64).unwrap();
@@ -383,7 +383,7 @@ fn a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record() {
         let (_, state) = open_unfolded(directory.path());
         let (end, expected) = ends.iter().rev().find(|(end, _)| *end <= at as u64).unwrap();
         expected.is(&state);
-        assert_eq!(file.metadata().unwrap().len(), *end, "what was torn is cut off");
+        assert_eq!(file.metadata().unwrap().len(), *end, "the incomplete record is removed");
         cuts += 1;
         if cuts.is_multiple_of(100_000) {
             println!("{cuts} of {len} cuts in {:.0?}", began.elapsed());
@@ -393,7 +393,7 @@ fn a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_log_is_refused_by_name_and_place_or_cut_off_but_never_believed() {
+fn a_flipped_bit_in_the_log_is_refused_by_name_and_place_or_removed_but_never_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let ends = written(directory.path(), 12, 0);
     let file = path(directory.path(), 1);
@@ -425,7 +425,8 @@ fn a_flipped_bit_in_the_log_is_refused_by_name_and_place_or_cut_off_but_never_be
     assert!(refused > 50, "{refused}");
 }
 
-/// The write succeeds and the fsync does not: nobody is told that it is durable, and what was told before is there.
+/// The write succeeds and the fsync fails: the batch is not acknowledged, and everything acknowledged before is
+/// durable.
 #[cfg(unix)]
 #[test]
 fn a_failed_write_or_fsync_of_the_log_is_an_error_and_loses_nothing_before_it() {
@@ -445,9 +446,10 @@ fn a_failed_write_or_fsync_of_the_log_is_an_error_and_loses_nothing_before_it() 
     }
 }
 
-/// The log goes on while the snapshot cannot grow, up to its own bound, and then says that the disk is full.
+/// The log continues while the snapshot cannot grow, up to its own limit. Then the commit fails because the disk is
+/// full.
 #[test]
-fn a_disk_that_is_too_full_to_fold_stops_nothing_until_the_log_is_at_its_bound() {
+fn a_disk_too_full_to_fold_stops_nothing_until_the_log_is_at_its_limit() {
     let directory = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     let (mut store, _) = open(directory.path()).unwrap();
@@ -455,7 +457,7 @@ fn a_disk_that_is_too_full_to_fold_stops_nothing_until_the_log_is_at_its_bound()
     model.commit(&mut store, 5);
     store.rotate().unwrap();
     store.folder.wait().unwrap();
-    // As if it had said this.
+    // As if the fold had returned this.
     store.folded(Err(full())).unwrap();
     let Folding::Full { again } = store.folding else { panic!() };
     while store.log.len() < again {
@@ -464,7 +466,7 @@ fn a_disk_that_is_too_full_to_fold_stops_nothing_until_the_log_is_at_its_bound()
     }
     model.commit(&mut store, 1);
     settled(&mut store);
-    assert!(matches!(store.folding, Folding::Done), "it was tried again, and the disk has room now");
+    assert!(matches!(store.folding, Folding::Done), "the fold was retried, and the disk has room now");
     model.commit(&mut store, 200);
     drop(store);
     model.is(&open(directory.path()).unwrap().1);
@@ -479,7 +481,7 @@ fn a_disk_that_is_too_full_to_fold_stops_nothing_until_the_log_is_at_its_bound()
 }
 
 #[test]
-fn the_log_never_exceeds_its_bounds() {
+fn the_log_never_exceeds_its_limits() {
     let directory = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     let (mut store, _) = open(directory.path()).unwrap();

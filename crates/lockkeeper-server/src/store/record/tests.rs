@@ -1,4 +1,4 @@
-//! What is believed of a log whose bytes are not those that were written.
+//! Which records of a damaged log are accepted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::*;
 
 const HERE: Origin = Origin { store_id: 0x1234_5678_9abc_def0, log: 7 };
 
-/// Some batches of any kind.
+/// Returns random batches.
 fn batches() -> impl Strategy<Value = Vec<Batch>> {
     let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..60));
     let node = ("/[a-c]{0,3}", value);
@@ -33,7 +33,7 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
     prop::collection::vec(batch, 1..8)
 }
 
-/// Them as a file whose first record has the number 5, and where each ends.
+/// Returns a file whose first record has the number 5, and the end of each record.
 fn file(batches: &[Batch]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = Vec::new();
     let ends = batches.iter().zip(5..).map(|(batch, number)| {
@@ -44,9 +44,9 @@ fn file(batches: &[Batch]) -> (Vec<u8>, Vec<usize>) {
     (bytes, ends)
 }
 
-/// What becomes of a file: how many records are believed, or where it is damaged. Those that are believed are those
-/// that were written.
-fn judged(bytes: &[u8], written: &[Batch]) -> Result<(usize, End), Damage> {
+/// Reads a file: returns how many records are accepted, or the damage. The accepted records must be those that were
+/// written.
+fn read_file(bytes: &[u8], written: &[Batch]) -> Result<(usize, End), Damage> {
     let (mut count, mut changes) = (0, Changes::default());
     let end = scan(bytes, HERE, 5, |payload| {
         let mut one = Changes::default();
@@ -65,24 +65,24 @@ fn whole_before(ends: &[usize], at: usize) -> usize {
 }
 
 fn judge_patched(cut: &[u8], bytes: &[u8], ends: &[usize], batches: &[Batch], whole: usize) {
-    let (found, end) = judged(cut, batches).expect("no good record follows");
+    let (found, end) = read_file(cut, batches).expect("no valid record follows");
     assert!(found >= whole && end.at == found.checked_sub(1).map_or(0, |last| ends[last]));
     assert!(found == whole || cut[..end.at] == bytes[..end.at]);
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(batches in batches(), zeros in 0_usize..200) {
+    fn written_records_are_read(batches in batches(), zeros in 0_usize..200) {
         let (mut bytes, ends) = file(&batches);
         let at = bytes.len();
         bytes.resize(at + zeros, 0);
         let last = Some(ends.len().checked_sub(2).map_or(0, |before| ends[before]));
         let end = End { at, last, next: 5 + batches.len() as u64, torn: false };
-        prop_assert_eq!(judged(&bytes, &batches), Ok((batches.len(), end)));
+        prop_assert_eq!(read_file(&bytes, &batches), Ok((batches.len(), end)));
     }
 
-    /// Cut anywhere, with nothing, zeros or the remains of an earlier use of the file behind the cut: what was whole is there,
-    /// and nothing else.
+    /// A file cut anywhere, followed by nothing, zeros or the remains of an older use: every complete record is
+    /// accepted, and nothing else.
     #[test]
     fn a_cut_leaves_every_whole_record(batches in batches(), older in batches()) {
         let (bytes, ends) = file(&batches);
@@ -93,8 +93,8 @@ proptest! {
         for at in 0..=bytes.len() {
             let mut cut = bytes[..at].to_vec();
             let whole = whole_before(&ends, at);
-            prop_assert_eq!(judged(&cut, &batches).map(|(count, _)| count), Ok(whole));
-            // What follows the cut may happen to be what was to be written there: then it is whole.
+            prop_assert_eq!(read_file(&cut, &batches).map(|(count, _)| count), Ok(whole));
+            // The bytes after the cut may happen to complete the record.
             cut.resize(bytes.len(), 0);
             judge_patched(&cut, &bytes, &ends, &batches, whole);
             cut.truncate(at);
@@ -103,17 +103,17 @@ proptest! {
         }
     }
 
-    /// A flipped bit in the last record makes it one that did not get to its end; in one before, the file is refused and the
-    /// place named.
+    /// A flipped bit in the last record makes it incomplete; a flipped bit before that makes the file damaged at that
+    /// place.
     #[test]
-    fn a_flipped_bit_is_never_believed(batches in batches(), bit in 0_u32..8) {
+    fn a_flipped_bit_is_never_accepted(batches in batches(), bit in 0_u32..8) {
         let (bytes, ends) = file(&batches);
         for at in 0..bytes.len() {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1 << bit;
             let whole = whole_before(&ends, at);
             let start = whole.checked_sub(1).map_or(0, |last| ends[last]);
-            match judged(&flipped, &batches) {
+            match read_file(&flipped, &batches) {
                 Ok((count, end)) => {
                     prop_assert_eq!((count, end.at, whole), (whole, start, batches.len() - 1));
                 }
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn anything_can_be_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Changes::default().add(&bytes);
-        prop_assert_eq!(judged(&bytes, &[]).map(|(count, _)| count), Ok(0));
+        prop_assert_eq!(read_file(&bytes, &[]).map(|(count, _)| count), Ok(0));
     }
 }
 
@@ -140,31 +140,31 @@ fn a_bad_record_before_a_good_one_is_refused_with_its_place() {
     let batches = [one(1), one(2), one(3)];
     let (mut bytes, ends) = file(&batches);
     bytes[ends[0] + 20] ^= 1;
-    let damage = judged(&bytes, &batches).unwrap_err();
+    let damage = read_file(&bytes, &batches).unwrap_err();
     assert_eq!((damage.at, damage.missing_before), (ends[0], false));
-    assert_eq!(damage.what, format!("no record can be read, and a good one follows at byte {}", ends[1]));
+    assert_eq!(damage.what, format!("the record is unreadable, and a valid one follows at byte {}", ends[1]));
 }
 
 #[test]
-fn records_that_do_not_belong_here_are_refused_or_none() {
+fn records_of_another_file_are_refused_or_ignored() {
     let judge = |origin, number| {
         let mut bytes = Vec::new();
         encode(&mut bytes, origin, number, &one(1));
-        judged(&bytes, &[one(1)])
+        read_file(&bytes, &[one(1)])
     };
     let stranger = judge(Origin { store_id: 1, ..HERE }, 5).unwrap_err();
-    assert_eq!(stranger.what, "the record is of another data directory");
-    assert_eq!(judge(Origin { log: 8, ..HERE }, 5).unwrap_err().what, "the record is of file 8");
+    assert_eq!(stranger.what, "the record belongs to another data directory");
+    assert_eq!(judge(Origin { log: 8, ..HERE }, 5).unwrap_err().what, "the record belongs to file 8");
     let nothing = End { at: 0, last: None, next: 5, torn: false };
-    assert_eq!(judge(Origin { log: 6, ..HERE }, 5), Ok((0, nothing)), "an earlier use of the file");
+    assert_eq!(judge(Origin { log: 6, ..HERE }, 5), Ok((0, nothing)), "an older use of the file");
     let late = judge(HERE, 6).unwrap_err();
-    assert!(late.missing_before, "the file before should have had it: {}", late.what);
+    assert!(late.missing_before, "it is missing in the file before: {}", late.what);
     assert!(!judge(HERE, 4).unwrap_err().missing_before);
 }
 
-/// A record is torn inside a client's data that looks like a record: without the store's id it is none.
+/// An incomplete record contains a client's data that looks like a record. Without the store's id it is not accepted.
 #[test]
-fn a_clients_data_cannot_pass_for_a_record() {
+fn a_clients_data_is_not_accepted_as_a_record() {
     let mut forged = Vec::new();
     encode(&mut forged, Origin { store_id: 1, ..HERE }, 5, &one(9));
     let mut batch = one(1);
@@ -175,7 +175,7 @@ fn a_clients_data_cannot_pass_for_a_record() {
     for shift in 0..8 {
         batch.nodes[0].0 = Arc::from(&"/aaaaaaaa"[..=shift + 1]);
         let (bytes, _) = file(std::slice::from_ref(&batch));
-        let end = judged(&bytes[..bytes.len() - 8], std::slice::from_ref(&batch));
+        let end = read_file(&bytes[..bytes.len() - 8], std::slice::from_ref(&batch));
         last = Some(end.unwrap());
         assert_eq!(last.unwrap().0, 0);
     }
