@@ -26,6 +26,7 @@
 
 mod fault;
 mod file;
+mod java;
 mod keys;
 mod layers;
 mod properties;

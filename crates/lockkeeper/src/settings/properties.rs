@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use java_properties::{LineContent, PropertiesIter};
-
 use super::fault::Fault;
+use super::java;
 use super::keys::{Key, meant};
 use super::layers::{Given, Layers, Unit, at};
 
@@ -20,17 +19,13 @@ pub(super) fn read(path: &Path, layers: &mut Layers) {
         return;
     };
     let mut seen: HashMap<String, usize> = HashMap::new();
-    for line in PropertiesIter::new(bytes.as_slice()) {
-        let line = match line {
-            Ok(line) => line,
-            Err(error) => {
-                let fault = Fault::new(at(path, error.line_number().unwrap_or(1)), "", error.to_string());
-                return layers.faults.push(fault.remedy("write a line of the form key=value"));
+    for entry in java::entries(&bytes) {
+        let (number, written, text) = match entry {
+            Ok(entry) => entry,
+            Err(number) => {
+                let fault = Fault::new(at(path, number), "", "\\u is not followed by four hexadecimal digits");
+                return layers.faults.push(fault.remedy("write \\u00e4, or \\\\ for a backslash"));
             }
-        };
-        let number = line.line_number();
-        let LineContent::KVPair(written, text) = line.consume_content() else {
-            continue;
         };
         let known = Key::ALL.into_iter().find(|key| key.property() == Some(&written));
         let properties = Key::ALL.into_iter().filter_map(Key::property);
