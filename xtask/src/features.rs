@@ -3,12 +3,13 @@
 //! `cargo test` builds one set, and a workspace unites the sets of all its members: a module that needs a feature and is not
 //! gated by it shows only where the crate is built alone.
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
 use xshell::{Shell, cmd};
+
+use crate::peers::metadata;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
@@ -26,46 +27,21 @@ const TESTS_ONLY: &str = "real-servers";
 /// A crate with more features than this is not checked with all their sets.
 const POWERSET: usize = 4;
 
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-/// What cargo says of a member of the workspace.
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    /// Where it may be published: anywhere, unless said.
-    publish: Option<Vec<String>>,
-    features: BTreeMap<String, Vec<String>>,
-}
-
-impl Package {
-    fn is_published(&self) -> bool {
-        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
-    }
-
-    fn features(&self) -> Vec<&str> {
-        let names = self.features.keys().map(String::as_str);
-        names.filter(|name| !matches!(*name, "default" | TESTS_ONLY)).collect()
-    }
-}
-
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
-    let metadata = cmd!(sh, "cargo metadata --no-deps --format-version 1").quiet().read()?;
-    let Metadata { mut packages } =
-        serde_json::from_str(&metadata).context("reading what cargo says of the workspace")?;
+    let mut packages = metadata(sh, &["--no-deps"])?.packages;
     if let Some(unknown) = options.package.iter().find(|name| packages.iter().all(|package| package.name != **name)) {
         bail!("there is no crate {unknown} in this workspace");
     }
     packages.retain(|package| match options.package.as_slice() {
-        [] => package.is_published(),
+        [] => package.publish.as_ref().is_none_or(|registries| !registries.is_empty()),
         wanted => wanted.contains(&package.name),
     });
     let (start, mut count, mut failed) = (Instant::now(), 0, Vec::new());
     for package in &packages {
         let name = &package.name;
-        for set in sets(&package.features()) {
+        let features = package.features.keys().map(String::as_str);
+        let features: Vec<_> = features.filter(|name| !matches!(*name, "default" | TESTS_ONLY)).collect();
+        for set in sets(&features) {
             let set = set.join(",");
             if options.list {
                 println!("{name} [{set}]");

@@ -9,13 +9,15 @@ mod python;
 mod rust;
 mod served;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use lockkeeper_testkit::apache::Distribution;
-use xshell::Shell;
+use serde::Deserialize;
+use xshell::{Shell, cmd};
 
 use crate::programs::Tests;
 use crate::untested::fetched;
@@ -95,8 +97,8 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::C { tests } => c::run(&sh, tests),
         Command::Rust { crates } => rust::run(&sh, crates),
         Command::Zkcli => java::zkcli(&sh),
-        Command::Zookeeper { classes } => java::run(&sh, &java::ZOOKEEPER, classes),
-        Command::Curator { classes } => java::run(&sh, &java::CURATOR, classes),
+        Command::Zookeeper { classes } => java::run(&sh, "zookeeper", classes),
+        Command::Curator { classes } => java::run(&sh, "curator", classes),
         Command::Apache { scripts } => apache(&sh, *scripts),
     }
 }
@@ -114,6 +116,29 @@ pub(crate) fn apache_release() -> Result<Distribution> {
     let (distribution, _home) =
         fetched(&format!("ZooKeeper {APACHE}, which comes from Maven Central"), Distribution::fetch(APACHE))?;
     Ok(distribution)
+}
+
+/// What `cargo metadata` says of a workspace.
+#[derive(Deserialize)]
+pub(crate) struct Metadata {
+    pub(crate) packages: Vec<Package>,
+}
+
+/// A package of it.
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    version: String,
+    manifest_path: PathBuf,
+    /// The registries to which it may be published; any if absent.
+    pub(crate) publish: Option<Vec<String>>,
+    pub(crate) features: BTreeMap<String, Vec<String>>,
+}
+
+/// Asks cargo for the metadata of the shell's directory.
+pub(crate) fn metadata(sh: &Shell, arguments: &[&str]) -> Result<Metadata> {
+    let told = cmd!(sh, "cargo metadata --quiet --format-version 1 {arguments...}").quiet().read();
+    serde_json::from_str(&told.context("running cargo metadata")?).context("reading cargo metadata")
 }
 
 /// Where cargo puts what it builds.

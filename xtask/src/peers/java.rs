@@ -67,338 +67,56 @@ fn differences(theirs: &[String], ours: &[String]) -> String {
     told
 }
 
+/// The classes of both suites.
+const CLASSES: &str = include_str!("classes.txt");
+
 /// A suite of tests that starts servers of its own, which are ours instead.
-pub(super) struct Suite {
-    name: &'static str,
+#[derive(Default)]
+struct Suite {
     /// Before the names of classes.
     package: &'static str,
-    classes: &'static [&'static str],
-    /// Tests of these classes that say nothing of a server that is not in their process, and why;
-    /// as regular expressions, `CLASS#TEST` where others have the name, too.
-    left_out: &'static [(&'static str, &'static str)],
-    /// Why the other classes of the suite are not run; a name may end in `*`.
-    others: &'static [(&'static str, &'static [&'static str])],
+    classes: Vec<&'static str>,
+    /// The tests of these classes that need something else than one server in another process.
+    left_out: Vec<&'static str>,
+    /// Why the other classes of the suite are not run.
+    others: Vec<(&'static str, Vec<&'static str>)>,
     /// The archives of the suite's tests, by the beginning of their names.
-    archives: &'static [&'static str],
-    /// How many pass. Fewer means that something was left out.
+    archives: Vec<&'static str>,
     passes: u32,
 }
 
-const METRICS: &str = "reads the metrics of the server in its own process";
-
-/// The tests of ZooKeeper's own client, which start a server for each.
-pub(super) const ZOOKEEPER: Suite = Suite {
-    name: "zookeeper",
-    package: "org.apache.zookeeper",
-    classes: &[
-        "test.ACLCountTest",
-        "test.ACLRootTest",
-        "test.ACLTest",
-        "test.AsyncOpsTest",
-        "test.AuthTest",
-        "test.CheckTest",
-        "test.ChrootAsyncTest",
-        "test.ChrootClientTest",
-        "test.ChrootTest",
-        "test.ClientHammerTest",
-        "test.ClientRetryTest",
-        "test.ClientTest",
-        "test.CreateTest",
-        "test.DisconnectedWatcherTest",
-        "test.EnforceQuotaTest",
-        "test.FourLetterWordsTest",
-        "test.GetChildren2Test",
-        "test.MaxCnxnsTest",
-        "test.MultiAsyncTransactionTest",
-        "test.MultiOperationTest",
-        "test.NullDataTest",
-        "test.PersistentRecursiveWatcherTest",
-        "test.PersistentWatcherACLTest",
-        "test.PersistentWatcherTest",
-        "test.RecoveryTest",
-        "test.SaslAuthDesignatedClientTest",
-        "test.SaslAuthFailDesignatedClientTest",
-        "test.SaslAuthFailTest",
-        "test.SaslAuthMissingClientConfigTest",
-        "test.SaslAuthRequiredMultiClientTest",
-        "test.SaslAuthRequiredTest",
-        "test.SessionInvalidationTest",
-        "test.SessionTest",
-        "test.SessionTimeoutTest",
-        "test.StandaloneTest",
-        "test.StatTest",
-        "test.SyncCallTest",
-        "test.WatcherFuncTest",
-        "test.WatcherTest",
-        "test.ZooKeeperQuotaTest",
-        "GetAllChildrenNumberTest",
-        "GetEphemeralsTest",
-        "RemoveWatchesCmdTest",
-        "RemoveWatchesTest",
-        "SaslAuthTest",
-        "ZooKeeperTest",
-    ],
-    left_out: &[
-        ("testNonExistingOpCode", "wants the connection closed; a difference of docs/server.md"),
-        ("testPathValidation", "makes the server in its own process fail"),
-        ("testWatcherCount", "counts the watches of the server in its own process"),
-        ("testFourLetterWords", "wants the version of Java in `envi`"),
-        ("testSetTraceMask", "sets trace masks"),
-        ("ACLTest#testAcls", "counts the access lists of the server in its own process"),
-        ("CheckTest#testCluster.*", "needs an ensemble"),
-        ("RemoveWatchesTest#testRemove.*OnAPath(Partially)?", "asks the server in its own process for its watches"),
-        ("SaslAuthDesignatedClientTest#testReadAccessUser", "lets anyone read by a property of Java"),
-        ("SessionTest#testMinMaxSessionTimeout", "changes the server in its own process while it runs"),
-        ("SessionTest#testMaximumCnxnPerIP", "changes the server in its own process while it runs"),
-        ("StandaloneTest#testStandaloneReconfigFails", "switches reconfiguration on, which one server has no use for"),
-        ("ZooKeeperQuotaTest#testSetQuotaWhen(Exceed.*HardQuota.*|.*ExceedBytesQuota)", METRICS),
-        ("ZooKeeperQuotaTest#testSetQuotaWhenSetQuotaLessThanExistCount", METRICS),
-        ("ZooKeeperQuotaTest#testDelete(Bytes|Count)Quota", METRICS),
-        (
-            "ZooKeeperQuotaTest#testSetQuotaWhenSetQuotaLessThanExistBytes",
-            "a difference of docs/server.md: data may get smaller",
-        ),
-    ],
-    others: &[
-        (
-            "ask no server",
-            &[
-                "ClientCanonicalizeTest",
-                "ClientCnxnSocketFragilityTest",
-                "ClientCnxnSocketTest",
-                "ClientReconnectTest",
-                "CustomHostProviderTest",
-                "KerberosTicketRenewalTest",
-                "MultiOperationRecordTest",
-                "MultiResponseTest",
-                "PortAssignmentTest",
-                "ServerConfigTest",
-                "ZKUtilTest",
-                "cli.*",
-                "client.*",
-                "common.*",
-                "compat.*",
-                "util.*",
-                "test.AtomicFileOutputStreamTest",
-                "test.ConnectStringParserTest",
-                "test.CreateModeTest",
-                "test.EventTypeTest",
-                "test.KeeperStateTest",
-                "test.LogChopperTest",
-                "test.OOMTest",
-                "test.OSMXBeanTest",
-                "test.QuotasTest",
-                "test.SaslClientTest",
-                "test.SessionTrackerCheckTest",
-                "test.StaticHostProviderTest",
-                "test.StatsTrackTest",
-                "test.StringUtilTest",
-                "test.TestByteBufAllocator*",
-                "test.TestHammer",
-                "test.TestUtils",
-                "TestableZooKeeper",
-                "test.WatchedEventTest",
-            ],
-        ),
-        (
-            "need an ensemble, or a server that is started as one of an ensemble",
-            &[
-                "ClientRequestTimeoutTest",
-                "EnforceAuthenticationTest",
-                "test.AsyncHammerTest",
-                "test.AsyncTest",
-                "test.DuplicateLocalSessionUpgradeTest",
-                "test.EnsembleAuthTest",
-                "test.FLE*",
-                "test.FollowerResyncConcurrencyTest",
-                "test.FourLetterWordsQuorumTest",
-                "test.HierarchicalQuorumTest",
-                "test.LeaderSessionTrackerTest",
-                "test.LocalSession*",
-                "test.Netty*",
-                "test.NioNetty*",
-                "test.NonRecoverableErrorTest",
-                "test.Observer*",
-                "test.Quorum*",
-                "test.ReadOnlyMode*",
-                "test.Reconfig*",
-                "test.RepeatStartupTest",
-                "test.RestoreCommittedLogTest",
-                "test.SessionUpgradeTest",
-                "test.ThrottledOp*",
-                "test.TruncateTest",
-                "test.WatchEventWhenAutoResetTest",
-            ],
-        ),
-        (
-            "look into a server in their own process, or into its files",
-            &[
-                "audit.*",
-                "server.*",
-                "test.EmptiedSnapshotRecoveryTest",
-                "test.GetProposalFromTxnTest",
-                "test.IPAuthTest",
-                "test.InvalidSnapshotTest",
-                "test.LoadFromLog*",
-                "test.NIOConnectionFactoryFdLeakTest",
-                "test.UnsupportedAddWatcherTest",
-                "test.X509AuthTest",
-                "test.ZkDatabaseCorruptionTest",
-            ],
-        ),
-        (
-            "want a server that is set by properties of Java as this one cannot be: other digests, no access lists, a plug-in for \
-             logins, clients turned away that have not logged in, frames of 100 bytes, other addresses than loopback",
-            &[
-                "test.AuthSHA*",
-                "test.BufferSizeTest",
-                "test.ClientPortBindTest",
-                "test.ClientSkipACLTest",
-                "test.DigestAuthDisabledTest",
-                "test.FourLetterWordsWhiteListTest",
-                "test.KeyAuthClientTest",
-                "test.ResponseCacheTest",
-                "test.SaslAuthDesignatedServerTest",
-                "test.SaslAuthRequiredFail*",
-                "test.SaslSuperUserTest",
-                "test.ServerCnxnTest",
-            ],
-        ),
-        (
-            "want TLS from Java's key stores, or Kerberos",
-            &[
-                "test.ClientSSLTest",
-                "test.SSLAuthTest",
-                "test.SaslDigestAuthOverSSLTest",
-                "test.SaslKerberosAuthOverSSLTest",
-            ],
-        ),
-    ],
-    archives: &["zookeeper-3"],
-    passes: 388,
-};
-
-/// Curator's tests, which start, stop and restart theirs.
-pub(super) const CURATOR: Suite = Suite {
-    name: "curator",
-    package: "org.apache.curator.framework",
-    classes: &[
-        "client.TestBackgroundStates",
-        "client.TestResetConnectionWithBackgroundFailure",
-        "ensemble.TestEnsembleProvider",
-        "imps.TestBlockUntilConnected",
-        "imps.TestCompression",
-        "imps.TestCompressionInTransactionNew",
-        "imps.TestCompressionInTransactionOld",
-        "imps.TestCreate",
-        "imps.TestCreateReturningStat",
-        "imps.TestDelete",
-        "imps.TestEnabledSessionExpiredState",
-        "imps.TestEnsureContainers",
-        "imps.TestExistsBuilder",
-        "imps.TestFailedDeleteManager",
-        "imps.TestFramework",
-        "imps.TestFrameworkBackground",
-        "imps.TestFrameworkEdges",
-        "imps.TestMultiClient",
-        "imps.TestNamespaceFacade",
-        "imps.TestSetData",
-        "imps.TestTempFramework",
-        "imps.TestTransactionsNew",
-        "imps.TestTransactionsOld",
-        "imps.TestTtlNodes",
-        "imps.TestWatcherIdentity",
-        "imps.TestWatcherRemovalManager",
-        "imps.TestWatchesBuilder",
-        "recipes.atomic.TestCachedAtomicCounter",
-        "recipes.atomic.TestDistributedAtomicLong",
-        "recipes.barriers.TestDistributedBarrier",
-        "recipes.barriers.TestDistributedDoubleBarrier",
-        "recipes.cache.TestCuratorCache",
-        "recipes.cache.TestCuratorCacheBridge",
-        "recipes.cache.TestCuratorCacheEdges",
-        "recipes.cache.TestCuratorCacheEventOrdering",
-        "recipes.cache.TestCuratorCacheWrappers",
-        "recipes.cache.TestNodeCache",
-        "recipes.cache.TestPathChildrenCache",
-        "recipes.cache.TestPathChildrenCacheEventOrdering",
-        "recipes.cache.TestTreeCache",
-        "recipes.cache.TestTreeCacheEventOrdering",
-        "recipes.cache.TestTreeCacheIteratorAndSize",
-        "recipes.cache.TestTreeCacheRandomTree",
-        "recipes.cache.TestWrappedNodeCache",
-        "recipes.leader.TestLeaderAcls",
-        "recipes.leader.TestLeaderLatch",
-        "recipes.leader.TestLeaderSelector",
-        "recipes.leader.TestLeaderSelectorParticipants",
-        "recipes.leader.TestLeaderSelectorWithExecutor",
-        "recipes.locks.TestInterProcessMultiMutex",
-        "recipes.locks.TestInterProcessMutex",
-        "recipes.locks.TestInterProcessReadWriteLock",
-        "recipes.locks.TestInterProcessSemaphore",
-        "recipes.locks.TestInterProcessSemaphoreMutex",
-        "recipes.locks.TestLockACLs",
-        "recipes.locks.TestLockInternals",
-        "recipes.nodes.TestGroupMember",
-        "recipes.nodes.TestPersistentEphemeralNode",
-        "recipes.nodes.TestPersistentEphemeralNodeListener",
-        "recipes.nodes.TestPersistentNode",
-        "recipes.nodes.TestPersistentTtlNode",
-        "recipes.queue.TestBoundedDistributedQueue",
-        "recipes.queue.TestDistributedDelayQueue",
-        "recipes.queue.TestDistributedIdQueue",
-        "recipes.queue.TestDistributedPriorityQueue",
-        "recipes.queue.TestDistributedQueue",
-        "recipes.queue.TestLongNetworkPartition",
-        "recipes.queue.TestQueueSharder",
-        "recipes.queue.TestSimpleDistributedQueue",
-        "recipes.shared.TestSharedCount",
-        "recipes.watch.TestPersistentWatcher",
-        "schema.TestSchema",
-        "state.TestConnectionStateManager",
-    ],
-    left_out: &[
-        ("TestCuratorCacheEdges#testServerLoss", "needs an ensemble"),
-        ("TestFrameworkEdges#testProtectionWithKilledSession", "needs an ensemble"),
-    ],
-    others: &[
-        (
-            "ask no server",
-            &[
-                "imps.TestCleanState",
-                "imps.TestGzipCompressionProvider",
-                "imps.TestNeverConnected",
-                "recipes.cache.TestEventOrdering",
-                "recipes.locks.TestInterProcessMutexBase",
-                "recipes.queue.TestQueueItem",
-                "state.TestCircuitBreaker",
-                "state.TestCircuitBreakingConnectionStateListener",
-            ],
-        ),
-        (
-            "need an ensemble",
-            &[
-                "imps.TestReadOnly",
-                "imps.TestReconfiguration",
-                "imps.TestWithCluster",
-                "recipes.cache.TestCuratorCacheConsistency",
-                "recipes.cache.TestPathChildrenCacheInCluster",
-                "recipes.leader.TestLeaderLatchCluster",
-                "recipes.leader.TestLeaderSelectorCluster",
-                "recipes.locks.TestInterProcessSemaphoreCluster",
-            ],
-        ),
-        ("make the server in their own process fail", &["recipes.leader.TestLeaderSelectorEdges"]),
-    ],
-    archives: &["curator-recipes", "curator-framework"],
-    passes: 499,
-};
+/// Reads a suite from the list of classes.
+fn suite(name: &str) -> Suite {
+    let mut suite = Suite::default();
+    let mut of_suite = false;
+    for line in CLASSES.lines() {
+        let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let words = rest.split_whitespace();
+        match key {
+            "suite" => {
+                of_suite = rest.starts_with(name);
+                if of_suite {
+                    suite.package = words.last().unwrap_or_default();
+                }
+            }
+            _ if !of_suite => {}
+            "archives" => suite.archives = words.collect(),
+            "passes" => suite.passes = rest.parse().expect("a number in classes.txt"),
+            "run" => suite.classes.extend(words),
+            "leave-out" => suite.left_out.extend(rest.split(": ").next()),
+            "others" => suite.others.push((rest.trim_end_matches(':'), Vec::new())),
+            _ => suite.others.last_mut().map(|(_, names)| names.extend(words)).unwrap_or_default(),
+        }
+    }
+    suite
+}
 
 /// Runs the classes, each in a process of its own: they leave behind what others stumble over.
-pub(super) fn run(sh: &Shell, suite: &Suite, chosen: &[String]) -> Result<()> {
+pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
+    let suite = &suite(name);
     let classpath = interop::build(sh, "suites")?;
     let command = crate::programs::command(sh)?;
-    let home = target_dir(sh).join("peers").join(suite.name);
+    let home = target_dir(sh).join("peers").join(name);
     let (accounts, scratch) = (home.join("accounts"), home.join("scratch"));
     sh.remove_path(&scratch)?;
     sh.create_dir(&scratch)?;
@@ -410,7 +128,7 @@ pub(super) fn run(sh: &Shell, suite: &Suite, chosen: &[String]) -> Result<()> {
     let mut failures = String::new();
     for class in if chosen.is_empty() { &all } else { chosen } {
         let select = format!("--select-class={}.{class}", suite.package);
-        let left_out = suite.left_out.iter().map(|(test, _)| format!("--exclude-methodname=.*[.#]{test}"));
+        let left_out = suite.left_out.iter().map(|test| format!("--exclude-methodname=.*[.#]{test}"));
         let left_out: Vec<_> = left_out.collect();
         let quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m"];
         let properties = [
@@ -447,7 +165,7 @@ pub(super) fn run(sh: &Shell, suite: &Suite, chosen: &[String]) -> Result<()> {
         }
     }
     if !failures.is_empty() {
-        bail!("{}'s tests do not all pass:\n{failures}", suite.name);
+        bail!("{}'s tests do not all pass:\n{failures}", name);
     }
     if chosen.is_empty() && passed < suite.passes {
         bail!("only {passed} of {} passed: some were left out", suite.passes);
@@ -485,11 +203,24 @@ fn unjudged(sh: &Shell, suite: &Suite, classpath: &str) -> Result<()> {
         }
     }
     println!("{} classes are run; of the others", suite.classes.len());
-    for (count, (why, _)) in counts.iter().zip(suite.others) {
+    for (count, (why, _)) in counts.iter().zip(&suite.others) {
         println!("  {count} {why}");
     }
     if !unknown.is_empty() {
         bail!("nobody has said whether these can judge a server: {}", unknown.join(", "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_classes_is_read() {
+        let suite = suite("zookeeper");
+        assert_eq!((suite.package, suite.archives.len(), suite.passes), ("org.apache.zookeeper", 1, 388));
+        assert_eq!((suite.classes.len(), suite.left_out.len(), suite.others.len()), (46, 16, 5));
+        assert!(suite.left_out.contains(&"ACLTest#testAcls") && suite.others[0].1.contains(&"cli.*"));
+    }
 }

@@ -3,14 +3,13 @@
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
 use xshell::{Shell, cmd};
 
 use super::served::Served;
-use super::{ACCOUNTS, target_dir};
+use super::{ACCOUNTS, Package, target_dir};
 
 /// What the tests of two of them take for Java with a cluster of ZooKeeper's in it.
 const CLUSTER: &str = include_str!("rust_cluster.sh");
@@ -71,18 +70,6 @@ const SUITES: [Suite; 4] = [
     },
 ];
 
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    version: String,
-    manifest_path: PathBuf,
-}
-
 /// Runs them; with names of crates, only those.
 pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     if let Some(unknown) = chosen.iter().find(|name| SUITES.iter().all(|suite| suite.name != name.as_str())) {
@@ -124,11 +111,7 @@ fn fetch(sh: &Shell, home: &Path) -> Result<Vec<Package>> {
     sh.write_file(user.join("Cargo.toml"), head.to_owned() + &needs.concat())?;
     sh.write_file(user.join("src/lib.rs"), "")?;
     let _there = sh.push_dir(&user);
-    let told = cmd!(sh, "cargo metadata --quiet --format-version 1")
-        .quiet()
-        .read()
-        .context("cargo cannot fetch the clients")?;
-    Ok(serde_json::from_str::<Metadata>(&told).context("reading what cargo has fetched")?.packages)
+    Ok(super::metadata(sh, &[]).context("cargo cannot fetch the clients")?.packages)
 }
 
 /// Runs the tests of one crate: what was said, how many passed, and whether all did.
