@@ -1,23 +1,25 @@
-//! Everything CI checks after `cargo test`: which steps there are, which run side by side, and how long each may take.
+//! Everything that CI checks after `cargo test`.
 //!
-//! Steps are chores that a person can run, each a process of its own, so that one that hangs can be ended and the output of
-//! those that run side by side stays apart. All are run; those that failed are named at the end.
-
-mod lanes;
+//! Steps are chores that a person can run, each in processes of its own, so that a step that hangs can be ended and outputs stay
+//! apart. All steps run; those that failed are named at the end.
 
 use std::env;
-use std::fs;
-use std::path::Path;
-use std::time::Instant;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rustix::process::{Pid, Signal, kill_process_group};
 use xshell::{Shell, cmd};
 
 use crate::peers::target_dir;
 use crate::programs::{self, Tests};
-use crate::untested::fetched;
-use lanes::{Lane, Step, Verdict};
+use crate::untested::{self, fetched};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
@@ -44,127 +46,179 @@ pub(crate) enum Part {
     Acceptance,
 }
 
-/// What is built before anything runs. Compilers use every core there is.
-fn builds() -> Vec<Step> {
-    vec![
-        Step::cargo("formatting", 1, "fmt --all --check"),
-        Step::chore("test programs", 25, "part programs"),
-        Step::cargo("lints", 15, "clippy --quiet --workspace --all-targets --all-features -- -D warnings"),
-        Step::chore("every set of features", 20, "features"),
-        Step::cargo("documentation", 10, "doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
-        Step::cargo("optimised chores", 15, "build --quiet --profile worlds -p xtask"),
-        Step::chore("acceptance", 2, "part acceptance"),
-        Step::chore("layers", 2, "layers"),
-        Step::chore("Apache ZooKeeper", 5, "zookeeper install"),
-    ]
+/// The phase and the lane of a step, its limit in minutes, its name and its command; `xtask` stands for this program.
+type Step = (u8, char, u64, &'static str, &'static str);
+
+/// Phases run one after the other, the lanes of a phase side by side, the steps of a lane one after the other.
+///
+/// Nothing that uses a core for long runs beside a step that promises a time. Only one lane of a phase fetches packages of the
+/// system or of Maven: neither apt nor Maven can run twice.
+const STEPS: [Step; 30] = [
+    // Compilers use every core.
+    (0, 'a', 1, "formatting", "cargo fmt --all --check"),
+    (0, 'a', 25, PROGRAMS, "xtask part programs"),
+    (0, 'a', 15, "lints", "cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings"),
+    (0, 'a', 20, "every set of features", "xtask features"),
+    (0, 'a', 10, "documentation", "env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --workspace --no-deps"),
+    (0, 'a', 15, "optimised chores", "cargo build --quiet --profile worlds -p xtask"),
+    (0, 'a', 2, "acceptance", "xtask part acceptance"),
+    (0, 'a', 2, "layers", "xtask layers"),
+    (0, 'a', 5, "Apache ZooKeeper", "xtask zookeeper install"),
+    // Chaos waits most of the time, and tolerates a busy core that yields to it.
+    (1, 'a', 20, "chaos", "xtask chaos --brief"),
+    (1, 'b', 15, "dependencies", "nice -n 19 xtask part dependencies"),
+    (1, 'b', 25, "inputs that nobody would send", "nice -n 19 xtask fuzz --seconds 60 --at-once 1"),
+    // These wait for servers, and for sessions to end.
+    (2, 'a', 15, "tests against one server and an ensemble", "xtask zookeeper test"),
+    (2, 'a', 5, "locks over TLS", "xtask tls"),
+    (2, 'a', 10, "Kazoo's suite against the embedded server", "xtask peers kazoo"),
+    (2, 'a', 10, "go-zookeeper's suite against the embedded server", "xtask peers go"),
+    (2, 'a', 5, "fencing statements on PostgreSQL", "xtask postgres test"),
+    (2, 'b', 8, "Helix's lock beside ours", "xtask interop helix"),
+    (2, 'b', 8, "Curator's locks beside ours", "xtask interop curator"),
+    (2, 'b', 8, "Kazoo's locks beside ours", "xtask interop kazoo"),
+    (2, 'b', 10, "dead letters in Kafka", "xtask kafka test"),
+    (2, 'b', 8, "the example on a search engine", "xtask search test"),
+    (2, 'b', 10, "our server beside Apache's", "xtask peers apache"),
+    (2, 'b', 5, "ZooKeeper's command line", "xtask peers zkcli"),
+    // These need the machine for themselves.
+    (3, 'a', 20, "figures of docs/guarantees.md, few of each", "xtask figures --few"),
+    (3, 'a', 8, "a storm of jobs", "xtask storm --brief"),
+    (3, 'a', 10, "mistakes planted in a storm", "xtask storm --self-check"),
+    (3, 'a', 8, "kill -9 in the middle of writes", "xtask crash --rounds 120"),
+    (3, 'a', 10, "ten thousand seeded worlds", "xtask simulate"),
+    (3, 'a', 13, "the example and what features add", "xtask part example"),
+];
+
+/// The step without which no later one can run.
+const PROGRAMS: &str = "test programs";
+
+/// How a step ended.
+#[derive(Debug, PartialEq)]
+struct End {
+    name: &'static str,
+    how: How,
+    took: Duration,
 }
 
-/// What runs after that, one group after the other; the lanes of a group run side by side.
-///
-/// Beside a step that promises a time there is nothing that uses a core for long. Packages of the system and of Maven are
-/// fetched in one lane of a group only: neither apt nor Maven likes company.
-fn groups() -> Vec<Vec<Lane>> {
-    vec![
-        // Chaos waits most of the time and is used to worse than a busy core that yields to it.
-        vec![
-            Lane::of(vec![Step::chore("chaos", 20, "chaos --brief")]),
-            Lane::yielding(vec![
-                Step::chore("dependencies", 15, "part dependencies"),
-                Step::chore("inputs that nobody would send", 25, "fuzz --seconds 60 --at-once 1"),
-            ]),
-        ],
-        // These wait for servers, and for sessions to end.
-        vec![
-            Lane::of(vec![
-                Step::chore("tests against one server and an ensemble", 15, "zookeeper test"),
-                Step::chore("locks over TLS", 5, "tls"),
-                Step::chore("Kazoo's suite against the embedded server", 10, "peers kazoo"),
-                Step::chore("go-zookeeper's suite against the embedded server", 10, "peers go"),
-                Step::chore("fencing statements on PostgreSQL", 5, "postgres test"),
-            ]),
-            Lane::of(vec![
-                Step::chore("Helix's lock beside ours", 8, "interop helix"),
-                Step::chore("Curator's locks beside ours", 8, "interop curator"),
-                Step::chore("Kazoo's locks beside ours", 8, "interop kazoo"),
-                Step::chore("dead letters in Kafka", 10, "kafka test"),
-                Step::chore("the example on a search engine", 8, "search test"),
-                Step::chore("our server beside Apache's", 10, "peers apache"),
-                Step::chore("ZooKeeper's command line", 5, "peers zkcli"),
-            ]),
-        ],
-        // And these want the machine for themselves.
-        vec![Lane::of(vec![
-            Step::chore("figures of docs/guarantees.md, few of each", 20, "figures --few"),
-            Step::chore("a storm of jobs", 8, "storm --brief"),
-            Step::chore("mistakes planted in a storm", 10, "storm --self-check"),
-            Step::chore("kill -9 in the middle of writes", 8, "crash --rounds 120"),
-            Step::chore("ten thousand seeded worlds", 10, "simulate"),
-            Step::chore("what features add", 5, "part features"),
-            Step::chore("the example", 8, "part example"),
-        ])],
-    ]
+#[derive(Debug, PartialEq)]
+enum How {
+    Passed,
+    Failed(String),
+    /// Something real that it needs could not be fetched.
+    Untested,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let sh = crate::shell()?;
     let wanted =
-        |step: &Step| options.only.is_empty() || options.only.iter().any(|text| step.name.contains(text.as_str()));
-    let (mut builds, mut groups) = (builds(), groups());
-    builds.retain(wanted);
-    for lane in groups.iter_mut().flatten() {
-        lane.steps.retain(wanted);
-    }
+        |step: &Step| options.only.is_empty() || options.only.iter().any(|text| step.3.contains(text.as_str()));
+    let steps: Vec<_> = STEPS.into_iter().filter(wanted).collect();
     if options.list {
-        for step in builds.iter().chain(groups.iter().flatten().flat_map(|lane| &lane.steps)) {
-            println!("{step}");
+        for (_, _, limit, name, command) in steps {
+            println!("{name}: {}, {limit} min at most", command.replace("xtask", "cargo xtask"));
         }
         return Ok(());
     }
-
-    let start = Instant::now();
+    let (sh, start) = (crate::shell()?, Instant::now());
     let home = target_dir(&sh).join("ci");
     fs::create_dir_all(&home).with_context(|| format!("making {}", home.display()))?;
-    let list = programs_list(&sh);
     let own = env::current_exe().context("finding this program")?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("making an event loop")?;
-    let mut crew = lanes::Crew::new(own, home);
-
-    let mut ends = runtime.block_on(crew.group(vec![Lane::of(builds)]))?;
-    let unbuilt = ends.iter().any(|end| end.name == "test programs" && end.verdict != Verdict::Passed);
-    if !unbuilt {
+    let mut ends = Vec::new();
+    for phase in 0..=3 {
+        let mut environment = Vec::new();
         // With `--only`, as the last whole run left them, or by cargo.
-        if list.exists() {
-            crew.environment.push((programs::ENV_LIST.into(), list.into()));
+        if phase > 0 && programs_list(&sh).exists() {
+            environment.push((programs::ENV_LIST, programs_list(&sh)));
         }
-        for group in groups {
-            ends.extend(runtime.block_on(crew.group(group))?);
+        let steps: Vec<_> = steps.iter().copied().filter(|step| step.0 == phase).collect();
+        ends.extend(side_by_side(&steps, &own, &home, &environment)?);
+        if ends.iter().any(|end| end.name == PROGRAMS && end.how != How::Passed) {
+            break;
         }
     }
 
     eprintln!("== all steps");
-    for end in &ends {
-        eprintln!("{end}");
+    let (mut failed, mut untested) = (Vec::new(), Vec::new());
+    for End { name, how, took } in &ends {
+        let how = match how {
+            How::Passed => "passed",
+            How::Failed(how) => {
+                failed.push(*name);
+                how
+            }
+            How::Untested => {
+                untested.push(*name);
+                "NOT TESTED"
+            }
+        };
+        eprintln!("{:8.1} s  {how:11} {name}", took.as_secs_f64());
     }
-    let named = |verdict: Verdict| {
-        let names: Vec<_> = ends.iter().filter(|end| end.verdict == verdict).map(|end| end.name).collect();
-        (names.len(), names.join(", "))
-    };
-    let ((failed, which), (untested, not)) = (named(Verdict::Failed), named(Verdict::Untested));
     eprintln!("{} steps in {:.0?}", ends.len(), start.elapsed());
-    if untested > 0 {
-        eprintln!("{untested} not tested: {not}");
+    if !untested.is_empty() {
+        eprintln!("{} not tested: {}", untested.len(), untested.join(", "));
     }
-    if unbuilt {
-        bail!("nothing else was run, for the test programs cannot be built; failed: {which}");
+    if failed.contains(&PROGRAMS) {
+        bail!("the test programs do not build, so the other phases did not run; failed: {}", failed.join(", "));
     }
-    if failed > 0 {
-        bail!("{failed} failed: {which}");
+    if !failed.is_empty() {
+        bail!("{} failed: {}", failed.len(), failed.join(", "));
     }
     Ok(())
 }
 
+/// Runs the steps of a phase, a thread for each lane.
+fn side_by_side(steps: &[Step], own: &Path, home: &Path, environment: &[(&'static str, PathBuf)]) -> Result<Vec<End>> {
+    let mut lanes: Vec<_> = steps.iter().map(|step| step.1).collect();
+    lanes.dedup();
+    thread::scope(|scope| {
+        let run = |lane| {
+            let steps = steps.iter().filter(move |step| step.1 == lane);
+            scope.spawn(move || steps.map(|step| one(step, own, home, environment)).collect::<Vec<_>>())
+        };
+        let lanes: Vec<_> = lanes.into_iter().map(run).collect();
+        lanes
+            .into_iter()
+            .flat_map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Runs a step and prints its output when it has ended.
+fn one(step: &Step, own: &Path, home: &Path, environment: &[(&'static str, PathBuf)]) -> Result<End> {
+    let (_, lane, minutes, name, command) = *step;
+    eprintln!("== {name}: begun");
+    let start = Instant::now();
+    let path = home.join(format!("output-{lane}"));
+    let output = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+    // `timeout` makes a process group and ends it after the limit, and also when this program dies.
+    let limit = format!("{minutes}m");
+    let mut child = Command::new("setpriv");
+    child.args(["--pdeathsig", "TERM", "timeout", "--kill-after=15", limit.as_str()]);
+    child.args(command.split(' ').map(|word| if word == "xtask" { own.as_os_str() } else { word.as_ref() }));
+    child.envs(environment.iter().map(|(name, value)| (name, value))).current_dir(crate::root());
+    child.stdin(Stdio::null()).stderr(output.try_clone().context("one file for both streams")?).stdout(output);
+    let mut child = child.spawn().with_context(|| format!("starting {name} with setpriv and timeout"))?;
+    let leader = Pid::from_child(&child);
+    let status = child.wait().with_context(|| format!("waiting for {name}"))?;
+    // Ends what the step has left running. There is no such group if nothing is left.
+    _ = kill_process_group(leader, Signal::TERM);
+    let took = start.elapsed();
+    let how = match (status.code(), status.signal()) {
+        (Some(0), _) => How::Passed,
+        (Some(code), _) if code == i32::from(untested::STATUS) => How::Untested,
+        _ if took >= Duration::from_secs(minutes * 60) => How::Failed(format!("HUNG for {minutes} min")),
+        (_, Some(signal)) => How::Failed(format!("FAILED by signal {signal}")),
+        _ => How::Failed("FAILED".to_owned()),
+    };
+    let mut stdout = io::stdout().lock();
+    eprintln!("== {name}:");
+    io::copy(&mut File::open(&path).context("reading what a step printed")?, &mut stdout)?;
+    eprintln!("== {name}: {how:?} in {took:.1?}\n");
+    Ok(End { name, how, took })
+}
+
 /// Where the list of the test programs is.
-fn programs_list(sh: &Shell) -> std::path::PathBuf {
+fn programs_list(sh: &Shell) -> PathBuf {
     target_dir(sh).join("ci/programs.json")
 }
 
@@ -189,7 +243,7 @@ fn dependencies(sh: &Shell) -> Result<()> {
         // Not optimised: that is most of what its installation takes, and it has a second's work to do.
         let target = target_dir(sh).join("ci/cargo-deny");
         let installed = cmd!(sh, "cargo install --quiet --locked --debug --target-dir {target} cargo-deny").run();
-        fetched("the rules of deny.toml, for cargo-deny cannot be installed", installed)?;
+        fetched("the rules of deny.toml, because cargo-deny cannot be installed", installed)?;
         // Half a gigabyte that nothing else uses.
         sh.remove_path(Path::new(&target))?;
     }
@@ -199,7 +253,7 @@ fn dependencies(sh: &Shell) -> Result<()> {
 }
 
 fn features(sh: &Shell) -> Result<()> {
-    // What needs a broker has a step of its own.
+    // Tests that need a broker have a step of their own.
     let arguments = ["--skip", "kafka"].map(str::to_owned);
     Tests { package: "lockkeeper", target: programs::LIB, features: "metrics" }.run(sh, &arguments, [])
 }
@@ -220,13 +274,39 @@ const EXAMPLE: [&str; 3] = [programs::LIB, programs::MAIN, "scenarios"];
 mod tests {
     use super::*;
 
+    fn ends(steps: &[Step]) -> Vec<End> {
+        let home = tempfile::tempdir().unwrap();
+        side_by_side(steps, Path::new("sh"), home.path(), &[]).unwrap()
+    }
+
     #[test]
-    fn steps_are_told_apart_by_their_names() {
-        let mut names: Vec<_> = builds().iter().map(|step| step.name).collect();
-        names.extend(groups().iter().flatten().flat_map(|lane| &lane.steps).map(|step| step.name));
-        let count = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count);
+    fn steps_have_their_own_names_and_lanes_stay_together() {
+        let names: std::collections::BTreeSet<_> = STEPS.iter().map(|step| step.3).collect();
+        assert_eq!(names.len(), STEPS.len());
+        assert!(STEPS.is_sorted_by_key(|step| (step.0, step.1)));
+    }
+
+    #[test]
+    fn a_step_that_hangs_fails_and_those_after_it_run() {
+        let ends = ends(&[
+            (0, 'a', 0, "hangs", "timeout --signal=KILL 0.05 sleep 1000"),
+            (0, 'a', 1, "passes", "true"),
+            (0, 'a', 1, "fails", "false"),
+            (0, 'a', 1, "has no network", "xtask -c exit${IFS}7"),
+        ]);
+        let hows: Vec<_> = ends.into_iter().map(|end| end.how).collect();
+        let expected = [How::Failed("HUNG for 0 min".into()), How::Passed, How::Failed("FAILED".into()), How::Untested];
+        assert_eq!(hows, expected);
+    }
+
+    #[test]
+    fn lanes_run_side_by_side() {
+        // Each waits for the other's end of a pipe.
+        let place = tempfile::tempdir().unwrap();
+        let pipe = place.path().join("pipe").display().to_string();
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (input, output) = (format!("cat {pipe}").leak(), format!("cp /dev/null {pipe}").leak());
+        let ends = ends(&[(0, 'a', 1, "in", input), (0, 'b', 1, "out", output)]);
+        assert!(ends.iter().all(|end| end.how == How::Passed), "{ends:?}");
     }
 }
