@@ -15,7 +15,7 @@ const ARTICLES: u64 = 200;
 const SAVES_A_SECOND: u64 = 100;
 const BULKS: u64 = 4;
 
-/// How many requests each bulk propagation has in line at a time.
+/// How many requests each bulk propagation has in the queue at a time.
 const ABREAST: u64 = 25;
 
 /// How long a save works, and a bulk's piece of one article.
@@ -38,7 +38,7 @@ impl Waits {
     }
 }
 
-/// One round. `classes` tells whether the bulks stand in the background, or where everybody stands.
+/// One round. With `classes`, the bulk requests are background requests; without, all requests have one class.
 pub(crate) async fn round(servers: &str, classes: bool, length: Duration) -> anyhow::Result<Waits> {
     let (people, bulk) = (Lockkeeper::connect(servers).await?, Lockkeeper::connect(servers).await?);
     let (over, pieces) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));

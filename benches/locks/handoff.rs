@@ -1,6 +1,6 @@
 //! Two processes hand one lock to and fro: how long from one's release to the other's grant?
 //!
-//! Each process prints when it let go and when it got hold, by the machine's one monotonic clock; the parent pairs them.
+//! Each process prints when it released and when it acquired, by the machine's monotonic clock; the parent pairs the times.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const HANDOFFS: usize = 1000;
 const NODE: CreateOptions<'static> = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
 const PARENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
 
-/// Which side of which form.
+/// A form of the handoff and the side in it.
 #[derive(Clone, Debug)]
 pub(crate) enum Role {
     /// The bare event of a delete.
@@ -121,7 +121,7 @@ async fn ours(servers: &str) -> anyhow::Result<Vec<(bool, u64)>> {
     Ok(told)
 }
 
-/// Deletes its node when the other's is gone, having made and watched the next ones before.
+/// Deletes its node when the other side's is deleted; it has created and watched the next nodes before.
 async fn raw(side: u8, servers: &str) -> anyhow::Result<Vec<(bool, u64)>> {
     let client = Client::connector().with_session_timeout(Duration::from_secs(10)).connect(servers).await?;
     client.mkdir("/raw/handoff", &PARENT).await?;
@@ -136,7 +136,7 @@ async fn raw(side: u8, servers: &str) -> anyhow::Result<Vec<(bool, u64)>> {
         wait_there(&client, &node(1, 0)).await?;
     }
     for round in 0..HANDOFFS {
-        // Side 0 lets go first in each round.
+        // Side 0 releases first in each round.
         let mine = node(side, round);
         if side == 1 || round > 0 {
             let other = if side == 1 { node(0, round) } else { node(1, round - 1) };

@@ -58,7 +58,7 @@ impl Floor {
         self.client.mkdir("/raw/shared", &PARENT).await?;
         let until = Instant::now() + length;
         let asked = format!("/raw/shared/{PREFIX}");
-        // The last one in line; to stand behind it and to become it is one step.
+        // The last one in the queue; joining behind it and becoming it is one step.
         let last: Arc<Mutex<Option<String>>> = Arc::default();
         let mut tasks = Vec::new();
         for _ in 0..workers {

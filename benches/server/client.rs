@@ -1,4 +1,4 @@
-//! Sessions over the bare protocol, for what is not measured: making nodes, keeping still.
+//! Sessions over the bare protocol for work that is not measured: creating nodes, staying idle.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

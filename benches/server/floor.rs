@@ -83,7 +83,7 @@ impl Part {
     }
 }
 
-/// Answers requests, none of which comes in part: the client writes few and short ones at a time.
+/// Answers requests. None arrives in part, because the client writes few and short ones at a time.
 fn answers(mut requests: &[u8], out: &mut Vec<u8>) -> Result<()> {
     while let Some((len, rest)) = requests.split_first_chunk() {
         let (request, more) = rest.split_at(u32::from_be_bytes(*len) as usize);

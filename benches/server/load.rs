@@ -204,7 +204,7 @@ impl Caller {
         Ok(())
     }
 
-    /// When the request was made whose answer comes next, if it is there.
+    /// When the request was made whose answer comes next, if that answer has arrived.
     fn answered(&mut self) -> Result<Option<Instant>> {
         let rest = &self.incoming[self.seen..self.filled];
         let Some(len) = rest.first_chunk().map(|len| u32::from_be_bytes(*len) as usize + 4) else { return Ok(None) };

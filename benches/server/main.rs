@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p lockkeeper-benches --bench server` prints medians over interleaved rounds, and behind each ratio how far it
 //! went from round to round: absolute figures are the machine's of the moment. Processor time an operation depends less on
-//! who else is busy. Every write waits for its fsync. Behind the table of both stands what the same client gets from sockets
+//! the other load of the machine. Every write waits for its fsync. Below the table of both is what the same client gets from sockets
 //! with no server behind them: floor.rs. Needs Java and Maven for Apache's side; `--beside PROGRAM` puts an earlier
 //! build of this very bench in its place. load.rs says what the client does to cost little.
 
@@ -145,7 +145,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Who is measured beside ours.
+/// The server that is measured beside ours.
 fn other(args: &Args) -> &'static str {
     if args.beside.is_some() { "before" } else { "Apache's" }
 }

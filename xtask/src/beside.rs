@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Starts the server and keeps it until Ctrl-C, or until the command has ended, whose status is then ours. `start` gives
-/// the server, where clients find it, and what the command is told in its environment.
+/// Starts the server and keeps it until Ctrl-C, or until the command has ended, whose status is then ours. `start` returns
+/// the server, its address and the environment of the command.
 pub(crate) fn keep<S>(
     command: &[OsString],
     start: impl FnOnce() -> Result<(S, String, Vec<(&'static str, OsString)>)>,
@@ -23,7 +23,7 @@ pub(crate) fn keep<S>(
         let (_server, address, environment) = start()?;
 
         let Some((program, arguments)) = command.split_first() else {
-            // Data for whoever reads us; it may be a pipe, which must not wait for our end.
+            // The address is data; its reader, perhaps a pipe, must not have to wait for our end.
             println!("{address}");
             std::io::stdout().flush().context("printing the address")?;
             eprintln!("Ctrl-C stops it");

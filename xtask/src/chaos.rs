@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// As long as CI makes it.
     #[arg(long, conflicts_with_all = ["minutes", "hours"])]
     brief: bool,
-    /// On loopback behind proxies, also where network namespaces can be had.
+    /// Use loopback and proxies, even where network namespaces are available.
     #[arg(long)]
     loopback: bool,
 }

@@ -64,8 +64,8 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Which sets of these features are checked: all of them where they are few; else none, each, each pair and all, for what
-/// one feature forgets is seldom given by exactly two others.
+/// The sets of features to check: all sets of few features; otherwise none, each, each pair and all. Three features seldom
+/// hide a mistake that no pair shows.
 fn sets<'a>(features: &[&'a str]) -> Vec<Vec<&'a str>> {
     let all = 1_u32 << features.len();
     let wanted = |bits: &u32| features.len() <= POWERSET || bits.count_ones() <= 2 || *bits == all - 1;

@@ -111,7 +111,11 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
                 bench.ground.recover()?;
                 if left == 0 || !figure.void {
                     if left < AGAIN {
-                        _ = write!(figure.measured, "; measured {} times, for the machine stalled", AGAIN - left + 1);
+                        _ = write!(
+                            figure.measured,
+                            "; measured {} times because the machine stalled",
+                            AGAIN - left + 1
+                        );
                     }
                     figures.push(figure);
                     break;

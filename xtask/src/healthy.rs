@@ -1,6 +1,6 @@
 //! `cargo xtask healthy`: a healthy job is never stopped.
 //!
-//! Queues of jobs through the command: whoever waited for how long, in whichever place, none is stopped while its server answers.
+//! Queues of jobs through the command: no job is stopped while its server answers, however long it waited in any place.
 //! And what servers that are away for a moment ask of the session timeout: how long an ordinary restart takes, and an election.
 
 use std::collections::BTreeMap;

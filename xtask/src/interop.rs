@@ -1,6 +1,6 @@
-//! `cargo xtask interop`: other makers' clients and ours on the same nodes.
+//! `cargo xtask interop`: foreign clients and ours on the same nodes.
 //!
-//! Where `peers` has them judge our server alone, here each side must understand what the other wrote.
+//! In `peers`, foreign clients judge our server; here each side must understand the nodes of the other.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::peers::{self, target_dir};
 use crate::programs::Tests;
 use crate::untested::fetched;
 
-/// The connect string of one server that runs, for the tests.
+/// The connect string of a running server.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
 /// Where the tests find Helix's side.
 const ENV_HELIX: &str = "LOCKKEEPER_INTEROP_HELIX";

@@ -59,10 +59,10 @@ enum Chore {
     /// Runs a Kafka broker on free loopback ports, for dead letters.
     #[command(subcommand)]
     Kafka(neighbours::Kafka),
-    /// Runs a search engine on a free loopback port, for the example that keeps its articles there.
+    /// Runs a search engine for the example on a free loopback port.
     #[command(subcommand)]
     Search(neighbours::Search),
-    /// Runs other makers' clients and ours on the same nodes.
+    /// Runs foreign clients and ours on the same nodes.
     #[command(subcommand)]
     Interop(interop::Command),
     /// Tests locks over TLS, on the embedded server and on Apache's; needs Java.

@@ -1,4 +1,4 @@
-//! `cargo xtask kafka` and `cargo xtask search`: what stands beside the locks, for a person, for a command, for the tests.
+//! `cargo xtask kafka` and `cargo xtask search`: servers beside the locks for a person, a command or the tests.
 //!
 //! Dead letters can go to a Kafka broker, the example's articles to a search engine. Both come from Maven Central, run on
 //! loopback, and are gone with the command that started them.

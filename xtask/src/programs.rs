@@ -25,7 +25,7 @@ pub(crate) const MAIN: &str = "main";
 /// The program itself.
 const BIN: &str = "bin";
 
-/// Tests of ours that need more than `cargo test` has.
+/// Our tests that need more than `cargo test` has.
 pub(crate) struct Tests {
     /// Whose.
     pub package: &'static str,
@@ -102,7 +102,7 @@ fn listed(package: &str, target: &str) -> Result<Option<Built>> {
     Ok(Some(list.remove(&key).with_context(|| format!("no test program {key} was built"))?))
 }
 
-/// What cargo tells of each thing it has built.
+/// What cargo reports about each artifact.
 #[derive(Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,

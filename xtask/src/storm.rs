@@ -560,7 +560,7 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// The processes of a job that are meant and are there.
+    /// The processes of a job that are meant and that run.
     fn targets(&self, child: &Child, attempt: &Attempt, whom: Whom) -> Vec<Target> {
         let keeper = Pid::from_child(child);
         let command = attempt.pid_of_command().filter(|command| self.field.is_ours(*command));

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-/// A real part that cannot be had here.
+/// A real part that is not available here.
 #[derive(Debug, thiserror::Error)]
 #[error("NOT TESTED: {what}: {why}")]
 pub(crate) struct Untested {

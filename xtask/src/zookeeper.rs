@@ -1,4 +1,4 @@
-//! `cargo xtask zookeeper`: real servers for a person, for a command, for the tests.
+//! `cargo xtask zookeeper`: real servers for a person, a command or the tests.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use xshell::Shell;
 
 use crate::programs::{LIB, Tests as Program};
 
-/// The connect string of one server that runs, for the contract tests.
+/// The connect string of a running server for the contract tests.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
 /// The same of an ensemble of three.
 const ENV_ENSEMBLE: &str = "LOCKKEEPER_TEST_ENSEMBLE";
@@ -114,7 +114,7 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         )?;
     }
     if arguments.is_empty() {
-        // These start servers of their own, for they kill them.
+        // These start servers of their own, because they kill them.
         let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed".to_owned()];
         let features = "real-servers";
         Program { package: "lockkeeper-cli", target: "real_work", features }.run(sh, &work, home.clone())?;

@@ -226,7 +226,7 @@ impl Options {
         self
     }
 
-    /// One more line of `zoo.cfg`; it wins over a line of ours.
+    /// Adds a line to `zoo.cfg`; it overrides our line with the same key.
     pub fn config(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.push((key.into(), value.into()));
         self
@@ -269,7 +269,7 @@ impl Options {
     }
 
     /// Lets those servers of an ensemble on loopback that follow at the start hear the others late: the first by this much, each
-    /// later one by half of what the one before it does. Who reads there reads what was so, until it syncs.
+    /// later one by half the delay of the one before it. A client that reads there reads stale data until it syncs.
     pub fn lag(mut self, lag: Duration) -> Self {
         self.lag = lag;
         self
@@ -341,7 +341,7 @@ pub struct Apache {
     servers: Vec<Server>,
     distribution: Distribution,
     options: Options,
-    /// Between servers of which some lag.
+    /// The ports between the servers, if some lag.
     ways: Option<Ways>,
     _dir: TempDir,
 }
@@ -485,7 +485,7 @@ impl Apache {
         &self.distribution
     }
 
-    /// Ends a server by SIGKILL and waits until it is gone. Its data stays.
+    /// Ends a server by SIGKILL and waits for its end. Its data stays.
     pub fn kill(&self, server: usize) {
         self.servers[server].kill();
     }

@@ -1,6 +1,6 @@
 //! Chaos: real contenders, a real ensemble, and everything that can befall them, drawn by seed.
 //!
-//! Contenders are processes with the library in them. What they do and believe is told to a witness, which is also the resource
+//! Contenders are processes with the library in them. They report what they do and believe to a witness, which is also the resource
 //! they write to, behind a [`TokenGate`](lockkeeper_fence::TokenGate). In the end the history is judged as a simulated
 //! world's is. A seed draws the same faults again, not the same history: that takes the simulator.
 
@@ -60,7 +60,7 @@ pub struct Options {
     pub length: Duration,
     /// What they follow from.
     pub seed: u64,
-    /// No namespaces, also where they can be had.
+    /// Use no network namespaces, even where they are available.
     pub loopback: bool,
     /// The program and arguments that run [`contend`]; what follows is the witness, the number, the servers and the seed.
     pub contender: (PathBuf, Vec<String>),
@@ -75,7 +75,7 @@ pub struct Report {
     pub unexpected: Vec<String>,
     /// Faults made, each with how often.
     pub faults: Vec<(Fault, usize)>,
-    /// What could not be had here, and why.
+    /// What was not available here, and why.
     pub missing: Vec<String>,
 }
 
@@ -121,10 +121,10 @@ struct Chaos {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Makes faults for so long, then lets everything come to an end and judges it. `say` is told what happens, with the seconds.
+/// Makes faults for so long, then ends everything and judges it. Passes each event to `say`, with the seconds.
 ///
 /// # Errors
-/// When the servers or this machine do not do what they are told. What the library does wrong is in the report.
+/// The servers or this machine fail. Mistakes of the library are in the report.
 pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Report, Error> {
     let ground = Ground::start(options.loopback, true, TICK * 4)?;
     let witness = Witness::start(&ground.dir.path().join("witness"))?;
@@ -155,7 +155,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Every kind that can be had here in the seed's order, then kinds by chance.
+    /// Every kind that is available here in the seed's order, then kinds by chance.
     fn faults(&mut self, say: &dyn Fn(&str)) -> Result<Vec<(Fault, usize)>, Error> {
         let (start, length) = (Instant::now(), self.options.length);
         let mut kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.can(&self.ground)).collect();
@@ -177,7 +177,7 @@ impl Chaos {
         Ok(made)
     }
 
-    /// Contenders that have ended, though nobody killed them, are told of; others take their places.
+    /// Reports the contenders that have ended without being killed, and starts others in their places.
     fn revive(&mut self) -> Result<(), Error> {
         let mut gone = Vec::new();
         self.processes.retain_mut(|process| match process.child.try_wait() {
@@ -232,7 +232,7 @@ impl Chaos {
     }
 }
 
-/// Who stands at a lock.
+/// The contenders of a lock.
 async fn left(servers: &str, path: &str) -> Result<Vec<String>, Error> {
     let keeper = Lockkeeper::connect(servers).await?;
     let seen = match keeper.admin().show(path).await {

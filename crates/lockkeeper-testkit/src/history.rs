@@ -68,7 +68,7 @@ pub enum What {
         /// Its token now.
         token: Option<i64>,
     },
-    /// It was let go. The event begins with the call and ends with its answer.
+    /// It was released. The event begins with the call and ends with its answer.
     Released {
         /// Which.
         hold: HoldId,
@@ -102,7 +102,7 @@ pub enum What {
 pub enum Outcome {
     /// It is held.
     Granted(Grant),
-    /// It was not to be had at once.
+    /// It was not free, and the call did not wait.
     Refused,
     /// Not within the time given.
     TimedOut,
@@ -123,7 +123,7 @@ pub struct Grant {
     pub share: Share,
     /// Its fencing token, where its kind has one.
     pub token: Option<i64>,
-    /// Its place in line, where places can be compared through the whole history.
+    /// Its place in the queue, where places can be compared through the whole history.
     pub place: Option<Place>,
 }
 
@@ -138,7 +138,7 @@ pub enum Share {
     Permits(u32),
 }
 
-/// Where somebody stood in line.
+/// A contender's place in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Order is kept within a class.

@@ -88,7 +88,7 @@ impl Jvm {
         Ok(path)
     }
 
-    /// A Java with so many megabytes of heap at most, for a class of this class path.
+    /// Java with at most so many megabytes of heap and this class path.
     pub(crate) fn java(&self, heap_mb: u32, jars: &str) -> Command {
         let java = env::var_os("JAVA_HOME").map_or_else(|| "java".into(), |home| Path::new(&home).join("bin/java"));
         let mut command = Command::new(java);

@@ -74,7 +74,7 @@ impl Broker {
         self.jvm.server().pid()
     }
 
-    /// Ends it by SIGKILL and waits until it is gone. Its data stays.
+    /// Ends it by SIGKILL and waits for its end. Its data stays.
     pub fn kill(&self) {
         self.jvm.server().kill();
     }
@@ -105,7 +105,7 @@ impl Broker {
     }
 }
 
-/// One node that is everything. Its own topics have one copy and one partition each, for there is nobody to copy to.
+/// One node that is everything. Its own topics have one copy and one partition each, because no other node exists.
 fn properties(port: u16, controller: u16, data: &str) -> String {
     format!(
         "process.roles=broker,controller

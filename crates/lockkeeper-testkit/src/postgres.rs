@@ -1,4 +1,4 @@
-//! A PostgreSQL server for a test: made anew, on loopback, stopped by its id, gone with its data.
+//! A PostgreSQL server for a test: new, on loopback, stopped by its id and removed with its data.
 //!
 //! It refuses to run as root, so as root it runs as the user `postgres`, whom Debian's package makes.
 
@@ -51,7 +51,7 @@ impl Postgres {
     /// Makes a database and starts a server on it.
     ///
     /// # Errors
-    /// There is none to be had, or it does not start.
+    /// None is installed, or it does not start.
     pub fn start() -> Result<Postgres, Error> {
         let programs = programs().ok_or(Error::Missing)?;
         let failed = |what| move |error: io::Error| Error::Failed { what, problem: error.to_string() };

@@ -233,7 +233,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
         if let Some(mounted) = &self.mounted {
-            // A directory that stays mounted is told by the removal of what is above it.
+            // If the directory stays mounted, the removal of its parent fails and reports it.
             drop(Command::new("umount").arg(mounted).output());
         }
     }

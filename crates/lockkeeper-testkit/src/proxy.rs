@@ -166,7 +166,7 @@ impl Proxy {
         self.shared.change(|state| state.mode = Mode::Refuse);
     }
 
-    /// Ends every fault: traffic flows, rules are gone, what was kept back is let go, and connections that lost bytes are
+    /// Ends every fault: traffic flows, rules are removed, held bytes are delivered, and connections that lost bytes are
     /// reset.
     pub fn heal(&self) {
         self.shared.change(|state| {

@@ -1,6 +1,6 @@
 //! Seeded worlds: the real library over the simulated ensemble, everyone busy, and everything that can befall them.
 //!
-//! One seed is one [`Scenario`], a script of who does what and what goes wrong; one scenario is one history, judged by
+//! One seed is one [`Scenario`], a script of calls and faults; one scenario is one history, judged by
 //! [`crate::history`]. A script can be cut down, which a seed cannot: [`shrink`] makes a failing one as small as it gets, and
 //! [`Failure::test`] prints it as a test to keep.
 
@@ -89,7 +89,7 @@ pub struct Scenario {
     pub handles: usize,
     /// What befalls them, one after the other.
     pub strikes: Vec<Strike>,
-    /// How long somebody waits before he asks holders, and everyone in line, to let go; again and again.
+    /// The pause between requests that ask holders, and all waiters, to release.
     pub pleas: Vec<Plea>,
 }
 
@@ -106,7 +106,7 @@ pub struct Turn {
     pub steps: u8,
     /// What is made of the hold then.
     pub change: Change,
-    /// Whether a request to let go is heeded.
+    /// Whether it releases on a revocation.
     pub heeds: bool,
     /// How it ends.
     pub end: End,
@@ -195,7 +195,7 @@ pub enum Blow {
 pub struct Plea {
     /// How long after the one before.
     pub after: u64,
-    /// The first in line is asked to give up, instead of the holders to let go.
+    /// Asks the first waiter to give up, instead of the holders to release.
     pub waiter: bool,
 }
 

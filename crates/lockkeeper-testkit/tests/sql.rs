@@ -25,7 +25,7 @@ enum Change<'a> {
 }
 
 const INSERT: &str = "INSERT INTO article (id, title, fence) VALUES ($1, $2, 0)";
-// Numbered in the order of their coming: to SQLite `$1` is a name, and the first name it sees is the first parameter.
+// Numbered in order of appearance: to SQLite `$1` is a name, and the first name it sees is the first parameter.
 const SET: &str = "UPDATE article SET title = $1 WHERE id = $2";
 const DELETE: &str = "DELETE FROM article WHERE id = $1";
 const READ: &str = "SELECT title, fence FROM article WHERE id = $1";
@@ -97,7 +97,7 @@ impl Way {
     }
 }
 
-/// Each writer draws a token, is overtaken or not, and writes: nothing older is let in after anything newer, and what is there in
+/// Each writer draws a token, is overtaken or not, and writes: no older write is accepted after a newer one, and the row in
 /// the end is the newest's.
 fn racing_writers<D: Database>(connect: impl Fn() -> D + Sync) {
     const WRITERS: usize = 4;
@@ -303,7 +303,7 @@ mod postgresql {
         racing_writers(|| connect(&server));
     }
 
-    /// While the transaction of an older holder is open, a newer one waits for its end, and is let in then.
+    /// While the transaction of an older holder is open, a newer one waits for its end, and is accepted then.
     #[test]
     fn postgresql_keeps_a_newer_holder_waiting_for_an_older_ones_transaction() {
         let server = start();

@@ -20,7 +20,7 @@ use super::control::{CONTROLS, Times, clock};
 use super::process::Process;
 use super::{Bench, Figure, most};
 
-/// A process that stands on a lock and tells what it believes; not for people.
+/// A process that holds a lock and prints what it believes; not for people.
 #[derive(Debug, Args)]
 pub(crate) struct Stand {
     servers: String,
@@ -28,7 +28,7 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Takes the lock, says so with the token, looks again and again, and says when it was told no.
+    /// Acquires the lock, prints the token, checks the guard again and again, and prints when the hold is lost.
     pub(crate) fn run(self) -> Result<()> {
         let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_blocking(&self.servers)?;
         let guard = keeper.mutex(&self.path).acquire().wait()?;
@@ -52,7 +52,7 @@ impl Stand {
     }
 }
 
-/// One that stands on a lock, and the next in line.
+/// A holder and the next waiter.
 struct Pair {
     process: Process,
     token: FencingToken,
@@ -142,7 +142,7 @@ pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
     let watcher = zookeeper_client::Client::connect(&bench.ground.apache.connect_string()).await?;
     let mut killed = Vec::new();
     for (run, pair) in pairs.iter_mut().enumerate() {
-        // A plain client's watch of the same node: when the servers end the session, with nothing of ours.
+        // A plain client's watch of the same node: when the servers end the session, without our code.
         let path = format!("/figures/killed-{run}");
         let holder = &keeper.admin().show(&path).await?.holders[0].node;
         let (_, watch) = watcher.check_and_watch_stat(&format!("{path}/{holder}")).await?;
@@ -173,7 +173,7 @@ pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
 
 /// (g) `lockkeeper run` is cut off; its command has a child and heeds no SIGTERM.
 pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
-    /// Says who is still there of those whose ids are in a file; a zombie is gone.
+    /// Prints the processes that still run of those whose ids are in a file; a zombie has ended.
     const NEXT: &str = r#"for p in $(cat "$1"); do
         if grep -q '^State:.[^ZX]' "/proc/$p/status" 2> /dev/null; then echo "alive $p"; fi; done; echo started"#;
     const HELD: &str =

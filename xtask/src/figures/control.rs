@@ -1,6 +1,6 @@
-//! Who is to blame for a time that is too long: what was measured, or a machine that gave nobody a turn.
+//! What caused a time that is too long: the code that was measured, or a machine without a free core.
 //!
-//! Beside each measurement of a time something else is measured that has nothing of ours in it, at the same moment. Nothing is
+//! Beside each measurement of a time, a control without our code is measured at the same moment. Nothing is
 //! subtracted. A miss is the machine's only where its control has missed the same limit too. Then the figure is void, and
 //! measured once more; so is one about the order of things that was not kept while nobody had a turn.
 
@@ -25,7 +25,7 @@ pub(super) const CONTROLS: usize = 3;
 pub(crate) struct Tick {}
 
 impl Tick {
-    /// Reads the clock again and again, as who stands on a lock does, and says when it first could after being stopped.
+    /// Reads the clock again and again, as a holder does, and prints when it first could after being stopped.
     pub(crate) fn run(self) -> Result<()> {
         /// Far more than a busy machine lets anybody wait for a turn, far less than a session lives.
         const STOPPED: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! This program once more, in a process of its own that can be stopped and killed, and tells what it sees line by line.
+//! This program once more, in a process of its own that can be stopped and killed. It prints what it sees line by line.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ impl Process {
         let mut child = child.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
         let (say, said) = mpsc::channel();
-        // Ends with the process. A thread, for a pipe is not read until a deadline.
+        // Ends with the process. A thread, because reading a pipe has no deadline.
         thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
         Ok(Process { child, said })
     }

@@ -14,14 +14,14 @@ use crate::interop;
 
 /// The source package of Debian bookworm whose tests are run.
 const SOURCE: &str = "zookeeper=3.8.0-11+deb12u2";
-/// Where it is to be had, if this machine's own list of sources leads to programs only.
+/// Where apt finds it, if this machine's own list of sources has programs only.
 const SOURCES: &str = "Types: deb-src
 URIs: http://deb.debian.org/debian
 Suites: bookworm
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 ";
-/// Where the tests expect their server; they cannot be told another place.
+/// The port of the tests' server; they have no option for another one.
 const PORT: u16 = 22_181;
 /// What they take for the script that starts Apache's server.
 const SCRIPT: &str = include_str!("c_server.sh");

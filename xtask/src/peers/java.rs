@@ -38,7 +38,7 @@ fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
         .output()
         .context("running ZooKeeper's command line")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    // The last event may be told or not: the command line does not wait for it when it ends.
+    // The last event may be printed or not: the command line does not wait for it when it ends.
     let varies = |line: &&str| {
         let starts = ["Connecting to", "ctime = ", "mtime = ", "WATCHER::", "WatchedEvent state:Closed"];
         line.is_empty() || starts.iter().any(|start| line.starts_with(start))
@@ -155,9 +155,9 @@ pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
         let (good, bad) = (count("tests successful"), count("tests failed"));
         println!("{class}: {good} passed, {bad} failed");
         passed += good;
-        // What the stand-ins write when they start a server.
+        // The replaced server classes write this file when they start a server.
         if !started.exists() {
-            _ = writeln!(failures, "{class} has not started a server of ours: it says nothing");
+            _ = writeln!(failures, "{class} has not started our server, so it shows nothing");
         }
         sh.remove_path(&started)?;
         if !output.status.success() {
@@ -173,7 +173,7 @@ pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the suite has a class that is neither run nor said to be of no use, and says how many are of which kind.
+/// Fails if the list has not all classes of the suite; prints how many classes do not run, by reason.
 fn unjudged(sh: &Shell, suite: &Suite, classpath: &str) -> Result<()> {
     let is_archive = |path: &&str| {
         let name = path.rsplit('/').next().unwrap_or_default();

@@ -41,7 +41,7 @@ const KAZOO: Suite = Suite {
 const AIOZK: Suite =
     Suite { name: "aiozk", release: "0.32.0", needs: &["pytest>=8,<10", "pytest-asyncio>=1,<2"], passes: 85 };
 
-/// Puts one server of ours where the suite wants a cluster of Java's.
+/// Replaces the suite's cluster of Java servers with our server.
 const KAZOO_PLUGIN: &str = include_str!("kazoo_one_server.py");
 
 /// There is no Python that can make a virtual environment.

@@ -27,9 +27,9 @@ struct Suite {
 }
 
 enum Way {
-    /// They start `java` and are told where its cluster is.
+    /// They start `java`, which starts a cluster and prints its address.
     Cluster,
-    /// They start containers by a crate that has a stand-in.
+    /// They start containers with a crate that is replaced.
     Containers,
     /// They expect a server at ZooKeeper's own port; the port is changed.
     Fixed,
@@ -82,7 +82,7 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     let packages = fetch(sh, &home)?;
     let (java, accounts) = (home.join("bin/java"), home.join("accounts"));
     sh.write_file(&java, CLUSTER)?;
-    fs::set_permissions(&java, Permissions::from_mode(0o755)).context("making the stand-in for java executable")?;
+    fs::set_permissions(&java, Permissions::from_mode(0o755)).context("making the replacement of java executable")?;
     sh.write_file(&accounts, ACCOUNTS)?;
     let stand_in = home.join("testcontainers");
     sh.remove_path(&stand_in)?;
@@ -103,7 +103,7 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Has cargo fetch the crates, as it would for whoever uses them.
+/// Has cargo fetch the crates, as for any user of them.
 fn fetch(sh: &Shell, home: &Path) -> Result<Vec<Package>> {
     let user = home.join("fetched");
     let needs: Vec<_> = SUITES.iter().map(|suite| format!("{} = \"={}\"\n", suite.name, suite.version)).collect();

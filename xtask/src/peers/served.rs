@@ -1,4 +1,4 @@
-//! A server of ours in memory, for suites that are told an address.
+//! Our server in memory, for suites that take an address.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -15,7 +15,7 @@ const LIBRARY: &str = "libfaketimeMT.so.1";
 pub struct WrongClock(pub(super) i64);
 
 impl WrongClock {
-    /// Makes sure that libfaketime is there; given root and apt-get it is installed from Debian.
+    /// Makes sure that libfaketime exists; as root with apt-get, installs it from Debian.
     ///
     /// # Errors
     /// [`Error::NoFaketime`], or [`Error::Install`] with what apt-get had to say.

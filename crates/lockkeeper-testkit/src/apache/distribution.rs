@@ -1,4 +1,4 @@
-//! Finds a Java and an Apache ZooKeeper to run, or says in one line what is missing.
+//! Finds a Java and an Apache ZooKeeper to run, or names what is missing.
 //!
 //! Looking changes nothing on the machine; [`Distribution::install`] and [`Distribution::fetch`] do, and only chores call
 //! them.
@@ -86,7 +86,7 @@ impl Distribution {
     /// Returns the directory too: as `ZOOKEEPER_HOME` it leads other processes to the same release.
     ///
     /// # Errors
-    /// [`Error::NoZooKeeper`] without mvn, [`Error::Install`] when the release cannot be had.
+    /// [`Error::NoZooKeeper`] without mvn, [`Error::Install`] when the release cannot be fetched.
     pub fn fetch(version: &str) -> Result<(Self, PathBuf), Error> {
         let java = find_java()?;
         if version.is_empty() || !version.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c)) {
@@ -210,7 +210,7 @@ pub(crate) fn install_package(package: &str) -> Result<bool, Error> {
     if !rustix::process::geteuid().is_root() || !runs("apt-get", "--version") {
         return Ok(false);
     }
-    // Packages are looked up anew only when the lists at hand do not lead to one: they may be old, or not there yet.
+    // Updates the package lists only when they do not lead to the package: they may be old or missing.
     if apt_get(&["install", package]).is_err() {
         apt_get(&["update"])?;
         apt_get(&["install", package])?;
@@ -226,7 +226,7 @@ fn apt_get(what: &[&str]) -> Result<(), Error> {
     run(&mut command)
 }
 
-/// Runs to the end in silence; what it printed is told only when it failed.
+/// Runs to the end in silence; reports what it printed only if it failed.
 fn run(command: &mut Command) -> Result<(), Error> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(io_error("running", Path::new(&program)))?;

@@ -1,4 +1,4 @@
-//! Makes servers hear their leader late, so that clients of theirs read what was so a while ago.
+//! Makes servers hear their leader late, so that their clients read stale data.
 //!
 //! On loopback a follower is hardly ever behind, and a read that should have had a sync before it fails once in a thousand runs.
 //! Here each server finds each other one behind a port of its own, which carries what a follower says at once, and what it hears
@@ -32,7 +32,7 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// For so many servers, none of which lags yet.
+    /// For so many servers; no server lags yet.
     pub(super) fn new(servers: usize) -> io::Result<Ways> {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("late").enable_all().build()?;
         Ok(Ways { lags: (0..servers).map(|_| Arc::default()).collect(), runtime: Some(runtime) })
@@ -68,7 +68,7 @@ impl Ways {
 
 impl Drop for Ways {
     fn drop(&mut self) {
-        // Without waiting, for the same reason.
+        // Does not wait: the caller may be on a runtime, where waiting panics.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }

@@ -22,7 +22,7 @@ const ATTACH: Duration = Duration::from_secs(20);
 pub struct SlowFsync(Vec<Child>);
 
 impl SlowFsync {
-    /// Makes sure that strace is there; given root and apt-get it is installed from Debian.
+    /// Makes sure that strace exists; as root with apt-get, installs it from Debian.
     ///
     /// # Errors
     /// [`Error::NoStrace`], or [`Error::Install`] with what apt-get had to say.

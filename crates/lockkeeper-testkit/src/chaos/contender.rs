@@ -11,7 +11,7 @@ use super::witness::{Line, Teller, now};
 use super::{LOCKS, SESSION_TIMEOUT};
 use crate::history::{Event, Grant, HoldId, Outcome, Share, What};
 
-/// What a contender process is told on its command line.
+/// The command line of a contender process.
 #[derive(Clone, Debug)]
 pub struct Contender {
     /// Where the witness listens.
@@ -49,7 +49,7 @@ impl Held {
 /// Contends until the witness has enough.
 ///
 /// # Errors
-/// When the witness is gone.
+/// The witness has ended.
 pub fn contend(options: &Contender) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(live(options))

@@ -49,7 +49,7 @@ pub enum Fault {
     FullDisk,
     /// The time of day of a machine's contenders is an hour off, by libfaketime. Servers keep theirs: Java does not run under it.
     WallClock,
-    /// Every server is started anew, one after the other.
+    /// Every server is restarted, one after the other.
     RollingRestart,
     /// All at once.
     WholeRestart,
@@ -78,7 +78,7 @@ impl Fault {
         Fault::WholeRestart,
     ];
 
-    /// Whether it can be had there.
+    /// Whether it is available there.
     pub(super) fn can(self, ground: &Ground) -> bool {
         match self {
             Fault::PeersCut => ground.net.is_some(),

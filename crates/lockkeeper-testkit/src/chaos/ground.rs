@@ -23,9 +23,9 @@ const DISK: u64 = 512 << 20;
 /// The servers' tick.
 pub const TICK: Duration = Duration::from_millis(500);
 
-/// Three servers and three machines, in namespaces where that can be had, else on loopback behind proxies.
+/// Three servers and three machines: in network namespaces if available, otherwise on loopback behind proxies.
 pub struct Ground {
-    // In this order: servers are gone before the network that they are in.
+    // In this order: servers end before the network that they are in.
     /// The servers.
     pub apache: Arc<Apache>,
     /// Proxies by machine and server; on machines of a network of their own, only the first has some.
@@ -35,7 +35,7 @@ pub struct Ground {
     clocks: Option<Clocks>,
     /// For sockets and clocks.
     pub dir: tempfile::TempDir,
-    /// What cannot be had here, and why.
+    /// What is not available here, and why.
     pub missing: Vec<String>,
     /// Data can be written until the disk is full.
     pub small_disks: bool,
@@ -170,10 +170,10 @@ impl Ground {
         self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, &format!("{seconds:+}")))
     }
 
-    /// Starts a server anew whose disk was full, and says whether it needed the others' data for that.
+    /// Restarts a server whose disk was full, and returns whether it needed the others' data for that.
     ///
-    /// Apache's server (3.8.0) does not always end when its disk is full; it may go on and write behind a record of which only
-    /// a part got to the disk, and then cannot read its log when it has to. So it is made to at once, and where it cannot, its
+    /// Apache's server (3.8.0) does not always end when its disk is full; it may go on and write behind a record that got
+    /// to the disk only in part, and then cannot read its log. This call makes it read its log immediately; if it cannot, its
     /// data is removed, as its operator would: the other two, both up, have all that was ever acknowledged.
     ///
     /// # Errors

@@ -95,12 +95,12 @@ impl Witness {
         self.inner.book().inside.clone()
     }
 
-    /// Who asks is told no from now on.
+    /// Refuses all requests from now on.
     pub(super) fn enough(&self) {
         self.inner.enough.store(true, SeqCst);
     }
 
-    /// All that is known; who still waits is told of as such.
+    /// All that is known; calls without an answer are noted as pending.
     pub(super) fn close(&self) -> (Vec<Event>, Vec<String>) {
         let mut book = self.inner.book();
         let asking = std::mem::take(&mut book.asking);

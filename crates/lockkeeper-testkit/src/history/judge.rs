@@ -1,7 +1,7 @@
 //! The judge: what in a history is against the promises.
 //!
 //! Times are bounds, so every rule asks for certainty: a hold was believed from the end of the first look that found it held
-//! to the beginning of the last one that did, for a loss is final.
+//! to the beginning of the last one that did, because a loss is final.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Promises {
     pub permits: u32,
     /// How much later than its deadline a call may return.
     pub lateness: Duration,
-    /// How long whoever let go without a confirmation may still be in the way.
+    /// How long a release without a confirmation may still block others.
     pub abandoned: Duration,
     /// How long a lock may stand free while somebody waits for it.
     pub idle: Duration,
@@ -45,7 +45,7 @@ pub enum Claim {
     Deadline,
     /// Every call ends.
     End,
-    /// Who waits is woken.
+    /// A waiter is woken.
     WakeUp,
     /// No node is left.
     NoOrphan,
@@ -394,7 +394,7 @@ impl Case<'_> {
         }
     }
 
-    /// Who asked after another had been granted has a greater token.
+    /// A contender that asked after the grant of another has a greater token.
     fn tokens(&mut self) {
         let tokens = |hold: &Hold| hold.first().token.map(|token| (token, hold.first().share));
         let mut asked: Vec<(Duration, i64, Share)> = Vec::new();
@@ -426,7 +426,7 @@ impl Case<'_> {
         }
     }
 
-    /// Of two that hold alone and stood in one line, the first is the one who came first.
+    /// Of two exclusive holds from one queue, the first is the one that joined first.
     fn order(&mut self) {
         let mut places: Vec<(u32, i64, Duration, Duration, HoldId)> = Vec::new();
         for (id, hold) in &self.holds {

@@ -23,7 +23,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A turn of a lock that works: how long after the one before it was asked for, looked at how often, let go how.
+/// A hold of a lock that works: when it was requested after the one before, how often it was checked, how it was released.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     think: u64,
@@ -161,7 +161,7 @@ proptest! {
         match illness {
             3 => add(ms(1), What::Trusted { hold, sure: true, left: TIMEOUT / 3 - ms(1) }),
             4 => {
-                // A reader that has become a writer begins anew.
+                // A reader that has become a writer begins a new hold.
                 add(Duration::from_nanos(1), What::Changed { hold, share: Share::Alone, token: None });
                 add(Duration::from_nanos(2), What::Trusted { hold, sure: true, left: TIMEOUT * 2 / 5 });
             }
@@ -223,7 +223,7 @@ proptest! {
     fn a_wake_up_that_comes_too_late_is_found(turns in turns(), idle in 51..500_u64) {
         let mut events = history(&turns);
         let end = events.iter().map(|event| event.until).max().unwrap();
-        // After the last has let go, or could not any more, somebody gets it who had asked long before.
+        // After the last release or loss, a contender that asked long before gets it.
         let free = if turns.last().unwrap().confirmed { end } else { end + PROMISES.abandoned };
         let place = None;
         let grant = Grant { hold: HoldId(1_000), share: Share::Alone, token: None, place };

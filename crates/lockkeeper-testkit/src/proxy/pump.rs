@@ -95,7 +95,7 @@ impl Pump {
         };
         let Ok(connected) = TcpStream::connect(upstream).await else { return reset };
         let server = &*server.insert(connected);
-        // Requests and replies must travel as they come, not when a buffer is full. A dead socket tells so when it is used.
+        // Requests and replies must travel as they come, not when a buffer is full. A dead socket returns an error when it is used.
         let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
         match tokio::try_join!(self.requests(client, server), self.replies(server, client)) {
             Ok(_) => Ends { client: Cut::Fin, server: Cut::Fin },
@@ -117,7 +117,7 @@ impl Pump {
                 None => self.note_raw(state, Direction::ToServer, &piece, Fate::Swallowed),
             });
         }
-        // The client is gone, but a black hole tells nobody: stay until the proxy is told to cut.
+        // The client has closed, but a black hole does not pass that on: stay until the proxy cuts.
         never().await
     }
 
@@ -269,7 +269,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Writes all of `bytes`, as far as the gate lets it; `note` is told once what was decided, under the lock.
+    /// Writes all of `bytes`, as far as the gate allows; calls `note` once with the decision, under the lock.
     async fn send(
         &self,
         to: &TcpStream,

@@ -109,7 +109,7 @@ pub enum What {
     Opened,
     /// Both its ends are closed.
     Closed,
-    /// A request's fate was decided. A held request is recorded when it is let go.
+    /// A request's fate was decided. A held request is recorded when it is released.
     Request {
         /// The client's number for it; 0 for the ConnectRequest.
         xid: i32,
@@ -120,7 +120,7 @@ pub enum What {
         /// What became of it.
         fate: Fate,
     },
-    /// A reply's fate was decided. A held reply is recorded when it is let go.
+    /// A reply's fate was decided. A held reply is recorded when it is released.
     Reply {
         /// The number of the request it answers.
         xid: i32,
@@ -160,7 +160,7 @@ pub enum What {
 pub struct Record {
     /// When, counted from the proxy's start.
     pub at: Duration,
-    /// On which connection, counted from 0 in the order of their coming.
+    /// On which connection, counted from 0 in the order of their opening.
     pub connection: u64,
     /// What happened.
     pub what: What,

@@ -124,7 +124,7 @@ impl<'p> On<'p> {
         self
     }
 
-    /// How the client's side is cut; [`Cut::Fin`] unless told otherwise, for a reset may overtake bytes on their way.
+    /// How the client's side is cut; [`Cut::Fin`] by default, because a reset may overtake bytes on their way.
     pub fn by(mut self, cut: Cut) -> Self {
         self.by = cut;
         self

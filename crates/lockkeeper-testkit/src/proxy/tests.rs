@@ -168,7 +168,7 @@ async fn world() -> (Server, Proxy) {
 async fn traffic_passes_unchanged_and_is_counted() {
     let (server, proxy) = world().await;
     let mut client = Client::open(&proxy).await;
-    // Two in one write, as a client sends them that does not wait: they must be told apart.
+    // Two in one write, as from a client that does not wait: the proxy must separate them.
     let both = [request(1, OpCode::Create, "/a"), request(2, OpCode::Multi, "/b")].concat();
     client.0.write_all(&both).await.unwrap();
     for (xid, zxid) in [(1, 1), (2, 2)] {
@@ -241,7 +241,7 @@ async fn a_cut_after_the_request_lets_it_take_effect() {
         client.send(1, OpCode::Create, UNANSWERED).await;
         assert_eq!(client.rest().await, (vec![], Some(ErrorKind::ConnectionReset)));
         rule.fired().await;
-        // The server reads it in its own time, after the connection is gone.
+        // The server reads it in its own time, after the connection has ended.
         while server.asked() != [(1, OpCode::Create)] {
             tokio::task::yield_now().await;
         }

@@ -63,7 +63,7 @@ impl Network for SimNetwork {
     }
 }
 
-/// A request and who waits for its answer.
+/// A request and the sender of its answer.
 struct Pending {
     request: Request,
     answer: oneshot::Sender<Result<Answer, OpError>>,

@@ -21,7 +21,7 @@ pub(super) fn link<T>() -> (Inlet<T>, Outlet<T>) {
 }
 
 impl<T> Inlet<T> {
-    /// Sends a message that arrives `delay` from now, or right behind the one before it. `false`: nobody is there any more.
+    /// Sends a message that arrives `delay` from now, or right behind the one before it. Returns `false` if the receiver has ended.
     pub(super) fn send(&mut self, message: T, delay: std::time::Duration) -> bool {
         self.last = self.last.max(Instant::now() + delay);
         self.sender.send((self.last, message)).is_ok()

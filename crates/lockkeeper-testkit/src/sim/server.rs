@@ -94,7 +94,7 @@ pub(super) async fn apply(sim: Sim, at: usize, mut txns: mpsc::UnboundedReceiver
         }
         replica.applied.send_replace(txn.zxid);
         if let TxnOp::CloseSession { .. } = txn.op {
-            // Whoever still speaks for a session that has ended is told to go.
+            // Closes the connections of a session that has ended.
             let ended = |connection: &u64| {
                 world.machine.session_of(ConnectionId(*connection)).is_none()
                     && world.connections[connection].replica == at
@@ -192,7 +192,7 @@ impl World {
     }
 }
 
-/// Waits until the connection's server has applied `zxid`; `None` if the connection is gone.
+/// Waits until the connection's server has applied `zxid`; `None` if the connection has ended.
 pub(super) async fn caught_up(sim: &Sim, connection: ConnectionId, zxid: i64) -> Option<()> {
     let mut applied = {
         let world = sim.world();

@@ -16,7 +16,7 @@ use crate::sim::{Settings, Sim, Trouble};
 
 const LOCK: &str = "/locks/simulated";
 
-/// When a world has gone on for so long after the last strike, whoever waits waits for ever.
+/// A waiter that still waits so long after the last strike waits for ever.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
 /// Runs a scenario on this thread and judges what happened.
@@ -115,7 +115,7 @@ struct Record {
     events: Vec<Event>,
     last: Duration,
     next: u64,
-    /// Whoever holds something.
+    /// The current holds.
     inside: BTreeMap<HoldId, Inside>,
     /// Since when who has been asking, with which limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,
@@ -132,7 +132,7 @@ impl World {
         self.record.lock().expect("a panic in a world ends it anyway")
     }
 
-    /// The time, never the same twice: what happens in order at one moment is told in order.
+    /// The time, never the same twice, so that events of one moment keep their order.
     fn now(&self) -> Duration {
         let mut record = self.record();
         record.last = self.sim.elapsed().max(record.last + Duration::from_nanos(1));
@@ -144,7 +144,7 @@ impl World {
         self.record().events.push(Event { contender, lock: 0, from, until, what });
     }
 
-    /// Who asks and will never be answered is told of as such.
+    /// Notes the calls that will never be answered as pending.
     fn pending(&self) -> usize {
         let asking = std::mem::take(&mut self.record().asking);
         let stuck = asking.len();
@@ -302,7 +302,7 @@ impl World {
         self.add(contender, from, What::Trusted { hold, sure, left });
     }
 
-    /// A step of work. Everyone inside is asked, for a look certifies all before it. Whether this one still holds.
+    /// A step of work. Checks every hold, because a check certifies all before it. Returns whether this one still holds.
     fn look(&self, own: HoldId) -> bool {
         let from = self.now();
         let (mut seen, mut trusted) = (Vec::new(), Vec::new());
