@@ -1,18 +1,10 @@
-//! Tools for testing Lockkeeper against real sockets and real servers.
+//! Tools for testing Lockkeeper against simulated and real servers.
 //!
-//! Not published: what a test needs and a user never does lives here, so that the library carries none of it. Nothing in
-//! here knows how a lock works, only how ZooKeeper's wire, servers and processes behave, and how
-//! to run the others that stand beside a lock: a broker, a search engine.
+//! Not published: code that only tests need is here, so that the library does not carry it. Test infrastructure that knows no
+//! lock is in `infra`; the simulator, chaos and their judge are in `judged`, which uses `infra`.
 
-pub mod apache;
-pub mod chaos;
-pub mod history;
-pub mod jvm;
-pub mod kafka;
-pub mod net;
-pub mod postgres;
-mod process;
-pub mod proxy;
-pub mod search;
-pub mod sim;
-pub mod worlds;
+mod infra;
+mod judged;
+
+pub use infra::{apache, jvm, kafka, net, postgres, proxy, search};
+pub use judged::{chaos, history, sim, worlds};

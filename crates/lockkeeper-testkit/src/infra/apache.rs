@@ -30,7 +30,7 @@ pub(crate) use distribution::{install_package, runs};
 use late::Ways;
 pub use slow::SlowFsync;
 
-use crate::process::{self, POLL, Refused, Server, refused, tail};
+use crate::infra::process::{self, POLL, Refused, Server, refused, tail};
 
 /// How long servers may take until they serve; measured: 0.3 s for one, 1 s for three on two cores.
 const START: Duration = Duration::from_secs(180);

@@ -15,7 +15,7 @@ use lockkeeper::FencingToken;
 use lockkeeper_fence::TokenGate;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Event, HoldId, Outcome, What};
+use crate::judged::history::{Event, HoldId, Outcome, What};
 
 /// Now, by the clock that all processes of this machine share and no change of the time of day moves.
 pub fn now() -> Duration {

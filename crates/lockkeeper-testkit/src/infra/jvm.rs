@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::process::{POLL, Refused, Server, refused};
+use crate::infra::process::{POLL, Refused, Server, refused};
 
 /// How long a server may take until it serves; measured on two cores: 3 s a broker, 7 s a search engine.
 const START: Duration = Duration::from_secs(120);
@@ -118,7 +118,7 @@ impl Jvm {
     }
 
     pub(crate) fn failed(&self, what: &str) -> Error {
-        let log = crate::process::tail(&self.server.log(), 20);
+        let log = crate::infra::process::tail(&self.server.log(), 20);
         Error::Start { name: self.name, what: what.to_owned(), log }
     }
 }

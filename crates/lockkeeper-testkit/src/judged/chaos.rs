@@ -22,8 +22,8 @@ pub use fault::Fault;
 pub use ground::{Ground, MACHINES, SERVERS, TICK};
 pub use witness::now;
 
-use crate::apache;
-use crate::history::{Promises, Verdict, What, judge};
+use crate::infra::apache;
+use crate::judged::history::{Promises, Verdict, What, judge};
 use witness::Witness;
 
 /// Of the contenders.

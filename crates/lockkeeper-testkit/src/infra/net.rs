@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use crate::apache::{install_package, runs};
+use crate::infra::apache::{install_package, runs};
 
 /// Namespaces with an address each, and one way in for the host.
 #[derive(Debug)]

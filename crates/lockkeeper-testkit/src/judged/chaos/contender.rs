@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::witness::{Line, Teller, now};
 use super::{LOCKS, SESSION_TIMEOUT};
-use crate::history::{Event, Grant, HoldId, Outcome, Share, What};
+use crate::judged::history::{Event, Grant, HoldId, Outcome, Share, What};
 
 /// The command line of a contender process.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::distribution::{install_package, runs};
 use super::{Error, io_error};
-use crate::process::{POLL, end, send};
+use crate::infra::process::{POLL, end, send};
 
 /// How long strace may take to attach to all threads of a server.
 const ATTACH: Duration = Duration::from_secs(20);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::apache::{Apache, Options, Place, install_package};
-use crate::net::Net;
-use crate::proxy::Proxy;
+use crate::infra::apache::{Apache, Options, Place, install_package};
+use crate::infra::net::Net;
+use crate::infra::proxy::Proxy;
 
 use super::{Error, SESSION_TIMEOUT};
 

@@ -1,7 +1,7 @@
 //! The tools that find and cut down are tried on scripts that are known to be bad.
 
 use super::{Blow, Call, Family, Names, Problem, Scenario, run, shrink};
-use crate::history::{Claim, Promises, judge};
+use crate::judged::history::{Claim, Promises, judge};
 
 /// A made-up fault with two causes: what is left are those two.
 #[test]
@@ -28,7 +28,7 @@ fn a_failing_world_is_cut_down_printed_and_replayed() {
         };
         history.retain(|event| event.lock == 0);
         let promises = Promises { idle: std::time::Duration::from_millis(12), ..scenario.promises() };
-        let late = |found: &crate::history::Violation| found.claim == Claim::WakeUp;
+        let late = |found: &crate::judged::history::Violation| found.claim == Claim::WakeUp;
         judge(&history, &promises).violations.into_iter().find(late)
     };
     let family = Family::Mutex(Names::Curator);
@@ -48,7 +48,7 @@ fn a_failing_world_is_cut_down_printed_and_replayed() {
 #[test]
 fn worlds_are_not_empty() {
     for family in Family::ALL {
-        let mut sum = crate::history::Tally::default();
+        let mut sum = crate::judged::history::Tally::default();
         let mut placed = 0;
         for seed in 0..24 {
             let scenario = Scenario::of(seed, family);

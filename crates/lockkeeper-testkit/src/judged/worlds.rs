@@ -1,7 +1,7 @@
 //! Seeded worlds: the real library over the simulated ensemble, everyone busy, and everything that can befall them.
 //!
 //! One seed is one [`Scenario`], a script of calls and faults; one scenario is one history, judged by
-//! [`crate::history`]. A script can be cut down, which a seed cannot: [`shrink`] makes a failing one as small as it gets, and
+//! [`crate::judged::history`]. A script can be cut down, which a seed cannot: [`shrink`] makes a failing one as small as it gets, and
 //! [`Failure::test`] prints it as a test to keep.
 
 mod life;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use lockkeeper::NodeFormat;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Claim, Event, Promises, Tally, Violation};
+use crate::judged::history::{Claim, Event, Promises, Tally, Violation};
 
 pub use life::{run, simulate};
 pub use shrink::shrink;

@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 
-use crate::jvm::{Error, Jvm, jars};
-use crate::process::free_ports;
+use crate::infra::jvm::{Error, Jvm, jars};
+use crate::infra::process::free_ports;
 
 /// Where the jars of `interop/search` are, dependencies included.
 pub const ENV_JARS: &str = "LOCKKEEPER_SEARCH_JARS";

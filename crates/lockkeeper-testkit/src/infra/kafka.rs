@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::jvm::{Error, Jvm, jars};
-use crate::process::{free_ports, refused};
+use crate::infra::jvm::{Error, Jvm, jars};
+use crate::infra::process::{free_ports, refused};
 
 /// Where the jars of `interop/kafka` are, dependencies included.
 pub const ENV_JARS: &str = "LOCKKEEPER_KAFKA_JARS";
@@ -50,7 +50,7 @@ impl Broker {
         if !formatted.status.success() {
             let said = [formatted.stdout, formatted.stderr].concat();
             let (said, what) = (String::from_utf8_lossy(&said), format!("has no storage ({})", formatted.status));
-            return Err(Error::Start { name: "the Kafka broker", what, log: crate::process::tail(&said, 10) });
+            return Err(Error::Start { name: "the Kafka broker", what, log: crate::infra::process::tail(&said, 10) });
         }
         broker.run()?;
         Ok(broker)

@@ -11,8 +11,8 @@ use lockkeeper::{
 use tokio::time::sleep;
 
 use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, SESSION_TIMEOUT, Scenario, Turn, Want};
-use crate::history::{Event, Grant, HoldId, Outcome, Place, Share, What, judge};
-use crate::sim::{Settings, Sim, Trouble};
+use crate::judged::history::{Event, Grant, HoldId, Outcome, Place, Share, What, judge};
+use crate::judged::sim::{Settings, Sim, Trouble};
 
 const LOCK: &str = "/locks/simulated";
 

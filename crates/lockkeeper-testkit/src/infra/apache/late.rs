@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::process::POLL;
+use crate::infra::process::POLL;
 
 /// How long a leader may take to listen: as long as a follower tries to reach one.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::{Chaos, Error, Ground, MACHINES, SERVERS, SESSION_TIMEOUT, now};
-use crate::history::What;
-use crate::proxy::{Cut, Direction, OpCode, Proxy, Rule};
+use crate::infra::proxy::{Cut, Direction, OpCode, Proxy, Rule};
+use crate::judged::history::What;
 
 /// How long a fault waits for the frame that it is bound to.
 const FRAME: Duration = Duration::from_secs(15);

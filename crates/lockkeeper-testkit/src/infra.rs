@@ -1,0 +1,10 @@
+//! Test infrastructure that knows no lock: processes, real servers, networks, and a proxy that breaks connections.
+
+pub mod apache;
+pub mod jvm;
+pub mod kafka;
+pub mod net;
+pub mod postgres;
+mod process;
+pub mod proxy;
+pub mod search;
