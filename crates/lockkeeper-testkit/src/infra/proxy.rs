@@ -17,6 +17,7 @@
 //! ```
 
 mod frame;
+mod installed;
 mod pump;
 mod record;
 mod rule;
@@ -35,7 +36,7 @@ pub use lockkeeper_wire::OpCode;
 pub use record::{Counts, Direction, Fate, Record, Tally, What};
 pub use rule::{Hold, On, Rule};
 
-use rule::Matcher;
+use installed::Matcher;
 use shared::{Ends, Mode, Shared};
 
 /// How a connection is cut.

@@ -9,8 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Cut;
 use super::frame::{Piece, Reader, Reply, Request};
+use super::installed::{Armed, Fault};
 use super::record::{Direction, Fate, What};
-use super::rule::{Armed, Fault};
 use super::shared::{Connection, Ends, Gate, InFlight, Mode, Shared, State};
 
 /// Accepts until the runtime is dropped.

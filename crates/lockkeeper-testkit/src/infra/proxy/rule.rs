@@ -1,89 +1,13 @@
-//! Faults bound to a frame: which one is meant, what happens there, and the handles a test keeps.
+//! Faults bound to a frame: how a test chooses them, and the handles that it keeps.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::installed::{Fault, Installed, Matcher};
 use super::shared::Shared;
 use super::{Cut, Proxy};
-use lockkeeper_wire::OpCode;
-
-/// Which frames a rule counts.
-#[derive(Clone, Debug)]
-pub(super) enum Matcher {
-    /// Requests of these opcodes.
-    Requests(Vec<OpCode>),
-    /// Watch events.
-    WatchEvents,
-}
-
-/// What happens at the frame.
-#[derive(Clone, Debug)]
-pub(super) enum Fault {
-    CutBeforeRequest,
-    CutInsideRequest { bytes: usize },
-    CutAfterRequest { delay: Duration },
-    HoldRequest,
-    CutBeforeReply,
-    CutInsideReply { bytes: usize },
-    CutAfterReply,
-    HoldReply,
-    ReplaceReply { with: Bytes },
-}
-
-impl Fault {
-    /// Whether it is carried out at the request; else it waits for the reply.
-    pub(super) fn is_on_request(&self) -> bool {
-        matches!(
-            self,
-            Self::CutBeforeRequest | Self::CutInsideRequest { .. } | Self::CutAfterRequest { .. } | Self::HoldRequest
-        )
-    }
-}
-
-/// A rule as the proxy keeps it.
-#[derive(Debug)]
-pub(super) struct Installed {
-    pub(super) id: u64,
-    pub(super) matcher: Matcher,
-    pub(super) path: Option<String>,
-    pub(super) nth: u64,
-    pub(super) every: bool,
-    pub(super) by: Cut,
-    pub(super) fault: Fault,
-    /// Frames counted so far.
-    pub(super) seen: u64,
-    /// How often the fault was carried out.
-    pub(super) fired: u64,
-    /// Holds only: nothing waits any more.
-    pub(super) released: bool,
-}
-
-impl Installed {
-    /// Counts a frame that matches; true when the fault is to be carried out on it.
-    pub(super) fn counts(&mut self, op: Option<OpCode>, path: Option<&str>) -> bool {
-        let named = match (&self.matcher, op) {
-            (Matcher::Requests(ops), Some(op)) => ops.contains(&op),
-            (Matcher::WatchEvents, None) => true,
-            _ => false,
-        };
-        let placed = self.path.as_deref().is_none_or(|part| path.is_some_and(|path| path.contains(part)));
-        if self.released || !named || !placed {
-            return false;
-        }
-        self.seen += 1;
-        self.seen == self.nth || self.every && self.seen > self.nth
-    }
-}
-
-/// A fault carried out on one frame: a rule's id with what it asks for.
-#[derive(Clone, Debug)]
-pub(super) struct Armed {
-    pub(super) id: u64,
-    pub(super) fault: Fault,
-    pub(super) by: Cut,
-}
 
 /// A rule in the making: says which frame is meant. Made by [`Proxy::on`], [`Proxy::on_any`], [`Proxy::on_watch_event`].
 ///
@@ -93,40 +17,36 @@ pub(super) struct Armed {
 #[must_use = "nothing happens until a fault is named"]
 pub struct On<'p> {
     proxy: &'p Proxy,
-    matcher: Matcher,
-    path: Option<String>,
-    nth: u64,
-    every: bool,
-    by: Cut,
+    rule: Installed,
 }
 
 impl<'p> On<'p> {
     pub(super) fn new(proxy: &'p Proxy, matcher: Matcher) -> Self {
-        Self { proxy, matcher, path: None, nth: 1, every: false, by: Cut::Fin }
+        Self { proxy, rule: Installed::first(matcher) }
     }
 
     /// The n-th such frame from now, counted from 1.
     pub fn nth(mut self, nth: u64) -> Self {
         assert!(nth > 0, "frames are counted from 1");
-        self.nth = nth;
+        self.rule.nth = nth;
         self
     }
 
     /// Also every such frame after that.
     pub fn every(mut self) -> Self {
-        self.every = true;
+        self.rule.every = true;
         self
     }
 
     /// Only frames about a path that contains `part`. A multi is about its first operation's path.
     pub fn path(mut self, part: impl Into<String>) -> Self {
-        self.path = Some(part.into());
+        self.rule.path = Some(part.into());
         self
     }
 
     /// How the client's side is cut; [`Cut::Fin`] by default, because a reset may overtake bytes on their way.
     pub fn by(mut self, cut: Cut) -> Self {
-        self.by = cut;
+        self.rule.by = cut;
         self
     }
 
@@ -179,28 +99,18 @@ impl<'p> On<'p> {
         self.install(Fault::ReplaceReply { with: with.into() })
     }
 
-    fn install(self, fault: Fault) -> Rule {
+    fn install(mut self, fault: Fault) -> Rule {
         assert!(
-            !(fault.is_on_request() && matches!(self.matcher, Matcher::WatchEvents)),
+            !(fault.is_on_request() && matches!(self.rule.matcher, Matcher::WatchEvents)),
             "a watch event comes unasked: name a fault of the reply"
         );
+        self.rule.fault = fault;
         let shared = Arc::clone(&self.proxy.shared);
         let id = shared.change(|state| {
-            let id = state.next_rule;
+            self.rule.id = state.next_rule;
             state.next_rule += 1;
-            state.rules.push(Installed {
-                id,
-                matcher: self.matcher,
-                path: self.path,
-                nth: self.nth,
-                every: self.every,
-                by: self.by,
-                fault,
-                seen: 0,
-                fired: 0,
-                released: false,
-            });
-            id
+            state.rules.push(self.rule);
+            state.next_rule - 1
         });
         Rule { shared, runtime: self.proxy.runtime.clone(), id }
     }

@@ -11,8 +11,8 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use super::frame::Request;
+use super::installed::{Armed, Installed};
 use super::record::{Counts, Direction, Record, What};
-use super::rule::{Armed, Installed};
 use super::{Cut, Proxy};
 use lockkeeper_wire::OpCode;
 
