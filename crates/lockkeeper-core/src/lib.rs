@@ -27,7 +27,7 @@ pub use class::{Class, ClassError};
 pub use contender::Contender;
 pub use discipline::{Discipline, Verdict, Watch, decide, decide_as_reader};
 pub use hold::{Link, LinkState, Loss, SessionClock, Trust};
-pub use naming::{AttemptId, IncompatibleFormat, Mode, NodeFormat, NodeName, ParseIdError};
+pub use naming::{AttemptId, HOLDER_MARKER, IncompatibleFormat, Mode, NodeFormat, NodeName, ParseIdError};
 pub use path::{LockPath, PathError};
 pub use payload::{MAX_MESSAGE_BYTES, NodeData, Owner, PathRecord, Payload, Revocation};
 pub use protocol::{Ask, Command, End, Event, Failure, Grant, Inspection, Limit, Listing, Place, WatchKind};

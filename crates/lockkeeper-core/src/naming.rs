@@ -150,6 +150,9 @@ pub struct NodeName {
     pub delay: Option<LockDelay>,
 }
 
+/// The name of the node that marks the holder of a lock with classes.
+pub const HOLDER_MARKER: &str = "privateLock";
+
 const PROTECTION: &str = "_c_";
 
 /// What the nodes of a semaphore say before their number of permits. No other maker has such names: to Curator and Kazoo
@@ -185,7 +188,7 @@ impl NodeFormat {
     /// The name of the node that marks the holder, where its makers have one.
     pub const fn mark(self) -> Option<&'static str> {
         match self {
-            NodeFormat::Contentserv => Some("privateLock"),
+            NodeFormat::Contentserv => Some(HOLDER_MARKER),
             NodeFormat::Curator | NodeFormat::Recipe | NodeFormat::Kazoo => None,
         }
     }

@@ -16,27 +16,23 @@ pub(crate) mod statistics;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    AttemptId, Class, Discipline, FencingToken, Limit, LockPath, Mode, NodeData, NodeFormat, Owner, PathRecord, Queue,
-    Revocation, SessionId, Tombstone, Verdict, decide,
+    Discipline, FencingToken, HOLDER_MARKER, Limit, LockPath, Mode, NodeData, NodeFormat, Owner, PathRecord, Queue,
+    Verdict, decide,
 };
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::Error;
-use crate::ensemble::{Children, Ensemble, Node, OpError, Watcher, synced};
+use crate::contender::ContenderInfo;
+use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, refused, synced};
 use crate::keeper::Lockkeeper;
-use crate::queue::priority::HOLDER_MARKER;
 
 pub use copy::{Copied, CopyOptions};
-pub use journal::{Broken, DecisionRecord};
+pub use journal::DecisionRecord;
 pub use lease::{LeaseInfo, RequestorInfo};
 pub use requests::{TransferFacts, TransferRequest};
-
-/// How many reads travel together.
-const READS_IN_FLIGHT: usize = 64;
 
 /// The limit of a semaphore whose path states none: all hold, as far as one can tell.
 const UNSTATED: u32 = u32::MAX;
@@ -46,141 +42,6 @@ const OURS: [&str; 3] = [journal::ROOT, requests::ROOT, statistics::ROOT];
 
 /// How deep below the root of a listing locks are looked for.
 const MAX_DEPTH: usize = 16;
-
-/// One who holds a lock or waits for it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct ContenderInfo {
-    /// Its node's name; empty where it is the lock's own node, as of a leased lock's owner.
-    pub node: String,
-    /// What it asks for: `exclusive`, `write`, `read`, `permits`, `class`; of a leased lock's owner, `lease`.
-    pub mode: &'static str,
-    /// How many permits, where it asks for some.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub permits: Option<u32>,
-    /// Its class, where the lock has classes.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
-    pub class: Option<Class>,
-    /// Who stands behind it, as far as the node tells.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<Owner>,
-    /// The same in one line; of other makers' nodes, what can be told of them.
-    pub described: String,
-    /// Why, in its own words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Who asks it to let go, and its refusal if it has refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub revocation: Option<Revocation>,
-    /// Since when its node stands, by the server's clock. Of a leased lock, when its record was last written.
-    #[serde(serialize_with = "as_millis", rename = "since_ms")]
-    pub since: SystemTime,
-    /// The session it lives and dies with; 0 of a leased lock's owner, which outlives sessions.
-    pub session: SessionId,
-    /// It has vanished: its hold ended against its will, and nobody follows it before its lock delay is over.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub vanished: bool,
-    /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark. `None` of a leased lock's
-    /// owner if a foreign client has written the record since the grant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<FencingToken>,
-    #[serde(skip)]
-    id: Option<AttemptId>,
-}
-
-fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(as_millis_since_1970(*time))
-}
-
-fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok, S::Error> {
-    match class {
-        Some(class) => serializer.collect_str(class),
-        None => serializer.serialize_none(),
-    }
-}
-
-fn as_millis_since_1970(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
-impl ContenderInfo {
-    /// The full path of its node, in the lock at `path`.
-    pub fn node_path(&self, path: &str) -> String {
-        match self.node.as_str() {
-            "" => path.to_owned(),
-            node => format!("{path}/{node}"),
-        }
-    }
-
-    /// Whether it owns a leased lock.
-    pub(crate) fn is_leased(&self) -> bool {
-        self.mode == lease::MODE
-    }
-
-    pub(crate) fn read(node: String, seen: &Node) -> Self {
-        let node_data = NodeData::read(&seen.data);
-        let record = node_data.record();
-        let vanished = NodeFormat::ALL.iter().find_map(|node_format| Tombstone::read(*node_format, &node));
-        let named = || NodeFormat::ALL.iter().find_map(|node_format| node_format.parse(&node)).map(|name| name.mode);
-        let mode = vanished.map(|tombstone| tombstone.mode).or_else(named);
-        ContenderInfo {
-            mode: match mode {
-                Some(mode) => mode_name(mode),
-                None if node == HOLDER_MARKER => "class",
-                None => "unknown",
-            },
-            permits: match mode {
-                Some(Mode::Permits(permits)) => Some(permits),
-                _ => None,
-            },
-            class: match mode {
-                Some(Mode::Class(class)) => Some(class),
-                _ => None,
-            },
-            node,
-            owner: record.map(|record| record.owner.clone()),
-            message: record.and_then(|record| record.message.clone()),
-            revocation: record.and_then(|record| record.revocation.clone()).or_else(|| node_data.revocation()),
-            described: match vanished {
-                Some(Tombstone { delay, .. }) => {
-                    let delay = humantime::format_duration(delay.duration());
-                    format!("{node_data}, who vanished (lock delay {delay})")
-                }
-                None => node_data.to_string(),
-            },
-            vanished: vanished.is_some(),
-            since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
-            session: seen.owner,
-            token: Some(FencingToken::from_zxid(seen.czxid)),
-            id: node_data.id(),
-        }
-    }
-}
-
-/// `build@ci-7 (pid 4711) since 2026-11-20T10:42:03Z: nightly index`
-impl fmt::Display for ContenderInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.described)?;
-        // A lease's record does not say since when.
-        if !self.is_leased() {
-            write!(f, " since {}", humantime::format_rfc3339_seconds(self.since))?;
-        }
-        match &self.message {
-            Some(message) => write!(f, ": {message}"),
-            None => Ok(()),
-        }
-    }
-}
-
-const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Exclusive => "exclusive",
-        Mode::Write => "write",
-        Mode::Read => "read",
-        Mode::Permits(_) => "permits",
-        Mode::Class(_) => "class",
-    }
-}
 
 /// A lock and all who contend for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -510,14 +371,5 @@ fn permits_in(node: &Node) -> Option<u32> {
     match PathRecord::limit(&node.data, node.version) {
         Limit::Permits(permits) => Some(permits),
         _ => None,
-    }
-}
-
-pub(crate) fn refused(path: &str, fault: OpError) -> Error {
-    let path = path.to_owned();
-    match fault {
-        OpError::NoNode => Error::NoSuchLock { path },
-        OpError::ConnectionLoss | OpError::SessionOver => Error::ConnectionLost { path },
-        fault => Error::Refused { path, reason: fault.to_string() },
     }
 }

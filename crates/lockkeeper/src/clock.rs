@@ -3,7 +3,9 @@
 //! `std::time::Instant` is `CLOCK_MONOTONIC` on Linux, which stops in suspend (rust #87906, #79462): after an hour of sleep a
 //! dead session would look fresh. Tests under paused time use the runtime's clock instead.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serializer;
 
 /// A source of "now", as time since an origin of its own.
 #[derive(Clone, Copy, Debug)]
@@ -36,4 +38,24 @@ fn boot_time() -> Duration {
     // `Instant` may stop in suspend here too; no safe call offers a clock that does not.
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     ORIGIN.get_or_init(Instant::now).elapsed()
+}
+
+/// The current time by this machine's clock, in milliseconds since 1970, for people.
+pub(crate) fn wall_clock_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn as_millis_since_1970(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Serialises a time as milliseconds since 1970.
+pub(crate) fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(as_millis_since_1970(*time))
+}
+
+/// The value of a time that a record does not have.
+pub(crate) fn unix_epoch() -> SystemTime {
+    UNIX_EPOCH
 }

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::Error;
-use crate::ensemble::acl::LockAcl;
+use crate::acl::LockAcl;
 use crate::ensemble::zookeeper::{Locate, Located, ZooKeeper};
 use crate::ensemble::{Network, Opened};
 

@@ -9,7 +9,8 @@
 //! the reply to any read that shows the change; an operation that fails with [`OpError::ConnectionLoss`] may have happened,
 //! one that fails with any other fault has not.
 
-pub(crate) mod acl;
+mod contender;
+pub(crate) mod paths;
 pub(crate) mod servers;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
@@ -21,6 +22,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{Loss, SessionId, Zxid};
 use tokio::sync::mpsc;
+
+use crate::Error;
 
 /// An operation under way. Nothing is sent before the first poll; dropping it later does not call it back.
 pub type Reply<T, F = OpError> = BoxFuture<'static, Result<T, F>>;
@@ -255,6 +258,12 @@ pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
     })
 }
 
+/// The node that states the epoch, as the servers know it: a decimal number. Without it the epoch is 0.
+pub(crate) const EPOCH_NODE: &str = "/lockkeeper/epoch";
+
+/// How many reads travel together.
+pub(crate) const READS_IN_FLIGHT: usize = 64;
+
 /// One session's operations.
 pub trait Ensemble: Send + Sync + 'static {
     /// The session's id.
@@ -309,6 +318,16 @@ pub(crate) async fn synced<T>(ensemble: &dyn Ensemble, path: &str, read: Reply<T
     synced.and(seen)
 }
 
+/// What a fault of an operation about this path means to the caller.
+pub(crate) fn refused(path: &str, fault: OpError) -> Error {
+    let path = path.to_owned();
+    match fault {
+        OpError::NoNode => Error::NoSuchLock { path },
+        OpError::ConnectionLoss | OpError::SessionOver => Error::ConnectionLost { path },
+        fault => Error::Refused { path, reason: fault.to_string() },
+    }
+}
+
 fn unsupported<T: Send + 'static>(path: &str) -> Reply<T> {
     tracing::debug!(path, "nodes cannot be copied here");
     Box::pin(std::future::ready(Err(OpError::Unsupported)))
@@ -337,13 +356,27 @@ pub struct Opened {
     pub anchor: Option<Arc<dyn std::any::Any + Send + Sync>>,
 }
 
+/// How often a lost or missing connection is retried, and the pause before each retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reconnect {
+    pub(crate) retries: u32,
+    pub(crate) delay: Duration,
+}
+
+impl Reconnect {
+    /// How long a connection may stay lost before these retries are used up. The client retries at its own pace.
+    pub(crate) fn patience(self) -> Duration {
+        self.delay.saturating_mul(self.retries)
+    }
+}
+
 /// Where sessions come from.
 pub trait Network: Send + Sync + 'static {
     /// Opens a session, trying for at most `patience`.
     ///
     /// # Errors
     /// An error for the user: who was asked, for how long, and what came back.
-    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, crate::Error>>;
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>>;
 
     /// Which servers these are, for messages.
     fn servers(&self) -> String {

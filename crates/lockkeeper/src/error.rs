@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use lockkeeper_core::{ClassError, IncompatibleFormat, Loss, NodeFormat, PathError, Revocation};
 
-use crate::admin::ContenderInfo;
-use crate::ensemble::acl::LockAcl;
+use crate::acl::LockAcl;
+use crate::broken::Broken;
+use crate::contender::ContenderInfo;
 
 /// An error of an acquire, of a connect or of an admin call.
 #[derive(Debug, thiserror::Error)]
@@ -187,7 +188,7 @@ pub enum Error {
         /// The node.
         node: String,
         /// The client that broke the wait and its reason, if it gave one.
-        by: Option<Box<crate::admin::Broken>>,
+        by: Option<Box<Broken>>,
     },
     /// A server refused an operation on the lock's nodes.
     #[error("the server refused an operation on {path}: {reason}")]
@@ -654,7 +655,7 @@ pub enum WriteError {
     },
 }
 
-fn evicted(path: &str, node: &str, by: Option<&crate::admin::Broken>) -> String {
+fn evicted(path: &str, node: &str, by: Option<&Broken>) -> String {
     match by {
         Some(broken) => format!("the wait for {path} was broken by {}: {}", broken.by, broken.reason),
         None => format!("the waiter's node {path}/{node} was deleted by someone else"),

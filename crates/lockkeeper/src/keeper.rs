@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use lockkeeper_core::{LockPath, Loss, Owner};
 use tokio::sync::Mutex as AsyncMutex;
@@ -11,18 +11,18 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::acl::LockAcl;
 use crate::admin::Admin;
 use crate::clock::Clock;
-use crate::ensemble::acl::LockAcl;
 use crate::ensemble::servers::Servers;
 #[cfg(feature = "tls")]
 use crate::ensemble::tls::Tls;
 use crate::ensemble::zookeeper::ZooKeeper;
-use crate::ensemble::{Ensemble, Network};
+use crate::ensemble::{Ensemble, Network, Reconnect};
 use crate::hold::{Hold, OnLost};
-use crate::queue::driver::passed;
 use crate::session::process::Owned;
 use crate::session::{Io, Session};
+use crate::wait::passed;
 use crate::{Error, identity};
 
 /// The default session timeout. The server may grant less or more.
@@ -69,20 +69,6 @@ struct Inner {
     opening: AsyncMutex<()>,
     leases: Owned<Mutex<Leases>>,
     closed: CancellationToken,
-}
-
-/// How often a lost or missing connection is retried, and the pause before each retry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reconnect {
-    pub(crate) retries: u32,
-    pub(crate) delay: Duration,
-}
-
-impl Reconnect {
-    /// How long a connection may stay lost before these retries are used up. The client retries at its own pace.
-    pub(crate) fn patience(self) -> Duration {
-        self.delay.saturating_mul(self.retries)
-    }
 }
 
 /// Options for a [`Lockkeeper`].
@@ -746,9 +732,4 @@ impl std::fmt::Debug for Lockkeeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lockkeeper").field("owner", &self.inner.owner).finish_non_exhaustive()
     }
-}
-
-/// The current time by this machine's clock, in milliseconds since 1970, for people.
-pub(crate) fn wall_clock_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

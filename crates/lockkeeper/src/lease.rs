@@ -23,4 +23,4 @@ pub use lock::{HelixLock, LockStatus, Place, Unlocked};
 pub use lockkeeper_core::helix::{
     EMERGENCY, Histogram, LockInfo, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,
 };
-pub(crate) use node::{above, standing};
+pub(crate) use node::standing;

@@ -76,8 +76,11 @@
 
 #![warn(missing_docs)]
 
+mod acl;
 mod admin;
+mod broken;
 mod clock;
+mod contender;
 mod error;
 mod hold;
 mod identity;
@@ -86,6 +89,7 @@ mod lease;
 mod queue;
 mod recipes;
 mod session;
+mod wait;
 mod work;
 
 pub mod blocking;
@@ -97,12 +101,14 @@ pub mod realms;
 #[cfg(feature = "settings")]
 pub mod settings;
 
+pub use acl::LockAcl;
 pub use admin::revoke::{Answer, Asked};
 pub use admin::{
-    Admin, Broken, ContenderInfo, Copied, CopyOptions, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo,
-    Survey, TransferFacts, TransferRequest, Unreadable,
+    Admin, Copied, CopyOptions, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo, Survey, TransferFacts,
+    TransferRequest, Unreadable,
 };
-pub use ensemble::acl::LockAcl;
+pub use broken::Broken;
+pub use contender::ContenderInfo;
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 
 use crate::Error;
 use crate::clock::Clock;
-use crate::ensemble::{Connection, Ensemble, Opened, Reply};
+use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, Opened, Reply};
 use crate::hold::Hold;
 use crate::session::lag::Lag;
 use crate::session::watchdog::{Ward, Watchdog};
@@ -315,7 +315,7 @@ impl Session {
         match known.unwrap_or(epoch::Known::Over) {
             epoch::Known::Epoch(epoch) => Ok(epoch),
             epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => Err(epoch::unreadable(problem)),
-            epoch::Known::Unknown | epoch::Known::Over => Err(Error::ConnectionLost { path: epoch::NODE.to_owned() }),
+            epoch::Known::Unknown | epoch::Known::Over => Err(Error::ConnectionLost { path: EPOCH_NODE.to_owned() }),
         }
     }
 

@@ -6,17 +6,19 @@
 
 use std::time::SystemTime;
 
-use lockkeeper_core::LockPath;
+use lockkeeper_core::{HOLDER_MARKER, LockPath};
 use tracing::warn;
 
-use super::journal::{self, Broken, Entry};
-use super::{Admin, ContenderInfo, LockInfo, as_millis_since_1970, describe, lease, records, refused};
+use super::journal::{self, Entry};
+use super::{Admin, LockInfo, describe, lease, records};
 use crate::Error;
-use crate::ensemble::{Ensemble, OpError, Step, synced};
+use crate::broken::Broken;
+use crate::clock::as_millis_since_1970;
+use crate::contender::ContenderInfo;
+use crate::ensemble::paths::above;
+use crate::ensemble::{Ensemble, OpError, Step, refused, synced};
 use crate::error::check_length;
 use crate::keeper::Lockkeeper;
-use crate::lease::above;
-use crate::queue::priority::HOLDER_MARKER;
 
 /// Longest reason kept, in bytes.
 const MAX_REASON_BYTES: usize = 1024;

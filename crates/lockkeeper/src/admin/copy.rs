@@ -12,10 +12,9 @@ use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
-use super::{Admin, READS_IN_FLIGHT, refused};
+use super::Admin;
 use crate::Error;
-use crate::ensemble::{Ensemble, Kind, OpError, Whole};
-use crate::session::epoch;
+use crate::ensemble::{EPOCH_NODE, Ensemble, Kind, OpError, READS_IN_FLIGHT, Whole, refused};
 
 /// How many conflicts are told by name.
 const NAMED: usize = 20;
@@ -24,7 +23,7 @@ const NAMED: usize = 20;
 const MAX_ATTEMPTS: usize = 10;
 
 /// Servers' own, and the epoch of tokens, which only ever grows and is no part of a tree.
-const LEFT_OUT: [&str; 2] = ["/zookeeper", epoch::NODE];
+const LEFT_OUT: [&str; 2] = ["/zookeeper", EPOCH_NODE];
 
 /// What to copy, and how; see [`Admin::copy_to`].
 #[derive(Clone, Debug, Default)]

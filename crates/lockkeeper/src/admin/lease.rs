@@ -9,11 +9,10 @@ use lockkeeper_core::helix::{Held, Record, Requested};
 use lockkeeper_core::{FencingToken, SessionId, Zxid};
 use serde::{Serialize, Serializer};
 
-use super::{ContenderInfo, LockInfo, as_millis, as_millis_since_1970};
+use super::LockInfo;
+use crate::clock::{as_millis, as_millis_since_1970};
+use crate::contender::{ContenderInfo, LEASE};
 use crate::ensemble::{Ensemble, Node};
-
-/// How a leased lock's owner is told apart from those who stand in a queue.
-pub(super) const MODE: &str = "lease";
 
 /// What only a leased lock has: terms, an end, and who wants it next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -95,7 +94,7 @@ fn moment(ms: i64) -> Option<SystemTime> {
 fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
     ContenderInfo {
         node: String::new(),
-        mode: MODE,
+        mode: LEASE,
         permits: None,
         class: None,
         owner: None,

@@ -2,8 +2,7 @@
 
 use futures_util::stream::{self, StreamExt};
 
-use super::READS_IN_FLIGHT;
-use crate::ensemble::{Ensemble, Kind, Node, OpError, synced};
+use crate::ensemble::{Ensemble, Kind, Node, OpError, READS_IN_FLIGHT, synced};
 
 /// Makes the node above all records, and the one above that.
 pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::breaking::{is_below, reason_for};
 use super::journal::{self, DecisionRecord, Entry};
-use super::{Admin, records, refused};
+use super::{Admin, records};
 use crate::Error;
-use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher};
+use crate::clock::as_millis;
+use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher, refused};
 use crate::keeper::Lockkeeper;
 
 /// The node above all of them.
@@ -60,10 +61,10 @@ pub struct TransferRequest {
     /// Who waits: the requestor's process.
     pub by: Owner,
     /// Since when, by the server's clock.
-    #[serde(rename = "since_ms", serialize_with = "super::as_millis")]
+    #[serde(rename = "since_ms", serialize_with = "as_millis")]
     pub since: SystemTime,
     /// Until when, by the server's clock. No answer by then is a no.
-    #[serde(rename = "until_ms", serialize_with = "super::as_millis")]
+    #[serde(rename = "until_ms", serialize_with = "as_millis")]
     pub until: SystemTime,
 }
 

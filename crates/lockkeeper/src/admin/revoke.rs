@@ -12,12 +12,13 @@ use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeForm
 use tokio::time::Instant;
 
 use crate::Error;
-use crate::admin::{Admin, ContenderInfo, refused};
-use crate::ensemble::{Ensemble, Node, OpError, synced};
+use crate::admin::Admin;
+use crate::clock::wall_clock_ms;
+use crate::contender::ContenderInfo;
+use crate::ensemble::{Ensemble, Node, OpError, refused, synced};
 use crate::error::check_length;
-use crate::keeper::wall_clock_ms;
 use crate::lease::node::{LockNode, Stepped};
-use crate::queue::driver::passed;
+use crate::wait::passed;
 
 /// How often a record is read again because somebody else wrote it meanwhile, before the asker gives up.
 const MAX_ATTEMPTS: usize = 16;

@@ -9,9 +9,9 @@ use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::Statistics;
 use serde::{Deserialize, Serialize};
 
-use super::{Admin, records, refused};
+use super::{Admin, records};
 use crate::Error;
-use crate::ensemble::{Ensemble, Kind, OpError, synced};
+use crate::ensemble::{Ensemble, Kind, OpError, refused, synced};
 use crate::keeper::Lockkeeper;
 
 /// The node above all locks'.

@@ -27,13 +27,12 @@ pub(crate) use self::dial::Locate;
 pub(crate) use self::dial::Located;
 use self::dial::{Dial, pauses};
 use crate::Error;
-use crate::ensemble::acl::LockAcl;
+use crate::acl::LockAcl;
 use crate::ensemble::servers::Servers;
 use crate::ensemble::{
-    Children, Done, Ensemble, Grant, Kind, Network, Node, OpError, Opened, Reply, Step, Undone, Watcher, Whole, Written,
+    Children, Done, EPOCH_NODE, Ensemble, Grant, Kind, Network, Node, OpError, Opened, Reconnect, Reply, Step, Undone,
+    Watcher, Whole, Written,
 };
-use crate::keeper::Reconnect;
-use crate::session::epoch;
 
 /// What mode and access list a node is made with.
 fn options(kind: Kind, acl: LockAcl) -> zk::CreateOptions<'static> {
@@ -371,7 +370,7 @@ impl Ensemble for Client {
     }
 
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)> {
-        self.reply_at(epoch::NODE.to_owned(), |client, path| async move {
+        self.reply_at(EPOCH_NODE.to_owned(), |client, path| async move {
             loop {
                 // Mostly it is not there, and this is all that is asked.
                 let (stat, watcher) = client.check_and_watch_stat(&path).await?;
@@ -393,7 +392,7 @@ impl Ensemble for Client {
         // Everybody must be able to read it, or nobody else gets a token.
         let acl = if self.acl == LockAcl::Open { LockAcl::Open } else { LockAcl::Visible };
         let stays = options(Kind::Persistent, acl);
-        self.reply_at(epoch::NODE.to_owned(), move |client, path| async move {
+        self.reply_at(EPOCH_NODE.to_owned(), move |client, path| async move {
             if version.is_some() {
                 return client.set_data(&path, &data, version).await.map(drop);
             }

@@ -13,11 +13,12 @@ use futures_util::future::{BoxFuture, select_all};
 use lockkeeper_core::{LockPath, Loss};
 use tokio::sync::oneshot;
 
+use crate::ensemble::paths::above;
 use crate::ensemble::{Done, Ensemble, Kind, OpError, Step, Undone};
 use crate::error::WriteError;
 use crate::hold::guard::Holding;
 use crate::hold::{Hold, Lease, Versions};
-use crate::lease::{above, standing};
+use crate::lease::standing;
 
 /// The maximum size of one write: what a server accepts in one frame unless `jute.maxbuffer` differs, minus the
 /// encoding around the data.

@@ -17,6 +17,7 @@ use crate::hold::fenced::FencedWrite;
 use crate::hold::{Hold, Request};
 use crate::session::Session;
 use crate::session::process::Owned;
+use crate::wait::or_never;
 
 /// Whether a hold can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,12 +164,7 @@ impl Holding {
     /// Dropping the future leaves nothing behind.
     pub fn renewed(&self) -> impl Future<Output = ()> + Send + use<> {
         let renewed = self.hold.is_ours().then(|| self.hold.renewed());
-        async move {
-            match renewed {
-                Some(renewed) => renewed.await,
-                None => std::future::pending().await,
-            }
-        }
+        or_never(renewed)
     }
 
     /// See [`Hold::state_changed`].

@@ -22,6 +22,7 @@ use crate::lease::guard::{HelixGuard, Order, Preemption};
 use crate::lease::lock::LockStatus;
 use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
+use crate::wait::or_never;
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -240,8 +241,9 @@ impl LeaseTask {
             () = tokio::time::sleep(left), if self.hold.loss().is_none() => Wake::LeaseEnded,
             () = self.seat.over() => Wake::SessionOver,
             () = closing.cancelled() => Wake::Closing,
-            () = fired(watcher) => Wake::Changed,
-            () = finished(&mut self.cleaned) => Wake::Cleaned,
+            _ = or_never(watcher.as_mut()) => Wake::Changed,
+            // An error is a cleanup that panicked: it is over as well.
+            _ = or_never(self.cleaned.as_mut()) => Wake::Cleaned,
             Some(order) = self.orders.recv() => Wake::Order(order),
             request = self.requests.recv() => match request {
                 Some(Request::Release(confirm)) => Wake::Release(confirm),
@@ -568,27 +570,12 @@ impl LeaseTask {
                 while !matches!(requests.recv().await, None | Some(Request::Release(_) | Request::LetGo)) {}
             };
             tokio::select! {
-                () = finished(&mut cleaned), if by_listener => {}
+                _ = or_never(cleaned.as_mut()), if by_listener => {}
                 () = given_back, if !by_listener => {}
                 // Nobody will know how long it took.
                 () = closed.cancelled() => return,
             }
             account.close(clock.now());
         });
-    }
-}
-
-async fn fired(watcher: &mut Option<Watcher>) {
-    match watcher {
-        Some(watcher) => _ = watcher.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn finished(cleaned: &mut Option<oneshot::Receiver<()>>) {
-    match cleaned {
-        // An error is a cleanup that panicked: it is over as well.
-        Some(cleaned) => _ = cleaned.await,
-        None => std::future::pending().await,
     }
 }

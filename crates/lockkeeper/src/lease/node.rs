@@ -12,10 +12,10 @@ use lockkeeper_core::{FencingToken, IncompatibleFormat, Limit, LinkState, NodeFo
 use tokio::sync::oneshot;
 
 use crate::Error;
+use crate::ensemble::paths::{above, make_path};
 use crate::ensemble::{Children, Done, Ensemble, Kind, OpError, Reply, Step, Watcher, zxid_of};
 use crate::hold::Versions;
 use crate::keeper::Lockkeeper;
-use crate::queue::driver::make_path;
 use crate::session::Session;
 use crate::session::epoch;
 
@@ -132,14 +132,6 @@ impl SessionRef {
             }
         }
         Ok(())
-    }
-}
-
-/// The node above.
-pub(crate) fn above(path: &str) -> &str {
-    match path.rfind('/') {
-        Some(0) | None => "/",
-        Some(at) => &path[..at],
     }
 }
 

@@ -16,14 +16,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::clock::wall_clock_ms;
 use crate::ensemble::Ensemble;
 use crate::error::check_length;
 use crate::hold::guard::sealed::Here;
 use crate::hold::guard::{FromHolding, Guard, Holding};
 use crate::hold::{HoldOptions, OnLost};
-use crate::keeper::{Lockkeeper, wall_clock_ms};
-use crate::queue::driver::{Attempt, cancelled, drive};
+use crate::keeper::Lockkeeper;
+use crate::queue::driver::{Attempt, drive};
 use crate::session::{Io, Session};
+use crate::wait::cancelled;
 use crate::work::retry::About;
 
 /// What a lock is: a path and the rule of its queue, and how this process means to stand in it.

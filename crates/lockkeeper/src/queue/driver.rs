@@ -23,14 +23,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::trace;
 
 use self::caller::Caller;
-pub(crate) use self::operations::make_path;
 use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
-use crate::admin::{Broken, ContenderInfo, journal};
+use crate::admin::journal;
+use crate::broken::Broken;
+use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired, Node, OpError, Watcher};
 use crate::hold::{HoldOptions, Request};
 use crate::session::epoch;
 use crate::session::{Dependant, Session};
+use crate::wait::{or_never, passed};
 
 /// How old a node must be to be watched by its own maker.
 ///
@@ -257,11 +259,11 @@ impl Driver {
                 () = closing.cancelled(), if !close_seen => Wake::Closing,
                 _ = link.changed() => Wake::LinkChanged,
                 _ = proofs.changed(), if self.granted.is_some() || self.changed_at.is_some() => Wake::Proved,
-                outcome = optional(&mut flight) => Wake::Outcome(outcome),
+                outcome = or_never(flight.as_mut()) => Wake::Outcome(outcome),
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
-                seen = optional(&mut look) => Wake::Looked(seen),
-                proved = optional(&mut proof) => Wake::Verified(proved),
-                _ = optional(&mut probe) => Wake::Probed,
+                seen = or_never(look.as_mut()) => Wake::Looked(seen),
+                proved = or_never(proof.as_mut()) => Wake::Verified(proved),
+                _ = or_never(probe.as_mut()) => Wake::Probed,
                 () = passed(probe_at) => Wake::NearDeadline,
                 wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
                 () = &mut linger, if !self.lingered => Wake::Lingered,
@@ -659,14 +661,6 @@ impl Driver {
     }
 }
 
-/// The outcome of a future that may not be there; without one, never.
-async fn optional<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
-    match slot {
-        Some(future) => future.await,
-        None => std::future::pending().await,
-    }
-}
-
 /// A watch that has fired, the foremost if several have, taken out.
 async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
     let (at, fired) = std::future::poll_fn(|cx| {
@@ -679,20 +673,4 @@ async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
     })
     .await;
     (watches.remove(at).0, fired)
-}
-
-/// When the deadline has passed; without one, never.
-pub(crate) async fn passed(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// When the token is cancelled; without one, never.
-pub(crate) async fn cancelled(token: Option<&CancellationToken>) {
-    match token {
-        Some(token) => token.cancelled().await,
-        None => std::future::pending().await,
-    }
 }

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Discipline, LockPath, Mode, NodeFormat, PathError};
+use lockkeeper_core::{Class, Discipline, HOLDER_MARKER, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
 use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
-
-/// The node that marks the holder.
-pub(crate) const HOLDER_MARKER: &str = NodeFormat::Contentserv.mark().expect("it has one");
 
 /// A lock for one holder, for which the foreground is served before the background; within a class, first come, first served.
 ///

@@ -13,6 +13,7 @@ use crate::hold::guard::run_until;
 use crate::keeper::Lockkeeper;
 use crate::queue::priority::PriorityLock;
 use crate::recipes::distributed::Slot;
+use crate::wait::cancelled;
 use crate::work::retry::About;
 
 /// How long a request waits in [`MonitorLock::lock_with_timeout`] unless told otherwise, in either class.
@@ -240,10 +241,7 @@ impl MonitorLock {
     pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.lost_token()));
         let lost = async {
-            match lost {
-                Some(lost) => lost.cancelled().await,
-                None => std::future::pending().await,
-            }
+            cancelled(lost.as_ref()).await;
             self.slot.loss().unwrap_or(Loss::Closed)
         };
         let done = run_until(lost, work).await;

@@ -12,11 +12,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::admin::{Admin, ContenderInfo, LockInfo, refused};
-use crate::ensemble::{Ensemble, Fired, Node, OpError};
-
-/// The node that states the epoch, as the servers know it: a decimal number. Without it the epoch is 0.
-pub(crate) const NODE: &str = "/lockkeeper/epoch";
+use crate::admin::{Admin, LockInfo};
+use crate::contender::ContenderInfo;
+use crate::ensemble::{EPOCH_NODE, Ensemble, Fired, Node, OpError, refused};
 
 /// How often a change is tried again when others change it at the same moment.
 const MAX_ATTEMPTS: usize = 10;
@@ -97,7 +95,7 @@ pub(crate) async fn follow(
 
 /// Why no token can be given.
 pub(crate) fn unreadable(problem: String) -> Error {
-    Error::TokenEpoch { node: NODE.to_owned(), problem }
+    Error::TokenEpoch { node: EPOCH_NODE.to_owned(), problem }
 }
 
 impl ContenderInfo {
@@ -126,7 +124,7 @@ impl Admin {
             .run(async move {
                 let (session, ensemble) = keeper.session(None).await?;
                 // Behind it, this session has heard that there is another one.
-                ensemble.sync("/").await.map_err(|fault| refused(NODE, fault))?;
+                ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 session.epoch().await
             })
             .await
@@ -150,8 +148,8 @@ impl Admin {
     pub async fn raise_token_epoch(&self, epoch: TokenEpoch) -> Result<TokenEpoch, Error> {
         self.on_session(move |ensemble| async move {
             for _ in 0..MAX_ATTEMPTS {
-                ensemble.sync("/").await.map_err(|fault| refused(NODE, fault))?;
-                let (node, _watcher) = ensemble.epoch().await.map_err(|fault| refused(NODE, fault))?;
+                ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
+                let (node, _watcher) = ensemble.epoch().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 let stated = stated(node.as_ref()).map_err(unreadable)?;
                 if stated >= epoch {
                     return Ok(stated);
@@ -163,10 +161,10 @@ impl Admin {
                     }
                     // Somebody else did something at the same moment.
                     Err(OpError::NodeExists | OpError::BadVersion | OpError::NoNode) => {}
-                    Err(fault) => return Err(refused(NODE, fault)),
+                    Err(fault) => return Err(refused(EPOCH_NODE, fault)),
                 }
             }
-            Err(Error::ConnectionLost { path: NODE.to_owned() })
+            Err(Error::ConnectionLost { path: EPOCH_NODE.to_owned() })
         })
         .await
     }

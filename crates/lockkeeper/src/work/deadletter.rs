@@ -109,7 +109,7 @@ pub struct Mark {
 impl Mark {
     /// A mark of now, by this process.
     pub fn new(operation: impl Into<String>, event: Event) -> Self {
-        let (operation, at_ms) = (operation.into(), crate::keeper::wall_clock_ms());
+        let (operation, at_ms) = (operation.into(), crate::clock::wall_clock_ms());
         Mark { operation, event, at_ms, by: crate::identity::this_process() }
     }
 }

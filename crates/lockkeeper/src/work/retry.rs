@@ -35,9 +35,10 @@ use lockkeeper_core::Loss;
 use serde_json::Value;
 use tracing::{debug, warn};
 
+use crate::clock::wall_clock_ms;
 use crate::error::Error;
 use crate::hold::guard::FromHolding;
-use crate::keeper::{Lockkeeper, wall_clock_ms};
+use crate::keeper::Lockkeeper;
 use crate::queue::acquire::Acquire;
 use crate::recipes::contentserv::{MonitorError, MonitorLock};
 use crate::session::Io;

@@ -11,13 +11,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::{Attempt, Driver, Wake, cancelled, passed};
+use super::{Attempt, Driver, Wake};
 use crate::Error;
 use crate::ensemble::{OpError, Step};
 use crate::error::ReleaseError;
 use crate::hold::guard::Holding;
 use crate::hold::{Hold, Request};
 use crate::session::epoch;
+use crate::wait::{cancelled, passed};
 
 /// How old a request without an answer is at the deadline if the servers are called unreachable. A younger one may only have
 /// met a busy server.

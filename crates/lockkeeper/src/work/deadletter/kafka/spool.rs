@@ -64,7 +64,7 @@ impl Spool {
         // By time for people, and so that they are sent about as they came; distinct by the rest.
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{:013}-{turn:06}-{}", crate::keeper::wall_clock_ms(), Uuid::new_v4().simple());
+        let name = format!("{:013}-{turn:06}-{}", crate::clock::wall_clock_ms(), Uuid::new_v4().simple());
         self.write(&format!("{name}.{ENTRY}"), record)
     }
 

@@ -1,0 +1,60 @@
+//! What a node says about its contender.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use lockkeeper_core::{FencingToken, HOLDER_MARKER, Mode, NodeData, NodeFormat, Tombstone};
+
+use crate::contender::ContenderInfo;
+use crate::ensemble::Node;
+
+impl ContenderInfo {
+    /// Reads the node of a lock's child of this name.
+    pub(crate) fn read(node: String, seen: &Node) -> Self {
+        let node_data = NodeData::read(&seen.data);
+        let record = node_data.record();
+        let vanished = NodeFormat::ALL.iter().find_map(|node_format| Tombstone::read(*node_format, &node));
+        let named = || NodeFormat::ALL.iter().find_map(|node_format| node_format.parse(&node)).map(|name| name.mode);
+        let mode = vanished.map(|tombstone| tombstone.mode).or_else(named);
+        ContenderInfo {
+            mode: match mode {
+                Some(mode) => mode_name(mode),
+                None if node == HOLDER_MARKER => "class",
+                None => "unknown",
+            },
+            permits: match mode {
+                Some(Mode::Permits(permits)) => Some(permits),
+                _ => None,
+            },
+            class: match mode {
+                Some(Mode::Class(class)) => Some(class),
+                _ => None,
+            },
+            node,
+            owner: record.map(|record| record.owner.clone()),
+            message: record.and_then(|record| record.message.clone()),
+            revocation: record.and_then(|record| record.revocation.clone()).or_else(|| node_data.revocation()),
+            described: match vanished {
+                Some(Tombstone { delay, .. }) => {
+                    let delay = humantime::format_duration(delay.duration());
+                    format!("{node_data}, who vanished (lock delay {delay})")
+                }
+                None => node_data.to_string(),
+            },
+            vanished: vanished.is_some(),
+            since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
+            session: seen.owner,
+            token: Some(FencingToken::from_zxid(seen.czxid)),
+            id: node_data.id(),
+        }
+    }
+}
+
+const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Write => "write",
+        Mode::Read => "read",
+        Mode::Permits(_) => "permits",
+        Mode::Class(_) => "class",
+    }
+}
