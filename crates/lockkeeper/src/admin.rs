@@ -7,11 +7,9 @@ pub(crate) mod revoke;
 
 mod breaking;
 mod copy;
-pub(crate) mod journal;
 mod lease;
-mod records;
-pub(crate) mod requests;
-pub(crate) mod statistics;
+mod requests;
+mod statistics;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,17 +26,16 @@ use crate::Error;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, refused, synced};
 use crate::keeper::Lockkeeper;
+use crate::registers::{journal, requests as decisions, statistics as counts};
 
 pub use copy::{Copied, CopyOptions};
-pub use journal::DecisionRecord;
 pub use lease::{LeaseInfo, RequestorInfo};
-pub use requests::{TransferFacts, TransferRequest};
 
 /// The limit of a semaphore whose path states none: all hold, as far as one can tell.
 const UNSTATED: u32 = u32::MAX;
 
 /// Where what is said about locks is kept; there are none there.
-const OURS: [&str; 3] = [journal::ROOT, requests::ROOT, statistics::ROOT];
+const OURS: [&str; 3] = [journal::ROOT, decisions::ROOT, counts::ROOT];
 
 /// How deep below the root of a listing locks are looked for.
 const MAX_DEPTH: usize = 16;

@@ -1,7 +1,7 @@
 //! The queue locks and the lock objects for programs without async.
 //!
 //! Not another implementation: every call runs on the session's own thread anyway, so waiting for its outcome on this one is
-//! all there is to add. A leased lock ([`helix`](crate::lease)) has async calls only.
+//! all there is to add. A leased lock ([`helix`](crate::helix)) has async calls only.
 //!
 //! ```no_run
 //! let keeper = lockkeeper::blocking::connect("127.0.0.1:2181")?;

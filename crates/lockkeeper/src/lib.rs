@@ -88,6 +88,7 @@ mod keeper;
 mod lease;
 mod queue;
 mod recipes;
+mod registers;
 mod session;
 mod wait;
 mod work;
@@ -103,10 +104,7 @@ pub mod settings;
 
 pub use acl::LockAcl;
 pub use admin::revoke::{Answer, Asked};
-pub use admin::{
-    Admin, Copied, CopyOptions, DecisionRecord, Follow, LeaseInfo, LockInfo, RequestorInfo, Survey, TransferFacts,
-    TransferRequest, Unreadable,
-};
+pub use admin::{Admin, Copied, CopyOptions, Follow, LeaseInfo, LockInfo, RequestorInfo, Survey, Unreadable};
 pub use broken::Broken;
 pub use contender::ContenderInfo;
 #[cfg(feature = "tls")]
@@ -129,6 +127,8 @@ pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
 pub use recipes::contentserv;
 pub use recipes::distributed::DistributedLock;
+pub use registers::journal::{DecisionRecord, TransferFacts};
+pub use registers::requests::TransferRequest;
 pub use work::{deadletter, retry};
 
 /// Leased locks with priorities, on nodes shared with Apache Helix.

@@ -9,8 +9,7 @@ use std::time::SystemTime;
 use lockkeeper_core::{HOLDER_MARKER, LockPath};
 use tracing::warn;
 
-use super::journal::{self, Entry};
-use super::{Admin, LockInfo, describe, lease, records};
+use super::{Admin, LockInfo, describe, lease};
 use crate::Error;
 use crate::broken::Broken;
 use crate::clock::as_millis_since_1970;
@@ -19,6 +18,8 @@ use crate::ensemble::paths::above;
 use crate::ensemble::{Ensemble, OpError, Step, refused, synced};
 use crate::error::check_length;
 use crate::keeper::Lockkeeper;
+use crate::registers::journal::{self, Entry};
+use crate::registers::make;
 
 /// Longest reason kept, in bytes.
 const MAX_REASON_BYTES: usize = 1024;
@@ -159,7 +160,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
         match ensemble.transact(steps).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::NodeExists) => sent = true,
             // It has gone, which the next look shows; or nobody has broken anything before.
-            Err(OpError::NoNode) => match records::make(ensemble, journal::ROOT).await {
+            Err(OpError::NoNode) => match make(ensemble, journal::ROOT).await {
                 Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
             },

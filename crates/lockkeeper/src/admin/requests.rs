@@ -1,96 +1,13 @@
-//! Decisions that somebody waits for: whether a leased lock is taken from an owner that has not cleaned up in time.
-//!
-//! One node a decision, below a node of its own, so that whoever is to decide finds it from any machine. It goes with the session of
-//! whoever waits, so there are never more than there are requests; who waits watches it. A decision and its record in the journal
-//! are one transaction, and the record has the decision's name: there is never a second one, and none is lost with the node.
+//! Questions about decisions that a requestor waits for, and the decisions that a person makes.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use lockkeeper_core::LockPath;
 
-use lockkeeper_core::{LockPath, Owner};
-use serde::{Deserialize, Serialize};
-
+use super::Admin;
 use super::breaking::{is_below, reason_for};
-use super::journal::{self, DecisionRecord, Entry};
-use super::{Admin, records};
 use crate::Error;
-use crate::clock::as_millis;
-use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher, refused};
-use crate::keeper::Lockkeeper;
-
-/// The node above all of them.
-pub(super) const ROOT: &str = "/lockkeeper/requests";
-
-/// How often a decision is tried again when the connection was lost.
-const MAX_ATTEMPTS: usize = 10;
-
-/// All that is known when an owner has not cleaned up in time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct TransferFacts {
-    /// The lock.
-    pub path: String,
-    /// Who owns it.
-    pub owner: String,
-    /// Why, in its words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner_message: Option<String>,
-    /// Its priority.
-    pub owner_priority: i32,
-    /// How long it has been cleaning up, in milliseconds.
-    pub elapsed_ms: u64,
-    /// How long it may.
-    pub allotted_ms: u64,
-    /// Who wants the lock.
-    pub requestor: String,
-    /// Why, in its words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requestor_message: Option<String>,
-    /// Its priority.
-    pub requestor_priority: i32,
-}
-
-/// A decision that somebody waits for. Made by [`Admin::requests`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct TransferRequest {
-    /// Its name.
-    pub id: String,
-    /// What is to be decided.
-    #[serde(flatten)]
-    pub facts: TransferFacts,
-    /// Who waits: the requestor's process.
-    pub by: Owner,
-    /// Since when, by the server's clock.
-    #[serde(rename = "since_ms", serialize_with = "as_millis")]
-    pub since: SystemTime,
-    /// Until when, by the server's clock. No answer by then is a no.
-    #[serde(rename = "until_ms", serialize_with = "as_millis")]
-    pub until: SystemTime,
-}
-
-/// What a node has.
-#[derive(Clone, Serialize, Deserialize)]
-struct Stored {
-    /// The version of this format, now 1.
-    lockkeeper: u32,
-    facts: TransferFacts,
-    by: Owner,
-    until_ms: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    decision: Option<Word>,
-}
-
-/// A decision.
-#[derive(Clone, Serialize, Deserialize)]
-struct Word {
-    approved: bool,
-    by: Owner,
-    why: String,
-}
-
-fn node(id: &str) -> String {
-    format!("{ROOT}/{id}")
-}
+use crate::ensemble::refused;
+use crate::registers::journal::{self, DecisionRecord, Entry};
+use crate::registers::requests::{self, TransferRequest};
 
 impl Admin {
     /// The decisions about locks at and below `root`, which may be `/`, that somebody waits for, the oldest first. A sync and a
@@ -103,19 +20,8 @@ impl Admin {
     pub async fn requests(&self, root: &str) -> Result<Vec<TransferRequest>, Error> {
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
-            let names = records::names(&*ensemble, ROOT).await.map_err(|fault| refused(ROOT, fault))?;
-            let seen = records::read(&*ensemble, ROOT, names).await;
-            let waiting = seen.into_iter().filter_map(|(id, seen)| {
-                let stored: Stored = serde_json::from_slice(&seen.data).ok()?;
-                stored.decision.is_none().then(|| TransferRequest {
-                    id,
-                    facts: stored.facts,
-                    by: stored.by,
-                    since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
-                    until: UNIX_EPOCH + Duration::from_millis(stored.until_ms),
-                })
-            });
-            let mut requests: Vec<_> = waiting.filter(|request| is_below(&root, &request.facts.path)).collect();
+            let mut requests = requests::waiting(&*ensemble).await?;
+            requests.retain(|request| is_below(&root, &request.facts.path));
             requests.sort_by_key(|request| request.since);
             Ok(requests)
         })
@@ -133,7 +39,7 @@ impl Admin {
     pub async fn decide(&self, request: &TransferRequest, approve: bool, why: &str) -> Result<DecisionRecord, Error> {
         let why = reason_for(&request.facts.path, why)?;
         let (keeper, id, path) = (self.keeper().clone(), request.id.clone(), request.facts.path.clone());
-        self.keeper().run_while_answered(async move { decide(&keeper, &id, path, approve, why).await }).await
+        self.keeper().run_while_answered(async move { requests::decide(&keeper, &id, path, approve, why).await }).await
     }
 
     /// What was decided about locks at and below `root`, which may be `/`, the oldest first: by people, by rules and by programs that
@@ -154,177 +60,5 @@ impl Admin {
             Ok(decisions.filter(|decision| is_below(&root, &decision.facts.path)).collect())
         })
         .await
-    }
-}
-
-async fn decide(
-    keeper: &Lockkeeper,
-    id: &str,
-    path: String,
-    approved: bool,
-    why: String,
-) -> Result<DecisionRecord, Error> {
-    let gone = || Error::NoSuchRequest { path: path.clone(), id: Some(id.to_owned()) };
-    let name = uuid::Uuid::parse_str(id).map_err(|_| gone())?;
-    let by = keeper.owner();
-    let mut sent = false;
-    for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = keeper.session(None).await?;
-        let ensemble = &*ensemble;
-        match journal::find(ensemble, name).await {
-            Ok(Some(Entry::Decision(decision))) => {
-                let ours = sent && decision.by == *by && decision.approved == approved && decision.why == why;
-                if !ours {
-                    let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
-                    return Err(Error::Decided { path, approved, by, why });
-                }
-                journal::prune(ensemble).await;
-                tracing::warn!(target: "lockkeeper::audit", %path, %by, approved, %why, "a forced transfer was decided");
-                return Ok(decision);
-            }
-            Ok(_) => {}
-            Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
-            Err(fault) => return Err(refused(&path, fault)),
-        }
-        let seen = match ensemble.read(&node(id)).await {
-            Ok(seen) => seen,
-            Err(OpError::NoNode) => return Err(gone()),
-            Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
-            Err(fault) => return Err(refused(&path, fault)),
-        };
-        let Ok(mut stored) = serde_json::from_slice::<Stored>(&seen.data) else { return Err(gone()) };
-        stored.decision = Some(Word { approved, by: by.clone(), why: why.clone() });
-        let entry = Entry::Decision(DecisionRecord {
-            facts: stored.facts.clone(),
-            approved,
-            by: by.clone(),
-            on_behalf_of: None,
-            by_rule: false,
-            why: why.clone(),
-            at: UNIX_EPOCH,
-        });
-        let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
-        let write = Step::Write { path: node(id), data, version: Some(seen.version) };
-        match ensemble.transact(vec![journal::step(name, &entry), write]).await.map_err(OpError::from) {
-            Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver) => sent = true,
-            // Somebody was first, which the next look shows.
-            Err(OpError::NodeExists | OpError::BadVersion) => {}
-            // It has gone, which the next look shows; or nothing stands in the journal yet.
-            Err(OpError::NoNode) => match records::make(ensemble, journal::ROOT).await {
-                Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
-                Err(fault) => return Err(refused(journal::ROOT, fault)),
-            },
-            Err(fault) => return Err(refused(&path, fault)),
-        }
-    }
-    Err(Error::ConnectionLost { path })
-}
-
-/// A decision that this process waits for. Whoever opened it closes it: there is nobody else who would.
-pub(crate) struct Pending {
-    keeper: Lockkeeper,
-    id: uuid::Uuid,
-    data: Vec<u8>,
-    path: String,
-}
-
-/// What came of it.
-pub(crate) struct Verdict {
-    pub(crate) approved: bool,
-    pub(crate) by: String,
-    pub(crate) why: String,
-}
-
-impl Pending {
-    /// To be decided until that time of the server.
-    pub(crate) fn new(keeper: Lockkeeper, id: uuid::Uuid, facts: TransferFacts, until_ms: u64) -> Self {
-        let path = facts.path.clone();
-        let stored = Stored { lockkeeper: 1, facts, by: keeper.owner().clone(), until_ms, decision: None };
-        let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
-        Pending { keeper, id, data, path }
-    }
-
-    fn node(&self) -> String {
-        node(&self.id.to_string())
-    }
-
-    /// Puts it where it can be found, in a new session if need be, and waits for the decision. Dropping the future leaves the node to
-    /// [`Pending::close`].
-    ///
-    /// # Errors
-    /// A refusal by the server, or no server.
-    pub(crate) async fn decided(&self) -> Result<Verdict, Error> {
-        loop {
-            let (_session, ensemble) = self.keeper.session(None).await?;
-            let ensemble = &*ensemble;
-            // A decision made in the last moment of a session is in the journal still.
-            match self.spoken(ensemble).await {
-                Ok(Some(verdict)) => return Ok(verdict),
-                Ok(None) => {}
-                Err(fault) => {
-                    self.passing(fault)?;
-                    continue;
-                }
-            }
-            match self.open(ensemble).await {
-                Ok(changed) => _ = changed.await,
-                Err(fault) => self.passing(fault)?,
-            }
-        }
-    }
-
-    /// Makes the node, if it is not there, and watches it.
-    async fn open(&self, ensemble: &dyn Ensemble) -> Result<Watcher, OpError> {
-        for _ in 0..2 {
-            match ensemble.create(&self.node(), self.data.clone(), Kind::Ephemeral).await {
-                Ok(_) | Err(OpError::NodeExists) => break,
-                Err(OpError::NoNode) => records::make(ensemble, ROOT).await?,
-                Err(fault) => return Err(fault),
-            }
-        }
-        let (seen, changed) = ensemble.read_and_watch(&self.node()).await?;
-        match serde_json::from_slice::<Stored>(&seen.data) {
-            // The journal has it, which the next look shows.
-            Ok(Stored { decision: Some(_), .. }) => Ok(Box::pin(std::future::ready(crate::ensemble::Fired::Changed))),
-            _ => Ok(changed),
-        }
-    }
-
-    async fn spoken(&self, ensemble: &dyn Ensemble) -> Result<Option<Verdict>, OpError> {
-        Ok(match journal::find(ensemble, self.id).await? {
-            Some(Entry::Decision(decision)) => {
-                let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
-                Some(Verdict { approved, by, why })
-            }
-            _ => None,
-        })
-    }
-
-    /// Takes it away: from now on nobody can decide any more. What somebody had decided before.
-    pub(crate) async fn close(&self) -> Option<Verdict> {
-        for _ in 0..MAX_ATTEMPTS {
-            let Ok((_session, ensemble)) = self.keeper.session(None).await else { return None };
-            match ensemble.delete(&self.node(), None).await {
-                Ok(()) | Err(OpError::NoNode) => match self.spoken(&*ensemble).await {
-                    Ok(verdict) => return verdict,
-                    Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
-                    Err(_) => return None,
-                },
-                Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
-                Err(fault) => {
-                    tracing::warn!(path = %self.path, %fault, "a request for a decision stays until the session ends");
-                    return None;
-                }
-            }
-        }
-        None
-    }
-
-    /// What may pass is tried again.
-    fn passing(&self, fault: OpError) -> Result<(), Error> {
-        match fault {
-            OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(()),
-            fault => Err(refused(&self.path, fault)),
-        }
     }
 }

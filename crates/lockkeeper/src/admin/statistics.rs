@@ -1,64 +1,11 @@
-//! Where it stays what a fleet has counted of its leased locks.
-//!
-//! One node a lock, below a node of its own: a lock's record is Helix's, and a free lock leaves nothing behind. Each write adds what
-//! one process has counted, under compare-and-set, so no addition is lost to another; the last of them are named in the node, so that
-//! one whose reply was lost is not made twice. Bounded: so many owners a lock, so many locks; beyond that those that nobody wrote
-//! for the longest time go.
+//! Questions about what a fleet has counted of its leased locks.
 
 use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::Statistics;
-use serde::{Deserialize, Serialize};
 
-use super::{Admin, records};
+use super::Admin;
 use crate::Error;
-use crate::ensemble::{Ensemble, Kind, OpError, refused, synced};
-use crate::keeper::Lockkeeper;
-
-/// The node above all locks'.
-pub(super) const ROOT: &str = "/lockkeeper/stats";
-
-/// How many owners are told apart. At most 20 KiB each.
-const OWNERS: usize = 16;
-
-/// How many locks have statistics, and how many go at once when there are more.
-const LOCKS: usize = 1024;
-const SPARE: usize = 128;
-
-/// How many writes are remembered. One whose reply was lost is found again if no more than these came after it; otherwise what it
-/// added is added twice.
-const WRITES: usize = 32;
-
-/// How often it is tried again when somebody else wrote first, or the connection was lost.
-const MAX_ATTEMPTS: usize = 32;
-
-/// What a node has.
-#[derive(Default, Serialize, Deserialize)]
-struct Stored {
-    /// The version of this format, now 1.
-    lockkeeper: u32,
-    statistics: Statistics,
-    /// The last writes, the oldest first.
-    #[serde(default)]
-    writes: Vec<String>,
-}
-
-impl Stored {
-    fn read(path: &str, data: &[u8]) -> Result<Stored, Error> {
-        let unreadable = |problem: String| Error::Refused { path: path.to_owned(), reason: problem };
-        let stored: Stored = serde_json::from_slice(data)
-            .map_err(|error| unreadable(format!("{} is no record of statistics: {error}", node(path))))?;
-        match stored.lockkeeper {
-            1 => Ok(stored),
-            other => Err(unreadable(format!("{} is of a later kind ({other}) than this version reads", node(path)))),
-        }
-    }
-}
-
-/// The node of a lock: its path with no slash in it.
-fn node(path: &str) -> String {
-    let name = path.trim_start_matches('/').replace('%', "%25").replace('/', "%2F");
-    format!("{ROOT}/{name}")
-}
+use crate::registers::statistics;
 
 impl Admin {
     /// What the fleet has counted of the leased lock at `path`, by owner; `None` if nobody has counted it. One round trip, and its
@@ -71,15 +18,7 @@ impl Admin {
     /// A refusal by the server, or no server.
     pub async fn statistics(&self, path: &str) -> Result<Option<Statistics>, Error> {
         let path = LockPath::parse_node(path)?;
-        self.on_session(move |ensemble| async move {
-            let at = node(path.as_str());
-            match synced(&*ensemble, &at, ensemble.read(&at)).await {
-                Ok(seen) => Ok(Some(Stored::read(path.as_str(), &seen.data)?.statistics)),
-                Err(OpError::NoNode) => Ok(None),
-                Err(fault) => Err(refused(path.as_str(), fault)),
-            }
-        })
-        .await
+        self.on_session(move |ensemble| async move { statistics::read(&*ensemble, path.as_str()).await }).await
     }
 
     /// Forgets what was counted of the leased lock at `path`; `false` if nobody had counted it. One round trip.
@@ -90,100 +29,6 @@ impl Admin {
     /// As [`Admin::statistics`].
     pub async fn forget_statistics(&self, path: &str) -> Result<bool, Error> {
         let path = LockPath::parse_node(path)?;
-        self.on_session(move |ensemble| async move {
-            match ensemble.delete(&node(path.as_str()), None).await {
-                Ok(()) => Ok(true),
-                Err(OpError::NoNode) => Ok(false),
-                Err(fault) => Err(refused(path.as_str(), fault)),
-            }
-        })
-        .await
-    }
-}
-
-/// Adds what one process has counted. Two round trips, more where others write at the same time.
-pub(crate) async fn add(keeper: &Lockkeeper, path: &str, counted: &Statistics) -> Result<(), Error> {
-    let (at, id) = (node(path), uuid::Uuid::new_v4().to_string());
-    let mut unsure = false;
-    for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = keeper.session(None).await?;
-        let ensemble = &*ensemble;
-        if unsure && let Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) = ensemble.sync(ROOT).await {
-            tracing::debug!(%path, %fault, "looking again");
-            continue;
-        }
-        let (mut stored, version) = match ensemble.read(&at).await {
-            Ok(seen) => (Stored::read(path, &seen.data)?, Some(seen.version)),
-            Err(OpError::NoNode) => (Stored { lockkeeper: 1, ..Stored::default() }, None),
-            Err(OpError::ConnectionLoss | OpError::SessionOver) => {
-                unsure = true;
-                continue;
-            }
-            Err(fault) => return Err(refused(path, fault)),
-        };
-        if stored.writes.contains(&id) {
-            return Ok(());
-        }
-        stored.statistics.merge(counted);
-        stored.statistics.fold_to(OWNERS);
-        stored.writes.push(id.clone());
-        let surplus = stored.writes.len().saturating_sub(WRITES);
-        stored.writes.drain(..surplus);
-        let data = serde_json::to_vec(&stored).expect("maps of strings and numbers always serialise");
-        let written = match version {
-            Some(version) => ensemble.write(&at, data, Some(version)).await.map(drop),
-            None => match ensemble.create(&at, data, Kind::Persistent).await {
-                Ok(_) => {
-                    prune(ensemble).await;
-                    Ok(())
-                }
-                Err(fault) => Err(fault),
-            },
-        };
-        match written {
-            Ok(()) => return Ok(()),
-            Err(OpError::NoNode) if version.is_none() => match records::make(ensemble, ROOT).await {
-                Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
-                Err(fault) => return Err(refused(path, fault)),
-            },
-            Err(OpError::BadVersion | OpError::NodeExists | OpError::NoNode) => unsure = true,
-            Err(OpError::ConnectionLoss | OpError::SessionOver) => unsure = true,
-            Err(fault) => return Err(refused(path, fault)),
-        }
-    }
-    Err(Error::ConnectionLost { path: path.to_owned() })
-}
-
-/// Deletes those that nobody wrote for the longest time, if there are too many. What fails is left to the next new lock.
-async fn prune(ensemble: &dyn Ensemble) {
-    let Ok(names) = records::names(ensemble, ROOT).await else { return };
-    if names.len() <= LOCKS {
-        return;
-    }
-    let seen = records::read(ensemble, ROOT, names).await;
-    let mut seen: Vec<_> = seen.into_iter().map(|(name, seen)| (seen.mzxid, name, seen.version)).collect();
-    seen.sort_unstable();
-    let surplus = seen.len().saturating_sub(LOCKS - SPARE);
-    for (_, name, version) in seen.into_iter().take(surplus) {
-        // Somebody else may prune at the same time, or write it just now.
-        _ = ensemble.delete(&format!("{ROOT}/{name}"), Some(version)).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_lock_has_a_node_of_its_own_directly_below_the_root() {
-        assert_eq!(node("/locks/nightly"), "/lockkeeper/stats/locks%2Fnightly");
-        assert_ne!(node("/a%2Fb"), node("/a/b"));
-    }
-
-    #[test]
-    fn what_a_later_version_wrote_is_not_written_over() {
-        assert!(Stored::read("/a", br#"{"lockkeeper":1,"statistics":{"others":{"held":{"7":1}}}}"#).is_ok());
-        assert!(Stored::read("/a", br#"{"lockkeeper":2,"statistics":{}}"#).is_err());
-        assert!(Stored::read("/a", b"x").is_err());
+        self.on_session(move |ensemble| async move { statistics::forget(&*ensemble, path.as_str()).await }).await
     }
 }

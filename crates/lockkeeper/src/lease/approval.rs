@@ -11,10 +11,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::admin::journal::{self, Entry};
-use crate::admin::requests::{Pending, Verdict};
-use crate::admin::{DecisionRecord, TransferFacts};
 use crate::keeper::Lockkeeper;
+use crate::registers::journal::{self, DecisionRecord, Entry, TransferFacts};
+use crate::registers::requests::{Pending, Verdict};
 use crate::session::Session;
 
 /// How long it may take to write a decision down.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use lockkeeper_core::helix::{Event, Statistics};
 use tokio::sync::watch;
 
-use crate::admin::statistics;
 use crate::keeper::Lockkeeper;
+use crate::registers::statistics;
 
 /// Counts for one lock object and its clones.
 #[derive(Clone)]

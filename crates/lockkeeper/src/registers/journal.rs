@@ -10,7 +10,6 @@ use lockkeeper_core::Owner;
 use serde::{Deserialize, Serialize};
 
 use super::records;
-use super::requests::TransferFacts;
 use crate::Error;
 use crate::broken::Broken;
 use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, refused, synced};
@@ -20,7 +19,7 @@ use crate::keeper::Lockkeeper;
 const MAX_ATTEMPTS: usize = 10;
 
 /// The node above all entries.
-pub(super) const ROOT: &str = "/lockkeeper/audit";
+pub(crate) const ROOT: &str = "/lockkeeper/audit";
 
 /// How many entries are kept. At most 10 KiB each (a reason, a message and an owner), so a few megabytes.
 const LIMIT: usize = 256;
@@ -28,8 +27,34 @@ const LIMIT: usize = 256;
 /// How many more go when there are too many, so that not every break has to read them all.
 const SPARE: usize = 32;
 
+/// All that is known when an owner has not cleaned up in time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TransferFacts {
+    /// The lock.
+    pub path: String,
+    /// Who owns it.
+    pub owner: String,
+    /// Why, in its words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_message: Option<String>,
+    /// Its priority.
+    pub owner_priority: i32,
+    /// How long it has been cleaning up, in milliseconds.
+    pub elapsed_ms: u64,
+    /// How long it may.
+    pub allotted_ms: u64,
+    /// Who wants the lock.
+    pub requestor: String,
+    /// Why, in its words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requestor_message: Option<String>,
+    /// Its priority.
+    pub requestor_priority: i32,
+}
+
 /// A decision whether a leased lock is taken from an owner that has not cleaned up in time, as
-/// [`Admin::decisions`](super::Admin::decisions) remembers it.
+/// [`Admin::decisions`](crate::Admin::decisions) remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DecisionRecord {
@@ -76,7 +101,7 @@ fn node(id: uuid::Uuid) -> String {
 }
 
 /// The step of a transaction that writes an entry.
-pub(super) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
+pub(crate) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
     let data =
         serde_json::to_vec(entry).expect("a struct of strings and numbers, with text for keys, always serialises");
     Step::Create { path: node(id), data, kind: Kind::Persistent }
@@ -99,7 +124,7 @@ pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, OpErr
 }
 
 /// Deletes the oldest entries if there are too many. What fails is left to the next break.
-pub(super) async fn prune(ensemble: &dyn Ensemble) {
+pub(crate) async fn prune(ensemble: &dyn Ensemble) {
     let Ok(names) = records::names(ensemble, ROOT).await else { return };
     if names.len() <= LIMIT {
         return;

@@ -5,7 +5,7 @@ use futures_util::stream::{self, StreamExt};
 use crate::ensemble::{Ensemble, Kind, Node, OpError, READS_IN_FLIGHT, synced};
 
 /// Makes the node above all records, and the one above that.
-pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
+pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
     let above = root.rfind('/').map_or(root, |at| &root[..at]);
     for path in [above, root] {
         match ensemble.create(path, Vec::new(), Kind::Persistent).await {
@@ -17,7 +17,7 @@ pub(super) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpEr
 }
 
 /// The names of all records that stand by now; none where nobody has written any yet.
-pub(super) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, OpError> {
+pub(crate) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, OpError> {
     match synced(ensemble, root, ensemble.list(root)).await {
         Err(OpError::NoNode) => Ok(Vec::new()),
         listed => Ok(listed?.names),
@@ -25,7 +25,7 @@ pub(super) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<Str
 }
 
 /// Reads the records of these names, in that order. What is gone by now is left out.
-pub(super) async fn read(ensemble: &dyn Ensemble, root: &str, names: Vec<String>) -> Vec<(String, Node)> {
+pub(crate) async fn read(ensemble: &dyn Ensemble, root: &str, names: Vec<String>) -> Vec<(String, Node)> {
     let reads = names.into_iter().map(|name| {
         let read = ensemble.read(&format!("{root}/{name}"));
         async move { read.await.ok().map(|node| (name, node)) }
