@@ -25,8 +25,8 @@ use serde::Serialize;
 use crate::Error;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, refused, synced};
-use crate::keeper::Lockkeeper;
 use crate::registers::{journal, requests as decisions, statistics as counts};
+use crate::session::context::Context;
 
 pub use copy::{Copied, CopyOptions};
 pub use lease::{LeaseInfo, RequestorInfo};
@@ -87,19 +87,19 @@ pub struct Unreadable {
     pub reason: String,
 }
 
-/// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`].
+/// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
 ///
 /// What it tells was so at some moment since it was asked: the server of its session first catches up with the leader, which takes
 /// their round trip, not one more of the client's. A server without a majority cannot, and does not answer from what it has: the call
 /// waits until that server notices and closes the connection (seconds), and ends with [`Error::ConnectionLost`].
 #[derive(Clone, Debug)]
 pub struct Admin {
-    pub(crate) keeper: Lockkeeper,
+    pub(crate) context: Context,
 }
 
 impl Admin {
-    pub(crate) fn new(keeper: Lockkeeper) -> Self {
-        Admin { keeper }
+    pub(crate) fn new(context: Context) -> Self {
+        Admin { context }
     }
 
     /// Who holds the lock at `path` and who waits for it, in order. A sync and a listing in flight together, then one read a
@@ -207,13 +207,13 @@ impl Admin {
     }
 
     /// Through which it is asked.
-    pub(crate) fn keeper(&self) -> &Lockkeeper {
-        &self.keeper
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// Who asks.
     pub(crate) fn owner(&self) -> &Owner {
-        self.keeper.owner()
+        self.context.owner()
     }
 
     /// Runs `question` where the session's input and output run, so that any runtime, or none, may ask.
@@ -223,10 +223,10 @@ impl Admin {
         F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let keeper = self.keeper.clone();
-        self.keeper
+        let context = self.context.clone();
+        self.context
             .run(async move {
-                let (_session, ensemble) = keeper.session(None).await?;
+                let (_session, ensemble) = context.session(None).await?;
                 question(ensemble).await
             })
             .await

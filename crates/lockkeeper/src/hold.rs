@@ -6,7 +6,6 @@
 pub(crate) mod fenced;
 pub(crate) mod guard;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -17,56 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::ReleaseError;
 use crate::session::Session;
+use crate::session::on_lost::{LostLock, OnLost};
 use crate::session::watchdog::Ward;
 
 /// How long a process that is about to abort waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-
-/// What happens when a lock is lost, besides notifying its guard.
-///
-/// Set for all locks of a handle with [`Builder::on_lost`](crate::Builder::on_lost), and for one lock with
-/// [`Acquire::on_lost`](crate::Acquire::on_lost).
-#[derive(Clone, Default)]
-#[non_exhaustive]
-pub enum OnLost {
-    /// Does nothing.
-    #[default]
-    Nothing,
-    /// Ends the process with `abort` after a log event, for programs in which everything depends on the lock. A lock
-    /// that is lost because the program closed its handle does not abort the process.
-    Abort,
-    /// Calls this on a separate thread.
-    Call(Arc<dyn Fn(&LostLock) + Send + Sync>),
-}
-
-impl OnLost {
-    /// Calls `callback` for each lost lock, on a separate thread; it may block.
-    pub fn call(callback: impl Fn(&LostLock) + Send + Sync + 'static) -> Self {
-        OnLost::Call(Arc::new(callback))
-    }
-}
-
-impl fmt::Debug for OnLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            OnLost::Nothing => "Nothing",
-            OnLost::Abort => "Abort",
-            OnLost::Call(_) => "Call",
-        })
-    }
-}
-
-/// A lost lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LostLock {
-    /// The path of the lock.
-    pub path: String,
-    /// The fencing token of the hold, if its kind has one.
-    pub token: Option<FencingToken>,
-    /// The reason.
-    pub loss: Loss,
-}
 
 /// A message from a guard to its driver. Dropping all guards requests the release without an answer.
 #[derive(Debug)]

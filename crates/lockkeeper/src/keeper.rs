@@ -1,491 +1,66 @@
-//! `Lockkeeper`, the handle that programs use: it opens sessions and creates locks.
+//! The handle that programs hold: it hands out locks.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+pub(crate) mod builder;
+mod constructors;
+
 use std::time::Duration;
 
-use lockkeeper_core::{LockPath, Loss, Owner};
-use tokio::sync::Mutex as AsyncMutex;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use lockkeeper_core::{LockPath, Owner};
 
-use crate::acl::LockAcl;
 use crate::admin::Admin;
-use crate::clock::Clock;
-use crate::ensemble::servers::Servers;
-#[cfg(feature = "tls")]
-use crate::ensemble::tls::Tls;
-use crate::ensemble::zookeeper::ZooKeeper;
-use crate::ensemble::{Ensemble, Network, Reconnect};
-use crate::hold::{Hold, OnLost};
-use crate::session::process::Owned;
-use crate::session::{Io, Session};
-use crate::wait::passed;
-use crate::{Error, identity};
+use crate::lease::Leases;
+use crate::session::context::Context;
 
-/// The default session timeout. The server may grant less or more.
-///
-/// A hold survives at least 0.54 of it without a server: 16 s, which covers an ordinary restart of a single server and
-/// an election (docs/guarantees.md has both measurements).
-pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The default session timeout with the embedded server. It restarts within a second, so a shorter timeout detects
-/// crashes sooner.
-pub(crate) const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long before a deadline an attempt to open a session ends, so that its own error arrives before the deadline
-/// does.
-const MOMENT: Duration = Duration::from_millis(20);
-
-/// How long servers are tried before [`Error::Unreachable`].
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub use builder::Builder;
 
 /// A handle for the locks of one ensemble. Cheap to clone; all clones share one session and one I/O thread.
 ///
 /// When the session is lost, the next call opens a new one. Guards stay with the session that granted them.
 #[derive(Clone)]
 pub struct Lockkeeper {
-    inner: Arc<Inner>,
-}
-
-/// The last hold of each leased lock, by path and owner.
-type Leases = HashMap<(String, String), Weak<Hold>>;
-
-struct Inner {
-    network: Owned<Box<dyn Network>>,
-    /// The servers, for messages.
-    servers: Arc<str>,
-    connect_timeout: Duration,
-    reconnect: Option<Reconnect>,
-    clock: Clock,
-    owner: Owner,
-    on_lost: OnLost,
-    io: Owned<Arc<Io>>,
-    /// The session that was opened last.
-    session: Owned<Mutex<Option<Arc<Session>>>>,
-    /// Locked while a session is being opened, so that all callers that need one share it.
-    opening: AsyncMutex<()>,
-    leases: Owned<Mutex<Leases>>,
-    closed: CancellationToken,
-}
-
-/// Options for a [`Lockkeeper`].
-#[derive(Clone)]
-#[must_use = "options do nothing until connected"]
-pub struct Builder {
-    session_timeout: Option<Duration>,
-    connect_timeout: Duration,
-    reconnect: Option<Reconnect>,
-    create_chroot: bool,
-    owner: Owner,
-    credentials: Vec<(String, Vec<u8>)>,
-    acl: LockAcl,
-    #[cfg(feature = "tls")]
-    tls: Option<Tls>,
-    on_lost: OnLost,
-    tls_files: Option<TlsFiles>,
-}
-
-/// The files that a [`Tls`] is read from.
-#[derive(Clone)]
-struct TlsFiles {
-    authorities: PathBuf,
-    /// A certificate and its key.
-    identity: Option<(PathBuf, PathBuf)>,
-}
-
-/// Omits the secrets, which must not appear in a log.
-impl std::fmt::Debug for Builder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
-        let (session_timeout, acl) = (self.session_timeout, self.acl);
-        f.debug_struct("Builder")
-            .field("session_timeout", &session_timeout)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("reconnect", &self.reconnect)
-            .field("owner", &self.owner)
-            .field("credentials", &schemes)
-            .field("acl", &acl)
-            .field("on_lost", &self.on_lost)
-            .finish()
-    }
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Builder {
-            session_timeout: None,
-            connect_timeout: CONNECT_TIMEOUT,
-            reconnect: None,
-            create_chroot: false,
-            owner: identity::this_process(),
-            credentials: Vec::new(),
-            acl: LockAcl::Open,
-            #[cfg(feature = "tls")]
-            tls: None,
-            on_lost: OnLost::Nothing,
-            tls_files: None,
-        }
-    }
-}
-
-impl Builder {
-    /// Sets the session timeout: how long the session lives without a sign of life from this process. The default is 30
-    /// s with servers and 10 s with an embedded server.
-    ///
-    /// After a crash, the lock becomes free about this much later. While no server answers, a hold stays valid for
-    /// about half of it; the default outlasts an ordinary restart of a single server. The server clamps the timeout,
-    /// usually to between 2 and 20 of its ticks.
-    ///
-    /// Connecting fails with [`Error::InvalidSessionTimeout`] if the timeout is shorter than 1 ms.
-    pub fn session_timeout(mut self, timeout: Duration) -> Self {
-        self.session_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets how long servers are tried before [`Error::Unreachable`]. The default is 10 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// Sets how often a lost or missing connection is retried, with `delay` before each retry.
-    ///
-    /// By default, opening a session is retried for the connect timeout, and a waiter whose connection is lost keeps
-    /// waiting as long as its session may live. If this is set, opening a session tries every server `1 + retries`
-    /// times, within the connect timeout, and then fails with [`Error::Unreachable`]. A waiter whose connection has
-    /// been lost for `retries` times `delay` fails with [`Error::ConnectionLost`]. Holds are not affected: see
-    /// [`Guard`](crate::Guard).
-    pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
-        self.reconnect = Some(Reconnect { retries, delay });
-        self
-    }
-
-    /// Sets whether a missing chroot of the connect string is created, with its parents, when the first node below it
-    /// is created. The default is `false`: connecting fails with [`Error::NoChroot`].
-    pub fn create_chroot(mut self, create: bool) -> Self {
-        self.create_chroot = create;
-        self
-    }
-
-    /// Sets the owner that the nodes name. The default is this process.
-    pub fn owner(mut self, owner: Owner) -> Self {
-        self.owner = owner;
-        self
-    }
-
-    /// Sets the program name in the owner that the nodes name. The default is the name of the executable.
-    pub fn program(mut self, program: impl Into<String>) -> Self {
-        self.owner.program = Some(program.into());
-        self
-    }
-
-    /// Sets the secret of a server that serves a single user.
-    pub fn secret(self, secret: impl Into<String>) -> Self {
-        self.credential("lockkeeper", secret.into())
-    }
-
-    /// Adds a credential for ensembles with access lists: `credential("digest", "user:password")`. Several schemes may
-    /// be added. The credential is sent as it is: use TLS on networks that you do not trust.
-    pub fn credential(mut self, scheme: impl Into<String>, credential: impl Into<Vec<u8>>) -> Self {
-        self.credentials.push((scheme.into(), credential.into()));
-        self
-    }
-
-    /// Sets the access list of the nodes that this handle creates. The default is [`LockAcl::Open`]. An embedded server
-    /// serves a single user anyway.
-    pub fn acl(mut self, acl: LockAcl) -> Self {
-        self.acl = acl;
-        self
-    }
-
-    /// Uses TLS with every server of the connect string. The default is plain TCP. An embedded server does not need it.
-    #[cfg(feature = "tls")]
-    pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// Sets what happens when a lock of this handle is lost, besides notifying its guard. The default is nothing.
-    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-        self.on_lost = on_lost;
-        self
-    }
-
-    /// Uses TLS, as `tls` does, with PEM files: the trusted authorities and, where servers ask for one, a certificate
-    /// chain with its key. They are read when connecting. Without the feature `tls`, connecting fails with
-    /// [`Error::InvalidTls`].
-    pub fn tls_files(
-        mut self,
-        authorities: impl Into<PathBuf>,
-        identity: Option<(impl Into<PathBuf>, impl Into<PathBuf>)>,
-    ) -> Self {
-        let identity = identity.map(|(certificate, key)| (certificate.into(), key.into()));
-        self.tls_files = Some(TlsFiles { authorities: authorities.into(), identity });
-        self
-    }
-
-    /// Connects to an ensemble, as [`Lockkeeper::connect`] does.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::connect`].
-    pub async fn connect(self, servers: &str) -> Result<Lockkeeper, Error> {
-        let servers = self.checked(servers)?;
-        let io = Io::thread()?;
-        let network = self.network(servers, &io);
-        self.start(Box::new(network), io, Clock::System).opened().await
-    }
-
-    /// Connects to an ensemble and blocks this thread until it has, for programs without async.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::connect`].
-    ///
-    /// # Panics
-    ///
-    /// Panics if called on a thread of an async runtime.
-    #[track_caller]
-    pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
-        let servers = self.checked(servers)?;
-        let io = Io::thread()?;
-        let network = self.network(servers, &io);
-        let keeper = self.start(Box::new(network), io.clone(), Clock::System);
-        io.block_on(keeper.opened())
-    }
-
-    /// Uses the embedded server of a directory, as [`Lockkeeper::embedded`] does.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::embedded`].
-    #[cfg(feature = "embedded")]
-    pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
-        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
-    }
-
-    /// Uses the embedded server of a directory; `hosting` says what to do when no server runs there. It applies before
-    /// the first session and each time that the connection is lost.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::embedded`], and [`Error::NotRunning`].
-    #[cfg(feature = "embedded")]
-    pub async fn embedded_with(
-        self,
-        home: crate::embedded::Home,
-        hosting: crate::embedded::Hosting,
-    ) -> Result<Lockkeeper, Error> {
-        use crate::embedded::{Embedded, Site};
-        self.check_timeout()?;
-        let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
-        let network = Embedded { site: Arc::new(Site::new(home, hosting)), session_timeout, tasks: io.tasks().clone() };
-        self.start(Box::new(network), io, Clock::System).opened().await
-    }
-
-    /// Uses a network of the caller on the current runtime, for simulations.
-    #[doc(hidden)]
-    pub fn simulated(self, network: Box<dyn Network>) -> Lockkeeper {
-        let io = Io::here(tokio::runtime::Handle::current());
-        self.start(network, io, Clock::Runtime(tokio::time::Instant::now()))
-    }
-
-    /// Checks everything that can be checked before anything is sent.
-    fn checked(&self, servers: &str) -> Result<Servers, Error> {
-        self.check_timeout()?;
-        if self.acl != LockAcl::Open && !self.has_credential() {
-            return Err(Error::NoCredential { acl: self.acl });
-        }
-        let servers: Servers = servers.parse()?;
-        #[cfg(feature = "tls")]
-        let servers = match (&self.tls, &self.tls_files) {
-            (Some(tls), _) => servers.secured(tls.clone())?,
-            (None, Some(files)) => servers.secured(files.read()?)?,
-            (None, None) => servers,
-        };
-        // Never fall back to plain TCP because of how a program was built.
-        #[cfg(not(feature = "tls"))]
-        if let Some(TlsFiles { authorities, .. }) = &self.tls_files {
-            let problem = format!("{} cannot be used: this program was built without TLS", authorities.display());
-            return Err(Error::InvalidTls { problem });
-        }
-        Ok(servers)
-    }
-
-    fn check_timeout(&self) -> Result<(), Error> {
-        match self.session_timeout {
-            Some(given) if given.as_millis() == 0 => Err(Error::InvalidSessionTimeout { given }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns whether servers can authenticate this client.
-    fn has_credential(&self) -> bool {
-        #[cfg(feature = "tls")]
-        let certified = self.tls.as_ref().is_some_and(Tls::has_identity);
-        #[cfg(not(feature = "tls"))]
-        let certified = false;
-        let certified = certified || self.tls_files.as_ref().is_some_and(|files| files.identity.is_some());
-        certified || !self.credentials.is_empty()
-    }
-
-    fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
-        let session_timeout = self.session_timeout.unwrap_or(SESSION_TIMEOUT);
-        let credentials = self.credentials.clone();
-        let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
-        let (acl, create_chroot) = (self.acl, self.create_chroot);
-        ZooKeeper { servers, session_timeout, reconnect, credentials, acl, create_chroot, tasks, locate: None }
-    }
-
-    pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
-        let Builder { connect_timeout, reconnect, owner, on_lost, .. } = self;
-        let servers = network.servers().into();
-        let (network, io, session) = (Owned::new(network), Owned::new(io), Owned::new(Mutex::new(None)));
-        let (opening, leases) = (AsyncMutex::new(()), Owned::new(Mutex::default()));
-        let closed = CancellationToken::new();
-        Lockkeeper {
-            inner: Arc::new(Inner {
-                network,
-                servers,
-                connect_timeout,
-                reconnect,
-                clock,
-                owner,
-                on_lost,
-                io,
-                session,
-                opening,
-                leases,
-                closed,
-            }),
-        }
-    }
-}
-
-#[cfg(feature = "tls")]
-impl TlsFiles {
-    fn read(&self) -> Result<Tls, Error> {
-        let read = |file: &PathBuf| {
-            std::fs::read(file).map_err(|why| Error::InvalidTls { problem: format!("{}: {why}", file.display()) })
-        };
-        // The error names the file that cannot be used.
-        let named = |files: &[&PathBuf], result: Result<Tls, Error>| {
-            result.map_err(|error| match error {
-                Error::InvalidTls { problem } => {
-                    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-                    Error::InvalidTls { problem: format!("{problem} ({})", files.join(", ")) }
-                }
-                other => other,
-            })
-        };
-        let tls = named(&[&self.authorities], Tls::trusting(&read(&self.authorities)?))?;
-        match &self.identity {
-            None => Ok(tls),
-            Some((certificate, key)) => named(&[certificate, key], tls.with_identity(&read(certificate)?, &read(key)?)),
-        }
-    }
+    context: Context,
+    leases: Leases,
 }
 
 impl Lockkeeper {
-    /// Returns a builder, for options other than the defaults.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
-    /// Connects to the servers of a ZooKeeper connect string: `zk1:2181,zk2:2181,zk3:2181/chroot`.
-    ///
-    /// A missing chroot is an error unless [`Builder::create_chroot`] is set.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::InvalidServers`] before anything is sent.
-    /// - [`Error::NoChroot`] if the chroot does not exist.
-    /// - [`Error::Unreachable`] after 10 s, with the result of each server.
-    /// - [`Error::AuthFailed`] if the servers reject the credentials.
-    pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
-        Self::builder().connect(servers).await
-    }
-
-    /// Uses locks on this machine alone, without a server to install: connects to the embedded server of the directory
-    /// `dir`.
-    ///
-    /// The first process hosts the server. Other processes on the machine that use the same directory connect to it.
-    /// When the host ends, cleanly or not, another process that uses the directory hosts the server within a second, at
-    /// the same address. Everything acknowledged is on disk, and sessions have their full timeout after a restart, so
-    /// holders and waiters continue. This is one machine with one disk, not an ensemble.
-    ///
-    /// Call [`Lockkeeper::close`] before the process ends. Otherwise the process may end before its sessions are
-    /// closed, and its locks stay held until the sessions expire.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Server`] and [`Error::File`] if the directory cannot be used.
-    #[cfg(feature = "embedded")]
-    pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
-        Self::builder().embedded(dir).await
-    }
-
     /// Returns the exclusive lock at `path`, an absolute path such as `/locks/nightly`. Sends nothing; the acquire
     /// reports an invalid path.
     pub fn mutex(&self, path: &str) -> crate::Mutex {
-        crate::Mutex::new(self.clone(), LockPath::parse(path))
+        crate::Mutex::new(self.context.clone(), LockPath::parse(path))
     }
 
     /// Returns the exclusive lock at a path that callers may not lock. Only the command uses it.
     #[doc(hidden)]
     pub fn own_mutex(&self, path: LockPath) -> crate::Mutex {
-        crate::Mutex::new(self.clone(), Ok(path))
+        crate::Mutex::new(self.context.clone(), Ok(path))
     }
 
     /// Returns the shared lock at `path`. Sends nothing; the acquire reports an invalid path.
     pub fn rwlock(&self, path: &str) -> crate::RwLock {
-        crate::RwLock::new(self.clone(), LockPath::parse(path))
+        crate::RwLock::new(self.context.clone(), LockPath::parse(path))
     }
 
     /// Returns the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before
     /// others may take it. Sends nothing; the acquire reports an invalid path or lease.
     pub fn helix_lock(&self, place: impl Into<crate::lease::Place>, lease: Duration) -> crate::lease::HelixLock {
-        crate::lease::HelixLock::new(self.clone(), place.into(), lease)
+        crate::lease::HelixLock::new(self.context.clone(), self.leases.clone(), place.into(), lease)
     }
 
     /// Returns the semaphore at `path`, which has `permits` permits. Sends nothing; the acquire reports an invalid path
     /// or number.
     pub fn semaphore(&self, path: &str, permits: u32) -> crate::Semaphore {
-        crate::Semaphore::new(self.clone(), LockPath::parse(path), permits)
+        crate::Semaphore::new(self.context.clone(), LockPath::parse(path), permits)
     }
 
     /// Returns the lock with classes at `path`. Sends nothing; the acquire reports an invalid path.
     pub fn priority_lock(&self, path: &str) -> crate::PriorityLock {
-        crate::PriorityLock::new(self.clone(), LockPath::parse(path))
+        crate::PriorityLock::new(self.context.clone(), LockPath::parse(path))
     }
 
     /// Returns the exclusive lock called `name` below `base`, as an object with `lock` and `unlock`. Its path is the
     /// [`LockPath::join`] of the two. Sends nothing; the call to lock reports an invalid base path.
     pub fn distributed_lock(&self, base: &str, name: &str) -> crate::DistributedLock {
-        crate::DistributedLock::new(self.clone(), base, name)
+        crate::DistributedLock::new(self.context.clone(), base, name)
     }
 
     /// Returns a request for several locks in one call: all of them or none. Combine requests of different kinds with
@@ -506,10 +81,10 @@ impl Lockkeeper {
 
     /// Returns the admin calls: they show holders and waiters, ask holders to release, and break locks.
     pub fn admin(&self) -> Admin {
-        Admin::new(self.clone())
+        Admin::new(self.context.clone())
     }
 
-    /// Closes the session: pending calls fail with [`Error::Closed`], guards are lost, and their nodes are deleted.
+    /// Closes the session: pending calls fail with [`Error::Closed`](crate::Error::Closed), guards are lost, and their nodes are deleted.
     /// Returns when the server has confirmed this, or when the session has ended.
     ///
     /// Dropping the last handle and the last guard does the same in the background. If the process exits meanwhile, its
@@ -519,17 +94,7 @@ impl Lockkeeper {
     ///
     /// Dropping the future leaves the rest of the work to the background.
     pub async fn close(&self) {
-        let inner = self.inner.clone();
-        let closed = self.run(async move {
-            inner.closed.cancel();
-            let session = inner.session.lock().expect("held for a look only").take();
-            if let Some(session) = session {
-                session.close().await;
-            }
-            Ok(())
-        });
-        // An error means that the thread has ended, and the session with it.
-        _ = closed.await;
+        self.context.close().await;
     }
 
     /// Calls [`Lockkeeper::close`] and blocks this thread until it returns, for programs without async.
@@ -539,197 +104,32 @@ impl Lockkeeper {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn close_blocking(&self) {
-        self.inner.io.block_on(self.close());
-    }
-
-    /// The I/O thread, for callers that block on it.
-    pub(crate) fn io(&self) -> &Arc<Io> {
-        &self.inner.io
-    }
-
-    /// Runs `question` on the I/O thread and returns a future of its result, which any runtime can await. Dropping the
-    /// future also ends the task.
-    pub(crate) fn run<T: Send + 'static>(
-        &self,
-        question: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
-        let (mut asker, answer) = oneshot::channel();
-        let ours = self.check_process();
-        if ours.is_ok() {
-            self.spawn(async move {
-                tokio::select! {
-                    biased;
-                    () = asker.closed() => {}
-                    answered = question => drop(asker.send(answered)),
-                }
-            });
-        }
-        async move {
-            ours?;
-            answer.await.unwrap_or(Err(Error::Closed))
-        }
-    }
-
-    /// [`Lockkeeper::run`] for a call without a timeout of its own that looks again after lost connections and sessions: it ends
-    /// with [`Error::Unreachable`] when no server answers.
-    pub(crate) fn run_while_answered<T: Send + 'static>(
-        &self,
-        question: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
-        let keeper = self.clone();
-        self.run(async move {
-            tokio::select! {
-                biased;
-                answered = question => answered,
-                silence = keeper.silence() => Err(silence),
-            }
-        })
-    }
-
-    /// Resolves with [`Error::Unreachable`] when no server has answered for the session timeout and the connect timeout
-    /// together, or up to half as long again.
-    ///
-    /// Asks for heartbeats only after half of that time. Dropping the future ends the heartbeats.
-    pub(crate) async fn silence(&self) -> Error {
-        loop {
-            let session = self.ready_session().map(|(session, _)| session);
-            let timeout = session.as_ref().map_or(Duration::ZERO, |session| session.timeout());
-            let (since, patience) = (Instant::now(), timeout.saturating_add(self.inner.connect_timeout));
-            drop(session);
-            tokio::time::sleep(patience / 2).await;
-            let answered = match self.ready_session() {
-                Some((session, ensemble)) => {
-                    drop(ensemble);
-                    let (mut proofs, _dependant) = (session.proofs(), session.depend());
-                    tokio::time::timeout(patience / 2, proofs.changed()).await.is_ok()
-                }
-                None => {
-                    tokio::time::sleep(patience / 2).await;
-                    self.ready_session().is_some()
-                }
-            };
-            if !answered {
-                let detail = "no server answered in time".to_owned();
-                return Error::Unreachable { servers: self.servers().to_string(), waited: since.elapsed(), detail };
-            }
-        }
-    }
-
-    /// Fails in a forked child of the process that created the handle.
-    pub(crate) fn check_process(&self) -> Result<(), Error> {
-        if self.inner.io.is_ours() { Ok(()) } else { Err(Error::Forked) }
-    }
-
-    /// What to do when a lock is lost.
-    pub(crate) fn on_lost(&self) -> &OnLost {
-        &self.inner.on_lost
-    }
-
-    /// Registers the hold of a leased lock. A previous hold of the same owner by this handle becomes
-    /// [`Loss::Superseded`].
-    pub(crate) fn leased(&self, owner: &str, hold: &Arc<Hold>) {
-        let key = (hold.path.clone(), owner.to_owned());
-        let mut leases = self.inner.leases.lock().expect("held for a change only");
-        leases.retain(|_, hold| hold.strong_count() > 0);
-        let before = leases.insert(key, Arc::downgrade(hold)).and_then(|before| before.upgrade());
-        drop(leases);
-        if let Some(before) = before {
-            before.lose(Loss::Superseded);
-        }
-    }
-
-    /// Runs a task on the I/O thread.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.inner.io.spawn(task);
-    }
-
-    /// The clock of the sessions.
-    pub(crate) fn clock(&self) -> Clock {
-        self.inner.clock
-    }
-
-    /// Cancelled when the handle is closed.
-    pub(crate) fn closed(&self) -> CancellationToken {
-        self.inner.closed.clone()
+        self.context.io().block_on(self.close());
     }
 
     /// Returns the owner that the nodes of this handle name.
     pub fn owner(&self) -> &Owner {
-        &self.inner.owner
+        self.context.owner()
     }
 
     /// Returns the timeout of the current session as agreed with the server, which may have granted less or more than
     /// requested; `None` while there is no session. No round trip.
     pub fn session_timeout(&self) -> Option<Duration> {
-        self.ready_session().map(|(session, _)| session.timeout())
+        self.context.ready_session().map(|(session, _)| session.timeout())
     }
 
-    /// How long a waiter tolerates a lost connection; `None` means as long as the session may live.
-    pub(crate) fn reconnect_patience(&self) -> Option<Duration> {
-        self.inner.reconnect.map(Reconnect::patience)
+    pub(crate) fn new(context: Context) -> Self {
+        Lockkeeper { context, leases: Leases::new() }
     }
 
-    /// The current session with its operations, if it is usable now.
-    ///
-    /// Both are returned together: if the session ends the next moment, its operations still say how, without another
-    /// look-up.
-    pub(crate) fn ready_session(&self) -> Option<(Arc<Session>, Arc<dyn Ensemble>)> {
-        let session = self.inner.session.lock().expect("held for a look only").clone()?;
-        let ensemble = session.ensemble()?;
-        Some((session, ensemble))
-    }
-
-    /// The current session, or a new one if it has ended. Tries until `deadline` or for the connect timeout, whichever
-    /// is shorter.
-    pub(crate) async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
-        let (inner, started) = (&self.inner, Instant::now());
-        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let opening = async {
-            let _one_at_a_time = inner.opening.lock().await;
-            if let Some(ready) = self.ready_session() {
-                return Ok(ready);
-            }
-            let patience = left().map(|left| left.saturating_sub(MOMENT.min(left / 2)));
-            let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(inner.connect_timeout));
-            let opened = match inner.network.open(patience).await {
-                Err(Error::Unreachable { servers, detail, .. }) if left().is_some_and(|left| left <= MOMENT) => {
-                    passed(deadline).await;
-                    Err(Error::Unreachable { servers, waited: started.elapsed(), detail })
-                }
-                opened => opened,
-            }?;
-            let ensemble = opened.ensemble.clone();
-            let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
-            // The previous session is over. Drop it outside the lock, because its end takes time.
-            let before = inner.session.lock().expect("held for a look only").replace(session.clone());
-            drop(before);
-            Ok((session, ensemble))
-        };
-        tokio::select! {
-            biased;
-            () = inner.closed.cancelled() => Err(Error::Closed),
-            opened = opening => opened,
-            () = passed(deadline) => {
-                let detail = "no session was opened in time".to_owned();
-                Err(Error::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
-            }
-        }
-    }
-
-    /// The servers, for messages.
-    pub(crate) fn servers(&self) -> Arc<str> {
-        self.inner.servers.clone()
-    }
-
-    /// Opens the first session, so that an unreachable ensemble shows immediately.
-    async fn opened(self) -> Result<Lockkeeper, Error> {
-        let keeper = self.clone();
-        self.run(async move { keeper.session(None).await.map(drop) }).await.map(|()| self)
+    /// What its locks share.
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 }
 
 impl std::fmt::Debug for Lockkeeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lockkeeper").field("owner", &self.inner.owner).finish_non_exhaustive()
+        f.debug_struct("Lockkeeper").field("owner", self.context.owner()).finish_non_exhaustive()
     }
 }

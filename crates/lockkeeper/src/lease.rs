@@ -10,6 +10,7 @@ mod approval;
 mod guard;
 mod hold;
 mod interface;
+mod leases;
 mod lock;
 pub(crate) mod node;
 mod recorder;
@@ -18,7 +19,8 @@ mod verdict;
 
 pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
-pub use interface::{DistributedLock, QueueLock};
+pub use interface::DistributedLock;
+pub(crate) use leases::Leases;
 pub use lock::{HelixLock, LockStatus, Place, Unlocked};
 pub use lockkeeper_core::helix::{
     EMERGENCY, Histogram, LockInfo, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,

@@ -112,7 +112,6 @@ pub use ensemble::tls::Tls;
 pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
 pub use hold::fenced::{FencedWrite, FencedWritten};
 pub use hold::guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
-pub use hold::{LostLock, OnLost};
 pub use identity::this_process;
 pub use keeper::{Builder, Lockkeeper};
 pub use lockkeeper_core::{
@@ -129,11 +128,13 @@ pub use recipes::contentserv;
 pub use recipes::distributed::DistributedLock;
 pub use registers::journal::{DecisionRecord, TransferFacts};
 pub use registers::requests::TransferRequest;
+pub use session::on_lost::{LostLock, OnLost};
 pub use work::{deadletter, retry};
 
 /// Leased locks with priorities, on nodes shared with Apache Helix.
 pub mod helix {
     pub use crate::lease::*;
+    pub use crate::recipes::queue_lock::QueueLock;
 }
 
 /// Compiles the README's examples.

@@ -2,3 +2,4 @@
 
 pub mod contentserv;
 pub(crate) mod distributed;
+pub(crate) mod queue_lock;

@@ -7,8 +7,10 @@
 //! queue: [`TaskTracker`] counts them. That is the whole of what other libraries have a janitor for: the task that made a
 //! node is the one that sees it deleted.
 
+pub(crate) mod context;
 pub(crate) mod epoch;
 pub(crate) mod lag;
+pub(crate) mod on_lost;
 pub(crate) mod process;
 pub(crate) mod watchdog;
 

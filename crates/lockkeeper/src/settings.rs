@@ -44,7 +44,7 @@ pub use self::keys::Key;
 use self::layers::{Given, Layers, Unit};
 pub use self::values::Entry;
 pub use self::variables::known_variables;
-use crate::keeper::CONNECT_TIMEOUT;
+use crate::keeper::builder::CONNECT_TIMEOUT;
 use crate::lease::TransferRule;
 use crate::realms::Realms;
 use crate::recipes::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};

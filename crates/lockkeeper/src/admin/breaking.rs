@@ -17,9 +17,9 @@ use crate::contender::ContenderInfo;
 use crate::ensemble::paths::above;
 use crate::ensemble::{Ensemble, OpError, Step, refused, synced};
 use crate::error::check_length;
-use crate::keeper::Lockkeeper;
 use crate::registers::journal::{self, Entry};
 use crate::registers::make;
+use crate::session::context::Context;
 
 /// Longest reason kept, in bytes.
 const MAX_REASON_BYTES: usize = 1024;
@@ -84,8 +84,8 @@ impl Admin {
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, Error> {
         let path = LockPath::parse_node(path)?;
         let reason = reason_for(path.as_str(), reason)?;
-        let keeper = self.keeper.clone();
-        self.keeper.run_while_answered(async move { remove(&keeper, path.as_str(), &whom, &reason).await }).await
+        let context = self.context.clone();
+        self.context.run_while_answered(async move { remove(&context, path.as_str(), &whom, &reason).await }).await
     }
 }
 
@@ -105,11 +105,11 @@ pub(super) fn is_below(root: &str, path: &str) -> bool {
 }
 
 /// Removes a contender, and comes back when its record stands.
-async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> Result<Broken, Error> {
+async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Result<Broken, Error> {
     let id = uuid::Uuid::new_v4();
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
-        let (session, ensemble) = keeper.session(None).await?;
+        let (session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
         // What stands in the journal is what happened, whatever became of the reply.
         if sent {
@@ -141,7 +141,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, whom: &Whom, reason: &str) -> R
             since_ms: as_millis_since_1970(contender.since),
             session: contender.session,
             token: contender.token.map(|token| token.in_epoch(epoch)),
-            by: keeper.owner().clone(),
+            by: context.owner().clone(),
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
         };

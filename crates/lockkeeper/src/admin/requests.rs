@@ -38,8 +38,10 @@ impl Admin {
     /// [`Error::NoReason`]; [`Error::NoSuchRequest`] if nobody waits for it any more; [`Error::Decided`] if somebody was first.
     pub async fn decide(&self, request: &TransferRequest, approve: bool, why: &str) -> Result<DecisionRecord, Error> {
         let why = reason_for(&request.facts.path, why)?;
-        let (keeper, id, path) = (self.keeper().clone(), request.id.clone(), request.facts.path.clone());
-        self.keeper().run_while_answered(async move { requests::decide(&keeper, &id, path, approve, why).await }).await
+        let (context, id, path) = (self.context().clone(), request.id.clone(), request.facts.path.clone());
+        self.context()
+            .run_while_answered(async move { requests::decide(&context, &id, path, approve, why).await })
+            .await
     }
 
     /// What was decided about locks at and below `root`, which may be `/`, the oldest first: by people, by rules and by programs that

@@ -145,12 +145,12 @@ impl Admin {
 impl Admin {
     /// Writes the request into a leased lock's record.
     async fn ask_owner(&self, path: String, contender: ContenderInfo, request: Revocation) -> Result<Asked, Error> {
-        let (keeper, node) = (self.keeper().clone(), LockNode::new(path.clone(), Rules::default(), true));
+        let (context, node) = (self.context().clone(), LockNode::new(path.clone(), Rules::default(), true));
         let owner = contender.described.clone();
-        let asking = self.keeper().run_while_answered(async move {
+        let asking = self.context().run_while_answered(async move {
             // Whoever asks: the record names only owners and requestors, and this is neither.
             let asker = Terms::new(request.id.as_str(), 1);
-            node.settle(&keeper, &asker, Wish::Revoke { request: &request }).await
+            node.settle(&context, &asker, Wish::Revoke { request: &request }).await
         });
         let czxid = match asking.await? {
             Stepped::Done { look, .. } if look.record.owner.as_ref().is_some_and(|now| now.id == owner) => look.czxid(),

@@ -11,10 +11,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::keeper::Lockkeeper;
 use crate::registers::journal::{self, DecisionRecord, Entry, TransferFacts};
 use crate::registers::requests::{Pending, Verdict};
 use crate::session::Session;
+use crate::session::context::Context;
 
 /// How long it may take to write a decision down.
 const WRITING: Duration = Duration::from_secs(5);
@@ -162,7 +162,7 @@ impl Approval {
         &self,
         alert: &CleanupAlert,
         until_ms: i64,
-        keeper: &Lockkeeper,
+        context: &Context,
         session: &Arc<Session>,
     ) -> oneshot::Receiver<Answer> {
         let (answer, decision) = oneshot::channel();
@@ -173,10 +173,10 @@ impl Approval {
             alert: alert.clone(),
             id: uuid::Uuid::new_v4(),
             until_ms,
-            keeper: keeper.clone(),
+            context: context.clone(),
             session: session.clone(),
         };
-        keeper.spawn(asking.run(answer));
+        context.spawn(asking.run(answer));
         decision
     }
 
@@ -203,7 +203,7 @@ struct Asking {
     /// Its name in the journal and, where operators are asked, among the requests.
     id: uuid::Uuid,
     until_ms: i64,
-    keeper: Lockkeeper,
+    context: Context,
     session: Arc<Session>,
 }
 
@@ -211,7 +211,7 @@ impl Asking {
     async fn run(mut self, mut answer: oneshot::Sender<Answer>) {
         let pending = self.approval.operators.then(|| {
             let until_ms = u64::try_from(self.until_ms).unwrap_or(0);
-            Pending::new(self.keeper.clone(), self.id, self.alert.facts(), until_ms)
+            Pending::new(self.context.clone(), self.id, self.alert.facts(), until_ms)
         });
         self.alert.request = pending.as_ref().map(|_| self.id.to_string());
         let rule =
@@ -283,14 +283,14 @@ impl Asking {
         let entry = Entry::Decision(DecisionRecord {
             facts: self.alert.facts(),
             approved,
-            by: self.keeper.owner().clone(),
+            by: self.context.owner().clone(),
             on_behalf_of: Some(by.clone()),
             by_rule,
             why: why.clone(),
             at: std::time::UNIX_EPOCH,
         });
         // A name of its own: an operator may decide under the other one in the same moment.
-        match journal::write(&self.keeper, uuid::Uuid::new_v4(), &entry).await {
+        match journal::write(&self.context, uuid::Uuid::new_v4(), &entry).await {
             Ok(()) => Answer { decision, by_rule },
             Err(error) => {
                 let why = format!("the decision could not be written down: {error}");

@@ -17,11 +17,12 @@ use crate::error::ReleaseError;
 use crate::hold::guard::sealed::Here;
 use crate::hold::guard::{FromHolding, Guard, Holding};
 use crate::hold::{Hold, HoldOptions, Lease, Request, Versions};
-use crate::keeper::Lockkeeper;
 use crate::lease::guard::{HelixGuard, Order, Preemption};
+use crate::lease::leases::Leases;
 use crate::lease::lock::LockStatus;
 use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
+use crate::session::context::Context;
 use crate::wait::or_never;
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -43,7 +44,7 @@ pub(super) enum Cleanup {
 
 /// One hold.
 pub(super) struct LeaseTask {
-    keeper: Lockkeeper,
+    context: Context,
     node: LockNode,
     terms: Terms,
     cleanup: Cleanup,
@@ -89,7 +90,7 @@ enum Wake {
 
 impl LeaseTask {
     pub(super) fn begin(
-        keeper: Lockkeeper,
+        context: Context,
         node: LockNode,
         terms: Terms,
         cleanup: Cleanup,
@@ -98,10 +99,9 @@ impl LeaseTask {
         (token, until_ms, until): (FencingToken, i64, Duration),
     ) -> (LeaseTask, HelixGuard) {
         let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
-        let options = HoldOptions { on_lost: keeper.on_lost().clone(), ..HoldOptions::default() };
+        let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
         let lease = Lease { session, until, owner, versions: None };
         let hold = Hold::leased(node.path.clone(), token, lease, &options);
-        keeper.leased(&terms.id, &hold);
         let (request, requests) = mpsc::unbounded_channel();
         let (order, orders) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
@@ -111,7 +111,7 @@ impl LeaseTask {
         let account = HoldAccount::open(recorder.clone(), &node.path, &terms.id, seat.session.now(), terms.lease_ms);
         let id = terms.id.clone();
         let tenure = LeaseTask {
-            keeper,
+            context,
             node,
             terms,
             cleanup,
@@ -132,6 +132,11 @@ impl LeaseTask {
             cleaning: None,
         };
         (tenure, HelixGuard::new(guard, order, preempted, id))
+    }
+
+    /// Takes the place of the hold that the same owner had before.
+    pub(super) fn supersede(&self, leases: &Leases) {
+        leases.add(&self.terms.id, &self.hold);
     }
 
     pub(super) async fn run(mut self) {
@@ -175,7 +180,7 @@ impl LeaseTask {
                     watcher = look.watcher;
                 }
                 Wake::Looked(Ok(Err(fault))) => {
-                    if let Err(error) = self.seat.recover(&self.keeper, &fault).await {
+                    if let Err(error) = self.seat.recover(&self.context, &fault).await {
                         return self.cut_off(&error);
                     }
                 }
@@ -183,7 +188,7 @@ impl LeaseTask {
                 Wake::Changed => watcher = None,
                 Wake::SessionOver => {
                     watcher = None;
-                    if let Err(error) = self.seat.recover(&self.keeper, &OpError::SessionOver).await {
+                    if let Err(error) = self.seat.recover(&self.context, &OpError::SessionOver).await {
                         return self.cut_off(&error);
                     }
                 }
@@ -416,7 +421,7 @@ impl LeaseTask {
             let look = match self.node.look(&mut self.seat).await? {
                 Ok(look) => look,
                 Err(fault) => {
-                    self.seat.recover(&self.keeper, &fault).await?;
+                    self.seat.recover(&self.context, &fault).await?;
                     continue;
                 }
             };
@@ -462,7 +467,7 @@ impl LeaseTask {
             let look = match self.node.look(&mut self.seat).await? {
                 Ok(look) => look,
                 Err(fault) => {
-                    self.seat.recover(&self.keeper, &fault).await?;
+                    self.seat.recover(&self.context, &fault).await?;
                     continue;
                 }
             };
@@ -561,10 +566,10 @@ impl LeaseTask {
     /// Without a session: nothing is asked of a server any more.
     fn outlive_by_its_cleanup(self) {
         let Some(account) = self.cleaning else { return };
-        let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.keeper.clock());
+        let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.context.clock());
         let by_listener = cleaned.is_some();
-        let closed = self.keeper.closed();
-        self.keeper.spawn(async move {
+        let closed = self.context.closed();
+        self.context.spawn(async move {
             let given_back = async {
                 // Whoever releases it is answered by the end of this channel, as after any loss.
                 while !matches!(requests.recv().await, None | Some(Request::Release(_) | Request::LetGo)) {}

@@ -11,14 +11,15 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::Error;
 use crate::error::check_length;
-use crate::keeper::Lockkeeper;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::lease::guard::{HelixGuard, Preemption};
 use crate::lease::hold::Cleanup;
 use crate::lease::interface::DistributedLock;
+use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, SessionRef, Stepped};
 use crate::lease::recorder::Recorder;
 use crate::lease::request::Request;
+use crate::session::context::Context;
 
 /// Where a leased lock is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,13 +90,14 @@ impl Unlocked {
     }
 }
 
-/// A leased lock with priorities, as Apache Helix has it. Made by [`Lockkeeper::helix_lock`]; clones are the same owner.
+/// A leased lock with priorities, as Apache Helix has it. Made by [`Lockkeeper::helix_lock`](crate::Lockkeeper::helix_lock); clones are the same owner.
 ///
 /// The lock belongs to a *user id*, not to a session: whoever uses the same id is the same owner, and may renew and release.
 /// Unless one is given, each lock object has an id of its own.
 #[derive(Clone)]
 pub struct HelixLock {
-    keeper: Lockkeeper,
+    context: Context,
+    leases: Leases,
     path: Result<LockPath, ScopeError>,
     terms: Terms,
     emergency: bool,
@@ -116,16 +118,17 @@ struct Shared {
 }
 
 impl HelixLock {
-    pub(crate) fn new(keeper: Lockkeeper, place: Place, lease: Duration) -> Self {
+    pub(crate) fn new(context: Context, leases: Leases, place: Place, lease: Duration) -> Self {
         let path = match &place {
             Place::Path(path) => LockPath::parse(path).map_err(ScopeError::Path),
             Place::Scope(scope) => scope.path(),
         };
-        let owner = keeper.owner();
+        let owner = context.owner();
         let id = format!("{}-{}-{}", owner.host, owner.pid, uuid::Uuid::new_v4());
         let status = Arc::new(watch::Sender::new(LockStatus::Unlocked));
         HelixLock {
-            keeper,
+            context,
+            leases,
             path,
             terms: Terms::new(id, millis(lease)),
             emergency: false,
@@ -289,7 +292,7 @@ impl HelixLock {
     #[must_use]
     pub fn publish_statistics(mut self) -> Self {
         if let Ok(path) = &self.path {
-            self.recorder.publish(self.keeper.clone(), path.to_string());
+            self.recorder.publish(self.context.clone(), path.to_string());
         }
         self
     }
@@ -305,7 +308,7 @@ impl HelixLock {
     ///
     /// Dropping the future only stops waiting.
     pub async fn flush_statistics(&self, timeout: Duration) -> bool {
-        self.recorder.flush(&self.keeper, timeout).await
+        self.recorder.flush(&self.context, timeout).await
     }
 
     /// Asks for the lock: at once or not at all, unless a lower owner is to be preempted.
@@ -325,9 +328,10 @@ impl HelixLock {
         self.terms.check(self.emergency)?;
         check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
         let (caller, outcome) = oneshot::channel();
-        let (keeper, terms, cleanup) = (self.keeper.clone(), self.terms.clone(), self.cleanup.clone());
+        let (context, leases) = (self.context.clone(), self.leases.clone());
+        let (terms, cleanup) = (self.terms.clone(), self.cleanup.clone());
         let (status, approval, recorder) = (self.shared.status.clone(), self.approval.clone(), self.recorder.clone());
-        self.keeper.spawn(Request { keeper, node, terms, cleanup, approval, status, recorder, caller }.run());
+        self.context.spawn(Request { context, leases, node, terms, cleanup, approval, status, recorder, caller }.run());
         outcome.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -345,8 +349,8 @@ impl HelixLock {
         {
             return Ok(Unlocked::Released);
         }
-        let (keeper, terms) = (self.keeper.clone(), self.terms.clone());
-        let settled = self.keeper.run_while_answered(async move { node.settle(&keeper, &terms, Wish::Unlock).await });
+        let (context, terms) = (self.context.clone(), self.terms.clone());
+        let settled = self.context.run_while_answered(async move { node.settle(&context, &terms, Wish::Unlock).await });
         Ok(match settled.await? {
             Stepped::Done { answer: Answer::Left { expired: Some(owner) }, .. } => Unlocked::Expired { owner },
             Stepped::Done { look, .. } if look.written => Unlocked::Released,
@@ -367,10 +371,10 @@ impl HelixLock {
         let node = self.node()?;
         self.terms.check_heir(to)?;
         let (path, id) = (node.path.clone(), self.terms.id.clone());
-        let (keeper, terms, to) = (self.keeper.clone(), self.terms.clone(), to.to_owned());
+        let (context, terms, to) = (self.context.clone(), self.terms.clone(), to.to_owned());
         let settled = self
-            .keeper
-            .run_while_answered(async move { node.settle(&keeper, &terms, Wish::Transfer { to: &to }).await })
+            .context
+            .run_while_answered(async move { node.settle(&context, &terms, Wish::Transfer { to: &to }).await })
             .await?;
         match settled {
             Stepped::Refused(Refusal::NotOwner { owner }) => Err(Error::NotOwner { path, id, owner }),
@@ -445,13 +449,13 @@ impl HelixLock {
         &self,
         read: impl FnOnce(&lockkeeper_core::helix::Record, i64) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let (node, keeper) = (self.node()?, self.keeper.clone());
-        let looked = self.keeper.run_while_answered(async move {
-            let mut seat = SessionRef::take(&keeper).await?;
+        let (node, context) = (self.node()?, self.context.clone());
+        let looked = self.context.run_while_answered(async move {
+            let mut seat = SessionRef::take(&context).await?;
             loop {
                 match node.look(&mut seat).await? {
                     Ok(look) => return Ok(read(&look.record, look.now.latest_ms)),
-                    Err(fault) => seat.recover(&keeper, &fault).await?,
+                    Err(fault) => seat.recover(&context, &fault).await?,
                 }
             }
         });

@@ -15,8 +15,8 @@ use crate::Error;
 use crate::ensemble::paths::{above, make_path};
 use crate::ensemble::{Children, Done, Ensemble, Kind, OpError, Reply, Step, Watcher, zxid_of};
 use crate::hold::Versions;
-use crate::keeper::Lockkeeper;
 use crate::session::Session;
+use crate::session::context::Context;
 use crate::session::epoch;
 
 /// How old an estimate of the server's time may become: 300 ms each way at most are added to what a round trip leaves open.
@@ -88,8 +88,8 @@ pub(crate) enum Stepped {
 
 impl SessionRef {
     /// Takes a seat in the session of now, opening one if that is over.
-    pub(crate) async fn take(keeper: &Lockkeeper) -> Result<SessionRef, Error> {
-        let (session, ensemble) = keeper.session(None).await?;
+    pub(crate) async fn take(context: &Context) -> Result<SessionRef, Error> {
+        let (session, ensemble) = context.session(None).await?;
         let (present, absent) = oneshot::channel::<()>();
         session.spawn(async move { _ = absent.await });
         Ok(SessionRef { session, ensemble, behind: true, _present: present })
@@ -119,13 +119,13 @@ impl SessionRef {
     ///
     /// # Errors
     /// No session is to be had: [`Error::Closed`], or a server's refusal. An ensemble out of reach is tried again.
-    pub(crate) async fn recover(&mut self, keeper: &Lockkeeper, fault: &OpError) -> Result<(), Error> {
+    pub(crate) async fn recover(&mut self, context: &Context, fault: &OpError) -> Result<(), Error> {
         self.behind = true;
         if *fault == OpError::SessionOver {
             self.over().await;
         }
         while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
-            match SessionRef::take(keeper).await {
+            match SessionRef::take(context).await {
                 Ok(seat) => *self = seat,
                 Err(error @ Error::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
                 Err(error) => return Err(error),
@@ -313,13 +313,13 @@ impl LockNode {
     }
 
     /// Looks and decides until it is done or refused: for wishes that need no waiting.
-    pub(crate) async fn settle(&self, keeper: &Lockkeeper, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
-        let mut seat = SessionRef::take(keeper).await?;
+    pub(crate) async fn settle(&self, context: &Context, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
+        let mut seat = SessionRef::take(context).await?;
         loop {
             let look = match self.look(&mut seat).await? {
                 Ok(look) => look,
                 Err(fault) => {
-                    seat.recover(keeper, &fault).await?;
+                    seat.recover(context, &fault).await?;
                     continue;
                 }
             };

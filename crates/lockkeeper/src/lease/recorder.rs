@@ -9,15 +9,15 @@ use std::time::Duration;
 use lockkeeper_core::helix::{Event, Statistics};
 use tokio::sync::watch;
 
-use crate::keeper::Lockkeeper;
 use crate::registers::statistics;
+use crate::session::context::Context;
 
 /// Counts for one lock object and its clones.
 #[derive(Clone)]
 pub(super) struct Recorder {
     counts: Arc<Counts>,
     /// Where it is added to what the fleet has counted: the lock's path.
-    publish: Option<(Lockkeeper, String)>,
+    publish: Option<(Context, String)>,
 }
 
 #[derive(Default)]
@@ -39,8 +39,8 @@ impl Recorder {
         Recorder { counts: Arc::default(), publish: None }
     }
 
-    pub(super) fn publish(&mut self, keeper: Lockkeeper, path: String) {
-        self.publish = Some((keeper, path));
+    pub(super) fn publish(&mut self, context: Context, path: String) {
+        self.publish = Some((context, path));
     }
 
     pub(super) fn seen(&self) -> Statistics {
@@ -62,17 +62,17 @@ impl Recorder {
 
     /// Starts to write what is unsent, unless that is under way.
     fn send(&self) {
-        let Some((keeper, path)) = self.publish.clone() else { return };
+        let Some((context, path)) = self.publish.clone() else { return };
         if self.counts.writing.send_replace(true) {
             return;
         }
         let counts = self.counts.clone();
-        let task = keeper.clone();
+        let task = context.clone();
         task.spawn(async move {
             loop {
                 let unsent = std::mem::take(&mut counts.all.lock().expect("held for a swap only").unsent);
                 if !unsent.is_empty()
-                    && let Err(error) = statistics::add(&keeper, &path, &unsent).await
+                    && let Err(error) = statistics::add(&context, &path, &unsent).await
                 {
                     tracing::warn!(%path, %error, "what was counted could not be written; it goes with the next event");
                     counts.all.lock().expect("held for an addition only").unsent.merge(&unsent);
@@ -90,14 +90,14 @@ impl Recorder {
     }
 
     /// Waits until all that was counted is written; `false` if some of it cannot be, or not within `timeout`.
-    pub(super) async fn flush(&self, keeper: &Lockkeeper, timeout: Duration) -> bool {
+    pub(super) async fn flush(&self, context: &Context, timeout: Duration) -> bool {
         if self.counts.all.lock().expect("held for a look only").unsent.is_empty() && !*self.counts.writing.borrow() {
             return true;
         }
         self.send();
         let mut writing = self.counts.writing.subscribe();
         let counts = self.counts.clone();
-        let waited = keeper.run(async move {
+        let waited = context.run(async move {
             // An error means that nobody will write any more.
             let written = tokio::time::timeout(timeout, writing.wait_for(|writing| !writing)).await;
             Ok(matches!(written, Ok(Ok(_))) && counts.all.lock().expect("held for a look only").unsent.is_empty())

@@ -12,18 +12,20 @@ use tokio::sync::{oneshot, watch};
 
 use crate::Error;
 use crate::ensemble::OpError;
-use crate::keeper::Lockkeeper;
 use crate::lease::approval::{Approval, CleanupAlert};
 use crate::lease::guard::HelixGuard;
 use crate::lease::hold::{Cleanup, LeaseTask};
+use crate::lease::leases::Leases;
 use crate::lease::lock::LockStatus;
 use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
 use crate::lease::recorder::Recorder;
 use crate::lease::verdict::Verdict;
+use crate::session::context::Context;
 
 /// What is asked for, and by whom.
 pub(super) struct Request {
-    pub(super) keeper: Lockkeeper,
+    pub(super) context: Context,
+    pub(super) leases: Leases,
     pub(super) node: LockNode,
     pub(super) terms: Terms,
     pub(super) cleanup: Cleanup,
@@ -65,7 +67,7 @@ enum Woken {
 impl Request {
     /// Runs the attempt and, if it succeeds, the hold.
     pub(super) async fn run(mut self) {
-        let mut seat = match SessionRef::take(&self.keeper).await {
+        let mut seat = match SessionRef::take(&self.context).await {
             Ok(seat) => seat,
             Err(error) => return self.refuse(LockStatus::Unlocked, error),
         };
@@ -74,11 +76,11 @@ impl Request {
                 message = ?self.terms.message, "a lock is asked for with the emergency priority");
         }
         // Where no server answers, `Err`. The caller hears of it now; the request is withdrawn when a server answers again.
-        let keeper = self.keeper.clone();
+        let context = self.context.clone();
         let pursued = tokio::select! {
             biased;
             pursued = self.pursue(&mut seat) => Ok(pursued),
-            silence = keeper.silence() => Err(silence),
+            silence = context.silence() => Err(silence),
         };
         let pursued = match pursued {
             Ok(pursued) => pursued,
@@ -119,14 +121,14 @@ impl Request {
             let look = match self.node.look(seat).await? {
                 Ok(look) => look,
                 Err(fault) => {
-                    seat.recover(&self.keeper, &fault).await?;
+                    seat.recover(&self.context, &fault).await?;
                     continue;
                 }
             };
             if look.record.is_free()
                 && let Err(fault) = self.node.refuse_incompatible_formats(seat, look.children).await?
             {
-                seat.recover(&self.keeper, &fault).await?;
+                seat.recover(&self.context, &fault).await?;
                 continue;
             }
             let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
@@ -160,10 +162,10 @@ impl Request {
                         tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to make room");
                     }
                     let until_ms =
-                        verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.keeper, seat));
+                        verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.context, seat));
                     match self.wait(seat, *look, until_ms, &mut verdict).await {
                         Woken::LookAgain => {}
-                        Woken::SessionOver => seat.recover(&self.keeper, &OpError::SessionOver).await?,
+                        Woken::SessionOver => seat.recover(&self.context, &OpError::SessionOver).await?,
                         Woken::CallerGone => return Ok(Outcome::CallerGone),
                         Woken::Closing => {
                             self.withdraw(seat).await;
@@ -224,7 +226,7 @@ impl Request {
         loop {
             let left = match self.node.look(seat).await {
                 Ok(Ok(look)) => self.node.step(seat, look, &self.terms, Wish::Leave).await,
-                Ok(Err(fault)) => match seat.recover(&self.keeper, &fault).await {
+                Ok(Err(fault)) => match seat.recover(&self.context, &fault).await {
                     Ok(()) => continue,
                     Err(error) => Err(error),
                 },
@@ -242,8 +244,9 @@ impl Request {
     }
 
     async fn hand_over(self, seat: SessionRef, grant: (FencingToken, i64, Duration)) {
-        let Request { keeper, node, terms, cleanup, approval: _, status, recorder, caller } = self;
-        let (tenure, guard) = LeaseTask::begin(keeper, node, terms, cleanup, (status, recorder), seat, grant);
+        let Request { context, leases, node, terms, cleanup, approval: _, status, recorder, caller } = self;
+        let (tenure, guard) = LeaseTask::begin(context, node, terms, cleanup, (status, recorder), seat, grant);
+        tenure.supersede(&leases);
         // A guard that nobody takes is dropped here, and asks for the release by that.
         _ = caller.send(Ok(guard));
         tenure.run().await;

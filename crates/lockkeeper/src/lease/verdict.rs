@@ -5,9 +5,9 @@
 use lockkeeper_core::helix::Terms;
 use tokio::sync::oneshot;
 
-use crate::keeper::Lockkeeper;
 use crate::lease::approval::{Answer, Approval, CleanupAlert, Decision};
 use crate::lease::node::{Look, SessionRef};
+use crate::session::context::Context;
 
 /// How much later than its deadline a request whose decision is pending would end by itself, in milliseconds.
 const SLACK_MS: i64 = 5_000;
@@ -60,14 +60,14 @@ impl Verdict {
         look: &Look,
         alert: impl FnOnce() -> CleanupAlert,
         approval: &Approval,
-        (keeper, seat): (&Lockkeeper, &SessionRef),
+        (context, seat): (&Context, &SessionRef),
     ) -> i64 {
         match *self {
             Verdict::Unasked => answered_ms,
             Verdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
                 let alert = Box::new(alert());
                 let until_ms = look.now.latest_ms.saturating_add(extra_ms);
-                let answer = approval.ask(&alert, until_ms, keeper, &seat.session);
+                let answer = approval.ask(&alert, until_ms, context, &seat.session);
                 *self = Verdict::Pending { until_ms, alert, answer };
                 until_ms
             }

@@ -19,11 +19,12 @@ use crate::Error;
 use crate::clock::wall_clock_ms;
 use crate::ensemble::Ensemble;
 use crate::error::check_length;
+use crate::hold::HoldOptions;
 use crate::hold::guard::sealed::Here;
 use crate::hold::guard::{FromHolding, Guard, Holding};
-use crate::hold::{HoldOptions, OnLost};
-use crate::keeper::Lockkeeper;
 use crate::queue::driver::{Attempt, drive};
+use crate::session::context::Context;
+use crate::session::on_lost::OnLost;
 use crate::session::{Io, Session};
 use crate::wait::cancelled;
 use crate::work::retry::About;
@@ -88,7 +89,7 @@ const MAX_WAITERS: usize = 10_000;
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct Acquire<G = Guard> {
-    keeper: Lockkeeper,
+    context: Context,
     kind: Result<Kind, Error>,
     once: bool,
     timeout: Option<Duration>,
@@ -106,11 +107,11 @@ pub struct Acquire<G = Guard> {
 
 impl<G> Acquire<G> {
     /// A request for what `kind` says; where that is a mistake of the caller's, awaiting the request tells it.
-    pub(crate) fn new(keeper: Lockkeeper, kind: Result<Kind, Error>, once: bool) -> Self {
+    pub(crate) fn new(context: Context, kind: Result<Kind, Error>, once: bool) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
-        let options = HoldOptions { on_lost: keeper.on_lost().clone(), ..HoldOptions::default() };
+        let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
         Acquire {
-            keeper,
+            context,
             kind,
             once,
             timeout,
@@ -146,13 +147,13 @@ impl<G> Acquire<G> {
 
     /// Where the library's tasks for it run.
     pub(crate) fn io(&self) -> &Arc<Io> {
-        self.keeper.io()
+        self.context.io()
     }
 
     /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
     pub fn any(self) -> Acquire<Holding> {
         let Acquire {
-            keeper,
+            context,
             kind,
             once,
             timeout,
@@ -166,7 +167,7 @@ impl<G> Acquire<G> {
             ..
         } = self;
         Acquire {
-            keeper,
+            context,
             kind,
             once,
             timeout,
@@ -273,7 +274,7 @@ impl<G> Acquire<G> {
     where
         G: FromHolding,
     {
-        let io = self.keeper.io().clone();
+        let io = self.context.io().clone();
         io.block_on(self.into_future())
     }
 }
@@ -290,11 +291,11 @@ impl Acquire<Holding> {
         match kind.and_then(|kind| self.check(&kind).map(|()| kind)) {
             Err(error) => _ = caller.send(Err(error)),
             Ok(kind) => {
-                let keeper = self.keeper.clone();
+                let context = self.context.clone();
                 self.runtime = Handle::try_current().ok();
-                match keeper.ready_session() {
+                match context.ready_session() {
                     Some(ready) => self.contend(ready, kind, started, caller),
-                    None => keeper.spawn(self.open_and_contend(kind, started, caller)),
+                    None => context.spawn(self.open_and_contend(kind, started, caller)),
                 }
             }
         }
@@ -303,7 +304,7 @@ impl Acquire<Holding> {
 
     /// Everything that can be said to be wrong before anything is sent.
     fn check(&self, kind: &Kind) -> Result<(), Error> {
-        self.keeper.check_process()?;
+        self.context.check_process()?;
         kind.check()?;
         check_length("message", kind.path.as_str(), self.message.as_deref(), MAX_MESSAGE_BYTES)?;
         if let Some(given) = self.options.delay {
@@ -329,7 +330,7 @@ impl Acquire<Holding> {
             biased;
             () = caller.closed() => return,
             () = cancelled(self.cancel.as_ref()) => Err(Error::Cancelled { path }),
-            session = self.keeper.session(self.deadline(started)) => session,
+            session = self.context.session(self.deadline(started)) => session,
         };
         match session {
             Ok(ready) => self.contend(ready, kind, started, caller),
@@ -356,14 +357,14 @@ impl Acquire<Holding> {
         caller: oneshot::Sender<Result<Holding, Error>>,
     ) {
         let deadline = self.deadline(started);
-        let Acquire { keeper, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } =
+        let Acquire { context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } =
             self;
         if let Some(runtime) = runtime {
             session.used_from(runtime);
         }
         // A new id for every attempt: it lives and dies with this session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
-        let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), wall_clock_ms());
+        let payload = Payload::new(id, context.owner().clone(), message.as_deref(), wall_clock_ms());
         let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
         let contender = if once { contender.once() } else { contender };
         let contender = match options.lock_delay() {
@@ -384,8 +385,8 @@ impl Acquire<Holding> {
             once,
             ageing,
             timeout,
-            servers: keeper.servers(),
-            reconnect: keeper.reconnect_patience(),
+            servers: context.servers(),
+            reconnect: context.reconnect_patience(),
             started,
             deadline,
             cancel,

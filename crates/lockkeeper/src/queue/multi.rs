@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::error::{ReleaseError, VerifyError};
-use crate::hold::OnLost;
 use crate::hold::fenced::FencedWrite;
 use crate::hold::guard::{HoldState, Holding, run_until};
 use crate::lease::HelixGuard;
 use crate::queue::acquire::Acquire;
+use crate::session::on_lost::OnLost;
 
 /// A request for several locks, not yet made: await it, or give it options first. Made by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lockkeeper_core::{Class, Discipline, HOLDER_MARKER, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
-use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
+use crate::session::context::Context;
 
 /// A lock for one holder, for which the foreground is served before the background; within a class, first come, first served.
 ///
@@ -18,18 +18,18 @@ use crate::queue::acquire::{Acquire, Kind};
 /// Its tokens are those of the mark: the only order that grows from grant to grant when the last to come may be the first to
 /// be served.
 ///
-/// Made by [`Lockkeeper::priority_lock`], which costs nothing; for the foreground unless told otherwise.
+/// Made by [`Lockkeeper::priority_lock`](crate::Lockkeeper::priority_lock), which costs nothing; for the foreground unless told otherwise.
 #[derive(Clone, Debug)]
 pub struct PriorityLock {
-    keeper: Lockkeeper,
+    context: Context,
     path: Result<LockPath, PathError>,
     class: Class,
     ageing: Option<(Duration, Class)>,
 }
 
 impl PriorityLock {
-    pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
-        PriorityLock { keeper, path, class: Class::FOREGROUND, ageing: None }
+    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
+        PriorityLock { context, path, class: Class::FOREGROUND, ageing: None }
     }
 
     /// For the foreground: people who wait. Class `A`.
@@ -59,12 +59,12 @@ impl PriorityLock {
     /// Uncontended it costs a create and a list in one flight, and a transaction for the mark; a release costs a look at the
     /// mark and a transaction.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.keeper.clone(), self.kind(), false)
+        Acquire::new(self.context.clone(), self.kind(), false)
     }
 
     /// Asks for the lock and gives up with [`Error::Held`] if somebody else has it or is before.
     pub fn try_acquire(&self) -> Acquire {
-        Acquire::new(self.keeper.clone(), self.kind(), true)
+        Acquire::new(self.context.clone(), self.kind(), true)
     }
 
     fn kind(&self) -> Result<Kind, Error> {

@@ -4,8 +4,8 @@ use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
 use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
-use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
+use crate::session::context::Context;
 
 /// A lock that many may read under together, and one write under alone; first come, first served.
 ///
@@ -16,17 +16,17 @@ use crate::queue::acquire::{Acquire, Kind};
 /// There is no plain upgrade from reading to writing: two readers who both want it would wait for each other for ever. Who
 /// may want to write later asks for [`RwLock::upgradeable`], of which there is one at a time.
 ///
-/// Made by [`Lockkeeper::rwlock`], which costs nothing.
+/// Made by [`Lockkeeper::rwlock`](crate::Lockkeeper::rwlock), which costs nothing.
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    keeper: Lockkeeper,
+    context: Context,
     path: Result<LockPath, PathError>,
     node_format: NodeFormat,
 }
 
 impl RwLock {
-    pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
-        RwLock { keeper, path, node_format: NodeFormat::Curator }
+    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
+        RwLock { context, path, node_format: NodeFormat::Curator }
     }
 
     /// Names the nodes of this path in another node format. All who use a path must agree on it.
@@ -52,17 +52,17 @@ impl RwLock {
     }
 
     fn access<G>(&self, mode: Mode, upgradeable: bool) -> Access<G> {
-        let (keeper, path, node_format) = (self.keeper.clone(), self.path.clone(), self.node_format);
+        let (context, path, node_format) = (self.context.clone(), self.path.clone(), self.node_format);
         let discipline = Discipline::SharedExclusive;
         let kind = path.map(|path| Kind { path, node_format, discipline, mode, upgradeable, ageing: None });
-        Access { keeper, kind, guard: std::marker::PhantomData }
+        Access { context, kind, guard: std::marker::PhantomData }
     }
 }
 
 /// One way into an [`RwLock`].
 #[derive(Clone, Debug)]
 pub struct Access<G> {
-    keeper: Lockkeeper,
+    context: Context,
     kind: Result<Kind, PathError>,
     guard: std::marker::PhantomData<fn() -> G>,
 }
@@ -70,11 +70,11 @@ pub struct Access<G> {
 impl<G> Access<G> {
     /// Asks for the lock and waits for it as long as it takes, or as the options say.
     pub fn acquire(&self) -> Acquire<G> {
-        Acquire::new(self.keeper.clone(), self.kind.clone().map_err(Error::from), false)
+        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), false)
     }
 
     /// Asks for the lock and gives up with [`Error::Held`] if somebody is before who keeps it out.
     pub fn try_acquire(&self) -> Acquire<G> {
-        Acquire::new(self.keeper.clone(), self.kind.clone().map_err(Error::from), true)
+        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), true)
     }
 }

@@ -4,8 +4,8 @@ use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
 use crate::hold::guard::Permit;
-use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
+use crate::session::context::Context;
 
 /// A number of permits, of which each contender takes some: all it asked for, or it waits. First come, first served.
 ///
@@ -13,17 +13,17 @@ use crate::queue::acquire::{Acquire, Kind};
 /// with [`Error::PermitsMismatch`]; nobody has to trust that all programs of a fleet were configured alike. A crash gives its
 /// permits back with the session.
 ///
-/// Made by [`Lockkeeper::semaphore`], which costs nothing.
+/// Made by [`Lockkeeper::semaphore`](crate::Lockkeeper::semaphore), which costs nothing.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    keeper: Lockkeeper,
+    context: Context,
     path: Result<LockPath, PathError>,
     permits: u32,
 }
 
 impl Semaphore {
-    pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>, permits: u32) -> Self {
-        Semaphore { keeper, path, permits }
+    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>, permits: u32) -> Self {
+        Semaphore { context, path, permits }
     }
 
     /// Asks for one permit and waits for it as long as it takes, or as the options say.
@@ -35,7 +35,7 @@ impl Semaphore {
     ///
     /// Whoever comes later waits behind, also if fewer would do for it: a large request is not starved by small ones.
     pub fn acquire_many(&self, take: u32) -> Acquire<Permit> {
-        Acquire::new(self.keeper.clone(), self.kind(take), false)
+        Acquire::new(self.context.clone(), self.kind(take), false)
     }
 
     /// Asks for one permit and gives up with [`Error::Held`] if none is free or somebody waits before.
@@ -45,7 +45,7 @@ impl Semaphore {
 
     /// Asks for `take` permits and gives up with [`Error::Held`] if they are not all free or somebody waits before.
     pub fn try_acquire_many(&self, take: u32) -> Acquire<Permit> {
-        Acquire::new(self.keeper.clone(), self.kind(take), true)
+        Acquire::new(self.context.clone(), self.kind(take), true)
     }
 
     fn kind(&self, take: u32) -> Result<Kind, Error> {

@@ -10,9 +10,9 @@ use thiserror::Error as ThisError;
 
 use crate::error::{Error, ReleaseError};
 use crate::hold::guard::run_until;
-use crate::keeper::Lockkeeper;
 use crate::queue::priority::PriorityLock;
 use crate::recipes::distributed::Slot;
+use crate::session::context::Context;
 use crate::wait::cancelled;
 use crate::work::retry::About;
 
@@ -131,20 +131,15 @@ pub struct MonitorLock {
 }
 
 impl MonitorLock {
-    /// The lock of `monitor_object`, asked for in the words of `lock_info`, which others can read while the request stands.
-    /// Costs nothing.
-    ///
-    /// The monitor object is any text but the empty one. Its node has the name that [`LockPath::at_root`] gives it, where a `/`
-    /// becomes `%2F` and a `%` `%25`, so that equal objects are equal nodes and no others are.
-    pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
+    pub(crate) fn on(context: &Context, lock_info: &str, monitor_object: &str) -> Self {
         MonitorLock {
-            lock: PriorityLock::new(keeper.clone(), LockPath::at_root(monitor_object)),
+            lock: PriorityLock::new(context.clone(), LockPath::at_root(monitor_object)),
             monitor_object: monitor_object.to_owned(),
             lock_info: lock_info.to_owned(),
             classes: TaskClasses::default(),
             chosen: Chosen::Foreground,
             task_timeout: None,
-            slot: Slot::empty(keeper.clone()),
+            slot: Slot::empty(context.clone()),
         }
     }
 

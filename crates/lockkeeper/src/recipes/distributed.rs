@@ -6,14 +6,14 @@ use lockkeeper_core::{FencingToken, LockPath, Loss, PathError};
 
 use crate::error::ReleaseError;
 use crate::hold::guard::Guard;
-use crate::keeper::Lockkeeper;
 use crate::queue::acquire::Acquire;
+use crate::session::context::Context;
 use crate::{Error, Mutex as ExclusiveLock};
 
 /// The half that all such objects share: the guard of one that is locked, or none, and the handle it came by.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    keeper: Lockkeeper,
+    context: Context,
     kept: Mutex<Kept>,
 }
 
@@ -34,8 +34,8 @@ impl Drop for Reservation<'_> {
 }
 
 impl Slot {
-    pub(crate) fn empty(keeper: Lockkeeper) -> Self {
-        Slot { keeper, kept: Mutex::default() }
+    pub(crate) fn empty(context: Context) -> Self {
+        Slot { context, kept: Mutex::default() }
     }
 
     /// Fills the slot, if nothing is held in it and no other call is about to fill it: the object is not reentrant, and would
@@ -92,7 +92,7 @@ impl Slot {
     /// Waits on this thread, for programs without async.
     #[track_caller]
     pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
-        self.keeper.io().block_on(outcome)
+        self.context.io().block_on(outcome)
     }
 
     /// How what is held was lost, if it was.
@@ -101,7 +101,7 @@ impl Slot {
     }
 }
 
-/// An exclusive lock by base path and name, locked and unlocked by calls. Made by [`Lockkeeper::distributed_lock`].
+/// An exclusive lock by base path and name, locked and unlocked by calls. Made by [`Lockkeeper::distributed_lock`](crate::Lockkeeper::distributed_lock).
 ///
 /// The same base path and name is the same lock in every process; another name under the same base path is another lock. The
 /// name may be any text but the empty one: the lock's path is [`LockPath::join`] of the two.
@@ -109,7 +109,7 @@ impl Slot {
 /// [`Error::AlreadyHeld`], also while the first still waits. Any task or thread may unlock. Dropping the object unlocks it in the
 /// background.
 ///
-/// Prefer [`Lockkeeper::mutex`], whose guard cannot be forgotten, where the code is yours to shape.
+/// Prefer [`Lockkeeper::mutex`](crate::Lockkeeper::mutex), whose guard cannot be forgotten, where the code is yours to shape.
 #[derive(Debug)]
 pub struct DistributedLock {
     lock: ExclusiveLock,
@@ -118,12 +118,12 @@ pub struct DistributedLock {
 }
 
 impl DistributedLock {
-    pub(crate) fn new(keeper: Lockkeeper, base: &str, name: &str) -> Self {
+    pub(crate) fn new(context: Context, base: &str, name: &str) -> Self {
         let path = match base.trim_end_matches('/') {
             "" => LockPath::at_root(name),
             base => LockPath::parse(base).and_then(|base| base.join(name)),
         };
-        DistributedLock { lock: ExclusiveLock::new(keeper.clone(), path.clone()), path, slot: Slot::empty(keeper) }
+        DistributedLock { lock: ExclusiveLock::new(context.clone(), path.clone()), path, slot: Slot::empty(context) }
     }
 
     /// Locks it, waiting as long as it takes. Dropping the future leaves the queue.

@@ -13,7 +13,7 @@ use super::records;
 use crate::Error;
 use crate::broken::Broken;
 use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, refused, synced};
-use crate::keeper::Lockkeeper;
+use crate::session::context::Context;
 
 /// How often it is tried to write an entry.
 const MAX_ATTEMPTS: usize = 10;
@@ -156,9 +156,9 @@ fn parse(seen: &Node) -> Option<Entry> {
 ///
 /// # Errors
 /// It does not, as far as one can tell.
-pub(crate) async fn write(keeper: &Lockkeeper, id: uuid::Uuid, entry: &Entry) -> Result<(), Error> {
+pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &Entry) -> Result<(), Error> {
     for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = keeper.session(None).await?;
+        let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
         let Step::Create { path, data, kind } = step(id, entry) else { break };
         match ensemble.create(&path, data, kind).await {

@@ -14,7 +14,7 @@ use super::records;
 use crate::Error;
 use crate::clock::as_millis;
 use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher, refused};
-use crate::keeper::Lockkeeper;
+use crate::session::context::Context;
 
 /// The node above all of them.
 pub(crate) const ROOT: &str = "/lockkeeper/requests";
@@ -84,7 +84,7 @@ pub(crate) async fn waiting(ensemble: &dyn Ensemble) -> Result<Vec<TransferReque
 
 /// Writes a decision and its record in the journal in one transaction.
 pub(crate) async fn decide(
-    keeper: &Lockkeeper,
+    context: &Context,
     id: &str,
     path: String,
     approved: bool,
@@ -92,10 +92,10 @@ pub(crate) async fn decide(
 ) -> Result<DecisionRecord, Error> {
     let gone = || Error::NoSuchRequest { path: path.clone(), id: Some(id.to_owned()) };
     let name = uuid::Uuid::parse_str(id).map_err(|_| gone())?;
-    let by = keeper.owner();
+    let by = context.owner();
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = keeper.session(None).await?;
+        let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
         match journal::find(ensemble, name).await {
             Ok(Some(Entry::Decision(decision))) => {
@@ -148,7 +148,7 @@ pub(crate) async fn decide(
 
 /// A decision that this process waits for. Whoever opened it closes it: there is nobody else who would.
 pub(crate) struct Pending {
-    keeper: Lockkeeper,
+    context: Context,
     id: uuid::Uuid,
     data: Vec<u8>,
     path: String,
@@ -163,11 +163,11 @@ pub(crate) struct Verdict {
 
 impl Pending {
     /// To be decided until that time of the server.
-    pub(crate) fn new(keeper: Lockkeeper, id: uuid::Uuid, facts: TransferFacts, until_ms: u64) -> Self {
+    pub(crate) fn new(context: Context, id: uuid::Uuid, facts: TransferFacts, until_ms: u64) -> Self {
         let path = facts.path.clone();
-        let stored = Stored { lockkeeper: 1, facts, by: keeper.owner().clone(), until_ms, decision: None };
+        let stored = Stored { lockkeeper: 1, facts, by: context.owner().clone(), until_ms, decision: None };
         let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
-        Pending { keeper, id, data, path }
+        Pending { context, id, data, path }
     }
 
     fn node(&self) -> String {
@@ -181,7 +181,7 @@ impl Pending {
     /// A refusal by the server, or no server.
     pub(crate) async fn decided(&self) -> Result<Verdict, Error> {
         loop {
-            let (_session, ensemble) = self.keeper.session(None).await?;
+            let (_session, ensemble) = self.context.session(None).await?;
             let ensemble = &*ensemble;
             // A decision made in the last moment of a session is in the journal still.
             match self.spoken(ensemble).await {
@@ -229,7 +229,7 @@ impl Pending {
     /// Takes it away: from now on nobody can decide any more. What somebody had decided before.
     pub(crate) async fn close(&self) -> Option<Verdict> {
         for _ in 0..MAX_ATTEMPTS {
-            let Ok((_session, ensemble)) = self.keeper.session(None).await else { return None };
+            let Ok((_session, ensemble)) = self.context.session(None).await else { return None };
             match ensemble.delete(&self.node(), None).await {
                 Ok(()) | Err(OpError::NoNode) => match self.spoken(&*ensemble).await {
                     Ok(verdict) => return verdict,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::records;
 use crate::Error;
 use crate::ensemble::{Ensemble, Kind, OpError, refused, synced};
-use crate::keeper::Lockkeeper;
+use crate::session::context::Context;
 
 /// The node above all locks'.
 pub(crate) const ROOT: &str = "/lockkeeper/stats";
@@ -79,11 +79,11 @@ pub(crate) async fn forget(ensemble: &dyn Ensemble, path: &str) -> Result<bool, 
 }
 
 /// Adds what one process has counted. Two round trips, more where others write at the same time.
-pub(crate) async fn add(keeper: &Lockkeeper, path: &str, counted: &Statistics) -> Result<(), Error> {
+pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> Result<(), Error> {
     let (at, id) = (node(path), uuid::Uuid::new_v4().to_string());
     let mut unsure = false;
     for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = keeper.session(None).await?;
+        let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
         if unsure && let Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) = ensemble.sync(ROOT).await {
             tracing::debug!(%path, %fault, "looking again");

@@ -119,10 +119,10 @@ impl Admin {
     /// # Errors
     /// [`Error::TokenEpoch`] if the node that states it cannot be read; or no server.
     pub async fn token_epoch(&self) -> Result<TokenEpoch, Error> {
-        let keeper = self.keeper.clone();
-        self.keeper
+        let context = self.context.clone();
+        self.context
             .run(async move {
-                let (session, ensemble) = keeper.session(None).await?;
+                let (session, ensemble) = context.session(None).await?;
                 // Behind it, this session has heard that there is another one.
                 ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 session.epoch().await
@@ -132,8 +132,8 @@ impl Admin {
 
     /// The same as far as the session has heard: as of now for who asks behind a sync. No round trip but for a session just opened.
     pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, Error> {
-        let keeper = self.keeper.clone();
-        self.keeper.run_while_answered(async move { keeper.session(None).await?.0.epoch().await }).await
+        let context = self.context.clone();
+        self.context.run_while_answered(async move { context.session(None).await?.0.epoch().await }).await
     }
 
     /// Sees to it that the epoch is `epoch` or a later one, and returns which: it is never lowered.

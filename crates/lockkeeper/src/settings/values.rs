@@ -10,7 +10,7 @@ use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::ensemble::servers::Servers;
-use crate::keeper::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
+use crate::keeper::builder::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
 use crate::recipes::contentserv::TASK_TIMEOUT;
 
 /// Below the least, an ordinary hiccup of a machine looks like a crash.

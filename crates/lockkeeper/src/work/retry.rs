@@ -38,10 +38,10 @@ use tracing::{debug, warn};
 use crate::clock::wall_clock_ms;
 use crate::error::Error;
 use crate::hold::guard::FromHolding;
-use crate::keeper::Lockkeeper;
 use crate::queue::acquire::Acquire;
 use crate::recipes::contentserv::{MonitorError, MonitorLock};
 use crate::session::Io;
+use crate::session::context::Context;
 use crate::work::deadletter::{Letter, Record, Sink, SinkError};
 
 /// The longest pause between two attempts, unless the first is longer.
@@ -244,12 +244,11 @@ impl fmt::Debug for Retrying {
 }
 
 impl Retrying {
-    /// Tries up to `1 + retries` times, as `elastic.request.retry.count` counts.
-    pub fn new(keeper: &Lockkeeper, retries: u32) -> Self {
-        Retrying { io: Some(keeper.io().clone()), ..Retrying::on_tokio(retries) }
+    pub(crate) fn on(context: &Context, retries: u32) -> Self {
+        Retrying { io: Some(context.io().clone()), ..Retrying::on_tokio(retries) }
     }
 
-    /// The same before there is a handle, for attempts that connect as well. Its futures need a tokio runtime with timers.
+    /// Tries up to `1 + retries` times before there is a handle, for attempts that connect as well. Its futures need a tokio runtime with timers.
     pub fn on_tokio(retries: u32) -> Self {
         Retrying { io: None, retries, delay: Duration::from_secs(1), sink: None }
     }

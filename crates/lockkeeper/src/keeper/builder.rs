@@ -1,0 +1,400 @@
+//! Options of a connection, and how a `Lockkeeper` connects.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::Owner;
+
+use crate::acl::LockAcl;
+use crate::clock::Clock;
+use crate::ensemble::servers::Servers;
+#[cfg(feature = "tls")]
+use crate::ensemble::tls::Tls;
+use crate::ensemble::zookeeper::ZooKeeper;
+use crate::ensemble::{Network, Reconnect};
+use crate::keeper::Lockkeeper;
+use crate::session::Io;
+use crate::session::context::{Context, ContextOptions};
+use crate::session::on_lost::OnLost;
+use crate::{Error, identity};
+
+/// The default session timeout. The server may grant less or more.
+///
+/// A hold survives at least 0.54 of it without a server: 16 s, which covers an ordinary restart of a single server and
+/// an election (docs/guarantees.md has both measurements).
+pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The default session timeout with the embedded server. It restarts within a second, so a shorter timeout detects
+/// crashes sooner.
+#[cfg(any(feature = "embedded", feature = "settings"))]
+pub(crate) const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long servers are tried before [`Error::Unreachable`].
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Options for a [`Lockkeeper`].
+#[derive(Clone)]
+#[must_use = "options do nothing until connected"]
+pub struct Builder {
+    session_timeout: Option<Duration>,
+    connect_timeout: Duration,
+    reconnect: Option<Reconnect>,
+    create_chroot: bool,
+    owner: Owner,
+    credentials: Vec<(String, Vec<u8>)>,
+    acl: LockAcl,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+    on_lost: OnLost,
+    tls_files: Option<TlsFiles>,
+}
+
+/// The files that a [`Tls`] is read from.
+#[derive(Clone)]
+struct TlsFiles {
+    authorities: PathBuf,
+    /// A certificate and its key.
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Omits the secrets, which must not appear in a log.
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
+        let (session_timeout, acl) = (self.session_timeout, self.acl);
+        f.debug_struct("Builder")
+            .field("session_timeout", &session_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("reconnect", &self.reconnect)
+            .field("owner", &self.owner)
+            .field("credentials", &schemes)
+            .field("acl", &acl)
+            .field("on_lost", &self.on_lost)
+            .finish()
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Builder {
+            session_timeout: None,
+            connect_timeout: CONNECT_TIMEOUT,
+            reconnect: None,
+            create_chroot: false,
+            owner: identity::this_process(),
+            credentials: Vec::new(),
+            acl: LockAcl::Open,
+            #[cfg(feature = "tls")]
+            tls: None,
+            on_lost: OnLost::Nothing,
+            tls_files: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Sets the session timeout: how long the session lives without a sign of life from this process. The default is 30
+    /// s with servers and 10 s with an embedded server.
+    ///
+    /// After a crash, the lock becomes free about this much later. While no server answers, a hold stays valid for
+    /// about half of it; the default outlasts an ordinary restart of a single server. The server clamps the timeout,
+    /// usually to between 2 and 20 of its ticks.
+    ///
+    /// Connecting fails with [`Error::InvalidSessionTimeout`] if the timeout is shorter than 1 ms.
+    pub fn session_timeout(mut self, timeout: Duration) -> Self {
+        self.session_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how long servers are tried before [`Error::Unreachable`]. The default is 10 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets how often a lost or missing connection is retried, with `delay` before each retry.
+    ///
+    /// By default, opening a session is retried for the connect timeout, and a waiter whose connection is lost keeps
+    /// waiting as long as its session may live. If this is set, opening a session tries every server `1 + retries`
+    /// times, within the connect timeout, and then fails with [`Error::Unreachable`]. A waiter whose connection has
+    /// been lost for `retries` times `delay` fails with [`Error::ConnectionLost`]. Holds are not affected: see
+    /// [`Guard`](crate::Guard).
+    pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
+        self.reconnect = Some(Reconnect { retries, delay });
+        self
+    }
+
+    /// Sets whether a missing chroot of the connect string is created, with its parents, when the first node below it
+    /// is created. The default is `false`: connecting fails with [`Error::NoChroot`].
+    pub fn create_chroot(mut self, create: bool) -> Self {
+        self.create_chroot = create;
+        self
+    }
+
+    /// Sets the owner that the nodes name. The default is this process.
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// Sets the program name in the owner that the nodes name. The default is the name of the executable.
+    pub fn program(mut self, program: impl Into<String>) -> Self {
+        self.owner.program = Some(program.into());
+        self
+    }
+
+    /// Sets the secret of a server that serves a single user.
+    pub fn secret(self, secret: impl Into<String>) -> Self {
+        self.credential("lockkeeper", secret.into())
+    }
+
+    /// Adds a credential for ensembles with access lists: `credential("digest", "user:password")`. Several schemes may
+    /// be added. The credential is sent as it is: use TLS on networks that you do not trust.
+    pub fn credential(mut self, scheme: impl Into<String>, credential: impl Into<Vec<u8>>) -> Self {
+        self.credentials.push((scheme.into(), credential.into()));
+        self
+    }
+
+    /// Sets the access list of the nodes that this handle creates. The default is [`LockAcl::Open`]. An embedded server
+    /// serves a single user anyway.
+    pub fn acl(mut self, acl: LockAcl) -> Self {
+        self.acl = acl;
+        self
+    }
+
+    /// Uses TLS with every server of the connect string. The default is plain TCP. An embedded server does not need it.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets what happens when a lock of this handle is lost, besides notifying its guard. The default is nothing.
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.on_lost = on_lost;
+        self
+    }
+
+    /// Uses TLS, as `tls` does, with PEM files: the trusted authorities and, where servers ask for one, a certificate
+    /// chain with its key. They are read when connecting. Without the feature `tls`, connecting fails with
+    /// [`Error::InvalidTls`].
+    pub fn tls_files(
+        mut self,
+        authorities: impl Into<PathBuf>,
+        identity: Option<(impl Into<PathBuf>, impl Into<PathBuf>)>,
+    ) -> Self {
+        let identity = identity.map(|(certificate, key)| (certificate.into(), key.into()));
+        self.tls_files = Some(TlsFiles { authorities: authorities.into(), identity });
+        self
+    }
+
+    /// Connects to an ensemble, as [`Lockkeeper::connect`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::connect`].
+    pub async fn connect(self, servers: &str) -> Result<Lockkeeper, Error> {
+        let servers = self.checked(servers)?;
+        let io = Io::thread()?;
+        let network = self.network(servers, &io);
+        self.start(Box::new(network), io, Clock::System).opened().await
+    }
+
+    /// Connects to an ensemble and blocks this thread until it has, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::connect`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
+        let servers = self.checked(servers)?;
+        let io = Io::thread()?;
+        let network = self.network(servers, &io);
+        let keeper = self.start(Box::new(network), io.clone(), Clock::System);
+        io.block_on(keeper.opened())
+    }
+
+    /// Uses the embedded server of a directory, as [`Lockkeeper::embedded`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::embedded`].
+    #[cfg(feature = "embedded")]
+    pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
+        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
+    }
+
+    /// Uses the embedded server of a directory; `hosting` says what to do when no server runs there. It applies before
+    /// the first session and each time that the connection is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::embedded`], and [`Error::NotRunning`].
+    #[cfg(feature = "embedded")]
+    pub async fn embedded_with(
+        self,
+        home: crate::embedded::Home,
+        hosting: crate::embedded::Hosting,
+    ) -> Result<Lockkeeper, Error> {
+        use crate::embedded::{Embedded, Site};
+        self.check_timeout()?;
+        let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
+        let network = Embedded { site: Arc::new(Site::new(home, hosting)), session_timeout, tasks: io.tasks().clone() };
+        self.start(Box::new(network), io, Clock::System).opened().await
+    }
+
+    /// Uses a network of the caller on the current runtime, for simulations.
+    #[doc(hidden)]
+    pub fn simulated(self, network: Box<dyn Network>) -> Lockkeeper {
+        let io = Io::here(tokio::runtime::Handle::current());
+        self.start(network, io, Clock::Runtime(tokio::time::Instant::now()))
+    }
+
+    /// Checks everything that can be checked before anything is sent.
+    fn checked(&self, servers: &str) -> Result<Servers, Error> {
+        self.check_timeout()?;
+        if self.acl != LockAcl::Open && !self.has_credential() {
+            return Err(Error::NoCredential { acl: self.acl });
+        }
+        let servers: Servers = servers.parse()?;
+        #[cfg(feature = "tls")]
+        let servers = match (&self.tls, &self.tls_files) {
+            (Some(tls), _) => servers.secured(tls.clone())?,
+            (None, Some(files)) => servers.secured(files.read()?)?,
+            (None, None) => servers,
+        };
+        // Never fall back to plain TCP because of how a program was built.
+        #[cfg(not(feature = "tls"))]
+        if let Some(TlsFiles { authorities, .. }) = &self.tls_files {
+            let problem = format!("{} cannot be used: this program was built without TLS", authorities.display());
+            return Err(Error::InvalidTls { problem });
+        }
+        Ok(servers)
+    }
+
+    fn check_timeout(&self) -> Result<(), Error> {
+        match self.session_timeout {
+            Some(given) if given.as_millis() == 0 => Err(Error::InvalidSessionTimeout { given }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether servers can authenticate this client.
+    fn has_credential(&self) -> bool {
+        #[cfg(feature = "tls")]
+        let certified = self.tls.as_ref().is_some_and(Tls::has_identity);
+        #[cfg(not(feature = "tls"))]
+        let certified = false;
+        let certified = certified || self.tls_files.as_ref().is_some_and(|files| files.identity.is_some());
+        certified || !self.credentials.is_empty()
+    }
+
+    fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
+        let session_timeout = self.session_timeout.unwrap_or(SESSION_TIMEOUT);
+        let credentials = self.credentials.clone();
+        let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
+        let (acl, create_chroot) = (self.acl, self.create_chroot);
+        ZooKeeper { servers, session_timeout, reconnect, credentials, acl, create_chroot, tasks, locate: None }
+    }
+
+    pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
+        let Builder { connect_timeout, reconnect, owner, on_lost, .. } = self;
+        let options = ContextOptions { connect_timeout, reconnect, owner, on_lost };
+        Lockkeeper::new(Context::new(network, io, clock, options))
+    }
+}
+
+#[cfg(feature = "tls")]
+impl TlsFiles {
+    fn read(&self) -> Result<Tls, Error> {
+        let read = |file: &PathBuf| {
+            std::fs::read(file).map_err(|why| Error::InvalidTls { problem: format!("{}: {why}", file.display()) })
+        };
+        // The error names the file that cannot be used.
+        let named = |files: &[&PathBuf], result: Result<Tls, Error>| {
+            result.map_err(|error| match error {
+                Error::InvalidTls { problem } => {
+                    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+                    Error::InvalidTls { problem: format!("{problem} ({})", files.join(", ")) }
+                }
+                other => other,
+            })
+        };
+        let tls = named(&[&self.authorities], Tls::trusting(&read(&self.authorities)?))?;
+        match &self.identity {
+            None => Ok(tls),
+            Some((certificate, key)) => named(&[certificate, key], tls.with_identity(&read(certificate)?, &read(key)?)),
+        }
+    }
+}
+
+impl Lockkeeper {
+    /// Returns a builder, for options other than the defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Connects to the servers of a ZooKeeper connect string: `zk1:2181,zk2:2181,zk3:2181/chroot`.
+    ///
+    /// A missing chroot is an error unless [`Builder::create_chroot`] is set.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::InvalidServers`] before anything is sent.
+    /// - [`Error::NoChroot`] if the chroot does not exist.
+    /// - [`Error::Unreachable`] after 10 s, with the result of each server.
+    /// - [`Error::AuthFailed`] if the servers reject the credentials.
+    pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
+        Self::builder().connect(servers).await
+    }
+
+    /// Uses locks on this machine alone, without a server to install: connects to the embedded server of the directory
+    /// `dir`.
+    ///
+    /// The first process hosts the server. Other processes on the machine that use the same directory connect to it.
+    /// When the host ends, cleanly or not, another process that uses the directory hosts the server within a second, at
+    /// the same address. Everything acknowledged is on disk, and sessions have their full timeout after a restart, so
+    /// holders and waiters continue. This is one machine with one disk, not an ensemble.
+    ///
+    /// Call [`Lockkeeper::close`] before the process ends. Otherwise the process may end before its sessions are
+    /// closed, and its locks stay held until the sessions expire.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`] and [`Error::File`] if the directory cannot be used.
+    #[cfg(feature = "embedded")]
+    pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
+        Self::builder().embedded(dir).await
+    }
+
+    /// Opens the first session, so that an unreachable ensemble shows immediately.
+    async fn opened(self) -> Result<Lockkeeper, Error> {
+        let context = self.context().clone();
+        self.context().run(async move { context.session(None).await.map(drop) }).await.map(|()| self)
+    }
+}

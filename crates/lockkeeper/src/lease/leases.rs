@@ -1,0 +1,33 @@
+//! The last hold of each leased lock of one `Lockkeeper`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use lockkeeper_core::Loss;
+
+use crate::hold::Hold;
+use crate::session::process::Owned;
+
+/// The last hold of each leased lock, by its path and its owner. Cheap to clone; all clones are one table.
+#[derive(Clone)]
+pub(crate) struct Leases(Arc<Owned<Mutex<Holds>>>);
+
+type Holds = HashMap<(String, String), Weak<Hold>>;
+
+impl Leases {
+    pub(crate) fn new() -> Self {
+        Leases(Arc::new(Owned::new(Mutex::default())))
+    }
+
+    /// Adds a hold. The hold that the same owner had before is superseded.
+    pub(super) fn add(&self, owner: &str, hold: &Arc<Hold>) {
+        let key = (hold.path.clone(), owner.to_owned());
+        let mut holds = self.0.lock().expect("held for a change only");
+        holds.retain(|_, hold| hold.strong_count() > 0);
+        let before = holds.insert(key, Arc::downgrade(hold)).and_then(|before| before.upgrade());
+        drop(holds);
+        if let Some(before) = before {
+            before.lose(Loss::Superseded);
+        }
+    }
+}

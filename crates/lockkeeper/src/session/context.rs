@@ -1,0 +1,255 @@
+//! What all locks of one `Lockkeeper` share: its session, its network, its owner and the thread of its input and output.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkeeper_core::Owner;
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::ensemble::{Ensemble, Network, Reconnect};
+use crate::session::on_lost::OnLost;
+use crate::session::process::Owned;
+use crate::session::{Io, Session};
+use crate::wait::passed;
+
+/// How long before a deadline an attempt to open a session ends, so that its own error arrives before the deadline
+/// does.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// The shared part of a `Lockkeeper` and of every lock that it makes. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    network: Owned<Box<dyn Network>>,
+    /// The servers, for messages.
+    servers: Arc<str>,
+    connect_timeout: Duration,
+    reconnect: Option<Reconnect>,
+    clock: Clock,
+    owner: Owner,
+    on_lost: OnLost,
+    io: Owned<Arc<Io>>,
+    /// The session that was opened last.
+    session: Owned<Mutex<Option<Arc<Session>>>>,
+    /// Locked while a session is being opened, so that all callers that need one share it.
+    opening: AsyncMutex<()>,
+    closed: CancellationToken,
+}
+
+/// How a context connects, and what it does when a lock is lost.
+pub(crate) struct ContextOptions {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reconnect: Option<Reconnect>,
+    pub(crate) owner: Owner,
+    pub(crate) on_lost: OnLost,
+}
+
+impl Context {
+    /// Opens no session yet.
+    pub(crate) fn new(network: Box<dyn Network>, io: Arc<Io>, clock: Clock, options: ContextOptions) -> Context {
+        let ContextOptions { connect_timeout, reconnect, owner, on_lost } = options;
+        Context {
+            inner: Arc::new(Inner {
+                servers: network.servers().into(),
+                network: Owned::new(network),
+                connect_timeout,
+                reconnect,
+                clock,
+                owner,
+                on_lost,
+                io: Owned::new(io),
+                session: Owned::new(Mutex::new(None)),
+                opening: AsyncMutex::new(()),
+                closed: CancellationToken::new(),
+            }),
+        }
+    }
+
+    /// Closes the session and every wait for one. Returns when the session has ended.
+    pub(crate) async fn close(&self) {
+        let inner = self.inner.clone();
+        let closed = self.run(async move {
+            inner.closed.cancel();
+            let session = inner.session.lock().expect("held for a look only").take();
+            if let Some(session) = session {
+                session.close().await;
+            }
+            Ok(())
+        });
+        // An error here means that the thread is gone, and with it the session.
+        _ = closed.await;
+    }
+
+    /// The I/O thread, for callers that block on it.
+    pub(crate) fn io(&self) -> &Arc<Io> {
+        &self.inner.io
+    }
+
+    /// Runs `question` on the I/O thread and returns a future of its result, which any runtime can await. Dropping the
+    /// future also ends the task.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+        let (mut asker, answer) = oneshot::channel();
+        let ours = self.check_process();
+        if ours.is_ok() {
+            self.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = asker.closed() => {}
+                    answered = question => drop(asker.send(answered)),
+                }
+            });
+        }
+        async move {
+            ours?;
+            answer.await.unwrap_or(Err(Error::Closed))
+        }
+    }
+
+    /// [`Context::run`] for a call without a timeout of its own that looks again after lost connections and sessions: it ends
+    /// with [`Error::Unreachable`] when no server answers.
+    pub(crate) fn run_while_answered<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+        let context = self.clone();
+        self.run(async move {
+            tokio::select! {
+                biased;
+                answered = question => answered,
+                silence = context.silence() => Err(silence),
+            }
+        })
+    }
+
+    /// Resolves with [`Error::Unreachable`] when no server has answered for the session timeout and the connect timeout
+    /// together, or up to half as long again.
+    ///
+    /// Asks for heartbeats only after half of that time. Dropping the future ends the heartbeats.
+    pub(crate) async fn silence(&self) -> Error {
+        loop {
+            let session = self.ready_session().map(|(session, _)| session);
+            let timeout = session.as_ref().map_or(Duration::ZERO, |session| session.timeout());
+            let (since, patience) = (Instant::now(), timeout.saturating_add(self.inner.connect_timeout));
+            drop(session);
+            tokio::time::sleep(patience / 2).await;
+            let answered = match self.ready_session() {
+                Some((session, ensemble)) => {
+                    drop(ensemble);
+                    let (mut proofs, _dependant) = (session.proofs(), session.depend());
+                    tokio::time::timeout(patience / 2, proofs.changed()).await.is_ok()
+                }
+                None => {
+                    tokio::time::sleep(patience / 2).await;
+                    self.ready_session().is_some()
+                }
+            };
+            if !answered {
+                let detail = "no server answered in time".to_owned();
+                return Error::Unreachable { servers: self.servers().to_string(), waited: since.elapsed(), detail };
+            }
+        }
+    }
+
+    /// Fails in a forked child of the process that created the handle.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.inner.io.is_ours() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// What to do when a lock is lost.
+    pub(crate) fn on_lost(&self) -> &OnLost {
+        &self.inner.on_lost
+    }
+
+    /// Runs a task on the I/O thread.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.io.spawn(task);
+    }
+
+    /// The clock of the sessions.
+    pub(crate) fn clock(&self) -> Clock {
+        self.inner.clock
+    }
+
+    /// Cancelled when the handle is closed.
+    pub(crate) fn closed(&self) -> CancellationToken {
+        self.inner.closed.clone()
+    }
+
+    /// Who the nodes of this context name as their owner.
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.inner.owner
+    }
+
+    /// How long a waiter tolerates a lost connection; `None` means as long as the session may live.
+    pub(crate) fn reconnect_patience(&self) -> Option<Duration> {
+        self.inner.reconnect.map(Reconnect::patience)
+    }
+
+    /// The current session with its operations, if it is usable now.
+    ///
+    /// Both are returned together: if the session ends the next moment, its operations still say how, without another
+    /// look-up.
+    pub(crate) fn ready_session(&self) -> Option<(Arc<Session>, Arc<dyn Ensemble>)> {
+        let session = self.inner.session.lock().expect("held for a look only").clone()?;
+        let ensemble = session.ensemble()?;
+        Some((session, ensemble))
+    }
+
+    /// The current session, or a new one if it has ended. Tries until `deadline` or for the connect timeout, whichever
+    /// is shorter.
+    pub(crate) async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
+        let (inner, started) = (&self.inner, Instant::now());
+        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let opening = async {
+            let _one_at_a_time = inner.opening.lock().await;
+            if let Some(ready) = self.ready_session() {
+                return Ok(ready);
+            }
+            let patience = left().map(|left| left.saturating_sub(MOMENT.min(left / 2)));
+            let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(inner.connect_timeout));
+            let opened = match inner.network.open(patience).await {
+                Err(Error::Unreachable { servers, detail, .. }) if left().is_some_and(|left| left <= MOMENT) => {
+                    passed(deadline).await;
+                    Err(Error::Unreachable { servers, waited: started.elapsed(), detail })
+                }
+                opened => opened,
+            }?;
+            let ensemble = opened.ensemble.clone();
+            let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
+            // The previous session is over. Drop it outside the lock, because its end takes time.
+            let before = inner.session.lock().expect("held for a look only").replace(session.clone());
+            drop(before);
+            Ok((session, ensemble))
+        };
+        tokio::select! {
+            biased;
+            () = inner.closed.cancelled() => Err(Error::Closed),
+            opened = opening => opened,
+            () = passed(deadline) => {
+                let detail = "no session was opened in time".to_owned();
+                Err(Error::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
+            }
+        }
+    }
+
+    /// The servers, for messages.
+    pub(crate) fn servers(&self) -> Arc<str> {
+        self.inner.servers.clone()
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("owner", &self.inner.owner).finish_non_exhaustive()
+    }
+}
