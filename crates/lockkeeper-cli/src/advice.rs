@@ -11,7 +11,7 @@ use std::path::Path;
 use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
 use lockkeeper::{ContenderInfo, NodeFormat};
 
-use crate::args::ConnectArgs;
+use crate::args::connect::ConnectArgs;
 use crate::output::is_active;
 
 const SERVERS: &str = "--servers";

@@ -21,7 +21,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::args::{OnRevoke, OnSuspect};
+use crate::args::run::{OnRevoke, OnSuspect};
 use crate::broken;
 use crate::exit::Failure;
 use crate::group::Group;

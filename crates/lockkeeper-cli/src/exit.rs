@@ -48,6 +48,50 @@ pub(crate) enum Code {
     NotFound = 127,
 }
 
+/// The exit statuses of `run` that are lockkeeper's own, what they mean, and more about that. Help and docs/command.md are made
+/// of it.
+pub(crate) const STATUSES: [(Code, &str, &str); 13] = [
+    (
+        Code::Usage,
+        "the command line or a setting is wrong; nothing was done",
+        "so it is if this `run` would wait for a lock of the `run` around it",
+    ),
+    (Code::Unreachable, "no server was reachable, or none answered by the end of the wait", ""),
+    (Code::Internal, "the operating system or lockkeeper failed", ""),
+    (Code::CannotServe, "the embedded server cannot use its directory, disk or address", ""),
+    (
+        Code::NotAcquired,
+        "not acquired: taken (--try), --wait is over, or the wait was cancelled",
+        "`revoke --node` cancels a wait, and so does deleting the waiting node",
+    ),
+    (Code::Lost, "the lock was lost while the command ran", "the command was stopped, or had just ended"),
+    (Code::Refused, "the server refused", ""),
+    (
+        Code::Mismatch,
+        "the lock is in use in another way, or the chroot does not exist",
+        "another number of permits, another kind of lock, or another node format",
+    ),
+    (Code::Preempted, "a higher priority took the leased lock", "the command was stopped, or had just ended"),
+    (
+        Code::SessionExpired,
+        "the session expired while waiting",
+        "only if `connection.retry` or `connection.delay` is set; otherwise `run` joins the queue again",
+    ),
+    (
+        Code::NoNode,
+        "the command has ended, and there was no node left to unlock",
+        "it was removed at the end, or a contender of a higher priority took the leased lock and released it before `run` saw that",
+    ),
+    (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
+    (Code::NotFound, "the command was not found", ""),
+];
+
+/// The lines of these statuses in a help text.
+pub(crate) fn statuses() -> String {
+    let lines = STATUSES.iter().map(|(code, means, _)| format!("  {:>3}  {means}", *code as u8));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The end of a command that did not do what was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -194,6 +238,12 @@ impl From<Error> for Failure {
                     _ => "--lease",
                 }
             )),
+            Error::PermitsMismatch { stated: Some(stated), .. } => {
+                Some(format!("all users of the path must agree: use --permits {stated}, or another name"))
+            }
+            Error::CleanupUnfinished { .. } => {
+                Some("wait longer with --waiting, ask operators with --ask, or take it with --forceful".to_owned())
+            }
             error => error.hint(),
         };
         let mut message = error.to_string();

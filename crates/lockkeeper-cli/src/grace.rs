@@ -10,7 +10,10 @@ use humantime::format_duration;
 
 use crate::exit::{Code, Failure};
 
-/// The usual grace under a lease, which may be long.
+/// The longest grace that is not asked for. Each second of it is a second less that a command outlasts an outage of the servers.
+const USUAL: Duration = Duration::from_secs(5);
+
+/// The same under a lease, which ends at a known time and not by an outage.
 const LEASED: Duration = Duration::from_secs(10);
 
 /// What a lock's end is counted by.
@@ -31,13 +34,13 @@ impl Term {
         }
     }
 
-    /// The grace period: as given, else a quarter of the term, of a lease 10 s at most.
+    /// The grace period: as given, else a quarter of the term, at most 5 s, of a lease at most 10 s.
     ///
     /// # Errors
     /// One that does not fit, with the arithmetic.
     pub(crate) fn grace(self, given: Option<Duration>) -> Result<Duration, Failure> {
         let usual = match self {
-            Term::Session(timeout) => timeout / 4,
+            Term::Session(timeout) => (timeout / 4).min(USUAL),
             Term::Lease(lease) => (lease / 4).min(LEASED),
         };
         let Some(grace) = given else { return Ok(millis(usual)) };
@@ -89,6 +92,7 @@ mod tests {
     fn a_grace_fits_or_is_refused_with_the_arithmetic() {
         let session = Term::Session(Duration::from_secs(10));
         assert_eq!(session.grace(None).ok(), Some(Duration::from_millis(2_500)));
+        assert_eq!(Term::Session(Duration::from_secs(30)).grace(None).ok(), Some(Duration::from_secs(5)));
         assert_eq!(session.grace(Some(Duration::from_secs(3))).ok(), Some(Duration::from_secs(3)));
         let failure = session.grace(Some(Duration::from_secs(4))).unwrap_err();
         assert_eq!(failure.code, Code::Usage);

@@ -3,7 +3,7 @@
 use lockkeeper::settings::Settings;
 use lockkeeper::{Acquire, Class, Holding, Lockkeeper, NodeFormat};
 
-use crate::args::KindArgs;
+use crate::args::run::KindArgs;
 use crate::exit::{Code, Failure};
 
 /// How a lock is to be held.

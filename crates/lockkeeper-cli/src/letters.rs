@@ -12,7 +12,7 @@ use lockkeeper::settings::Key;
 use serde::{Deserialize, Serialize};
 
 use crate::advice::absolute;
-use crate::args::ConnectArgs;
+use crate::args::connect::ConnectArgs;
 use crate::exit::{Code, Failure};
 use crate::place::Place;
 use crate::settings::{Settings, state_dir, variable};

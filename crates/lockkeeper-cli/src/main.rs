@@ -17,7 +17,6 @@ mod group;
 mod kind;
 mod launcher;
 mod letters;
-mod limits;
 mod liveline;
 mod local;
 mod nested;
@@ -91,9 +90,9 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Copy(args) => commands::copy::copy(args, printer).await,
             Verb::Config(args) => commands::config::config(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
-            Verb::Completions { shell } => args::completions(shell),
-            Verb::Man(args) => args::man(args),
-            Verb::Version => args::version(),
+            Verb::Completions { shell } => args::pages::completions(args::definitions(), shell),
+            Verb::Man(args) => args::pages::man(args::definitions(), args),
+            Verb::Version => args::pages::version(args::definitions()),
         }
     });
     // A thread may still wait for a server that somebody else starts; nothing depends on it any more.

@@ -10,7 +10,7 @@ use lockkeeper::deadletter::Sink;
 use lockkeeper::retry::{Kept, Operation, Retrying};
 
 use crate::advice::Suggested;
-use crate::args::RunArgs;
+use crate::args::run::RunArgs;
 use crate::commands::run::Line;
 use crate::exit::{Code, Failure};
 use crate::letters::{self, CommandLine};

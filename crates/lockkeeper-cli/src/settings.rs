@@ -8,7 +8,8 @@ use lockkeeper::settings::{Key, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
 
 use crate::advice::Suggested;
-use crate::args::{self, ConnectArgs};
+use crate::args;
+use crate::args::connect::ConnectArgs;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::place::Place;

@@ -2,10 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::{Args, ConnectArgs, before_command};
+use super::connect::ConnectArgs;
+use super::values::before_command;
 use crate::advice::{self, Suggested};
 use crate::exit::{Code, Failure};
 
@@ -13,9 +13,8 @@ use crate::exit::{Code, Failure};
 const LETTERS: usize = 2;
 
 /// A parser's many lines as one, and what to do about it.
-pub(super) fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
-    let root = Args::command();
-    let (command, verbs) = command_of(&root, words);
+pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsString]) -> Failure {
+    let (command, verbs) = command_of(root, words);
     let help = |failure: Failure| {
         let help = verbs.iter().copied().chain(["--help"]);
         failure.advise("see all options", Suggested::new(help).elsewhere())

@@ -4,7 +4,7 @@
 
 use lockkeeper::{ContenderInfo, Error, LockInfo};
 
-use crate::args::BreakArgs;
+use crate::args::ask::BreakArgs;
 use crate::commands::show::inquire;
 use crate::confirm;
 use crate::exit::{Code, Failure};

@@ -7,7 +7,7 @@ use lockkeeper::helix::TransferRule;
 use lockkeeper::settings::{Entry, Key, Origin, RealmSetting, Setting};
 use serde::Serialize;
 
-use crate::args::ConfigArgs;
+use crate::args::ask::ConfigArgs;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer, plain};
 use crate::place::Place;

@@ -7,7 +7,7 @@ use lockkeeper::{Admin, Copied, CopyOptions, Lockkeeper, TokenEpoch};
 use serde::Serialize;
 
 use crate::advice::Suggested;
-use crate::args::CopyArgs;
+use crate::args::ask::CopyArgs;
 use crate::commands::show::connect_running;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer, counted, plain};

@@ -15,7 +15,9 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::advice::{Suggested, quoted};
-use crate::args::{DlqArgs, DlqPlace, DlqVerb, OnRevoke, OnSuspect, parse_run};
+use crate::args::dlq::{DlqArgs, DlqPlace, DlqVerb};
+use crate::args::parse_run;
+use crate::args::run::{OnRevoke, OnSuspect};
 use crate::child::{Job, Terms};
 use crate::commands::run::lock_paths;
 use crate::exit::{Code, Failure};

@@ -3,7 +3,7 @@
 use lockkeeper::{FencingToken, Lockkeeper, TokenEpoch};
 use serde::Serialize;
 
-use crate::args::EpochArgs;
+use crate::args::ask::EpochArgs;
 use crate::commands::show::inquire;
 use crate::confirm;
 use crate::exit::{Code, Failure};

@@ -10,7 +10,7 @@ use lockkeeper::FencingToken;
 use lockkeeper_fence::{FencedFile, FileError, FilePass};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::args::FenceArgs;
+use crate::args::ask::FenceArgs;
 use crate::exit::{Code, Failure};
 use crate::launcher::cannot_run;
 use crate::settings;

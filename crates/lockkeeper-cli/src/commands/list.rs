@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use lockkeeper::{LockInfo, Unreadable};
 use serde::Serialize;
 
-use crate::args::ListArgs;
+use crate::args::ask::ListArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, BrokenView, LockView, Printer, broken_line, permits, plain, term, wanted, who};

@@ -9,7 +9,7 @@ use lockkeeper::{DecisionRecord, Error, TransferFacts, TransferRequest};
 use serde::Serialize;
 
 use crate::advice::Suggested;
-use crate::args::{DecideArgs, RequestsArgs};
+use crate::args::leased::{DecideArgs, RequestsArgs};
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
 use crate::output::{self, ByView, Printer, moment, plain};

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use lockkeeper::{Admin, Answer, Asked, Error};
 use serde::Serialize;
 
-use crate::args::RevokeArgs;
+use crate::args::ask::RevokeArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
 use crate::output::{self, ContenderView, Printer, who};

@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::advice::Suggested;
 use crate::alert::Alerts;
-use crate::args::{KindArgs, LeaseArgs, RunArgs};
+use crate::args::leased::LeaseArgs;
+use crate::args::run::{KindArgs, RunArgs};
 use crate::broken;
 use crate::child::{Job, Outcome, Terms};
 use crate::exit::{Code, Failure};

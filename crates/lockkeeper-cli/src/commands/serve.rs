@@ -5,7 +5,8 @@ use std::path::Path;
 use lockkeeper::embedded::{Home, server_config};
 use lockkeeper_server::{Accounts, Server, Storage, Tls};
 
-use crate::args::{ConnectArgs, ServeArgs};
+use crate::args::connect::ConnectArgs;
+use crate::args::serve::ServeArgs;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::settings::{Settings, state_dir};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::{Admin, Builder, ContenderInfo, Error, LockInfo, Lockkeeper};
 
-use crate::args::ShowArgs;
+use crate::args::ask::ShowArgs;
 use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, LockView, Printer, ahead, moment, part, permits, plain, standing, term, wanted};

@@ -7,7 +7,7 @@ use lockkeeper::helix::{Histogram, Statistics, Tally};
 use serde::Serialize;
 
 use crate::advice::Suggested;
-use crate::args::StatsArgs;
+use crate::args::leased::StatsArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer, counted, plain};

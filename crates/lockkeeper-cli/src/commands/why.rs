@@ -8,7 +8,8 @@ use lockkeeper::{Broken, ContenderInfo, LockInfo, NodeFormat};
 use serde::Serialize;
 
 use crate::advice::{Suggested, can_be_asked};
-use crate::args::{NodeFormatArg, ShowArgs};
+use crate::args::ask::ShowArgs;
+use crate::args::run::NodeFormatArg;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{

@@ -16,7 +16,7 @@ fn a_leased_lock_is_taken_or_not_at_once() {
     let token: i64 = first.line().parse().unwrap();
     let (code, text) = failure(&home.output(&["run", "a", "--lease", "10m", "--", "true"]));
     assert_eq!(code, Some(75));
-    assert!(text.contains("taken by") && text.contains("nightly index"), "{text}");
+    assert!(text.contains("is held or requested by") && text.contains("nightly index"), "{text}");
     first.close_stdin();
     assert_eq!(first.wait().code(), Some(1), "read at the end of the input");
     let next = home.output(&["run", "a", "--lease", "10m", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
@@ -124,7 +124,7 @@ fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
     let refused = home.output(&args);
     let text = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(75), "{text}");
-    assert!(text.contains("asked the owner") && text.contains("has not been finished"), "{text}");
+    assert!(text.contains("asked the owner") && text.contains("has not finished the cleanup"), "{text}");
     low.close_stdin();
     assert_eq!(low.wait().code(), Some(79), "it was asked to end, and ended");
 }

@@ -1,56 +1,107 @@
-//! How far clients can make a served server grow, and its times, as flags.
-//!
-//! Apart from the other arguments, for they belong together and nobody needs them to begin with. What is not given stays as
-//! the library has it.
+//! The options of `lockkeeper serve`, with the limits and times of the server.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::value_parser;
 use lockkeeper_server::Config;
 
-use crate::args::duration;
+use super::values::duration;
+
+/// `lockkeeper serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Any ZooKeeper client on this machine can use it. It is one server on one disk, not an ensemble. Stop it with Ctrl-C or SIGTERM: \
+everything that was acknowledged is on the disk.")]
+pub(crate) struct ServeArgs {
+    /// Listen here; port 0 takes a free port
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2181")]
+    pub listen: SocketAddr,
+    /// Keep the data here [default: the state directory's serve/]
+    #[arg(long, value_name = "DIR", conflicts_with = "memory")]
+    pub data: Option<PathBuf>,
+    /// Keep everything in memory: a restart starts empty
+    #[arg(long)]
+    pub memory: bool,
+    /// Serve all users of this machine, on a loopback port that the directory names
+    ///
+    /// DIR is the server's directory, by default /var/lib/lockkeeper. Users who may enter it may use the server.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = lockkeeper::embedded::MACHINE_DIR)]
+    #[arg(conflicts_with_all = ["listen", "data", "memory", "allow_remote", "tls_cert", "accounts", "state_dir"])]
+    pub machine: Option<PathBuf>,
+    /// Allow an address that other machines can reach; without TLS, everyone on the way can read and write
+    #[arg(long)]
+    pub allow_remote: bool,
+    /// Accept TLS only, with this certificate and its chain (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Use this key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Reject clients without a certificate that leads to one of these (PEM); access lists name such a client x509:SUBJECT
+    #[arg(long, hide_short_help = true, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Serve HTTP for operators here: /health, /metrics and /commands [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub admin: Option<SocketAddr>,
+    /// Give more rights to the accounts of this file: lines `super USER:HASH`, which passes every access list, and
+    /// `sasl USER:PASSWORD`
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
+    pub accounts: Option<PathBuf>,
+    /// In a new data directory, start transactions after this one, so that fencing tokens exceed those of a replaced server
+    #[arg(long, hide_short_help = true, value_name = "ZXID", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    pub first_zxid: i64,
+    /// Keep the default data directory here [env: LOCKKEEPER_STATE_DIR]
+    #[arg(long, hide_short_help = true, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// How far clients can make it grow.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
 
 /// Bounds and times of `lockkeeper serve`.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Refuses longer frames, and so longer data: in bytes, or as 512K, 4M [default: 1048575, ZooKeeper's]
+    /// Maximum length of a frame, and so of data: bytes, or 512K, 4M [default: 1048575, as ZooKeeper]
     #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = frame)]
     pub max_frame: Option<usize>,
-    /// Refuses to hold more nodes; each takes about 400 bytes of memory besides its data [default: 10000000]
+    /// Maximum nodes; each takes about 400 bytes of memory besides its data [default: 10000000]
     #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(4..))]
     pub max_nodes: Option<u64>,
-    /// Refuses to hold more data, in bytes, or as 512M, 4G [default: 1G]
+    /// Maximum data: bytes, or 512M, 4G [default: 1G]
     #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = size)]
     pub max_data: Option<u64>,
-    /// Refuses to hold more watches [default: 10000000]
+    /// Maximum watches [default: 10000000]
     #[arg(long, hide_short_help = true, value_name = "COUNT")]
     pub max_watches: Option<usize>,
-    /// Turns away clients that would open more sessions [default: 1000000]
+    /// Maximum sessions; further clients are rejected [default: 1000000]
     #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_sessions: Option<u64>,
-    /// Closes more connections at once [default: 65536]
+    /// Maximum open connections; excess ones are closed [default: 65536]
     #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_connections: Option<u64>,
-    /// Closes more connections from one address at once [default: as many as in all]
+    /// Maximum open connections from one address; excess ones are closed [default: as --max-connections]
     #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_connections_per_address: Option<u64>,
-    /// Keeps the hard limits of ZooKeeper's quotas, which are only logged otherwise
+    /// Enforce the hard limits of ZooKeeper's quotas; without this option they are only logged
     #[arg(long, hide_short_help = true)]
     pub enforce_quotas: bool,
-    /// Lets sessions expire at multiples of this [default: 500ms]
+    /// Expire sessions at multiples of this time [default: 500ms]
     #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub tick: Option<Duration>,
-    /// Grants no shorter session timeout [default: 1s, or two ticks]
+    /// Minimum session timeout [default: 1s, or two ticks]
     #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub min_session_timeout: Option<Duration>,
-    /// Grants no longer session timeout [default: 1m, or 120 ticks]
+    /// Maximum session timeout [default: 1m, or 120 ticks]
     #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub max_session_timeout: Option<Duration>,
-    /// How often childless containers and outlived TTL nodes are removed [default: 1m]
+    /// Remove empty containers and expired TTL nodes this often [default: 1m]
     #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = some_time)]
     pub container_check: Option<Duration>,
-    /// How long a container is kept that never had a child [default: 5m]
+    /// Keep a container that never had a child for this long [default: 5m]
     #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = duration)]
     pub container_unused: Option<Duration>,
 }
@@ -81,7 +132,7 @@ impl LimitArgs {
     }
 }
 
-/// A length of time that is not none, nor beyond what any clock counts to.
+/// A time from 1 ms to a year.
 fn some_time(text: &str) -> Result<Duration, String> {
     const MOST: Duration = Duration::from_secs(366 * 24 * 3_600);
     match duration(text)? {

@@ -1,0 +1,218 @@
+//! The options of the verbs that print or change something about locks.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use lockkeeper::FencingToken;
+
+use super::connect::ConnectArgs;
+use super::values::duration;
+
+/// `lockkeeper list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    pub prefix: Option<String>,
+    /// List the contenders that break removed instead, the oldest first
+    #[arg(long)]
+    pub broken: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the locks are.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper show` and `lockkeeper why`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// The lock
+    pub name: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper revoke`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A revoke takes nothing by force. A command under lockkeeper run gets the signal of its --on-revoke, and the lock is free when it has \
+ended. To remove a holder by force: lockkeeper break.
+
+Exit status:
+   0  asked; with --wait, all of them have released the lock
+   1  there is no contender to ask
+   2  with --wait: at least one of them refused
+  75  with --wait: not all of them answered in time
+  77  the server refused, or a foreign client knows no such request")]
+pub(crate) struct RevokeArgs {
+    /// The lock
+    pub name: String,
+    /// Ask the contender of this node, as show prints it; a waiter withdraws [default: all holders]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Send this reason
+    #[arg(long, short, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Wait for the answers, at most this long [default: does not wait]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<std::time::Duration>,
+    /// Print the contenders and their answers as one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper break`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The removed holder is notified, but it may be at work beside the next holder until it has stopped. Only a resource that checks \
+LOCKKEEPER_TOKEN is safe then. The break is recorded, with its author and its reason: lockkeeper list --broken.")]
+pub(crate) struct BreakArgs {
+    /// The lock
+    pub name: String,
+    /// Record this reason; not empty, at most 1024 bytes
+    #[arg(long, short, value_name = "TEXT")]
+    pub reason: String,
+    /// Remove the contender of this node, as show prints it; it may also be a waiter [default: the only holder]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Print what was done as one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper fence`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Beside FILE, FILE.fence keeps the greatest token so far. It is locked while FILE is replaced or the command runs. A smaller token is \
+refused with exit status 76, and nothing is changed. Use it in a job:
+  lockkeeper run nightly -- sh -c 'report > new && lockkeeper fence all < new'
+  lockkeeper run nightly -- lockkeeper fence /mirror -- rsync -a src/ /mirror/
+
+Standard input is read to its end: if generating the contents may fail, generate them first. With a command, the gate stays \
+closed until the command, and everything that it leaves running, has ended.")]
+pub(crate) struct FenceArgs {
+    /// The file, or the name of what the command changes
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Use this token [env: LOCKKEEPER_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<FencingToken>,
+    /// Run this command behind FILE's gate instead of replacing FILE
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `lockkeeper epoch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Tokens grow for the life of one ensemble. In an ensemble that was rebuilt empty, restored from an older backup or replaced, tokens \
+begin below earlier ones. Then raise the epoch above the greatest token that any resource has seen, before the holders return. The \
+epoch can never be lowered, so the command asks first; without a terminal it refuses unless --yes is given.
+
+Exit status:
+   0  printed, or raised
+   1  nothing was changed: the answer to the question was not yes
+  64  the command line is wrong, or there is no terminal to ask on
+  78  the node of the epoch holds no number")]
+pub(crate) struct EpochArgs {
+    /// Raise the epoch, so that all later tokens are greater than this one
+    #[arg(long, value_name = "TOKEN")]
+    pub above: Option<FencingToken>,
+    /// Do not ask before raising the epoch
+    #[arg(long, short, requires = "above")]
+    pub yes: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where the locks are.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper copy`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Copies nodes with their data and access lists, parents first. It leaves out nodes that end with a session: stop all users of locks, \
+then copy. It also leaves out /zookeeper, with its quotas, and the epoch of tokens. It copies nothing if the target has a node with \
+other content, or if the target's tokens are not above the source's. Copying again is harmless.
+
+Exit status:
+   0  copied; with --dry-run, nothing stands against a copy
+  78  nothing was copied: other content at the target, or tokens would fall
+
+Examples:
+  lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --dry-run
+  lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --raise-epoch
+  lockkeeper copy --servers zk1/app --to zk2/app --create-chroot /config")]
+pub(crate) struct CopyArgs {
+    /// Copy to these servers
+    #[arg(long, value_name = "SERVERS")]
+    pub to: String,
+    /// What to copy, with everything below and missing parents: absolute paths [default: everything]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<String>,
+    /// Replace nodes of the target that have other data or another access list
+    #[arg(long)]
+    pub overwrite: bool,
+    /// First raise the target's epoch of tokens, if its tokens are not above the source's
+    #[arg(long, conflicts_with = "dry_run")]
+    pub raise_epoch: bool,
+    /// Compare, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Authenticate on both sides with the lines of this file, such as `digest USER:PASSWORD`
+    #[arg(long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Print what was done as one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where to copy from.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper config`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The later layer counts: defaults, /etc/lockkeeper/config.toml, ~/.config/lockkeeper/config.toml, --properties files, a --config \
+file, the environment, flags. With a properties file, the defaults are those of Contentserv's document.")]
+pub(crate) struct ConfigArgs {
+    /// Open a session, and print the session timeout that the server grants
+    #[arg(long)]
+    pub connect: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// What to read.
+    #[command(flatten)]
+    pub settings: ConnectArgs,
+}
+
+/// `lockkeeper man`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper man run | man -l -
+  lockkeeper man --directory ~/.local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// The verb of the page, with a second verb as in dlq replay [default: the main page]
+    #[arg(value_name = "VERB")]
+    pub verb: Vec<String>,
+    /// Write all pages into this directory; create it if it is missing
+    #[arg(long, value_name = "DIR", conflicts_with = "verb")]
+    pub directory: Option<PathBuf>,
+}

@@ -1,0 +1,98 @@
+//! The options of `lockkeeper dlq`.
+
+use clap::Subcommand;
+
+use super::connect::ConnectArgs;
+
+/// `lockkeeper dlq`.
+#[derive(Debug, clap::Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Exit status:
+   0  done; of replay: every named letter was done, each command with 0
+   1  there is no such letter, or it was replayed or dropped before
+  64  the command line or a setting is wrong
+  70  the letters cannot be read or written
+  75  of replay: at least one letter was not done and stays"
+)]
+pub(crate) struct DlqArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub verb: DlqVerb,
+}
+
+/// What to do with dead letters.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DlqVerb {
+    /// Lists the letters that wait, the oldest first
+    List {
+        /// List the replayed and dropped letters too
+        #[arg(long)]
+        all: bool,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+    /// Shows one letter
+    Show {
+        /// The operation, or the beginning of its id
+        operation: String,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+    /// Runs the command of a letter under its lock, and marks the letter if the command succeeds
+    Replay {
+        /// The operations, or the beginnings of their ids
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        operations: Vec<String>,
+        /// Replay all letters that wait, the oldest first
+        #[arg(long)]
+        all: bool,
+        /// Replay also letters whose replay began and did not report an end: their work may be done twice
+        #[arg(long)]
+        again: bool,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+    /// Marks letters as no longer wanted
+    Drop {
+        /// The operations, or the beginnings of their ids
+        #[arg(required = true)]
+        operations: Vec<String>,
+        /// Record this reason
+        #[arg(long, short, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Which letters.
+        #[command(flatten)]
+        place: DlqPlace,
+    },
+}
+
+impl DlqVerb {
+    /// Which letters.
+    pub(crate) fn place(&self) -> &DlqPlace {
+        match self {
+            DlqVerb::List { place, .. }
+            | DlqVerb::Show { place, .. }
+            | DlqVerb::Replay { place, .. }
+            | DlqVerb::Drop { place, .. } => place,
+        }
+    }
+}
+
+/// Which dead letters.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DlqPlace {
+    /// Read the letters here, as run --dead-letter keeps them [env: LOCKKEEPER_BACKGROUND_DEAD_LETTER] [default: file]
+    #[arg(long, value_name = "WHERE")]
+    pub dead_letter: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Where settings are read from.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}

@@ -1,0 +1,231 @@
+//! The options of `lockkeeper run`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use lockkeeper::{Class, NodeFormat};
+use rustix::process::Signal;
+
+use super::connect::ConnectArgs;
+use super::leased::LeaseArgs;
+use super::values::duration;
+use crate::exit::{Code, statuses};
+
+/// A paragraph is one line: the parser breaks it where the terminal ends. Indented lines fit into 80 columns.
+const BEFORE_STATUSES: &str = "\
+NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path. Several locks are \
+all held or none: run takes them in the order of their paths, so that no two commands wait for each other.
+
+All users of one lock use it in the same way: --shared goes with plain and --exclusive, --permits with --permits, --class with \
+--class, --lease with --lease. Another way, or another --format, at the same path is refused: the two would not exclude each other.
+
+The command runs in a process group of its own and inherits the standard streams. LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and \
+LOCKKEEPER_NODE describe the hold, with a line for each of several. Signals sent to lockkeeper go to the whole group. So does \
+the signal of --on-revoke when a revoke asks for the lock: the command then ends in its own time, or ignores it.
+
+What a lock cannot do:
+
+No lock can stop a process that is paused between a check and an action. If two at a time would do damage, let the resource refuse: \
+LOCKKEEPER_TOKEN grows with every grant of the lock, so the resource can reject smaller ones. Permits have no token, because several \
+are held at a time.
+
+The hold ends with the command. What the command leaves running in the background, or as a daemon, runs without the lock.";
+
+const EXAMPLES: &str = "\
+Examples:
+  lockkeeper run nightly -- ./job.sh
+  lockkeeper run nightly --try --message 'nightly index' -- ./job.sh
+  lockkeeper run deploy --wait 30s --servers zk1:2181,zk2:2181 -- make deploy
+  lockkeeper run catalog --shared -- ./report.sh
+  lockkeeper run downloads --permits 3 -- ./fetch.sh
+  lockkeeper run index --background --on-revoke USR1 -- ./reindex.sh
+  lockkeeper run accounts orders -- ./transfer.sh";
+
+fn long_help() -> String {
+    let status = "Exit status: that of the command; 128+n if signal n killed it. Of lockkeeper itself:";
+    format!("{BEFORE_STATUSES}\n\n{status}\n{}\n\n{EXAMPLES}", statuses())
+}
+
+/// `lockkeeper run`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "All options, exit statuses and more examples: lockkeeper run --help",
+    after_long_help = long_help(),
+    override_usage = "lockkeeper run <NAME>... [OPTIONS] -- <COMMAND>..."
+)]
+pub(crate) struct RunArgs {
+    /// The lock, or several: all of them or none
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Give up immediately if the lock is taken
+    #[arg(long = "try", conflicts_with = "wait")]
+    pub once: bool,
+    /// Give up after this long [default: waits; --foreground and --background: as the settings say]
+    ///
+    /// One deadline for starting a server, reaching it and waiting; run ends at most a second after it. 0s is --try.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<Duration>,
+    /// Show this reason to everyone who looks at the lock
+    #[arg(long, short, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// Show the whole command line to everyone who may read the lock, not only the program's name
+    #[arg(long, hide_short_help = true)]
+    pub publish_command: bool,
+    /// Send this signal to the command when a revoke asks for the lock: TERM, INT, HUP, USR1, USR2; or ignore
+    ///
+    /// With ignore, the command gets no signal, and lockkeeper refuses the request.
+    #[arg(
+        long,
+        value_name = "SIGNAL",
+        value_enum,
+        ignore_case = true,
+        default_value = "TERM",
+        hide_possible_values = true
+    )]
+    pub on_revoke: OnRevoke,
+    /// Give the command this long to end when the lock can no longer be relied on; then kill it [default: a quarter of the
+    /// session timeout or of the lease, at most 5s; of a lease, 10s]
+    ///
+    /// At most a third of the session timeout, or half of the lease.
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub grace: Option<Duration>,
+    /// After a loss, keep the lock unavailable for this long
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease", hide_short_help = true)]
+    pub lock_delay: Option<Duration>,
+    /// When the connection is lost while the lock may still be held: wait for the servers until the grace period begins, or
+    /// stop the command immediately
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
+    pub on_suspect: OnSuspect,
+    /// Exit with this status if the lock is not acquired
+    #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8, hide_short_help = true)]
+    pub conflict_exit_code: u8,
+    /// Try again so many times, with pauses, if the lock is not granted within --wait [default: 0; with --background, the
+    /// setting background.retries]
+    #[arg(long, value_name = "COUNT", conflicts_with = "lease", hide_short_help = true)]
+    pub retries: Option<u32>,
+    /// Pause this long before the first retry; each pause is about twice as long as the one before, up to 30s
+    /// [env: LOCKKEEPER_BACKGROUND_RETRY_DELAY] [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub retry_delay: Option<Duration>,
+    /// Keep the command line here, for lockkeeper dlq, if it never gets the lock [default: not kept; with --background, the
+    /// setting background.dead_letter]
+    ///
+    /// Write file:PATH, or file, which is in the state directory, or kafka:HOST:PORT/TOPIC.
+    #[arg(long, value_name = "WHERE", conflicts_with = "lease", hide_short_help = true)]
+    pub dead_letter: Option<String>,
+    /// Print the messages of lockkeeper as JSON, one object per line, on standard error
+    #[arg(long)]
+    pub json: bool,
+    /// How the lock is held.
+    #[command(flatten)]
+    pub kind: KindArgs,
+    /// Where the lock is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// The lease.
+    #[command(flatten)]
+    pub leased: LeaseArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&'static str>)]
+    pub command: Vec<OsString>,
+}
+
+/// How a lock is held. At most one of these, with its own options.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "How the lock is held")]
+pub(crate) struct KindArgs {
+    /// Share the lock with other --shared holders; wait behind a waiter that does not share
+    #[arg(long, group = "kind")]
+    pub shared: bool,
+    /// Hold the lock alone, with a writer's node, which the readers of foreign clients wait for
+    ///
+    /// Among lockkeeper's commands, the same as no option.
+    #[arg(long, group = "kind", hide_short_help = true)]
+    pub exclusive: bool,
+    /// Hold one of the lock's COUNT permits, or several with --take
+    #[arg(long, value_name = "COUNT", group = "kind", value_parser = clap::value_parser!(u32).range(1..))]
+    pub permits: Option<u32>,
+    /// Hold this many of the --permits, all or none
+    #[arg(long, hide_short_help = true, value_name = "COUNT", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]
+    pub take: Option<u32>,
+    /// Hold the lock alone; wait before all of the background
+    ///
+    /// The same as --class A.
+    #[arg(long, group = "kind")]
+    pub foreground: bool,
+    /// Hold the lock alone; wait behind all of the foreground
+    ///
+    /// The same as --class B.
+    #[arg(long, group = "kind")]
+    pub background: bool,
+    /// Hold the lock alone; wait behind all classes before this one in the alphabet (1 to 8 letters and digits)
+    #[arg(long, value_name = "CLASS", group = "kind", hide_short_help = true)]
+    pub class: Option<Class>,
+    /// Name the lock's nodes as these foreign clients do, to queue with them [default: curator]
+    #[arg(long = "format", alias = "dialect", value_name = "FORMAT", value_enum, conflicts_with_all = ["permits", "foreground", "background", "class"], hide_short_help = true)]
+    pub node_format: Option<NodeFormatArg>,
+}
+
+/// A node format.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum NodeFormatArg {
+    /// Apache Curator
+    Curator,
+    /// The recipes of ZooKeeper's documentation
+    Recipe,
+    /// Kazoo
+    Kazoo,
+}
+
+impl From<NodeFormatArg> for NodeFormat {
+    fn from(node_format: NodeFormatArg) -> Self {
+        match node_format {
+            NodeFormatArg::Curator => NodeFormat::Curator,
+            NodeFormatArg::Recipe => NodeFormat::Recipe,
+            NodeFormatArg::Kazoo => NodeFormat::Kazoo,
+        }
+    }
+}
+
+/// What a command does while its lock is suspected to be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnSuspect {
+    /// Runs on until the grace period begins
+    Wait,
+    /// Is told to end immediately
+    Stop,
+}
+
+/// What a command gets when a revoke asks for its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub(crate) enum OnRevoke {
+    /// SIGTERM: ends most commands
+    Term,
+    /// SIGINT, as Ctrl-C
+    Int,
+    /// SIGHUP
+    Hup,
+    /// SIGUSR1: ends a command that does not expect it
+    Usr1,
+    /// SIGUSR2: ends a command that does not expect it
+    Usr2,
+    /// No signal; lockkeeper refuses the request
+    #[value(name = "ignore")]
+    Ignore,
+}
+
+impl OnRevoke {
+    /// The signal and its name; `None` for `ignore`.
+    pub(crate) fn signal(self) -> Option<(Signal, &'static str)> {
+        match self {
+            OnRevoke::Term => Some((Signal::TERM, "SIGTERM")),
+            OnRevoke::Int => Some((Signal::INT, "SIGINT")),
+            OnRevoke::Hup => Some((Signal::HUP, "SIGHUP")),
+            OnRevoke::Usr1 => Some((Signal::USR1, "SIGUSR1")),
+            OnRevoke::Usr2 => Some((Signal::USR2, "SIGUSR2")),
+            OnRevoke::Ignore => None,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The tables of docs/command.md, made of the definitions of the command line.
+//!
+//! In the page, `<!-- table: KIND WORDS -->` begins a table and `<!-- end of table -->` ends it. To rewrite them all:
+//! `LOCKKEEPER_BLESS=1 cargo test -p lockkeeper-cli tables`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::args::definitions;
+use crate::exit::STATUSES;
+
+/// What the beginning of a table begins and ends with.
+const BEGIN: (&str, &str) = ("<!-- table: ", " -->\n");
+const END: &str = "<!-- end of table -->\n";
+
+#[test]
+fn the_tables_of_the_manual_are_those_of_the_definitions() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/command.md");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let (mut made, mut rest, mut count) = (String::new(), text.as_str(), 0);
+    while let Some((before, after)) = rest.split_once(BEGIN.0) {
+        let (words, after) = after.split_once(BEGIN.1).expect("the beginning of a table ends in its line");
+        let (_, after) = after.split_once(END).unwrap_or_else(|| panic!("the table {words:?} has no end"));
+        made += &format!("{before}{}{words}{}{}{END}", BEGIN.0, BEGIN.1, table(words));
+        (rest, count) = (after, count + 1);
+    }
+    made += rest;
+    assert!(count >= 12, "only {count} tables are made of the definitions");
+    if std::env::var_os("LOCKKEEPER_BLESS").is_some() {
+        std::fs::write(&page, &made).unwrap();
+    } else if let Some((is, should)) = text.lines().zip(made.lines()).find(|(is, should)| is != should) {
+        panic!(
+            "docs/command.md has\n{is}\nand should have\n{should}\nrun it with LOCKKEEPER_BLESS=1 to rewrite the tables"
+        );
+    } else {
+        assert_eq!(text, made);
+    }
+}
+
+/// `verbs`, `options VERB..`, `options VERB.. / HEADING`, `statuses VERB..`, `variables`, `variables of the command`
+fn table(words: &str) -> String {
+    if words == "variables of the command" {
+        return variables(&OF_THE_COMMAND);
+    }
+    let (kind, of) = words.split_once(' ').unwrap_or((words, ""));
+    let (verbs, heading) = of.split_once(" / ").map_or((of, None), |(verbs, heading)| (verbs, Some(heading)));
+    let mut root = definitions();
+    root.build();
+    let verb = verbs.split_whitespace().fold(&root, |command, verb| {
+        command.find_subcommand(verb).unwrap_or_else(|| panic!("{words:?}: there is no verb {verb}"))
+    });
+    match kind {
+        "verbs" => verbs_of(verb),
+        "options" => options_of(verb, heading),
+        "statuses" => statuses_of(verb),
+        "variables" if of.is_empty() => variables(&OTHERS),
+        _ => panic!("{words:?} is no table"),
+    }
+}
+
+fn verbs_of(command: &clap::Command) -> String {
+    let mut table = "| verb | does |\n|---|---|\n".to_owned();
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
+        let does = verb.get_about().map(ToString::to_string).unwrap_or_default();
+        let names: Vec<_> = verb.get_positionals().filter(|argument| !argument.is_last_set()).map(argument).collect();
+        let names = names.iter().map(|name| format!(" {name}")).collect::<String>();
+        _ = writeln!(table, "| `{}{names}` | {} |", verb.get_name(), cell(&does));
+    }
+    table
+}
+
+fn argument(argument: &clap::Arg) -> String {
+    let name = argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string).unwrap_or_default();
+    let name = name.to_uppercase();
+    let many = argument.get_num_args().is_some_and(|count| count.max_values() > 1);
+    let name = if many { format!("{name}…") } else { name };
+    if argument.is_required_set() { name } else { format!("[{name}]") }
+}
+
+fn options_of(command: &clap::Command, heading: Option<&str>) -> String {
+    let mut table = "| option | means | default |\n|---|---|---|\n".to_owned();
+    let options = command
+        .get_arguments()
+        .filter(|option| option.get_long().is_some_and(|long| long != "help") && option.get_help_heading() == heading);
+    let mut count = 0;
+    for option in options {
+        let (means, default) = description(option);
+        let (spelling, default) = (spelling(option).replace('|', "\\|"), cell(&default));
+        let default = if default.is_empty() { default } else { format!("{default} ") };
+        _ = writeln!(table, "| `{spelling}` | {} | {default}|", cell(&means));
+        count += 1;
+    }
+    assert!(count > 0, "{} has no options under {heading:?}", command.get_name());
+    table
+}
+
+/// `-m, --message TEXT`, `--machine[=DIR]`, `--on-suspect wait|stop`
+fn spelling(option: &clap::Arg) -> String {
+    let short = option.get_short().map_or_else(String::new, |short| format!("-{short}, "));
+    let long = option.get_long().unwrap_or_default();
+    let text = format!("{short}--{long}");
+    if !option.get_action().takes_values() {
+        return text;
+    }
+    let shown = !option.is_hide_possible_values_set();
+    let values: Vec<_> = option.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    let name = option.get_value_names().and_then(|names| names.first()).map(ToString::to_string).unwrap_or_default();
+    let value = if shown && !values.is_empty() { values.join("|") } else { name };
+    match option.get_num_args().is_some_and(|count| count.min_values() == 0) {
+        true => format!("{text}[={value}]"),
+        false => format!("{text} {value}"),
+    }
+}
+
+/// The help of an option, and its default with its variable.
+fn description(option: &clap::Arg) -> (String, String) {
+    let short = option.get_help().map(ToString::to_string).unwrap_or_default();
+    let long = option.get_long_help().map(ToString::to_string).unwrap_or_else(|| short.clone());
+    let (mut means, mut default) = (long.split("\n\n").collect::<Vec<_>>().join(". "), Vec::new());
+    for mark in ["env: ", "default: "] {
+        while let Some((before, rest)) = means.clone().split_once(&format!("[{mark}")) {
+            let (value, after) = rest.split_once(']').expect("a mark ends");
+            default.push(if mark == "env: " { format!("`{value}`") } else { value.to_owned() });
+            means = format!("{}{after}", before.trim_end());
+        }
+    }
+    let given = option.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy()));
+    default.extend(given.filter(|_| option.get_action().takes_values()));
+    if option.is_required_set() {
+        default.push("required".to_owned());
+    }
+    (means, default.join("; "))
+}
+
+/// The list below "Exit status" in the help of a verb.
+fn statuses_of(command: &clap::Command) -> String {
+    if command.get_name() == "run" {
+        let rows = STATUSES.iter().map(|(code, means, more)| {
+            let more = if more.is_empty() { String::new() } else { format!("; {}", cell(more)) };
+            format!("| {} | {}{more} |\n", *code as u8, cell(means))
+        });
+        return format!("| status | means |\n|---|---|\n{}", rows.collect::<String>());
+    }
+    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
+    let (_, rest) = help.split_once("Exit status").expect("its help says the exit statuses");
+    let mut table = "| status | means |\n|---|---|\n".to_owned();
+    for line in rest.lines().skip(1).take_while(|line| line.starts_with(' ')) {
+        let (status, means) = line.trim_start().split_once("  ").expect("a status and its meaning");
+        _ = writeln!(table, "| {status} | {} |", cell(means));
+    }
+    table
+}
+
+/// Text in one cell. A word that begins like an option is code, unless it is within code already.
+fn cell(text: &str) -> String {
+    let mut in_code = false;
+    let words = text.split_whitespace().map(|word| {
+        let was_in_code = in_code;
+        in_code ^= word.matches('`').count() % 2 == 1;
+        let start = word.len() - word.trim_start_matches('(').len();
+        let end = word.trim_end_matches([',', '.', ';', ':', ')']).len().max(start);
+        let (before, option, after) = (&word[..start], &word[start..end], &word[end..]);
+        let is_option = option.len() > 2 && option.starts_with("--") && !was_in_code && !in_code;
+        if is_option { format!("{before}`{option}`{after}") } else { word.to_owned() }
+    });
+    words.collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+/// The variables of a command under a lock, and the others that are no settings.
+const OF_THE_COMMAND: [(&str, &str); 4] = [
+    (
+        "LOCKKEEPER_TOKEN",
+        "the fencing token: a number greater than that of every earlier hold of this lock, the [epoch](#fence-and-epoch) included. \
+         Not set with `--permits`: several permits are held at the same time, so none is the newest",
+    ),
+    ("LOCKKEEPER_PATH", "the lock's path"),
+    ("LOCKKEEPER_NODE", "the node of this hold"),
+    ("LOCKKEEPER_HELD", "the nodes of this hold and of the holds around it, one per line; for lockkeeper itself"),
+];
+
+const OTHERS: [(&str, &str); 4] = [
+    ("LOCKKEEPER_CONFIG", "`--config`"),
+    ("LOCKKEEPER_PROPERTIES", "`--properties`, with `:` between several"),
+    ("LOCKKEEPER_IDLE_EXIT", "how long this user's server stays without a session; read when it is started"),
+    (
+        "LOCKKEEPER_LOG",
+        "what to log on standard error, such as `debug` or `lockkeeper=trace`; for `server.log`, read when the server is started",
+    ),
+];
+
+#[test]
+fn every_variable_that_lockkeeper_knows_is_in_the_manual() {
+    let mut known = lockkeeper::settings::known_variables();
+    known.retain(|name| !lockkeeper::settings::Key::ALL.iter().any(|key| key.variable() == *name));
+    let mut named: Vec<_> = OF_THE_COMMAND.iter().chain(&OTHERS).map(|(name, _)| (*name).to_owned()).collect();
+    known.sort();
+    named.sort();
+    assert_eq!(known, named);
+}
+
+fn variables(list: &[(&str, &str)]) -> String {
+    let rows = list.iter().map(|(name, is)| format!("| `{name}` | {is} |\n"));
+    format!("| variable | is |\n|---|---|\n{}", rows.collect::<String>())
+}

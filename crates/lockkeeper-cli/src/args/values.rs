@@ -1,0 +1,26 @@
+//! Values of options, and the words of a command line.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// A duration with its unit.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write 500ms, 30s, 5m or 3h"))
+}
+
+/// The words before `--`, which are lockkeeper's own.
+pub(super) fn before_command(words: &[OsString]) -> &[OsString] {
+    words.split(|word| word == "--").next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_47_waits_may_take_hours() {
+        assert_eq!(duration("3h"), Ok(Duration::from_secs(3 * 3600)));
+        assert!(duration("30").is_err_and(|error| error.contains("30s")));
+        assert!(duration("-1s").is_err());
+    }
+}
