@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockkeeper::Lockkeeper;
+use lockkeeper::{Guard, Lockkeeper};
 use lockkeeper_server::{OpCode as Op, Stats};
-use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use lockkeeper_testkit::sim::{Settings, Sim};
 
-use crate::support::{Kind, STEADY, World, eventually, on_the_embedded_server};
+use crate::support::{Kind, STEADY, Waiter, World, eventually, on_the_embedded_server};
 
 on_the_embedded_server!(
     an_uncontended_cycle_costs_a_create_a_list_and_a_delete,
@@ -86,36 +86,39 @@ async fn create_and_list_are_sent_in_one_round_trip(world: &World) {
     asked.await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// A holder, and a waiter of this session that has set its watches.
+async fn holder_and_waiter(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> (Guard, Waiter) {
+    let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
+    let before = proxy.counts();
+    let waiter = world.enqueue_mutex(keeper).await;
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
+    (guard, waiter)
+}
+
 /// The listing showed that the predecessor is the holder, so its deletion grants the lock without a request.
 async fn the_holders_release_grants_without_another_listing(world: &World) {
-    let (holder, waiting) = (world.keeper().await, world.proxy().await);
-    let keeper = world.keeper_through(&waiting, STEADY).await;
-    let guard = world.mutex(&holder).acquire().await.unwrap();
-    let before = waiting.counts();
-    let waiter = world.enqueue_mutex(&keeper).await;
-    waiting.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
-    let before = waiting.counts();
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let (guard, waiter) = holder_and_waiter(world, &proxy, &keeper).await;
+    let before = proxy.counts();
     guard.release().await.unwrap();
     let guard = waiter.granted().await;
-    let since = waiting.counts().since(&before);
+    let since = proxy.counts().since(&before);
     assert_eq!((since.requested.total(), since.watch_events), (0, 1), "{since:?}");
     guard.release().await.unwrap();
 }
 
 /// Case 42: the watch on its own node reports the deletion, without a query.
 async fn a_removed_waiter_learns_it_from_its_watch_without_a_query(world: &World) {
-    let (holder, waiting) = (world.keeper().await, world.proxy().await);
-    let keeper = world.keeper_through(&waiting, STEADY).await;
-    let guard = world.mutex(&holder).acquire().await.unwrap();
-    let before = waiting.counts();
-    let waiter = world.enqueue_mutex(&keeper).await;
-    waiting.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
-    let before = waiting.counts();
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let (guard, waiter) = holder_and_waiter(world, &proxy, &keeper).await;
+    let before = proxy.counts();
     let node = world.queue().await.pop().unwrap();
     world.remove(&format!("{}/{node}", world.lock())).await;
     assert!(waiter.outcome().await.is_err());
     keeper.admin().show(&world.lock()).await.unwrap();
-    let since = waiting.counts().since(&before);
+    let since = proxy.counts().since(&before);
     // The admin's query above is a sync, a listing and a read of the holder. The waiter removes its watch on the holder.
     // Another sync shows that the session's end did not delete the node, and a sync and a listing look for the record of a
     // break.

@@ -20,7 +20,7 @@ async fn embedded(dir: &Path, session_timeout: Duration) -> Lockkeeper {
 }
 
 /// Acquires despite server failures.
-async fn acquire_anew(mutex: &Mutex) -> Guard {
+async fn acquire_despite_failures(mutex: &Mutex) -> Guard {
     loop {
         match mutex.acquire().await {
             Ok(guard) => return guard,
@@ -264,7 +264,7 @@ fn child() {
         let keeper = embedded(&dir.join("home"), SHORT).await;
         let mutex = keeper.mutex("/locks/number");
         while !dir.join("stop").exists() {
-            let guard = acquire_anew(&mutex).await;
+            let guard = acquire_despite_failures(&mutex).await;
             let file = dir.join("number");
             let seen: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
             tokio::task::yield_now().await;

@@ -143,12 +143,7 @@ async fn case_31_a_fenced_write_after_expiry_fails_and_is_never_sent_again(world
     proxy.heal();
     let late = guard.fenced_write().set(&path, "late").await;
     assert!(matches!(late, Err(WriteError::Lost { .. })), "{late:?}");
-    let next = loop {
-        match world.subject(&keeper).acquire().await {
-            Ok(next) => break next,
-            Err(error) => assert!(matches!(error, lockkeeper::Error::SessionLost { .. }), "{error}"),
-        }
-    };
+    let next = world.subject(&keeper).acquire_in_new_session().await;
     let late = guard.fenced_write().set(&path, "later").await;
     assert!(matches!(late, Err(WriteError::Lost { .. })), "{late:?}");
     assert_eq!(read(world, &path).await, (String::new(), 0));

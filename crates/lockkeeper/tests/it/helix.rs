@@ -17,12 +17,11 @@ mod timeouts;
 
 use std::time::Duration;
 
-use lockkeeper::helix::{HelixLock, LockInfo};
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::helix::{HelixGuard, HelixLock, LockInfo};
 use lockkeeper_core::helix::Record;
-use tokio::task::JoinHandle;
 
-use crate::support::{PATIENCE, World, eventually};
+use crate::support::{Waiter, World, eventually};
 
 /// Makes tests of claims: `<claim>::record::<server>`.
 macro_rules! on_every_record_server {
@@ -73,23 +72,7 @@ async fn owned_by(world: &World, id: &str) {
 }
 
 /// Acquires in a task of its own.
-pub(crate) fn ask(lock: &HelixLock) -> Asking {
+pub(crate) fn ask(lock: &HelixLock) -> Waiter<HelixGuard> {
     let lock = lock.clone();
-    Asking(tokio::spawn(async move { lock.acquire().await }))
-}
-
-pub(crate) struct Asking(JoinHandle<Result<lockkeeper::helix::HelixGuard, Error>>);
-
-impl Asking {
-    pub(crate) async fn outcome(self) -> Result<lockkeeper::helix::HelixGuard, Error> {
-        tokio::time::timeout(PATIENCE, self.0).await.expect("the call waits for ever").expect("the request panicked")
-    }
-
-    async fn granted(self) -> lockkeeper::helix::HelixGuard {
-        self.outcome().await.unwrap_or_else(|error| panic!("not granted: {error}"))
-    }
-
-    fn waits(&self) -> bool {
-        !self.0.is_finished()
-    }
+    Waiter::spawn(async move { lock.acquire().await })
 }

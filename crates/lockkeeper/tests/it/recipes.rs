@@ -4,11 +4,11 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 use zookeeper_client as zk;
 
-use crate::support::{Kind, PATIENCE, STEADY, World, asked, on_every_server};
+use crate::support::{Kind, PATIENCE, STEADY, World, asked, on_every_server, watches_set};
 
 on_every_server!(
     a_request_is_an_ephemeral_numbered_node_of_its_lock,
@@ -21,11 +21,6 @@ on_every_server!(
     a_release_grants_the_lock_sooner_than_a_silent_end,
     service_errors_have_one_type_and_keep_their_cause,
 );
-
-/// Waits until that many reads are answered: each sets the watch that its request asked for.
-async fn watches_set(proxy: &Proxy, reads: u64) {
-    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
-}
 
 /// T-01, N-01, N-10, D-07: the node is the lock's path, the node format's name and ten digits, and belongs to the session; a
 /// later contender has a higher number.

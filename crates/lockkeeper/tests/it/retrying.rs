@@ -38,7 +38,7 @@ struct Scene {
 
 impl Scene {
     fn new(world: &World) -> Self {
-        let object = world.path("P1").replace('/', "-");
+        let object = world.object("P1");
         Scene { path: format!("/{object}"), object, dir: tempfile::tempdir().unwrap() }
     }
 

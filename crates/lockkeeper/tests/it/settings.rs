@@ -287,7 +287,7 @@ async fn the_file_sets_the_order_and_the_timeout_of_each_class(world: &World) {
     let settings = settings_for(world, text);
     let keeper = settings.connect().await.unwrap();
     world.keep_open(&keeper);
-    let object = world.path("P1").replace('/', "-");
+    let object = world.object("P1");
     let lock = |info: &str| MonitorLock::new(info, &keeper, &object).classes(settings.task_classes());
     let holder = lock("holder");
     holder.lock().await.unwrap();
@@ -319,7 +319,7 @@ async fn swapped_prefixes_swap_priority(world: &World) {
     let settings = settings_for(world, text);
     let keeper = settings.connect().await.unwrap();
     world.keep_open(&keeper);
-    let object = world.path("P1").replace('/', "-");
+    let object = world.object("P1");
     let lock = |info: &str| MonitorLock::new(info, &keeper, &object).classes(settings.task_classes());
     let holder = lock("holder");
     holder.lock().await.unwrap();
@@ -358,7 +358,7 @@ async fn a_wait_reconnects_as_often_as_the_settings_say(world: &World) {
     let keeper = settings.builder().connect(&proxy.connect_string()).await.unwrap();
     world.keep_open(&keeper);
     let other = world.keeper().await;
-    let object = world.path("P1").replace('/', "-");
+    let object = world.object("P1");
     let holder = MonitorLock::new("holder", &other, &object);
     holder.lock().await.unwrap();
     let waiting = MonitorLock::new("bulk", &keeper, &object).classes(settings.task_classes()).background();

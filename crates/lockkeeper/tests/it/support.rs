@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use zookeeper_client as zk;
 
-pub(crate) use self::kinds::{Held, Kind, Lock, grew};
+pub(crate) use self::kinds::{Held, Kind, Lock, grew, name};
 use self::observer::Observer;
 
 /// The longest wait for an event that must come: far longer than a working test needs on a busy machine. Only a failing test
@@ -298,6 +298,11 @@ impl World {
         format!("{}/{name}", self.root)
     }
 
+    /// Returns a monitor object's name that belongs to this claim alone: monitor objects are direct children of the root.
+    pub(crate) fn object(&self, name: &str) -> String {
+        self.path(name).replace('/', "-")
+    }
+
     /// The mutex of [`World::lock`] in this world's kind.
     pub(crate) fn mutex(&self, keeper: &Lockkeeper) -> lockkeeper::Mutex {
         self.kind.mutex(keeper, &self.lock())
@@ -408,9 +413,9 @@ impl World {
         request: impl IntoFuture<Output = Result<G, Error>, IntoFuture: Send + 'static>,
     ) -> Waiter<G> {
         let ahead = self.queue().await.len();
-        let waiter = tokio::spawn(request.into_future());
+        let waiter = Waiter::spawn(request);
         self.queued(ahead + 1).await;
-        Waiter(waiter)
+        waiter
     }
 
     /// Checks that no resources are left: no contender's node, no waiter's watch, no session.
@@ -469,10 +474,24 @@ pub(crate) fn asked(world: &World, proxy: &Proxy, since: usize) -> Vec<(OpCode, 
     requests.map(|(op, path)| (op, path.strip_prefix(&lock).unwrap_or(&path).to_owned())).collect()
 }
 
+/// Waits until that many reads of a session are answered: each sets the watch that its request asked for.
+pub(crate) async fn watches_set(proxy: &Proxy, reads: u64) {
+    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
+}
+
 /// A call that waits in a task of its own.
 pub(crate) struct Waiter<G = Guard>(JoinHandle<Result<G, Error>>);
 
 impl<G> Waiter<G> {
+    /// Starts the call.
+    pub(crate) fn spawn<R>(request: R) -> Waiter<G>
+    where
+        G: Send + 'static,
+        R: IntoFuture<Output = Result<G, Error>, IntoFuture: Send + 'static>,
+    {
+        Waiter(tokio::spawn(request.into_future()))
+    }
+
     /// Returns the call's result.
     pub(crate) async fn outcome(self) -> Result<G, Error> {
         tokio::time::timeout(PATIENCE, self.0).await.expect("the waiter waits for ever").expect("the waiter panicked")

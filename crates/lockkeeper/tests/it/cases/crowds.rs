@@ -31,8 +31,8 @@ async fn case_36_a_queue_that_is_too_long_is_refused_and_left_immediately(world:
     const QUEUED: usize = 20_000;
     let lock = world.lock();
     world.make(&lock).await;
-    let line = (0..QUEUED).map(|_| format!("{lock}/_c_{}-lock-", uuid::Uuid::new_v4()));
-    make(world, line, zk::CreateMode::EphemeralSequential).await;
+    let names = (0..QUEUED).map(|_| format!("{lock}/_c_{}-lock-", uuid::Uuid::new_v4()));
+    make(world, names, zk::CreateMode::EphemeralSequential).await;
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.records().len();

@@ -117,12 +117,7 @@ async fn case_53_a_holder_sees_suspicion_and_loss_and_sends_nothing_afterwards(w
     proxy.heal();
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Unreachable })));
     // A new session of the same handle does its own work; it sends nothing about the old hold.
-    loop {
-        match world.mutex(&keeper).acquire().await {
-            Ok(again) => break again.release().await.unwrap(),
-            Err(error) => assert!(matches!(error, Error::SessionLost { .. }), "{error}"),
-        }
-    }
+    world.subject(&keeper).acquire_in_new_session().await.release().await.unwrap();
     let ops: Vec<_> = asked(world, &proxy, since).into_iter().map(|(op, _)| op).collect();
     let deletes = asked(world, &proxy, since).into_iter();
     let deletes = deletes.filter(|(op, path)| *op == OpCode::Delete && !path.contains("heartbeat")).count();
@@ -296,18 +291,18 @@ fn case_49_a_saturated_runtime_and_a_server_restart_lose_no_lock() {
                 }
             });
         }
-        let proofs = |server: &Server| {
+        let heartbeats = |server: &Server| {
             let requests = server.stats().requests;
             requests.iter().find(|(op, _)| **op == lockkeeper_server::OpCode::Delete).map_or(0, |(_, count)| *count)
         };
-        eventually("two timeouts' heartbeats", async || proofs(&server) >= 8).await;
+        eventually("two timeouts' heartbeats", async || heartbeats(&server) >= 8).await;
         assert_eq!(guard.state(), HoldState::Held);
         assert!(guard.runtime_lag().is_some_and(|lag| lag > TIMEOUT / 10), "{:?}", guard.runtime_lag());
         server.shutdown().await.unwrap();
         eventually("suspected", async || guard.state() == HoldState::Suspected).await;
         let server = Server::start(durable().with_listen(address)).await.unwrap();
         eventually("held again", async || guard.state() == HoldState::Held).await;
-        eventually("renewal resumes", async || proofs(&server) >= 4).await;
+        eventually("renewal resumes", async || heartbeats(&server) >= 4).await;
         assert_eq!(guard.state(), HoldState::Held);
         busy.store(false, Ordering::SeqCst);
         user.shutdown_background();

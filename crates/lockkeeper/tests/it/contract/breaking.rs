@@ -6,7 +6,7 @@ use lockkeeper::{Error, Lockkeeper, Loss, Owner};
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client as zk;
 
-use crate::support::{PATIENCE, STEADY, World, eventually, on_every_server, on_the_embedded_server};
+use crate::support::{STEADY, Waiter, World, eventually, on_every_server, on_the_embedded_server};
 
 on_every_server!(
     case_56_a_broken_lock_goes_to_the_next_waiter_and_the_journal_keeps_who_and_why,
@@ -202,11 +202,11 @@ async fn a_break_grants_the_lock_to_the_next_waiter_of_every_kind(world: &World)
 
     let path = world.path("classes");
     let guard = one.priority_lock(&path).background().acquire().await.unwrap();
-    let waiting = tokio::spawn(other.priority_lock(&path).foreground().acquire().into_future());
+    let waiting = Waiter::spawn(other.priority_lock(&path).foreground().acquire());
     eventually("two contenders and the holder marker", async || world.children(&path).await.len() == 3).await;
     let broken = admin.break_lock(&path, "in the way").await.unwrap();
     assert_eq!(broken.token, Some(guard.token()));
-    let next = soon(waiting).await;
+    let next = waiting.granted().await;
     assert!(guard.token() < next.token());
     assert_eq!(guard.lost().await, Loss::Removed);
     next.release().await.unwrap();
@@ -217,21 +217,21 @@ async fn a_break_grants_the_lock_to_the_next_waiter_of_every_kind(world: &World)
     for node in ["A-0000000007", "privateLock"] {
         world.observer.create(&format!("{path}/{node}"), b"", &options).await.unwrap();
     }
-    let waiting = tokio::spawn(other.priority_lock(&path).foreground().acquire().into_future());
+    let waiting = Waiter::spawn(other.priority_lock(&path).foreground().acquire());
     eventually("two contenders and the holder marker", async || world.children(&path).await.len() == 3).await;
     admin.break_lock(&path, "in the way").await.unwrap();
-    soon(waiting).await.release().await.unwrap();
+    waiting.granted().await.release().await.unwrap();
     assert_eq!(world.children(&path).await, [""; 0]);
 
     let path = world.path("permits");
     let permits = [one.semaphore(&path, 2).acquire().await.unwrap(), one.semaphore(&path, 2).acquire().await.unwrap()];
-    let waiting = tokio::spawn(other.semaphore(&path, 2).acquire().into_future());
+    let waiting = Waiter::spawn(other.semaphore(&path, 2).acquire());
     eventually("three contenders", async || world.children(&path).await.len() == 3).await;
     let lock = admin.show(&path).await.unwrap();
     assert_eq!((lock.holders.len(), lock.waiters.len()), (2, 1));
     assert!(matches!(admin.break_lock(&path, "which?").await, Err(Error::SeveralHold { .. })));
     admin.evict(&path, &lock.holders[1], "in the way").await.unwrap();
-    let next = soon(waiting).await;
+    let next = waiting.granted().await;
     assert_eq!(permits[1].lost().await, Loss::Removed);
     assert!(permits[0].is_held());
     next.release().await.unwrap();
@@ -241,21 +241,16 @@ async fn a_break_grants_the_lock_to_the_next_waiter_of_every_kind(world: &World)
 
     let path = world.path("shared");
     let reader = one.rwlock(&path).read().acquire().await.unwrap();
-    let waiting = tokio::spawn(other.rwlock(&path).write().acquire().into_future());
+    let waiting = Waiter::spawn(other.rwlock(&path).write().acquire());
     eventually("two contenders", async || world.children(&path).await.len() == 2).await;
     admin.break_lock(&path, "in the way").await.unwrap();
-    let writer = soon(waiting).await;
+    let writer = waiting.granted().await;
     assert_eq!(reader.lost().await, Loss::Removed);
-    let waiting = tokio::spawn(one.rwlock(&path).read().acquire().into_future());
+    let waiting = Waiter::spawn(one.rwlock(&path).read().acquire());
     eventually("two contenders", async || world.children(&path).await.len() == 2).await;
     admin.break_lock(&path, "in the way").await.unwrap();
-    soon(waiting).await.release().await.unwrap();
+    waiting.granted().await.release().await.unwrap();
     assert_eq!(writer.lost().await, Loss::Removed);
-}
-
-/// Returns what a waiting call in a task of its own is granted.
-async fn soon<G>(waiting: tokio::task::JoinHandle<Result<G, Error>>) -> G {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("the call waits for ever").unwrap().unwrap()
 }
 
 /// Above 256 records the oldest are deleted, several at a time; the newest record stays.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::{Error, HoldState, Lockkeeper, Loss, ReleaseError};
 use tokio::time::Instant;
 
-use crate::support::{Held, Lock, World, for_every_kind, for_every_kind_embedded, grew, turn_at};
+use crate::support::{Held, World, for_every_kind, for_every_kind_embedded, grew, turn_at};
 
 for_every_kind!(
     case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant,
@@ -19,17 +19,6 @@ for_every_kind_embedded!(an_expired_session_is_reported_as_expired, case_48_a_lo
 
 /// Short enough to wait for, long enough that a quarter of it outlasts a pause of a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
-
-/// Acquires by a handle whose last session may be over: that one attempt may say so, the next opens a new session.
-async fn acquire_anew(lock: &Lock) -> Held {
-    loop {
-        match lock.acquire().await {
-            Ok(guard) => return guard,
-            Err(Error::SessionLost { .. }) => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
 
 /// The holder's own clock tells it, because nothing else can: the guard is lost before the server can grant the lock to the
 /// next waiter. The loss is final, and the same handle works again when the network does.
@@ -52,7 +41,7 @@ async fn case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant(world: &
     assert!(!guard.is_held() && grew(guard.token(), next.token()));
     proxy.heal();
     next.release().await.unwrap();
-    let again = acquire_anew(&lock).await;
+    let again = lock.acquire_in_new_session().await;
     assert_eq!(guard.state(), HoldState::Lost(Loss::Unreachable), "lost is final");
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Unreachable })));
     assert!(again.is_held() && world.exists(&again.node()).await, "the old guard released the new hold");
@@ -74,7 +63,7 @@ async fn case_41_case_44_a_waiter_whose_session_ends_never_gets_the_lock(world: 
         other => panic!("{other:?}"),
     }
     guard.release().await.unwrap();
-    acquire_anew(&world.subject(&keeper)).await.release().await.unwrap();
+    world.subject(&keeper).acquire_in_new_session().await.release().await.unwrap();
 }
 
 /// N-17: an operator breaks a lock by deleting its node: the holder loses its guard, and the next waiter gets the lock.
@@ -145,7 +134,7 @@ async fn an_expired_session_is_reported_as_expired(world: &World) {
     assert_eq!(elsewhere.lost().await, Loss::SessionExpired, "all holds of a session end with it");
     next.granted().await.release().await.unwrap();
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::SessionExpired })));
-    acquire_anew(&world.subject(&keeper)).await.release().await.unwrap();
+    world.subject(&keeper).acquire_in_new_session().await.release().await.unwrap();
 }
 
 /// Each loss concerns one guard only; the lock's handle keeps working, time after time.
@@ -153,11 +142,11 @@ async fn case_48_a_lost_hold_does_not_poison_the_lock(world: &World) {
     let keeper = world.keeper().await;
     let lock = world.subject(&keeper);
     for _ in 0..5 {
-        let guard = acquire_anew(&lock).await;
+        let guard = lock.acquire_in_new_session().await;
         assert!(world.embedded().expire_session(session(&keeper, &guard).await).await);
         assert_eq!(guard.lost().await, Loss::SessionExpired);
         // The lost guard still exists.
-        let again = acquire_anew(&lock).await;
+        let again = lock.acquire_in_new_session().await;
         assert!(again.is_held() && !guard.is_held());
         again.release().await.unwrap();
     }

@@ -27,11 +27,6 @@ on_the_embedded_server!(
     a_holder_whose_request_is_deleted_sees_the_loss_before_its_marker_is_deleted,
 );
 
-/// Returns a name that belongs to this claim alone: monitor objects are direct children of the root.
-fn object(world: &World, name: &str) -> String {
-    world.path(name).replace('/', "-")
-}
-
 async fn children(world: &World, object: &str) -> Vec<String> {
     world.children(&format!("/{object}")).await
 }
@@ -39,7 +34,7 @@ async fn children(world: &World, object: &str) -> Vec<String> {
 /// C-01, C-02, C-03, C-08: the class is in the node's name, and the owner's text in its data.
 async fn a_monitor_lock_is_foreground_by_default(world: &World) {
     let keeper = world.keeper().await;
-    let object = object(world, "P1");
+    let object = world.object("P1");
     let plain = MonitorLock::new("save P1", &keeper, &object);
     for (lock, letter) in [
         (plain, "A-"),
@@ -61,7 +56,7 @@ async fn a_monitor_lock_is_foreground_by_default(world: &World) {
 /// request's node is deleted.
 async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     let keeper = world.keeper().await;
-    let object = object(world, "P1");
+    let object = world.object("P1");
     let holder = MonitorLock::new("holder", &keeper, &object);
     holder.lock().await.unwrap();
     assert_eq!(TASK_TIMEOUT, Duration::from_millis(2000));
@@ -90,7 +85,7 @@ async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
 /// `NoNode`, and so does an unlock whose node was deleted.
 async fn the_errors_have_types_and_name_the_object_and_the_owner(world: &World) {
     let keeper = world.keeper().await;
-    let object = object(world, "P1");
+    let object = world.object("P1");
     let lock = MonitorLock::new("save P1", &keeper, &object).task_timeout(Duration::from_millis(50));
     let named = |error: MonitorError| {
         let text = error.to_string();
@@ -116,7 +111,7 @@ async fn the_errors_have_types_and_name_the_object_and_the_owner(world: &World) 
 /// C-34: the work does not run.
 async fn work_does_not_start_after_an_error(world: &World) {
     let keeper = world.keeper().await;
-    let object = object(world, "P1");
+    let object = world.object("P1");
     let lock = MonitorLock::new("a", &keeper, &object);
     let other = MonitorLock::new("b", &keeper, &object).task_timeout(Duration::from_millis(100));
     let outcome = lock
@@ -135,7 +130,7 @@ async fn work_does_not_start_after_an_error(world: &World) {
 /// C-04: equal objects share a node, different objects never do, whatever characters their names contain.
 async fn objects_with_slashes_are_locked_like_others(world: &World) {
     let keeper = world.keeper().await;
-    let base = object(world, "P");
+    let base = world.object("P");
     let numbered =
         format!("A-{:010}", base.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31) + u32::from(byte)) >> 2);
     let names = [format!("{base}/1"), format!("{base}%2F1"), format!("{base}-1"), base.clone(), numbered.clone()];
@@ -162,7 +157,7 @@ async fn objects_with_slashes_are_locked_like_others(world: &World) {
 /// A second `lock` on an object that waits for its lock is refused; when the first call ends, the object can be locked again.
 async fn a_second_call_to_lock_a_monitor_is_refused_immediately(world: &World) {
     let keeper = world.keeper().await;
-    let object = object(world, "P1");
+    let object = world.object("P1");
     let holder = MonitorLock::new("holds", &keeper, &object);
     let lock = MonitorLock::new("waits", &keeper, &object);
     let refused = |outcome: Result<(), MonitorError>| match outcome {
@@ -187,12 +182,12 @@ async fn a_second_call_to_lock_a_monitor_is_refused_immediately(world: &World) {
     world.remove(&format!("/{object}")).await;
 }
 
-/// C-30: while waiting, and on unlock after the session ended with the hold.
+/// C-30: while waiting, and on unlock after the hold was lost with its session.
 async fn an_ended_session_is_an_error_of_its_own(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let other = world.keeper().await;
-    let object = object(world, "P1");
+    let object = world.object("P1");
     let held = MonitorLock::new("held", &keeper, &object);
     held.lock().await.unwrap();
     let session = world.embedded();
@@ -223,7 +218,7 @@ async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     let builder = lockkeeper::Lockkeeper::builder().connect_timeout(Duration::from_secs(2));
     let keeper = builder.session_timeout(Duration::from_secs(1)).connect(&proxy.connect_string()).await.unwrap();
     world.keep_open(&keeper);
-    let object = object(world, "P1");
+    let object = world.object("P1");
     let lock = MonitorLock::new("held", &keeper, &object).task_timeout(STEADY);
     lock.lock().await.unwrap();
     proxy.black_hole();

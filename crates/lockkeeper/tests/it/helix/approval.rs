@@ -180,7 +180,7 @@ async fn an_operators_late_decision_is_refused(world: &World) {
     // The same if the requestor drops its call.
     let asking = ask(&b.clone().ask_operators(LONG));
     pending_request(world, &admin).await;
-    asking.0.abort();
+    asking.abort();
     eventually("the request is removed", async || admin.requests(&world.lock()).await.unwrap().is_empty()).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();

@@ -71,7 +71,7 @@ async fn a_dropped_request_leaves_no_entry(world: &World) {
     let b = lock(world, &other, "b").priority(1);
     let asking = ask(&b);
     requested_by(world, "b").await;
-    asking.0.abort();
+    asking.abort();
     eventually("the request is withdrawn", async || stored(world).await.request.is_none()).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::{Class, Error, Guard, Lockkeeper, PriorityLock};
+use lockkeeper::{Class, Error, Lockkeeper, PriorityLock};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 use zookeeper_client as zk;
 
 use super::plain::Plain;
-use crate::support::{HOLDER_MARKER, PATIENCE, STEADY, Waiter, World, block_on, config, eventually, for_kinds};
+use crate::support::{HOLDER_MARKER, PATIENCE, STEADY, Waiter, World, block_on, config, eventually, for_kinds, name};
 
 for_kinds!(
     [classes Foreground]
@@ -44,10 +44,6 @@ async fn foreground(world: &World, keeper: &Lockkeeper) -> Waiter {
 
 async fn background(world: &World, keeper: &Lockkeeper) -> Waiter {
     world.enqueue(lock(world, keeper).background().acquire()).await
-}
-
-fn name(guard: &Guard) -> String {
-    guard.node().rsplit('/').next().unwrap().to_owned()
 }
 
 /// All children including the holder marker, sorted by name.

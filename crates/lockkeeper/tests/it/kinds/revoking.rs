@@ -57,7 +57,7 @@ async fn wait_until_read(proxy: &Proxy, guard: &Held, times: usize) {
 }
 
 /// Returns the revocation that the holder sees.
-async fn told(guard: &Held) -> Revocation {
+async fn revocation(guard: &Held) -> Revocation {
     tokio::time::timeout(PATIENCE, guard.revocation()).await.expect("the holder saw no request")
 }
 
@@ -65,14 +65,14 @@ async fn told(guard: &Held) -> Revocation {
 /// until it releases, and its node's data is restored.
 async fn a_revocation_word_asks_the_holder_and_takes_nothing(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
-    let mut heard = Vec::new();
+    let mut delays = Vec::new();
     for word in WORDS {
         let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
         assert_eq!(guard.revocation_requested(), None);
         let asked = Instant::now();
         write(world, &guard.node(), word.as_bytes()).await;
-        assert_eq!(told(&guard).await, Revocation::default());
-        heard.push(asked.elapsed());
+        assert_eq!(revocation(&guard).await, Revocation::default());
+        delays.push(asked.elapsed());
         assert_eq!(guard.revocation_requested(), Some(Revocation::default()));
         eventually("the node's data is restored", async || {
             let seen = keeper.admin().show(&world.lock()).await.unwrap();
@@ -84,8 +84,8 @@ async fn a_revocation_word_asks_the_holder_and_takes_nothing(world: &World) {
         guard.release().await.unwrap();
         world.rival(&other).try_acquire().await.unwrap().release().await.unwrap();
     }
-    println!("seen after {heard:?}");
-    assert!(heard.iter().min() < Some(&Duration::from_secs(1)), "{heard:?}");
+    println!("seen after {delays:?}");
+    assert!(delays.iter().min() < Some(&Duration::from_secs(1)), "{delays:?}");
 }
 
 /// T-26, T-27: the request is a part of the node's data, so asking erases nothing.
@@ -93,7 +93,7 @@ async fn a_revocation_request_says_who_asks_and_why(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
     ask(world, &guard.node(), "one", "deploying").await;
-    let asked = told(&guard).await;
+    let asked = revocation(&guard).await;
     let owner = Owner { user: "ops".into(), host: "desk-3".into(), pid: 99, program: None };
     assert_eq!((asked.by.as_ref(), asked.reason.as_deref()), (Some(&owner), Some("deploying")));
     assert!(asked.to_string().contains("desk-3") && asked.to_string().contains("deploying"), "{asked}");
@@ -108,9 +108,9 @@ async fn a_repeated_request_is_one_and_a_refusal_allows_the_next(world: &World) 
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
     ask(world, &guard.node(), "one", "deploying").await;
-    assert_eq!(told(&guard).await.id, "one");
+    assert_eq!(revocation(&guard).await.id, "one");
     ask(world, &guard.node(), "one", "deploying still").await;
-    assert_eq!(told(&guard).await.reason.as_deref(), Some("deploying"));
+    assert_eq!(revocation(&guard).await.reason.as_deref(), Some("deploying"));
     match guard.refuse_revocation(&"x".repeat(4097)) {
         Err(Error::TooLong { what: "refusal", bytes: 4097, max: 4096, .. }) => {}
         other => panic!("{other:?}"),
@@ -125,7 +125,7 @@ async fn a_repeated_request_is_one_and_a_refusal_allows_the_next(world: &World) 
     assert!(guard.is_held());
     for id in ["three", "four"] {
         ask(world, &guard.node(), id, "now").await;
-        assert_eq!(told(&guard).await.id, id);
+        assert_eq!(revocation(&guard).await.id, id);
         guard.refuse_revocation("still at it").unwrap();
         eventually("the refusal can be read", async || {
             let record: Value = serde_json::from_slice(&read(world, &guard.node()).await).unwrap();
@@ -150,7 +150,7 @@ async fn other_words_mean_nothing(world: &World) {
     assert_eq!(proxy.counts().since(&before).watch_events, 6);
     assert_eq!(guard.revocation_requested(), None);
     write(world, &guard.node(), b"unlock").await;
-    told(&guard).await;
+    revocation(&guard).await;
     guard.release().await.unwrap();
 }
 
@@ -168,7 +168,7 @@ async fn a_request_written_before_the_first_read_is_not_missed(world: &World) {
         assert_eq!(guard.revocation_requested(), None);
         guard
     };
-    told(&guard).await;
+    revocation(&guard).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }
@@ -225,7 +225,7 @@ async fn a_request_survives_a_disconnect(world: &World) {
     write(world, &guard.node(), b"unlock").await;
     assert_eq!(guard.revocation_requested(), None);
     proxy.heal();
-    told(&guard).await;
+    revocation(&guard).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }

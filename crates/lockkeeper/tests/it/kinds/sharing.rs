@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Lockkeeper, NodeFormat, RwLock, WriteGuard};
-use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use lockkeeper::{Error, Lockkeeper, NodeFormat, RwLock, WriteGuard};
+use lockkeeper_testkit::proxy::OpCode;
 
-use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds};
+use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
 
 for_kinds!(
     [native Write, recipe RecipeWrite, kazoo KazooWrite]
@@ -37,15 +37,6 @@ async fn reader(world: &World, keeper: &Lockkeeper) -> Waiter {
 
 async fn writer(world: &World, keeper: &Lockkeeper) -> Waiter<WriteGuard> {
     world.enqueue(lock(world, keeper).write().acquire()).await
-}
-
-/// Waits until a session has set the watches of that many reads.
-async fn watches_set(proxy: &Proxy, reads: u64) {
-    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
-}
-
-fn name(guard: &Guard) -> String {
-    guard.node().rsplit('/').next().unwrap().to_owned()
 }
 
 fn number(name: &str) -> &str {
@@ -199,7 +190,7 @@ async fn a_writer_watches_the_next_older_child_of_either_kind(world: &World) {
     let since = proxy.records().len();
     let alone = writer(world, &keeper).await;
     watches_set(&proxy, 2).await;
-    let names = readers.each_ref().map(name);
+    let names = readers.each_ref().map(|reader| name(reader));
     assert_eq!(asked(world, &proxy, since)[2], (OpCode::GetData, format!("/{}", names[2])));
     let [first, second, third] = readers;
 

@@ -134,6 +134,17 @@ impl Lock {
         self.ask(true)
     }
 
+    /// Acquires with a handle whose last session may have ended: one attempt can report that, and the next opens a new session.
+    pub(crate) async fn acquire_in_new_session(&self) -> Held {
+        loop {
+            match self.acquire().await {
+                Ok(guard) => return guard,
+                Err(Error::SessionLost { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
     fn ask(&self, once: bool) -> Ask {
         let (keeper, path, node_format) = (&self.keeper, self.path.as_str(), self.kind.node_format());
         let rwlock = || keeper.rwlock(path).node_format(node_format);
@@ -254,8 +265,13 @@ impl Held {
 
     /// The name of its node.
     pub(crate) fn name(&self) -> String {
-        self.node().rsplit('/').next().unwrap().to_owned()
+        name(self)
     }
+}
+
+/// The name of a guard's node.
+pub(crate) fn name(guard: &Holding) -> String {
+    guard.node().rsplit('/').next().unwrap().to_owned()
 }
 
 /// Whether a later grant has a greater token than an earlier one; true for kinds without tokens.
