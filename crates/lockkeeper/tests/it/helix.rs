@@ -9,11 +9,11 @@ mod cleanup;
 #[cfg(feature = "real-servers")]
 mod clocks;
 mod faults;
-mod handing;
 mod priority;
 mod realms;
 mod statistics;
 mod timeouts;
+mod transfers;
 
 use std::time::Duration;
 

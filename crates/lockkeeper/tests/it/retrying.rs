@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use zookeeper_client as zk;
 
-use crate::faces::on_every_server;
+use crate::interfaces::on_every_server;
 use crate::support::{PATIENCE, STEADY, World, eventually, on_the_embedded_server};
 
 on_every_server!(

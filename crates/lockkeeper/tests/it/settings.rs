@@ -10,7 +10,7 @@ use lockkeeper_testkit::proxy::Cut;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::faces::on_every_server;
+use crate::interfaces::on_every_server;
 use crate::support::{STEADY, World, eventually, on_the_embedded_server};
 
 on_every_server!(

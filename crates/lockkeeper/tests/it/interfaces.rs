@@ -2,9 +2,9 @@
 
 mod access;
 mod monitor;
+mod multi_lock;
 mod objects;
 mod revoking;
-mod together;
 
 /// Runs claims that choose their kind of lock themselves, on every server.
 macro_rules! on_every_server {
