@@ -54,7 +54,7 @@ async fn case_27_a_silent_network_does_not_stretch_a_deadline(world: &World) {
     world.queued(0).await;
 }
 
-/// Calls that take no timeout: the lease and the questions end after the session timeout and the connect timeout.
+/// Calls that take no timeout: the lease and the queries end after the session timeout and the connect timeout.
 async fn a_call_without_a_deadline_ends_when_no_server_answers(world: &World) {
     let (session, connect) = (Duration::from_secs(2), Duration::from_secs(1));
     for silent in [true, false] {
@@ -73,7 +73,7 @@ async fn a_call_without_a_deadline_ends_when_no_server_answers(world: &World) {
         let ends = async |call: &str, looks_again: bool, error: Error| {
             let took = started.elapsed();
             assert!(took < session + connect + SLACK, "silent: {silent}: {call} returned after {took:?}: {error}");
-            // A question is not asked again after a lost connection.
+            // A query is not sent again after a lost connection.
             let lost = matches!(error, Error::ConnectionLost { .. });
             assert!(
                 lost && !looks_again || matches!(error, Error::Unreachable { .. }),

@@ -12,7 +12,7 @@ for_every_kind!(
     a_lock_with_nodes_without_a_session_is_described_without_them,
 );
 
-on_the_embedded_server!(a_try_behind_a_holder_costs_what_it_did,);
+on_the_embedded_server!(a_try_behind_a_holder_sends_no_extra_requests,);
 
 /// Makes a persistent node that is named like a contender which excludes the subject, with this number.
 async fn make_sessionless(world: &World, number: u32) -> String {
@@ -30,11 +30,11 @@ async fn make_sessionless(world: &World, number: u32) -> String {
     name
 }
 
-/// The lock with two such nodes, which are ahead of every later contender.
+/// Makes the lock with two such nodes, which are ahead of every later contender.
 async fn lock_with_two(world: &World, keeper: &lockkeeper::Lockkeeper) {
     world.subject(keeper).acquire().await.unwrap().release().await.unwrap();
     for _ in 0..2 {
-        // As many nodes were created so far, so that is the number of the next. A server tells how often nodes came and went.
+        // The next number is the count of creates so far: changes are creates and deletes, and children are what is left.
         let parent = world.observer.check_stat(&world.lock()).await.unwrap().unwrap();
         make_sessionless(world, u32::try_from((parent.cversion + parent.num_children) / 2).unwrap()).await;
     }
@@ -51,7 +51,7 @@ async fn a_waiter_ignores_a_node_without_a_session(world: &World) {
     lock_with_two(world, &keeper).await;
     let guard = world.subject(&keeper).acquire().timeout(PATIENCE).await.unwrap();
     assert!(guard.is_held());
-    // Neither does the waiter behind it.
+    // The waiter behind it ignores them, too.
     let waiter = world.enqueue(world.rival(&world.keeper().await).acquire().timeout(PATIENCE)).await;
     assert!(waiter.waits());
     guard.release().await.unwrap();
@@ -68,7 +68,7 @@ async fn a_try_ignores_a_node_without_a_session(world: &World) {
             // A class's holder is named by its marker.
             let named = if world.kind.has_holder_marker() { HOLDER_MARKER.to_owned() } else { guard.name() };
             assert_eq!(holder.map(|holder| holder.node), Some(named));
-            // Behind a marker no other node is looked at, so those two count there.
+            // Behind a marker no other node is read, so those two nodes count there.
             assert!(ahead == Some(1) || world.kind.has_holder_marker(), "{ahead:?}");
         }
         other => panic!("{other:?}"),
@@ -91,7 +91,7 @@ async fn a_lock_with_nodes_without_a_session_is_described_without_them(world: &W
 }
 
 /// A create and a listing, a read of the holder's node, a delete.
-async fn a_try_behind_a_holder_costs_what_it_did(world: &World) {
+async fn a_try_behind_a_holder_sends_no_extra_requests(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
@@ -99,7 +99,7 @@ async fn a_try_behind_a_holder_costs_what_it_did(world: &World) {
     assert!(matches!(world.mutex(&keeper).try_acquire().await, Err(Error::Held { ahead: Some(1), .. })));
     world.queued(1).await;
     let sent = proxy.counts().since(&before).requested;
-    // An unprotected name is looked at before it is deleted.
+    // A node without protection is read before it is deleted.
     let reads = if world.kind == Kind::Recipe { 2 } else { 1 };
     let counts = (sent.of_any(OpCode::CREATES), sent.of_any(OpCode::LISTS), sent.of(OpCode::GetData));
     assert_eq!(counts, (1, 1, reads), "{sent:?}");

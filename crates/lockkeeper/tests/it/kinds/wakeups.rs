@@ -93,19 +93,19 @@ async fn a_release_costs_the_same_for_every_queue_length(world: &World) {
         let path = world.path(&format!("queue-of-{count}"));
         let holder = world.keeper().await;
         let mut guard = world.kind.lock(&holder, &path).acquire().await.unwrap();
-        let mut line = Waiters::new(world).await;
-        let mut grants = line.add_waiters(&path, world.kind, count).await;
+        let mut waiters = Waiters::new(world).await;
+        let mut grants = waiters.add_waiters(&path, world.kind, count).await;
         for _ in 0..4 {
-            let (before, server) = (line.proxy.counts(), world.embedded().stats().events_sent);
+            let (before, server) = (waiters.proxy.counts(), world.embedded().stats().events_sent);
             guard.release().await.unwrap();
             guard = grants.recv().await.unwrap();
-            let since = line.since(&before).await;
+            let since = waiters.since(&before).await;
             let events = world.embedded().stats().events_sent - server;
             seen.push((count, since.watch_events, asked(&since), events));
             assert!(grants.try_recv().is_err(), "two were granted");
         }
         drop((grants, guard));
-        line.end(world, &path).await;
+        waiters.end(world, &path).await;
     }
     println!("(waiters, events to them, their requests, all events) of each release: {seen:?}");
     // The next waiter gets the event and lists. A semaphore's next holder also announces the grant in its node, which it and
@@ -160,23 +160,23 @@ async fn a_release_between_two_classes_wakes_the_first_of_each_at_most(world: &W
         let path = world.path(&format!("classes-of-{count}"));
         let holder = world.keeper().await;
         let guard = Kind::Background.lock(&holder, &path).acquire().await.unwrap();
-        let mut line = Waiters::new(world).await;
-        let mut background = line.add_waiters(&path, Kind::Background, count).await;
-        let mut foreground = line.add_waiters(&path, Kind::Foreground, count).await;
+        let mut waiters = Waiters::new(world).await;
+        let mut background = waiters.add_waiters(&path, Kind::Background, count).await;
+        let mut foreground = waiters.add_waiters(&path, Kind::Foreground, count).await;
         let mut guard = Some(guard);
         let mut held: Option<Held> = None;
         for _ in 0..3 {
-            let before = line.proxy.counts();
+            let before = waiters.proxy.counts();
             match guard.take() {
                 Some(guard) => guard.release().await.unwrap(),
                 None => held.take().unwrap().release().await.unwrap(),
             }
             held = Some(foreground.recv().await.unwrap());
-            let since = line.since(&before).await;
+            let since = waiters.since(&before).await;
             assert!(since.watch_events <= 3 && asked(&since) <= 8, "{count}: {since:?}");
             assert!(background.try_recv().is_err(), "the background was granted first");
         }
         drop((held, foreground, background));
-        line.end(world, &path).await;
+        waiters.end(world, &path).await;
     }
 }
