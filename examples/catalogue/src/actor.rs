@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::article::Change;
 use crate::shelf::Shelf;
-use crate::work::{Class, Job, Place, Told};
+use crate::work::{Class, Job, Place, Report};
 
 /// Where the locks and the articles are.
 #[derive(Clone, Debug, Args)]
@@ -136,7 +136,7 @@ impl Actor {
     pub async fn run(self, places: &Places) -> anyhow::Result<()> {
         let place = places.open(&self.name).await?;
         // The first change that works reads this to its end; for later changes it has ended already.
-        let told_to_finish = async {
+        let input_ended = async {
             // An unreadable input counts as ended: no message can come.
             drop(tokio::io::stdin().read_to_end(&mut Vec::new()).await);
         }
@@ -144,7 +144,7 @@ impl Actor {
         let work = || async {
             match self.takes {
                 Some(takes) => tokio::time::sleep(takes).await,
-                None => told_to_finish.clone().await,
+                None => input_ended.clone().await,
             }
         };
         let mut failed = None;
@@ -158,20 +158,20 @@ impl Actor {
                 retries: self.retries,
                 fenced: !self.unfenced,
             };
-            if let Err(setback) = place.perform(&job, work, |told| print(&told)).await {
-                failed = Some(setback);
+            if let Err(error) = place.perform(&job, work, |report| print(&report)).await {
+                failed = Some(error);
             }
         }
         place.keeper.close().await;
         match failed {
-            Some(setback) => Err(setback.into()),
+            Some(error) => Err(error.into()),
             None => Ok(()),
         }
     }
 }
 
-fn print(told: &Told) {
-    let line = serde_json::to_string(told).expect("texts and numbers always serialise");
+fn print(report: &Report) {
+    let line = serde_json::to_string(report).expect("texts and numbers always serialise");
     // The process that started this one may have ended, so a failure is ignored.
     drop(writeln!(std::io::stdout(), "{line}"));
 }

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::article::{Article, Change};
 use crate::shelf::ShelfError;
 use crate::stage::Stage;
-use crate::work::{Class, Job, Place, Setback, said};
+use crate::work::{AttemptError, Class, Job, Place, with_causes};
 
 /// Numbers the people for the picture, and queues the work of the workers.
 #[derive(Debug, Default)]
@@ -45,22 +45,22 @@ struct Trouble {
     error: String,
 }
 
-impl IntoResponse for Setback {
+impl IntoResponse for AttemptError {
     fn into_response(self) -> Response {
         let status = match &self {
             // Another client held the lock for longer than a person waits.
-            Setback::Lock(MonitorError::InstanceLock { .. }) => StatusCode::SERVICE_UNAVAILABLE,
-            Setback::Lock(MonitorError::Other { .. }) => StatusCode::BAD_REQUEST,
-            Setback::Shelf(ShelfError::Stale { .. }) | Setback::Lost(_) => StatusCode::CONFLICT,
-            Setback::Lock(_) | Setback::Shelf(_) => StatusCode::BAD_GATEWAY,
+            AttemptError::Lock(MonitorError::InstanceLock { .. }) => StatusCode::SERVICE_UNAVAILABLE,
+            AttemptError::Lock(MonitorError::Other { .. }) => StatusCode::BAD_REQUEST,
+            AttemptError::Shelf(ShelfError::Stale { .. }) | AttemptError::Lost(_) => StatusCode::CONFLICT,
+            AttemptError::Lock(_) | AttemptError::Shelf(_) => StatusCode::BAD_GATEWAY,
         };
-        (status, Json(Trouble { error: said(&self) })).into_response()
+        (status, Json(Trouble { error: with_causes(&self) })).into_response()
     }
 }
 
 impl IntoResponse for ShelfError {
     fn into_response(self) -> Response {
-        Setback::Shelf(self).into_response()
+        AttemptError::Shelf(self).into_response()
     }
 }
 
@@ -104,13 +104,13 @@ impl Service {
         Job { who, class, article, change, timeout: TASK_TIMEOUT, retries: self.retries, fenced: true }
     }
 
-    async fn perform(&self, job: Job) -> Result<Article, Setback> {
+    async fn perform(&self, job: Job) -> Result<Article, AttemptError> {
         if !self.stage.watch().borrow().queues.contains_key(&job.article) {
             self.stage.follow(&job.article);
         }
         self.stage.change(|scene| scene.enters(&job.who, &job.article));
         let work = || tokio::time::sleep(self.takes);
-        self.place.perform(&job, work, |told| self.stage.change(|scene| scene.told(&job.who, &told))).await
+        self.place.perform(&job, work, |report| self.stage.change(|scene| scene.report(&job.who, &report))).await
     }
 }
 
@@ -126,7 +126,7 @@ async fn save(
     State(service): State<Service>,
     Path((id, field)): Path<(String, String)>,
     value: String,
-) -> Result<Json<Article>, Setback> {
+) -> Result<Json<Article>, AttemptError> {
     let number = {
         let mut counts = service.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.people += 1;

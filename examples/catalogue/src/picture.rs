@@ -129,15 +129,15 @@ mod tests {
 
     use super::*;
     use crate::scene::{Queue, Standing};
-    use crate::work::{Class, Told};
+    use crate::work::{Class, Report};
 
     #[test]
     fn the_picture_shows_holder_and_waiters() {
         let mut scene = Scene::default();
         scene.headline("Scenario 3");
         scene.enters("client 1", "P3");
-        scene.told("client 1", &Told::Asks { class: Class::Foreground });
-        scene.told("client 1", &Told::Runs { token: 12 });
+        scene.report("client 1", &Report::Asks { class: Class::Foreground });
+        scene.report("client 1", &Report::Runs { token: 12 });
         let standing = |who: &str, node: &str| Standing { who: who.into(), node: node.into() };
         let queue = Queue {
             holder: Some(standing("client 1", "A-0000000000")),

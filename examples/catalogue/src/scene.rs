@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::LockInfo;
 
-use crate::work::{Class, Told};
+use crate::work::{Class, Report};
 
 /// What a client is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,24 +126,24 @@ impl Scene {
     }
 
     /// Takes a report of a client.
-    pub fn told(&mut self, who: &str, told: &Told) {
+    pub fn report(&mut self, who: &str, report: &Report) {
         let article = self.clients.get(who).map(|client| client.article.clone()).unwrap_or_default();
-        let (doing, text) = match told {
-            Told::Asks { class } => {
+        let (doing, text) = match report {
+            Report::Asks { class } => {
                 if let Some(client) = self.clients.get_mut(who) {
                     client.class = Some(*class);
                 }
                 let class = if *class == Class::Foreground { "foreground" } else { "background" };
                 (Doing::Waits, format!("asks for {article} in the {class}"))
             }
-            Told::Runs { token } => (Doing::Runs(*token), format!("runs on {article}, token {token}")),
-            Told::Done { revision, .. } => {
+            Report::Runs { token } => (Doing::Runs(*token), format!("runs on {article}, token {token}")),
+            Report::Done { revision, .. } => {
                 (Doing::Done(*revision), format!("is done: {article} is at revision {revision}"))
             }
-            Told::Retries { attempt, after_ms, why } => {
+            Report::Retries { attempt, after_ms, why } => {
                 (Doing::Retries(*attempt), format!("tries again in {after_ms} ms, attempt {attempt}: {why}"))
             }
-            Told::GivesUp { attempts, letter, why } => {
+            Report::GivesUp { attempts, letter, why } => {
                 let letter = letter.as_ref().map_or_else(String::new, |place| format!("; dead letter in {place}"));
                 (Doing::GaveUp, format!("gives up after {attempts}: {why}{letter}"))
             }
@@ -175,7 +175,7 @@ impl Scene {
 impl std::fmt::Display for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.holder.is_none() && self.waiters.is_empty() {
-            return f.write_str("nobody");
+            return f.write_str("free");
         }
         let mut parts = Vec::new();
         parts.extend(self.holder.iter().map(|Standing { who, node }| format!("{node} ({who}) has privateLock")));

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::actor::{Actor, Places};
 use crate::scene::{Doing, Scene};
-use crate::work::{Told, said};
+use crate::work::{Report, with_causes};
 
 /// A client's process.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Stage {
                         }
                     }
                     Err(error) => {
-                        stage.change(|scene| scene.say(format!("  /{article}: {}", said(&error))));
+                        stage.change(|scene| scene.say(format!("  /{article}: {}", with_causes(&error))));
                         break;
                     }
                 }
@@ -116,8 +116,8 @@ impl Stage {
         spawn(&self.clients, async move {
             let mut lines = BufReader::new(output).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                if let Ok(told) = serde_json::from_str::<Told>(&line) {
-                    stage.change(|scene| scene.told(&who, &told));
+                if let Ok(report) = serde_json::from_str::<Report>(&line) {
+                    stage.change(|scene| scene.report(&who, &report));
                 }
             }
             let mut why = String::new();

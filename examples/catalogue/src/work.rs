@@ -43,7 +43,7 @@ pub struct Job {
 /// A report about the progress of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
-pub enum Told {
+pub enum Report {
     /// The client asks for the lock.
     Asks {
         /// The class of the request.
@@ -85,7 +85,7 @@ pub enum Told {
 
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Setback {
+pub enum AttemptError {
     /// The lock was not acquired or not released.
     #[error(transparent)]
     Lock(#[from] MonitorError),
@@ -97,13 +97,13 @@ pub enum Setback {
     Lost(String),
 }
 
-impl Setback {
+impl AttemptError {
     /// Returns whether another attempt may succeed.
     pub fn is_worth_another(&self) -> bool {
         match self {
-            Setback::Lock(error) => !matches!(error, MonitorError::Other { .. }),
-            Setback::Shelf(error) => matches!(error, ShelfError::Stale { .. }),
-            Setback::Lost(_) => true,
+            AttemptError::Lock(error) => !matches!(error, MonitorError::Other { .. }),
+            AttemptError::Shelf(error) => matches!(error, ShelfError::Stale { .. }),
+            AttemptError::Lost(_) => true,
         }
     }
 }
@@ -135,8 +135,8 @@ impl Place {
         &self,
         job: &Job,
         work: impl Fn() -> W,
-        tell: impl Fn(Told),
-    ) -> Result<Article, Setback> {
+        report: impl Fn(Report),
+    ) -> Result<Article, AttemptError> {
         use backon::BackoffBuilder;
         let retries = if job.class == Class::Background { job.retries } else { 0 };
         let pauses = backon::ExponentialBuilder::default()
@@ -146,48 +146,48 @@ impl Place {
         let mut pauses = pauses.build();
         let (mut attempt, first_ms) = (1, now_ms());
         loop {
-            let setback = match self.attempt(job, &work, &tell).await {
+            let error = match self.attempt(job, &work, &report).await {
                 Ok((article, token)) => {
                     let operation = job.change.operation.clone();
-                    tell(Told::Done { operation, token, revision: article.revision() });
+                    report(Report::Done { operation, token, revision: article.revision() });
                     return Ok(article);
                 }
-                Err(setback) => setback,
+                Err(error) => error,
             };
-            let why = said(&setback);
-            let pause = if setback.is_worth_another() { pauses.next() } else { None };
+            let why = with_causes(&error);
+            let pause = if error.is_worth_another() { pauses.next() } else { None };
             let Some(pause) = pause else {
                 let letter = match job.class {
-                    Class::Background => Some(self.keep(job, attempt, first_ms, &setback).await),
+                    Class::Background => Some(self.keep(job, attempt, first_ms, &error).await),
                     Class::Foreground => None,
                 };
-                tell(Told::GivesUp { attempts: attempt, letter, why });
-                return Err(setback);
+                report(Report::GivesUp { attempts: attempt, letter, why });
+                return Err(error);
             };
             attempt += 1;
-            tell(Told::Retries { attempt, after_ms: pause.as_millis() as u64, why });
+            report(Report::Retries { attempt, after_ms: pause.as_millis() as u64, why });
             tokio::time::sleep(pause).await;
         }
     }
 
     /// Writes a dead letter for a person or a replay, and returns its place.
-    async fn keep(&self, job: &Job, attempts: u32, first_ms: u64, setback: &Setback) -> String {
+    async fn keep(&self, job: &Job, attempts: u32, first_ms: u64, error: &AttemptError) -> String {
         let change = &job.change;
         let mut letter = Letter::new(&change.operation, &job.article, format!("/{}", job.article));
         letter.lock_info = Some(format!("{}: Bulk Propagation", job.who));
         letter.payload = serde_json::json!({ "field": change.field, "value": change.value });
         (letter.attempts, letter.first_ms, letter.last_ms) = (attempts, first_ms, now_ms());
-        letter.error = match setback {
-            Setback::Lock(MonitorError::InstanceLock { .. }) => "InstanceLock",
-            Setback::Lock(MonitorError::SessionExpired { .. }) | Setback::Lost(_) => "SessionExpired",
-            Setback::Lock(MonitorError::ConnectionLoss { .. }) => "ConnectionLoss",
-            Setback::Lock(_) | Setback::Shelf(_) => "Other",
+        letter.error = match error {
+            AttemptError::Lock(MonitorError::InstanceLock { .. }) => "InstanceLock",
+            AttemptError::Lock(MonitorError::SessionExpired { .. }) | AttemptError::Lost(_) => "SessionExpired",
+            AttemptError::Lock(MonitorError::ConnectionLoss { .. }) => "ConnectionLoss",
+            AttemptError::Lock(_) | AttemptError::Shelf(_) => "Other",
         }
         .to_owned();
-        letter.detail = said(setback);
+        letter.detail = with_causes(error);
         match self.letters.append(&Record::Letter(Box::new(letter))).await {
             Ok(()) => self.letters.name(),
-            Err(error) => format!("nowhere: {}", said(&error)),
+            Err(error) => format!("nowhere: {}", with_causes(&error)),
         }
     }
 
@@ -195,8 +195,8 @@ impl Place {
         &self,
         job: &Job,
         work: &impl Fn() -> W,
-        tell: &impl Fn(Told),
-    ) -> Result<(Article, i64), Setback> {
+        report: &impl Fn(Report),
+    ) -> Result<(Article, i64), AttemptError> {
         let what = match job.class {
             Class::Foreground => "Save Article",
             Class::Background => "Bulk Propagation",
@@ -207,17 +207,17 @@ impl Place {
             Class::Background => lock.background(),
         };
         let lock = lock.task_timeout(job.timeout);
-        tell(Told::Asks { class: job.class });
+        report(Report::Asks { class: job.class });
         lock.lock_with_timeout().await?;
         // Returning from this function releases the lock, unless it was unlocked before.
-        let Some(token) = lock.token() else { return Err(Setback::Lost(job.article.clone())) };
+        let Some(token) = lock.token() else { return Err(AttemptError::Lost(job.article.clone())) };
         let before = match job.fenced {
             true => self.shelf.claim(&job.article, token).await?,
             false => self.shelf.get(&job.article).await?,
         };
         // The scenario may stop this process only from here on. In the middle of the claim, the process would also hold SQLite's
         // lock, which never expires.
-        tell(Told::Runs { token: token.get() });
+        report(Report::Runs { token: token.get() });
         let after = if before.has(&job.change) {
             // An earlier attempt saved the change, but its reply was lost.
             before
@@ -233,7 +233,7 @@ impl Place {
         };
         // Check after the write: if the lock is still held now, the next holder sees the write.
         if !lock.is_held() {
-            return Err(Setback::Lost(job.article.clone()));
+            return Err(AttemptError::Lost(job.article.clone()));
         }
         match lock.unlock().await {
             // The end of the session released the lock instead. The change is saved: the lock was held when the write was confirmed.
@@ -249,7 +249,7 @@ fn now_ms() -> u64 {
 }
 
 /// Returns an error with its causes, as one line of text.
-pub fn said(error: &dyn std::error::Error) -> String {
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

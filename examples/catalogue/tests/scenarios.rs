@@ -13,7 +13,7 @@ fn the_example_plays_all_its_scenarios_with_nothing_installed() {
         .env_remove("LOCKKEEPER_SEARCH")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&played.stdout);
-    assert!(played.status.success(), "{}\n{said}", String::from_utf8_lossy(&played.stderr));
-    assert!(said.contains("has privateLock, A-"), "{said}");
+    let output = String::from_utf8_lossy(&played.stdout);
+    assert!(played.status.success(), "{}\n{output}", String::from_utf8_lossy(&played.stderr));
+    assert!(output.contains("has privateLock, A-"), "{output}");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use catalogue::actor::{Actor, Places};
 use catalogue::shelf::{Shelf, ShelfError};
-use catalogue::work::{Class, Told};
+use catalogue::work::{Class, Report};
 use lockkeeper::{FencingToken, Lockkeeper};
 use lockkeeper_core::Zxid;
 use lockkeeper_testkit::search::Engine;
@@ -55,7 +55,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
     };
     // The test hosts the server, so that no client that may be stopped hosts it.
     let host = Lockkeeper::embedded(dir.path()).await.unwrap();
-    let (told, mut all) = mpsc::unbounded_channel();
+    let (reports, mut all) = mpsc::unbounded_channel();
     let mut running = Running::new();
     for number in 0..WORKERS {
         let actor = Actor {
@@ -75,26 +75,26 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
         running.insert(number, (child, pid));
-        let told = told.clone();
+        let reports = reports.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                drop(told.send((number, serde_json::from_str::<Told>(&line).unwrap())));
+                drop(reports.send((number, serde_json::from_str::<Report>(&line).unwrap())));
             }
         });
     }
-    drop(told);
+    drop(reports);
 
     let (mut confirmed, mut refused, mut pauses) = (HashSet::new(), 0, 0);
     let mut stopped: Option<u32> = None;
-    while let Some((number, told)) = tokio::time::timeout(PATIENCE, all.recv()).await.unwrap() {
-        match told {
+    while let Some((number, report)) = tokio::time::timeout(PATIENCE, all.recv()).await.unwrap() {
+        match report {
             // This client was just granted the lock, and will write 20 ms later unless it is stopped.
-            Told::Runs { .. } if stopped.is_none() && pauses < PAUSES => {
+            Report::Runs { .. } if stopped.is_none() && pauses < PAUSES => {
                 kill_process(running[&number].1, Signal::STOP).unwrap();
                 stopped = Some(number);
                 pauses += 1;
             }
-            Told::Done { operation, .. } => {
+            Report::Done { operation, .. } => {
                 assert!(confirmed.insert(operation), "confirmed twice");
                 if let Some(sleeper) = stopped
                     && sleeper != number
@@ -104,7 +104,7 @@ async fn race(engine: &Engine, article: &str, unfenced: bool) -> Race {
                     stopped = None;
                 }
             }
-            Told::Retries { why, .. } | Told::GivesUp { why, .. } if why.contains("refuses token") => refused += 1,
+            Report::Retries { why, .. } | Report::GivesUp { why, .. } if why.contains("refuses token") => refused += 1,
             _ => {}
         }
         if let Some(sleeper) = stopped
@@ -165,6 +165,6 @@ async fn the_example_plays_all_its_scenarios_on_the_engine() {
         .env_remove("LOCKKEEPER_SERVERS")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&played.stdout);
-    assert!(played.status.success(), "{}\n{said}", String::from_utf8_lossy(&played.stderr));
+    let output = String::from_utf8_lossy(&played.stdout);
+    assert!(played.status.success(), "{}\n{output}", String::from_utf8_lossy(&played.stderr));
 }

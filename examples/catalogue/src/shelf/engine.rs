@@ -43,7 +43,8 @@ struct Hits {
 
 impl Engine {
     pub(super) async fn open(place: &str) -> Result<Self, ShelfError> {
-        let broken = |error: opensearch::Error| ShelfError::Broken { place: place.to_owned(), what: said(&error) };
+        let broken =
+            |error: opensearch::Error| ShelfError::Broken { place: place.to_owned(), what: with_causes(&error) };
         let client = OpenSearch::new(Transport::single_node(place).map_err(broken)?);
         client.ping().send().await.and_then(Response::error_for_status_code).map_err(broken)?;
         Ok(Engine { client, place: place.to_owned() })
@@ -99,12 +100,12 @@ impl Engine {
     }
 
     fn broken(&self, error: &opensearch::Error) -> ShelfError {
-        ShelfError::Broken { place: self.place.clone(), what: said(error) }
+        ShelfError::Broken { place: self.place.clone(), what: with_causes(error) }
     }
 }
 
 /// Returns the error with its causes.
-fn said(error: &opensearch::Error) -> String {
+fn with_causes(error: &opensearch::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
