@@ -1,6 +1,6 @@
-//! The statements of docs/guide/fencing.md, as they stand there, against real databases.
+//! Runs the statements of docs/guide/fencing.md, exactly as written there, on real databases.
 //!
-//! SQLite always; PostgreSQL with the feature `real-servers`, by `cargo xtask postgres test`.
+//! It always uses SQLite. With the feature `real-servers` it also uses PostgreSQL: `cargo xtask postgres test`.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 const GUIDE: &str = include_str!("../../../docs/guide/fencing.md");
 
-/// The statement that the guide calls so.
+/// Returns the statement with this name in the guide.
 fn statement(name: &str) -> &'static str {
     let start = format!("```sql\n-- {name}\n");
     let (_, rest) = GUIDE.split_once(&start).unwrap_or_else(|| panic!("{name} is not in the guide"));
     rest.split_once("```").unwrap().0.trim_end()
 }
 
-/// What is done to an article behind the mark of a whole table; it has none of its own then.
+/// A change of an article behind the mark of a whole table; the article then has no mark of its own.
 #[derive(Clone, Copy)]
 enum Change<'a> {
     Delete(i64),
@@ -25,30 +25,30 @@ enum Change<'a> {
 }
 
 const INSERT: &str = "INSERT INTO article (id, title, fence) VALUES ($1, $2, 0)";
-// Numbered in order of appearance: to SQLite `$1` is a name, and the first name it sees is the first parameter.
+// Parameters are numbered in order of appearance: to SQLite `$1` is a name, and the first name it sees is the first parameter.
 const SET: &str = "UPDATE article SET title = $1 WHERE id = $2";
 const DELETE: &str = "DELETE FROM article WHERE id = $1";
 const READ: &str = "SELECT title, fence FROM article WHERE id = $1";
 
-/// A connection to some database.
+/// A connection to a database.
 trait Database {
-    /// A change of an article by a token: how many rows it affected.
+    /// Changes an article with a token, and returns the number of affected rows.
     fn update(&mut self, title: &str, token: i64, id: i64) -> u64;
     fn upsert(&mut self, id: i64, title: &str, token: i64) -> u64;
-    /// Raises the mark of a resource and, unless that is refused, makes the change in the same transaction; whether it did.
+    /// Raises the mark of a resource and, unless that is refused, makes the change in the same transaction. Returns whether it did.
     fn behind_the_fence(&mut self, resource: &str, token: i64, change: Change<'_>) -> bool;
-    /// Title and mark of an article.
+    /// Returns title and mark of an article.
     fn article(&mut self, id: i64) -> Option<(String, i64)>;
-    /// The mark of a resource.
+    /// Returns the mark of a resource.
     fn fence(&mut self, resource: &str) -> i64;
-    /// Makes article 100 and the mark of `all`, both at 0, and keeps a list of the article's titles in the order of its changes.
+    /// Creates article 100 and the mark of `all`, both at 0, and records the titles of the article in the order of its changes.
     fn prepare_race(&mut self);
-    /// That list.
+    /// Returns the recorded titles.
     fn titles(&mut self) -> Vec<i64>;
 }
 
-/// Smaller tokens change nothing, equal and greater ones do; a row that is not there is made, and one that was deleted is not
-/// brought back by a stale holder.
+/// Smaller tokens change nothing; equal and greater ones do. A missing row is created, and a stale holder does not bring a deleted
+/// row back.
 fn smaller_tokens_are_refused(db: &mut impl Database) {
     assert_eq!(db.upsert(1, "first", 5), 1);
     assert_eq!(db.upsert(1, "again", 5), 1);
@@ -68,7 +68,7 @@ fn smaller_tokens_are_refused(db: &mut impl Database) {
     }
     assert_eq!((db.article(4), db.article(5)), (None, None));
     assert_eq!(db.article(1), Some(("newer".to_owned(), 7)));
-    // Another lock's resource.
+    // The resource of another lock.
     assert!(db.behind_the_fence("others", 1, Change::Insert(6, "other")));
 }
 
@@ -97,8 +97,8 @@ impl Way {
     }
 }
 
-/// Each writer draws a token, is overtaken or not, and writes: no older write is accepted after a newer one, and the row in
-/// the end is the newest's.
+/// Each writer takes a token and writes, while others may overtake it. No older write is accepted after a newer one, and at the end
+/// the row is that of the newest token.
 fn racing_writers<D: Database>(connect: impl Fn() -> D + Sync) {
     const WRITERS: usize = 4;
     const ROUNDS: usize = 60;
@@ -118,7 +118,7 @@ fn racing_writers<D: Database>(connect: impl Fn() -> D + Sync) {
                         if way.write(&mut db, token) {
                             accepted.lock().unwrap().push(token);
                         } else {
-                            assert!(way.mark(&mut db) > token, "{way:?}: {token} was refused for nobody");
+                            assert!(way.mark(&mut db) > token, "{way:?}: {token} was refused without a greater mark");
                         }
                     }
                 });
@@ -128,7 +128,7 @@ fn racing_writers<D: Database>(connect: impl Fn() -> D + Sync) {
         accepted.sort_unstable();
         let mut db = connect();
         let titles = db.titles();
-        assert_eq!(titles, accepted, "{way:?}: an older token wrote after a newer");
+        assert_eq!(titles, accepted, "{way:?}: an older token wrote after a newer one");
         let last = *accepted.last().unwrap();
         assert_eq!((db.article(100).unwrap().0, way.mark(&mut db)), (last.to_string(), last), "{way:?}");
     }
@@ -147,7 +147,7 @@ mod sqlite {
     fn open(path: &Path) -> Sqlite {
         let db = Connection::open(path).unwrap();
         db.busy_timeout(Duration::from_secs(60)).unwrap();
-        // Durability is not what is tested, and every commit would wait for the disk.
+        // This does not test durability, and every commit would wait for the disk.
         db.execute_batch("PRAGMA synchronous = OFF").unwrap();
         Sqlite(db)
     }
@@ -284,7 +284,7 @@ mod postgresql {
             self.0.batch_execute(race).unwrap();
         }
 
-        /// The trigger draws its number while the row is locked.
+        /// The trigger takes its number while the row is locked.
         fn titles(&mut self) -> Vec<i64> {
             let rows = self.0.query("SELECT title::BIGINT FROM done ORDER BY at", &[]).unwrap();
             rows.iter().map(|row| row.get(0)).collect()
