@@ -17,14 +17,14 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::session::Session;
-use crate::types::{Config, End, Event, RequestError, RequestId, Resume, Transport};
+use crate::types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};
 
 /// Maximum bytes per read from a socket.
 const READ: usize = 64 << 10;
 
 /// State of the session's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ConnectionState {
     /// A server has accepted the session.
     Connected,
     /// The connection ended; the session may live on.
@@ -35,7 +35,7 @@ pub enum State {
 
 /// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchEvent {
     /// What happened.
     pub kind: EventKind,
     /// Path of the node.
@@ -49,12 +49,12 @@ struct Waiting {
     replies: VecDeque<Option<oneshot::Sender<Result<Response, RequestError>>>>,
     first: u64,
     watchers: HashMap<RequestId, WatchSender>,
-    states: Option<mpsc::UnboundedSender<State>>,
+    states: Option<mpsc::UnboundedSender<ConnectionState>>,
 }
 
 enum WatchSender {
-    Once(oneshot::Sender<Watched>),
-    Always(mpsc::UnboundedSender<Watched>),
+    Once(oneshot::Sender<WatchEvent>),
+    Always(mpsc::UnboundedSender<WatchEvent>),
 }
 
 struct Inner {
@@ -120,7 +120,7 @@ impl Client {
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time, or without a server.
-    pub fn open(servers: Vec<String>, session_timeout: Duration) -> (Client, mpsc::UnboundedReceiver<State>) {
+    pub fn open(servers: Vec<String>, session_timeout: Duration) -> (Client, mpsc::UnboundedReceiver<ConnectionState>) {
         let config = Config::new(servers.len(), session_timeout);
         Client::open_with(servers, config)
     }
@@ -130,7 +130,7 @@ impl Client {
     ///
     /// # Panics
     /// As [`Client::open`], and if `config.servers` is not the length of `servers`.
-    pub fn open_with(servers: Vec<String>, config: Config) -> (Client, mpsc::UnboundedReceiver<State>) {
+    pub fn open_with(servers: Vec<String>, config: Config) -> (Client, mpsc::UnboundedReceiver<ConnectionState>) {
         assert_eq!(servers.len(), config.servers, "config.servers is the number of servers");
         let (states, receiver) = mpsc::unbounded_channel();
         let session = Session::new(config, fastrand::u64(..), Duration::ZERO);
@@ -204,7 +204,7 @@ impl Client {
         self.handle.0.lock().connect_error.clone()
     }
 
-    /// Closes the session: requests made before are carried out, later ones fail. [`State::Over`] reports the end, at
+    /// Closes the session: requests made before are carried out, later ones fail. [`ConnectionState::Over`] reports the end, at
     /// the latest after the session timeout.
     pub fn close(&self) {
         let now = self.handle.0.now();
@@ -253,11 +253,11 @@ fn unwatch(shared: &SharedState, id: RequestId) {
 pub struct Watcher {
     id: RequestId,
     shared: Arc<SharedState>,
-    watched: oneshot::Receiver<Watched>,
+    watched: oneshot::Receiver<WatchEvent>,
 }
 
 impl Future for Watcher {
-    type Output = Option<Watched>;
+    type Output = Option<WatchEvent>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.watched).poll(context).map(Result::ok)
@@ -280,12 +280,12 @@ impl fmt::Debug for Watcher {
 pub struct PersistentWatcher {
     id: RequestId,
     shared: Arc<SharedState>,
-    events: mpsc::UnboundedReceiver<Watched>,
+    events: mpsc::UnboundedReceiver<WatchEvent>,
 }
 
 impl PersistentWatcher {
     /// Returns the next event, or `None` when the session is over. Dropping the future loses no event.
-    pub async fn next(&mut self) -> Option<Watched> {
+    pub async fn next(&mut self) -> Option<WatchEvent> {
         self.events.recv().await
     }
 }
@@ -305,8 +305,8 @@ impl fmt::Debug for PersistentWatcher {
 /// An event and its receiver.
 enum Delivery {
     Reply(oneshot::Sender<Result<Response, RequestError>>, Result<Response, RequestError>),
-    Once(oneshot::Sender<Watched>, Watched),
-    State(State),
+    Once(oneshot::Sender<WatchEvent>, WatchEvent),
+    ConnectionState(ConnectionState),
 }
 
 impl Inner {
@@ -315,7 +315,7 @@ impl Inner {
     fn collect(&mut self, deliveries: &mut Vec<Delivery>) {
         while let Some(event) = self.session.poll() {
             match event {
-                Event::Reply { id, result, .. } => {
+                SessionEvent::Reply { id, result, .. } => {
                     let at = usize::try_from(id.0 - self.waiting.first).ok();
                     let reply = at.and_then(|at| self.waiting.replies.get_mut(at)).and_then(Option::take);
                     while let Some(None) = self.waiting.replies.front() {
@@ -324,23 +324,23 @@ impl Inner {
                     }
                     deliveries.extend(reply.map(|reply| Delivery::Reply(reply, result)));
                 }
-                Event::Watch { id, kind, path } => match self.waiting.watchers.remove(&id) {
-                    Some(WatchSender::Once(fired)) => deliveries.push(Delivery::Once(fired, Watched { kind, path })),
+                SessionEvent::Watch { id, kind, path } => match self.waiting.watchers.remove(&id) {
+                    Some(WatchSender::Once(fired)) => deliveries.push(Delivery::Once(fired, WatchEvent { kind, path })),
                     Some(WatchSender::Always(events)) => {
                         // The send fails without a receiver; the dropped watcher has removed the watch then.
-                        _ = events.send(Watched { kind, path });
+                        _ = events.send(WatchEvent { kind, path });
                         self.waiting.watchers.insert(id, WatchSender::Always(events));
                     }
                     None => {}
                 },
-                Event::Connected { .. } => {
+                SessionEvent::Connected { .. } => {
                     self.connect_error = None;
-                    deliveries.push(Delivery::State(State::Connected));
+                    deliveries.push(Delivery::ConnectionState(ConnectionState::Connected));
                 }
-                Event::Disconnected => deliveries.push(Delivery::State(State::Disconnected)),
-                Event::Over(end) => {
+                SessionEvent::Disconnected => deliveries.push(Delivery::ConnectionState(ConnectionState::Disconnected)),
+                SessionEvent::Over(end) => {
                     self.waiting.watchers.clear();
-                    deliveries.push(Delivery::State(State::Over(end)));
+                    deliveries.push(Delivery::ConnectionState(ConnectionState::Over(end)));
                 }
             }
         }
@@ -389,7 +389,7 @@ async fn drive(shared: Arc<SharedState>, servers: Vec<String>) {
             match delivery {
                 Delivery::Reply(reply, result) => _ = reply.send(result),
                 Delivery::Once(fired, watched) => _ = fired.send(watched),
-                Delivery::State(state) => _ = states.as_ref().map(|states| states.send(state)),
+                Delivery::ConnectionState(state) => _ = states.as_ref().map(|states| states.send(state)),
             }
         }
         let Some(deadline) = deadline else { return };

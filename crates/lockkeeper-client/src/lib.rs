@@ -2,20 +2,14 @@
 //!
 //! [`Session`] is the machine: bytes and time in; bytes, events and deadlines out.
 
-// Layers, top first. A file imports from its own layer and from the layers below.
-//
-//     lib
-//     client
-//     session
-//     watches
-//     types
+// ARCHITECTURE.md lists the layers of this crate.
 
 mod client;
 mod session;
 mod types;
 mod watches;
 
-pub use client::{Client, PersistentWatcher, State, Watched, Watcher};
+pub use client::{Client, ConnectionState, PersistentWatcher, WatchEvent, Watcher};
 pub use lockkeeper_wire as wire;
 pub use session::Session;
-pub use types::{Config, End, Event, RequestError, RequestId, Resume, Transport};
+pub use types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};

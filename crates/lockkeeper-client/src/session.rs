@@ -28,7 +28,7 @@ use lockkeeper_wire::{
     Response, SetWatches, digest_md5, frame, request, response,
 };
 
-use crate::types::{Config, End, Event, RequestError, RequestId, Resume, Transport};
+use crate::types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};
 use crate::watches::{Class, Watches};
 
 /// Share of the session timeout after which an idle client sends a ping: 3/20, so that several pings fit into the
@@ -115,7 +115,7 @@ pub struct Session {
     /// Requests that wait for a connection.
     waiting: VecDeque<(RequestId, Request)>,
     watches: Watches,
-    events: VecDeque<Event>,
+    events: VecDeque<SessionEvent>,
     last_sent: Duration,
     last_received: Duration,
     next_xid: i32,
@@ -349,11 +349,11 @@ impl Session {
     }
 
     /// Returns the next event.
-    pub fn poll(&mut self) -> Option<Event> {
+    pub fn poll(&mut self) -> Option<SessionEvent> {
         self.events.pop_front()
     }
 
-    /// Makes a request. It is sent immediately or over the next connection; [`Event::Reply`] reports the result.
+    /// Makes a request. It is sent immediately or over the next connection; [`SessionEvent::Reply`] reports the result.
     pub fn request(&mut self, request: Request, now: Duration) -> RequestId {
         self.next_id += 1;
         let id = RequestId(self.next_id);
@@ -393,7 +393,7 @@ impl Session {
         }
     }
 
-    /// Closes the session: earlier requests are carried out, then the server ends the session. [`Event::Over`] reports
+    /// Closes the session: earlier requests are carried out, then the server ends the session. [`SessionEvent::Over`] reports
     /// the end, at the latest after the session timeout.
     pub fn close(&mut self, now: Duration) {
         if self.closing.is_some() || matches!(self.state, State::Over(_)) {
@@ -433,7 +433,7 @@ impl Session {
 
     /// The connection has ended. The server may or may not have carried out what was sent.
     fn disconnect(&mut self) {
-        self.events.push_back(Event::Disconnected);
+        self.events.push_back(SessionEvent::Disconnected);
         self.rounds = 0;
         for sent in std::mem::take(&mut self.sent) {
             if let Purpose::Owner(id, _) = sent.purpose {
@@ -465,7 +465,7 @@ impl Session {
     /// A server has accepted the session, and the user if SASL is used.
     fn established(&mut self, now: Duration) {
         (self.state, self.rounds) = (State::Connected, 0);
-        self.events.push_back(Event::Connected { server: self.order[self.at], opened: self.opened_here });
+        self.events.push_back(SessionEvent::Connected { server: self.order[self.at], opened: self.opened_here });
         for (scheme, credential) in &self.config.credentials {
             request::encode_auth(&mut self.outgoing, scheme, credential);
         }
@@ -589,7 +589,7 @@ impl Session {
             return;
         }
         let path: Arc<str> = Arc::from(path);
-        self.events.extend(fired.into_iter().map(|id| Event::Watch { id, kind, path: path.clone() }));
+        self.events.extend(fired.into_iter().map(|id| SessionEvent::Watch { id, kind, path: path.clone() }));
     }
 
     fn send(&mut self, id: RequestId, request: &Request, now: Duration) {
@@ -617,7 +617,7 @@ impl Session {
     }
 
     fn reply(&mut self, id: RequestId, result: Result<Response, RequestError>) {
-        self.events.push_back(Event::Reply { id, zxid: self.last_zxid, result });
+        self.events.push_back(SessionEvent::Reply { id, zxid: self.last_zxid, result });
     }
 
     fn over(&mut self, end: End) {
@@ -633,6 +633,6 @@ impl Session {
         self.watches = Watches::default();
         self.received = BytesMut::new();
         self.outgoing = BytesMut::new();
-        self.events.push_back(Event::Over(end));
+        self.events.push_back(SessionEvent::Over(end));
     }
 }

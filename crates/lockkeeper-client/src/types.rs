@@ -92,7 +92,7 @@ pub enum RequestError {
 
 /// What a session reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     /// A server has accepted the session.
     Connected {
         /// The server's index.

@@ -7,15 +7,15 @@ use std::time::Duration;
 use lockkeeper_client::wire::{
     Create, CreateMode, ErrorCode, EventKind, Request, Response, SetData, VersionedPath, WatchedPath,
 };
-use lockkeeper_client::{Client, Config, End, RequestError, State};
+use lockkeeper_client::{Client, Config, ConnectionState, End, RequestError};
 use lockkeeper_server::{Accounts, Server, Storage};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-async fn connected(server: &Server) -> (Client, UnboundedReceiver<State>) {
+async fn connected(server: &Server) -> (Client, UnboundedReceiver<ConnectionState>) {
     let (client, mut states) = Client::open(vec![server.connect_string()], TIMEOUT);
-    assert_eq!(states.recv().await, Some(State::Connected));
+    assert_eq!(states.recv().await, Some(ConnectionState::Connected));
     (client, states)
 }
 
@@ -78,7 +78,7 @@ async fn a_dropped_handle_closes_the_session_and_deletes_its_nodes() {
     let (_, gone) = observer.request_and_watch(Request::Exists(watched("/mine", true))).await;
     drop(client);
     assert_eq!(gone.await.map(|event| event.kind), Some(EventKind::Deleted));
-    assert_eq!(states.recv().await, Some(State::Over(End::Closed)));
+    assert_eq!(states.recv().await, Some(ConnectionState::Over(End::Closed)));
     assert_eq!(states.recv().await, None);
 }
 
@@ -107,7 +107,7 @@ async fn a_request_after_the_end_of_the_session_is_answered_and_leaves_no_watch(
 }
 
 /// Opens a session as this SASL user and returns its first state.
-async fn logged_in(user: &str, password: &str) -> Option<State> {
+async fn logged_in(user: &str, password: &str) -> Option<ConnectionState> {
     let config = lockkeeper_server::Config::default()
         .with_storage(Storage::Memory)
         .with_listen("127.0.0.1:0".parse().unwrap())
@@ -116,7 +116,7 @@ async fn logged_in(user: &str, password: &str) -> Option<State> {
     let config = Config { sasl: Some((user.to_owned(), password.to_owned())), ..Config::new(1, TIMEOUT) };
     let (client, mut states) = Client::open_with(vec![server.connect_string()], config);
     let state = states.recv().await;
-    if state == Some(State::Connected) {
+    if state == Some(ConnectionState::Connected) {
         let identities = client.request(Request::WhoAmI).await.unwrap();
         let sasl = ("sasl".to_owned(), Some(user.to_owned()));
         assert!(matches!(identities, Response::Identities(identities) if identities.contains(&sasl)));
@@ -126,7 +126,7 @@ async fn logged_in(user: &str, password: &str) -> Option<State> {
 
 #[tokio::test]
 async fn a_user_of_sasl_is_known_to_the_server_and_a_wrong_password_is_refused() {
-    assert_eq!(logged_in("client1", "password1").await, Some(State::Connected));
-    assert_eq!(logged_in("client1", "password2").await, Some(State::Over(End::AuthFailed)));
-    assert_eq!(logged_in("nobody", "password1").await, Some(State::Over(End::AuthFailed)));
+    assert_eq!(logged_in("client1", "password1").await, Some(ConnectionState::Connected));
+    assert_eq!(logged_in("client1", "password2").await, Some(ConnectionState::Over(End::AuthFailed)));
+    assert_eq!(logged_in("nobody", "password1").await, Some(ConnectionState::Over(End::AuthFailed)));
 }

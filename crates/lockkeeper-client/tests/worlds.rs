@@ -13,7 +13,7 @@ use lockkeeper_client::wire::{
     Create, CreateMode, ErrorCode, EventKind, PING_XID, Request, Response, SetData, WatchedPath, frame, request,
     response,
 };
-use lockkeeper_client::{Config, Event, RequestError, RequestId, Session, Transport};
+use lockkeeper_client::{Config, RequestError, RequestId, Session, SessionEvent, Transport};
 use lockkeeper_server::Limits;
 use lockkeeper_server::machine::{ConnectionId, Effect, Machine, MachineConfig, Now, Schemes, Tree};
 
@@ -437,18 +437,18 @@ impl World {
             break;
         }
         while let Some(event) = self.clients[who].session.poll() {
-            self.hear(who, event);
+            self.check_event(who, event);
         }
     }
 
     /// Checks an event of a client.
-    fn hear(&mut self, who: usize, event: Event) {
+    fn check_event(&mut self, who: usize, event: SessionEvent) {
         let (seed, now) = (self.seed, self.now);
         let client = &mut self.clients[who];
         match event {
-            Event::Connected { .. } => client.connected = true,
-            Event::Disconnected => client.connected = false,
-            Event::Over(_) => {
+            SessionEvent::Connected { .. } => client.connected = true,
+            SessionEvent::Disconnected => client.connected = false,
+            SessionEvent::Over(_) => {
                 let session = client.session.id();
                 assert!(
                     self.expired.contains_key(&session),
@@ -456,14 +456,14 @@ impl World {
                 );
                 client.over = true;
             }
-            Event::Watch { id, kind, path } => {
+            SessionEvent::Watch { id, kind, path } => {
                 let watch =
                     client.watches.get_mut(&id).unwrap_or_else(|| panic!("seed {seed}: {id:?} fired before its reply"));
                 assert_eq!((watch.path.as_str(), kind), (&*path, EventKind::DataChanged), "seed {seed}");
                 watch.fired += 1;
                 assert_eq!(watch.fired, 1, "seed {seed}: {id:?} fired twice");
             }
-            Event::Reply { id, zxid, result } => {
+            SessionEvent::Reply { id, zxid, result } => {
                 assert!(client.last_replied < Some(id), "seed {seed}: {id:?} after {:?}", client.last_replied);
                 client.last_replied = Some(id);
                 assert!(client.last_zxid <= zxid, "seed {seed}: back from {} to {zxid}", client.last_zxid);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::account::Accounts;
 use crate::machine::{Limits, Schemes};
+use crate::setters::setters;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -110,116 +111,44 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Sets the address to listen on.
-    #[must_use]
-    pub fn with_listen(mut self, listen: SocketAddr) -> Self {
-        self.listen = listen;
-        self
-    }
-
-    /// Allows or forbids listening on an address that other machines can reach.
-    #[must_use]
-    pub fn allow_remote(mut self, allow: bool) -> Self {
-        self.allow_remote = allow;
-        self
-    }
-
-    /// Accepts TLS only on the clients' port; the operators' HTTP port is not affected.
-    #[cfg(feature = "tls")]
-    #[must_use]
-    pub fn with_tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// Sets the address of the operators' HTTP port; port 0 selects a free port.
-    #[must_use]
-    pub fn with_admin(mut self, listen: SocketAddr) -> Self {
-        self.admin = Some(listen);
-        self
-    }
-
-    /// Sets where the state is kept.
-    #[must_use]
-    pub fn with_storage(mut self, storage: Storage) -> Self {
-        self.storage = storage;
-        self
+    setters! {
+        /// Sets the address to listen on.
+        with_listen(listen: SocketAddr) = listen;
+        /// Allows or forbids listening on an address that other machines can reach.
+        allow_remote(allow_remote: bool) = allow_remote;
+        /// Accepts TLS only on the clients' port; the operators' HTTP port is not affected.
+        #[cfg(feature = "tls")]
+        with_tls(tls: Tls) = Some(tls);
+        /// Sets the address of the operators' HTTP port; port 0 selects a free port.
+        with_admin(admin: SocketAddr) = Some(admin);
+        /// Sets where the state is kept.
+        with_storage(storage: Storage) = storage;
+        /// Sets the tick; at least 1 ms.
+        with_tick(tick: Duration) = tick.max(Duration::from_millis(1));
+        /// Sets the minimum and maximum session timeout.
+        with_session_timeouts(session_timeouts: RangeInclusive<Duration>) = Some(session_timeouts);
+        /// Requires a secret of every client.
+        with_secret(secret: Secret) = Some(secret);
+        /// Sets the superuser and the SASL users.
+        with_accounts(accounts: Accounts) = accounts;
+        /// Sets the zxid before the first transaction of a new store.
+        with_first_zxid(first_zxid: i64) = first_zxid;
+        /// Sets the maximum length of a client's frame in bytes.
+        with_max_frame(max_frame: usize) = max_frame;
+        /// Sets the limits on what clients can create.
+        with_limits(limits: Limits) = limits;
+        /// Enforces hard limits of quotas, or only logs them.
+        enforce_quotas(enforce_quotas: bool) = enforce_quotas;
+        /// Sets how often containers and TTL nodes are checked; at least 1 ms.
+        with_container_check(container_check: Duration) = container_check.max(Duration::from_millis(1));
+        /// Sets how long a container that never had a child is kept.
+        with_container_unused(container_unused: Duration) = container_unused;
     }
 
     /// Keeps the state in a directory.
     #[must_use]
     pub fn with_directory(self, path: impl Into<PathBuf>) -> Self {
         self.with_storage(Storage::Directory(path.into()))
-    }
-
-    /// Sets the tick; at least 1 ms.
-    #[must_use]
-    pub fn with_tick(mut self, tick: Duration) -> Self {
-        self.tick = tick.max(Duration::from_millis(1));
-        self
-    }
-
-    /// Sets the minimum and maximum session timeout.
-    #[must_use]
-    pub fn with_session_timeouts(mut self, bounds: RangeInclusive<Duration>) -> Self {
-        self.session_timeouts = Some(bounds);
-        self
-    }
-
-    /// Requires a secret of every client.
-    #[must_use]
-    pub fn with_secret(mut self, secret: Secret) -> Self {
-        self.secret = Some(secret);
-        self
-    }
-
-    /// Sets the superuser and the SASL users.
-    #[must_use]
-    pub fn with_accounts(mut self, accounts: Accounts) -> Self {
-        self.accounts = accounts;
-        self
-    }
-
-    /// Sets the zxid before the first transaction of a new store.
-    #[must_use]
-    pub fn with_first_zxid(mut self, zxid: i64) -> Self {
-        self.first_zxid = zxid;
-        self
-    }
-
-    /// Sets the maximum length of a client's frame in bytes.
-    #[must_use]
-    pub fn with_max_frame(mut self, bytes: usize) -> Self {
-        self.max_frame = bytes;
-        self
-    }
-
-    /// Sets the limits on what clients can create.
-    #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Enforces hard limits of quotas, or only logs them.
-    #[must_use]
-    pub fn enforce_quotas(mut self, enforce: bool) -> Self {
-        self.enforce_quotas = enforce;
-        self
-    }
-
-    /// Sets how often containers and TTL nodes are checked; at least 1 ms.
-    #[must_use]
-    pub fn with_container_check(mut self, interval: Duration) -> Self {
-        self.container_check = interval.max(Duration::from_millis(1));
-        self
-    }
-
-    /// Sets how long a container that never had a child is kept.
-    #[must_use]
-    pub fn with_container_unused(mut self, age: Duration) -> Self {
-        self.container_unused = age;
-        self
     }
 
     /// Returns the minimum and maximum session timeout. The maximum is at least the minimum.

@@ -14,22 +14,7 @@
 //! The state machine inside, [`machine::Machine`], is pure: it takes typed requests and the time and answers with typed
 //! effects. The TCP server drives it, and so can a simulator.
 
-// Layers, top first. A file imports from its own layer and from the layers below.
-//
-//     lib net
-//     net/server
-//     net/admin net/connection
-//     net/faults
-//     net/words net/command
-//     net/engine
-//     net/disk net/outbox net/stats
-//     net/transport
-//     store
-//     config
-//     tls
-//     account certificate
-//     machine
-//     error
+// ARCHITECTURE.md lists the layers of this crate.
 
 mod account;
 #[cfg(feature = "tls")]
@@ -41,6 +26,7 @@ mod fuzz;
 #[doc(hidden)]
 pub mod machine;
 mod net;
+mod setters;
 mod store;
 #[cfg(feature = "tls")]
 mod tls;

@@ -20,14 +20,7 @@
 //!
 //! Source: `zookeeper.jute` and `ZooDefs.java` of Apache ZooKeeper 3.9.
 
-// Layers, top first. A file imports from its own layer and from the layers below.
-//
-//     lib
-//     request response
-//     fields
-//     message
-//     values opcode error_code digest_md5 frame
-//     codes jute
+// ARCHITECTURE.md lists the layers of this crate.
 
 mod codes;
 pub mod digest_md5;

@@ -181,7 +181,7 @@ pub struct Header {
 
 /// A watch event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct WatchEvent {
     /// The kind of event; `None` for kinds that no server sends today.
     pub kind: Option<EventKind>,
     /// The node.
@@ -216,9 +216,9 @@ pub fn decode_header(reader: &mut Reader<'_>) -> Result<Header, Malformed> {
 ///
 /// # Errors
 /// The body is shorter than its fields.
-pub fn decode_event(reader: &mut Reader<'_>) -> Result<Event, Malformed> {
+pub fn decode_event(reader: &mut Reader<'_>) -> Result<WatchEvent, Malformed> {
     let (kind, _state) = (reader.i32()?, reader.i32()?);
-    Ok(Event { kind: EventKind::from_i32(kind), path: reader.text()? })
+    Ok(WatchEvent { kind: EventKind::from_i32(kind), path: reader.text()? })
 }
 
 /// Decodes the token of a SASL step.

@@ -279,7 +279,7 @@ fn errors_and_events_are_decoded_as_they_were_encoded() {
         let mut reader = Reader::new(frame::first(&bytes, MOST).unwrap().unwrap());
         let header = response::Header { xid: crate::EVENT_XID, zxid: 9, error: None };
         assert_eq!(response::decode_header(&mut reader), Ok(header));
-        let event = response::Event { kind: Some(kind), path: "/a".to_owned() };
+        let event = response::WatchEvent { kind: Some(kind), path: "/a".to_owned() };
         assert_eq!(response::decode_event(&mut reader), Ok(event));
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Every limit is checked before anything changes, so a server at its limit continues to serve what it has.
 
+use crate::setters::setters;
+
 /// Limits on what clients can create. Excess requests are answered `QuotaExceeded` (−125). Connections with excess
 /// sessions, and excess connections, are closed; a client retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,32 +37,15 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Sets the maximum number of nodes.
-    #[must_use]
-    pub fn with_nodes(mut self, nodes: usize) -> Self {
-        self.nodes = nodes;
-        self
-    }
-
-    /// Sets the maximum bytes of data in all nodes.
-    #[must_use]
-    pub fn with_data_bytes(mut self, bytes: u64) -> Self {
-        self.data_bytes = bytes;
-        self
-    }
-
-    /// Sets the maximum number of watches.
-    #[must_use]
-    pub fn with_watches(mut self, watches: usize) -> Self {
-        self.watches = watches;
-        self
-    }
-
-    /// Sets the maximum number of sessions.
-    #[must_use]
-    pub fn with_sessions(mut self, sessions: usize) -> Self {
-        self.sessions = sessions;
-        self
+    setters! {
+        /// Sets the maximum number of nodes.
+        with_nodes(nodes: usize) = nodes;
+        /// Sets the maximum bytes of data in all nodes.
+        with_data_bytes(data_bytes: u64) = data_bytes;
+        /// Sets the maximum number of watches.
+        with_watches(watches: usize) = watches;
+        /// Sets the maximum number of sessions.
+        with_sessions(sessions: usize) = sessions;
     }
 
     /// Sets the maximum number of connections, in total and from one address.

@@ -88,7 +88,7 @@ pub(super) fn millis(timeout: Duration) -> u64 {
 
 /// A record with a valid checksum, of any origin.
 #[derive(Clone, Copy, Debug)]
-struct Record<'a> {
+struct LogRecord<'a> {
     origin: Origin,
     number: u64,
     len: usize,
@@ -105,7 +105,7 @@ fn origin_at(header: &[u8]) -> Origin {
 }
 
 /// Returns the record at the front if it is complete and its origin is wanted.
-fn read(bytes: &[u8], wanted: impl FnOnce(Origin) -> bool) -> Option<Record<'_>> {
+fn read(bytes: &[u8], wanted: impl FnOnce(Origin) -> bool) -> Option<LogRecord<'_>> {
     if !bytes.starts_with(&MARK) || bytes.len() < HEADER {
         return None;
     }
@@ -116,7 +116,7 @@ fn read(bytes: &[u8], wanted: impl FnOnce(Origin) -> bool) -> Option<Record<'_>>
     }
     let checksum = crc32fast::hash(&bytes[8..len]).to_be_bytes();
     let (number, payload) = (number_at(bytes, 32), &bytes[HEADER..len]);
-    (bytes[4..8] == checksum).then_some(Record { origin, number, len, payload })
+    (bytes[4..8] == checksum).then_some(LogRecord { origin, number, len, payload })
 }
 
 /// The end of the records of a file.
