@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use lockkeeper_wire::{Acl, ConnectRequest, OpCode, frame, request, request::Packet, response};
+use lockkeeper_wire::{Acl, ConnectRequest, OpCode, frame, jute::Reader, request, request::Packet, response};
 
 use self::rig::Target;
 use crate::account::{Accounts, Exchange};
@@ -68,6 +68,31 @@ fn request() {
         // The size of the result is bounded by the frame, whatever counts the frame claims.
         assert!(format!("{decoded:?}").len() <= 1_000 + 100 * input.len());
         shape(&decoded)
+    });
+}
+
+/// What a server may send to our client: a byte selects the operation of the answered request, the body follows. A decoded
+/// response must be the same after it was encoded and decoded again.
+#[test]
+fn response() {
+    rig::fuzz(&large("response"), |input| {
+        let Some((opcode, body)) = input.split_first() else { return 0 };
+        let opcode = OpCode::ALL[usize::from(*opcode) % OpCode::ALL.len()];
+        let decoded = response::decode(opcode, &mut Reader::new(body));
+        assert!(format!("{decoded:?}").len() <= 1_000 + 100 * input.len());
+        if let Ok(decoded) = &decoded {
+            let mut again = BytesMut::new();
+            response::encode(&mut again, 1, 1, &Ok(decoded.clone()));
+            let mut reader = Reader::new(frame::first(&again, usize::MAX).unwrap().unwrap());
+            response::decode_header(&mut reader).unwrap();
+            assert_eq!(response::decode(opcode, &mut reader).as_ref(), Ok(decoded));
+        }
+        // The frames that do not depend on the operation.
+        let mut reader = Reader::new(body);
+        let header = response::decode_header(&mut reader);
+        let event = response::decode_event(&mut reader);
+        let token = response::decode_sasl(&mut Reader::new(body)).is_ok();
+        shape(&(opcode, decoded, header, event, token, response::decode_connect(body)))
     });
 }
 
