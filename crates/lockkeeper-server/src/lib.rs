@@ -11,8 +11,8 @@
 //! # }).unwrap();
 //! ```
 //!
-//! The state machine inside, [`machine::Machine`], is pure: it takes typed requests and the time and answers with typed
-//! effects. The TCP server drives it, and so can a simulator.
+//! The state machine inside is pure: it takes typed requests and the time, and returns typed effects. The TCP server drives it,
+//! and so does the simulator of the tests.
 
 // ARCHITECTURE.md lists the layers of this crate.
 
