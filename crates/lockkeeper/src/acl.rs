@@ -1,19 +1,22 @@
-//! Who may use the nodes that a handle makes.
+//! The access list of the nodes that a handle creates.
 
-/// The access list of the nodes that a handle makes, the paths above a lock included.
+/// The access list of the nodes that a handle creates, including the parents of a lock.
 ///
-/// A node is deleted by the rights of its *parent*, and asked to let go by the right to write to itself. So whoever may
-/// contend may also break, and a list that lets others see who holds a lock does not let them ask for it.
+/// The rights to a *parent* decide who may delete a node; the right to write to the node itself decides who may request
+/// its release. So every client that may contend may also break, and a list that lets other clients read a lock does
+/// not let them request its release.
 ///
-/// Nodes that exist keep their lists. All who contend for one lock must be let in by whoever came first.
+/// Existing nodes keep their lists. The first contender's list must admit all clients that contend for the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockAcl {
-    /// Anyone may do anything: what other makers' recipes do, and works on a fresh server.
+    /// Every client may do anything. Most recipes do this, and it works on a new server.
     #[default]
     Open,
-    /// Those with the same credential may do anything, others may look. Needs [`Builder::credential`](crate::Builder::credential), or a certificate of this process's (`Builder::tls`).
+    /// Clients with the same credential may do anything; other clients may read. Needs
+    /// [`Builder::credential`](crate::Builder::credential) or a client certificate (`Builder::tls`).
     Visible,
-    /// Those with the same credential may do anything, others nothing. Needs [`Builder::credential`](crate::Builder::credential), or a certificate of this process's (`Builder::tls`).
+    /// Clients with the same credential may do anything; other clients nothing. Needs
+    /// [`Builder::credential`](crate::Builder::credential) or a client certificate (`Builder::tls`).
     Private,
 }

@@ -1,7 +1,8 @@
-//! Questions about locks: which there are, who holds them, who waits.
+//! Reads about locks: which locks exist, their holders and their waiters.
 //!
-//! Answers are a sync, a listing behind it and the reads that follow: true of a moment since the question, however far this
-//! session's server lags behind the leader. Nothing here changes a node, but for what a person asks to be broken (`breaking`).
+//! A read consists of a sync, a listing behind it, and the reads that follow. Its result was true at some moment since
+//! the call, however far this session's server lags behind the leader. Nothing here changes a node, except for a break
+//! that a person requests (`breaking`).
 
 pub(crate) mod revoke;
 
@@ -31,67 +32,68 @@ use crate::session::context::Context;
 pub use copy::{Copied, CopyOptions};
 pub use lease::{LeaseInfo, RequestorInfo};
 
-/// The limit of a semaphore whose path states none: all hold, as far as one can tell.
+/// The limit of a semaphore whose path states none: all contenders count as holders.
 const UNSTATED: u32 = u32::MAX;
 
-/// Where what is said about locks is kept; there are none there.
+/// The side trees of this library, which contain no locks.
 const OURS: [&str; 3] = [journal::ROOT, decisions::ROOT, counts::ROOT];
 
-/// How deep below the root of a listing locks are looked for.
+/// How deep below the root a listing searches for locks.
 const MAX_DEPTH: usize = 16;
 
-/// A lock and all who contend for it.
+/// A lock and its contenders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// Its path.
     pub path: String,
-    /// How many permits it has, where it is a semaphore.
+    /// The number of permits of a semaphore.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
-    /// Who holds it.
+    /// The holders.
     pub holders: Vec<ContenderInfo>,
-    /// Who waits, the next in line first.
+    /// The waiters, in the order of the queue.
     pub waiters: Vec<ContenderInfo>,
-    /// Children that are no contenders and count for nothing.
+    /// Children that are not contenders; they are ignored.
     pub unknown: Vec<String>,
-    /// What the record of a leased lock says; its owner is in `holders` too.
+    /// The record of a leased lock; its owner is in `holders` too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
 }
 
 impl LockInfo {
-    /// Nobody holds it or waits for it, as far as its children tell.
+    /// Whether its children show no holder and no waiter.
     fn is_quiet(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 }
 
-/// The locks of a part of the tree, and what could not be read of it. Made by [`Admin::survey`].
+/// The locks of a part of the tree, and the nodes that could not be read. Returned by [`Admin::survey`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Survey {
-    /// The locks that somebody holds or waits for, by path.
+    /// The locks with holders or waiters, by path.
     pub locks: Vec<LockInfo>,
-    /// The nodes that the server does not let this process read, by path. Locks at and below them are not among the others.
+    /// The nodes that this client has no right to read, by path. Locks at and below them are missing in `locks`.
     pub unreadable: Vec<Unreadable>,
 }
 
-/// A node that the server does not let this process read.
+/// A node that this client has no right to read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Unreadable {
-    /// The node.
+    /// Its path.
     pub path: String,
-    /// The server's words.
+    /// The server's reason.
     pub reason: String,
 }
 
-/// Asks about locks, and breaks them. Made by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
+/// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
 ///
-/// What it tells was so at some moment since it was asked: the server of its session first catches up with the leader, which takes
-/// their round trip, not one more of the client's. A server without a majority cannot, and does not answer from what it has: the call
-/// waits until that server notices and closes the connection (seconds), and ends with [`Error::ConnectionLost`].
+/// Reads about locks are linearizable: each one is preceded by a `sync`, with which the session's server catches up
+/// with the leader. That costs a round trip between these servers, not one more of the client's. A server without a
+/// majority cannot catch up, and does not answer from stale data. The call then waits until that server notices and
+/// closes the connection, which takes seconds, and fails with [`Error::ConnectionLost`].
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub(crate) context: Context,
@@ -102,14 +104,21 @@ impl Admin {
         Admin { context }
     }
 
-    /// Who holds the lock at `path` and who waits for it, in order. A sync and a listing in flight together, then one read a
-    /// contender, those too; one of the path, for its permits or its record, where nobody contends.
+    /// Returns the holders and the waiters of the lock at `path`, in order.
+    ///
+    /// # Cost
+    ///
+    /// A sync and a listing in one round trip, then one read for each contender, also sent together. Without
+    /// contenders, one read of the path, for its permits or its record.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// [`Error::NoSuchLock`] if the path has no node; a lock whose node exists with nobody at it is an answer.
-    /// [`Error::ConnectionLost`] where there is no majority; otherwise a refusal by the server, or no server.
+    ///
+    /// [`Error::NoSuchLock`] if the path has no node; a node without contenders is not an error.
+    /// [`Error::ConnectionLost`] without a majority. Otherwise, the server refuses the read or cannot be reached.
     pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
         let path = LockPath::parse_node(path)?;
         let shown = self.on_session(move |ensemble| async move {
@@ -130,38 +139,49 @@ impl Admin {
         Ok(info.in_epoch(self.known_epoch().await?))
     }
 
-    /// The locks at and below `root`, which may be `/`, that somebody holds or waits for, by path.
+    /// Returns the locks at and below `root` that have holders or waiters, by path. `root` may be `/`.
     ///
-    /// Walks the tree behind one sync: one listing a node, and the reads of [`Admin::show`]; so one read more for each node that is no
-    /// queue. A root that does not exist has no locks. What is at and below a node that cannot be read is left out: [`Admin::survey`]
-    /// names such nodes.
+    /// A root that does not exist has no locks. Nodes that cannot be read are left out, with everything below them;
+    /// [`Admin::survey`] names them.
+    ///
+    /// # Cost
+    ///
+    /// Walks the tree behind one sync: one listing for each node, and the reads of [`Admin::show`]. A node that is not
+    /// a queue costs one read more.
+    ///
+    /// # Cancel safety
+    ///
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// A refusal by the server, or no server.
+    ///
+    /// The server refuses the read or cannot be reached.
     pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
         Ok(self.survey(root).await?.locks)
     }
 
-    /// [`Admin::list`], with the nodes that the server does not let this process read.
+    /// Returns the locks as [`Admin::list`] does, and the nodes that this client has no right to read.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`Admin::list`].
     pub async fn survey(&self, root: &str) -> Result<Survey, Error> {
         let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
         let listed = self.on_session(move |ensemble| async move {
             let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
-            // What a session reads later is no older.
+            // Later reads of a session are never older than earlier ones.
             let mut listings = vec![(root.clone(), synced(&*ensemble, &root, ensemble.list(&root)).await)];
             for _ in 0..MAX_DEPTH {
                 let mut level = Vec::new();
                 for (path, listed) in std::mem::take(&mut listings) {
                     match listed {
-                        // Gone since its parent was listed, or a root nobody made yet.
+                        // Deleted since its parent was listed, or a root that does not exist yet.
                         Err(OpError::NoNode) => {}
-                        // One such node does not hide the others.
+                        // One unreadable node does not hide the others.
                         Err(OpError::Refused(reason)) if path != root => unreadable.push(Unreadable { path, reason }),
                         Err(fault) => return Err(refused(&path, fault)),
                         Ok(Children { names, .. }) => {
@@ -201,22 +221,23 @@ impl Admin {
         Ok(Survey { locks: found.into_iter().map(|info| info.in_epoch(epoch)).collect(), unreadable })
     }
 
-    /// Follows the lock at `path`: each call of [`Follow::next`] tells what it looks like after the next change.
+    /// Returns a [`Follow`] of the lock at `path`: each call of [`Follow::next`] returns the lock after its next
+    /// change.
     pub fn follow(&self, path: &str) -> Follow {
         Follow { admin: self.clone(), path: LockPath::parse_node(path), watcher: None, known: HashMap::new() }
     }
 
-    /// Through which it is asked.
+    /// The handle that it uses.
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Who asks.
+    /// The owner of this client.
     pub(crate) fn owner(&self) -> &Owner {
         self.context.owner()
     }
 
-    /// Runs `question` where the session's input and output run, so that any runtime, or none, may ask.
+    /// Runs `question` on the I/O thread, so that any runtime, or none, can wait for it.
     pub(crate) async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -233,24 +254,28 @@ impl Admin {
     }
 }
 
-/// The changes of one lock. Made by [`Admin::follow`].
+/// The changes of one lock. Created by [`Admin::follow`].
 ///
-/// Watches the lock's children, so every coming and going wakes it, and costs a sync: meant for a person who looks, not for a fleet.
+/// It watches the lock's children, so every contender that enters or leaves wakes it and costs a sync: it is meant for
+/// a person, not for a fleet.
 pub struct Follow {
     admin: Admin,
     path: Result<LockPath, lockkeeper_core::PathError>,
     watcher: Option<Watcher>,
-    /// Contenders read before; a node's owner does not change.
+    /// Contenders that were read before; a node's owner does not change.
     known: HashMap<String, ContenderInfo>,
 }
 
 impl Follow {
-    /// What the lock looks like now, then after each change.
+    /// Returns the lock: the first call its present state, later calls the state after the next change.
     ///
-    /// Dropping the future leaves nothing behind; a change meanwhile is told by the next call.
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind; the next call reports a change that happens meanwhile.
     ///
     /// # Errors
-    /// As [`Admin::show`]; a lock that has no node cannot be followed either.
+    ///
+    /// As [`Admin::show`]; also [`Error::NoSuchLock`] if the lock has no node.
     pub async fn next(&mut self) -> Result<LockInfo, Error> {
         let path = self.path.clone()?.to_string();
         if let Some(watcher) = &mut self.watcher {
@@ -261,7 +286,7 @@ impl Follow {
         let (info, watcher, known) = self
             .admin
             .on_session(move |ensemble| async move {
-                // Always: the session may be a new one since the last look.
+                // Always, because the session may be a new one since the last read.
                 let (names, watcher) = match synced(&*ensemble, &path, ensemble.list_and_watch(&path)).await {
                     Ok((names, watcher)) => (names, Some(watcher)),
                     Err(fault) => return Err(refused(&path, fault)),
@@ -283,7 +308,7 @@ impl fmt::Debug for Follow {
     }
 }
 
-/// Reads who stands behind the names of a listing. A contender gone since the listing is left out.
+/// Reads the contenders of a listing. Contenders that were deleted since the listing are left out.
 async fn describe(
     ensemble: &dyn Ensemble,
     path: &str,
@@ -292,7 +317,7 @@ async fn describe(
 ) -> LockInfo {
     let node_format = NodeFormat::of(&names);
     let queue = Queue::read_with_holder_marker(node_format, node_format.mark(), &names);
-    // The mark has the token of a class's holder.
+    // The holder marker has the token of the holder of a lock with classes.
     let holder_marker = match queue.has_holder_marker() {
         true => ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await.ok(),
         false => None,
@@ -347,7 +372,7 @@ async fn describe(
     info
 }
 
-/// The rule of a queue, by its first contender.
+/// The rule of a queue, derived from its first contender.
 async fn discipline(ensemble: &dyn Ensemble, path: &str, queue: &Queue<'_>) -> Discipline {
     match queue.entries().first().map(|entry| entry.mode) {
         Some(Mode::Class(_)) => Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
@@ -359,7 +384,7 @@ async fn discipline(ensemble: &dyn Ensemble, path: &str, queue: &Queue<'_>) -> D
     }
 }
 
-/// How many permits the path states.
+/// The number of permits that the path states.
 async fn stated_permits(ensemble: &dyn Ensemble, path: &str) -> Option<u32> {
     permits_in(&ensemble.read(path).await.ok()?)
 }

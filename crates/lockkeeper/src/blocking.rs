@@ -1,7 +1,7 @@
 //! The queue locks and the lock objects for programs without async.
 //!
-//! Not another implementation: every call runs on the session's own thread anyway, so waiting for its outcome on this one is
-//! all there is to add. A leased lock ([`helix`](crate::helix)) has async calls only.
+//! This is not another implementation: every call runs on the session's own thread anyway, and these calls only block
+//! the caller's thread until it is done. A leased lock ([`helix`](crate::helix)) has only async calls.
 //!
 //! ```no_run
 //! let keeper = lockkeeper::blocking::connect("127.0.0.1:2181")?;
@@ -14,13 +14,15 @@
 
 use crate::{Error, Lockkeeper};
 
-/// [`Lockkeeper::connect`] on this thread.
+/// Connects to an ensemble as [`Lockkeeper::connect`] does, and blocks this thread until it has.
 ///
 /// # Errors
+///
 /// As [`Lockkeeper::connect`].
 ///
 /// # Panics
-/// If called from within an async runtime's thread.
+///
+/// Panics if called on a thread of an async runtime.
 pub fn connect(servers: &str) -> Result<Lockkeeper, Error> {
     Lockkeeper::builder().connect_blocking(servers)
 }

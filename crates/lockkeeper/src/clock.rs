@@ -1,18 +1,18 @@
-//! The clock by which holds are trusted: one that runs while the machine sleeps.
+//! The clock by which holds are trusted, which keeps running while the machine is suspended.
 //!
-//! `std::time::Instant` is `CLOCK_MONOTONIC` on Linux, which stops in suspend (rust #87906, #79462): after an hour of sleep a
-//! dead session would look fresh. Tests under paused time use the runtime's clock instead.
+//! `std::time::Instant` is `CLOCK_MONOTONIC` on Linux, which stops during suspend (rust #87906, #79462): after an hour
+//! of suspend a dead session would look alive. Tests under paused time use the runtime's clock instead.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serializer;
 
-/// A source of "now", as time since an origin of its own.
+/// A source of the current time, as the time since a fixed origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
-    /// The operating system's, running through suspend where it has such a one.
+    /// The operating system's, which runs during suspend if the system has such a clock.
     System,
-    /// The runtime's, counted from this moment: follows paused time.
+    /// The runtime's, counted from this moment, which follows paused time.
     Runtime(tokio::time::Instant),
 }
 
@@ -35,7 +35,7 @@ fn boot_time() -> Duration {
 fn boot_time() -> Duration {
     use std::sync::OnceLock;
     use std::time::Instant;
-    // `Instant` may stop in suspend here too; no safe call offers a clock that does not.
+    // `Instant` may stop during suspend here too; no safe call offers a clock that does not.
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     ORIGIN.get_or_init(Instant::now).elapsed()
 }

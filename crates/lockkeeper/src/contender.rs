@@ -8,47 +8,48 @@ use serde::{Serialize, Serializer};
 
 use crate::clock::as_millis;
 
-/// How a leased lock's owner is told apart from those who stand in a queue.
+/// The mode of a leased lock's owner, which distinguishes it from the contenders of a queue.
 pub(crate) const LEASE: &str = "lease";
 
-/// One who holds a lock or waits for it.
+/// A contender of a lock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ContenderInfo {
-    /// Its node's name; empty where it is the lock's own node, as of a leased lock's owner.
+    /// The name of its node; empty for the owner of a leased lock, whose node is the lock's own.
     pub node: String,
-    /// What it asks for: `exclusive`, `write`, `read`, `permits`, `class`; of a leased lock's owner, `lease`.
+    /// The mode: `exclusive`, `write`, `read`, `permits`, `class`, and `lease` of the owner of a leased lock.
     pub mode: &'static str,
-    /// How many permits, where it asks for some.
+    /// The number of permits of a semaphore.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
-    /// Its class, where the lock has classes.
+    /// Its class, if the lock has classes.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub class: Option<Class>,
-    /// Who stands behind it, as far as the node tells.
+    /// Its owner, as far as the node says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The same in one line; of other makers' nodes, what can be told of them.
+    /// The owner as one line of text, or what a foreign client's node shows.
     pub described: String,
-    /// Why, in its own words.
+    /// Its message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Who asks it to let go, and its refusal if it has refused.
+    /// The request to release the lock, and the refusal if it refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Revocation>,
-    /// Since when its node stands, by the server's clock. Of a leased lock, when its record was last written.
+    /// When its node was created, by the server's clock. For a leased lock, when its record was last written.
     #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
-    /// The session it lives and dies with; 0 of a leased lock's owner, which outlives sessions.
+    /// Its session; 0 for the owner of a leased lock, which survives sessions.
     pub session: SessionId,
-    /// It has vanished: its hold ended against its will, and nobody follows it before its lock delay is over.
+    /// Whether it has vanished: its hold was lost, and the lock stays unavailable until its lock delay has passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub vanished: bool,
-    /// The token of its hold; for a waiter, the one it will have. A class's holder has that of its mark. `None` of a leased lock's
-    /// owner if a foreign client has written the record since the grant.
+    /// The fencing token of its hold; for a waiter, the one that it will have. The holder of a lock with classes has
+    /// the token of the holder marker. `None` for the owner of a leased lock if a foreign client has written the record
+    /// since the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
-    /// The id of its attempt, where the node has one.
+    /// The id of its attempt, if the node has one.
     #[serde(skip)]
     pub(crate) id: Option<AttemptId>,
 }
@@ -61,7 +62,7 @@ fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok,
 }
 
 impl ContenderInfo {
-    /// The full path of its node, in the lock at `path`.
+    /// Returns the full path of its node in the lock at `path`.
     pub fn node_path(&self, path: &str) -> String {
         match self.node.as_str() {
             "" => path.to_owned(),
@@ -79,7 +80,7 @@ impl ContenderInfo {
 impl fmt::Display for ContenderInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.described)?;
-        // A lease's record does not say since when.
+        // The record of a lease does not say since when.
         if !self.is_leased() {
             write!(f, " since {}", humantime::format_rfc3339_seconds(self.since))?;
         }

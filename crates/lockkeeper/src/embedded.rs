@@ -1,11 +1,12 @@
-//! A home for an embedded server: one directory, one server at a time, for one user.
+//! Embedded servers: one directory, one server at a time, for one user.
 //!
-//! The directory holds `data` (the server's store), `secret` (what a client must present, readable by the owner only), `starting`
-//! (a lock for the process that starts the server) and `endpoint` (the address where the server listens, or listened last). The
-//! store's lock says whether a server runs, never the endpoint file.
+//! The directory contains `data` (the server's store), `secret` (what a client must present, readable only by the
+//! owner), `starting` (a lock for the process that starts the server) and `endpoint` (the address of the current or
+//! last server). The store's lock, not the endpoint file, shows whether a server runs.
 //!
-//! The address outlives the server. Sessions are on disk and have their full timeout after a restart, so a server that ends while
-//! sessions are open is started again by one of its clients, at the same address where that is free, and the sessions go on.
+//! The address outlives the server. Sessions are on disk and have their full timeout after a restart. So when a server
+//! ends while sessions are open, one of its clients starts it again, at the same address if that is free, and the
+//! sessions continue.
 
 mod trust;
 
@@ -34,20 +35,21 @@ use self::trust::Listener;
 /// The directory of the server that all users of a machine share.
 pub const MACHINE_DIR: &str = "/var/lib/lockkeeper";
 
-/// The tick of an embedded server. Shorter than ZooKeeper's 2 s, for there is no network between: sessions expire sooner after
-/// the crash of their process.
+/// The tick of an embedded server. Shorter than ZooKeeper's 2 s, because there is no network in between: sessions
+/// expire sooner after a crash.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The settings that every server of one machine has in common: its tick, and sessions from 1 s to 1 min.
+/// Returns the default settings of servers on one machine: their tick, and session timeouts from 1 s to 1 min.
 pub fn server_config() -> Config {
     Config::default().with_tick(TICK).with_session_timeouts(TICK * 2..=TICK * 120)
 }
 
-/// How long a joiner waits between looks for a server that is just starting or stopping. There is no event to wait for:
-/// another process holds the store but has not said yet where it listens.
+/// The pause between looks for a server that is starting or stopping. There is no event to wait for: another process
+/// holds the store but has not written its address yet.
 const STARTING: Duration = Duration::from_millis(10);
 
-/// How long the address of the server before may still be in use by a process that is just ending. There is no event to wait for.
+/// How long the previous server's address may still be in use by a process that is ending. There is no event to wait
+/// for.
 const FREED: Duration = Duration::from_millis(200);
 
 /// The directory of an embedded server.
@@ -57,14 +59,14 @@ pub struct Home {
     shared: bool,
 }
 
-/// Where a running embedded server is found.
+/// The address of a running embedded server.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Its address on this machine.
     pub address: SocketAddr,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// What to present to it; not part of the file.
+    /// The secret to present to it; not a part of the file.
     #[serde(skip)]
     pub secret: String,
 }
@@ -83,17 +85,17 @@ pub struct Hosted {
     moved_from: Option<SocketAddr>,
 }
 
-/// Starts the server of a home in a process of its own; returns when it can be found.
+/// Starts the server of a home in another process; resolves when the server can be found.
 pub type Starter = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
-/// What a client of a home does when no server runs there.
+/// What a client of a home does if no server runs there.
 #[derive(Clone)]
 pub enum Hosting {
     /// Hosts the server in this process.
     InProcess,
-    /// Starts the server elsewhere. Called by one client of the home at a time.
+    /// Starts the server in another process. Called by one client of the home at a time.
     Starting(Starter),
-    /// Nothing: it fails with [`Error::NotRunning`].
+    /// Fails with [`Error::NotRunning`].
     Never,
 }
 
@@ -107,57 +109,59 @@ impl std::fmt::Debug for Hosting {
     }
 }
 
-/// The right to start the server of a home, had by one process at a time. It ends with the process, whatever becomes of that.
+/// The right to start the server of a home. One process has it at a time; it ends with the process in any case.
 #[derive(Debug)]
 pub struct Turn {
     _file: File,
 }
 
 impl Home {
-    /// The home in this directory, which is made when a server is first hosted there.
+    /// Returns the home in this directory, which is created when a server is first hosted there.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Home { dir: dir.into(), shared: false }
     }
 
-    /// The home of a server that several users of this machine share: those who may enter the directory.
+    /// Returns the home of a server that several users of this machine share: those that may enter the directory.
     ///
-    /// Only the owner of the directory may write there, and [`Home::find`] fails if that is not so. A client of a shared home uses
-    /// [`Hosting::Never`]: the server is started by its owner, with `lockkeeper serve --machine`.
+    /// Only the owner of the directory may write to it; otherwise [`Home::find`] fails. Clients of a shared home use
+    /// [`Hosting::Never`]: its owner starts the server, with `lockkeeper serve --machine`.
     pub fn shared(dir: impl Into<PathBuf>) -> Self {
         Home { dir: dir.into(), shared: true }
     }
 
-    /// Whether several users share it.
+    /// Returns whether several users share it.
     pub fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// The home of this user's own server, which the command `lockkeeper` uses where no servers are set: the directory that
-    /// `LOCKKEEPER_STATE_DIR` names, or `lockkeeper` in `$XDG_STATE_HOME` or in `~/.local/state`.
+    /// Returns the home of this user's own server, which the command `lockkeeper` uses if no servers are set: the
+    /// directory in `LOCKKEEPER_STATE_DIR`, or `lockkeeper` in `$XDG_STATE_HOME` or in `~/.local/state`.
     ///
     /// # Errors
-    /// [`Error::File`] where none of the three variables is set.
+    ///
+    /// [`Error::File`] if none of `LOCKKEEPER_STATE_DIR`, `XDG_STATE_HOME` and `HOME` is set.
     pub fn of_this_user() -> Result<Self, Error> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = set("LOCKKEEPER_STATE_DIR")
-            // The XDG specification: a relative one is to be ignored.
+            // The XDG specification says to ignore relative paths.
             .or_else(|| set("XDG_STATE_HOME").filter(|dir| dir.is_absolute()).map(|dir| dir.join("lockkeeper")))
             .or_else(|| set("HOME").map(|home| home.join(".local/state/lockkeeper")));
         let failed = |source| Error::File { what: "cannot find", file: "~/.local/state/lockkeeper".into(), source };
         let dir = dir.ok_or_else(|| failed(std::io::Error::new(ErrorKind::NotFound, "HOME is not set")))?;
-        // Clients may work in different directories.
+        // Clients may run in different directories.
         Ok(Home::new(std::path::absolute(dir).map_err(failed)?))
     }
 
-    /// Its directory.
+    /// Returns its directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The server that runs here, if one does.
+    /// Returns the address of the server that runs here, or `None`.
     ///
     /// # Errors
-    /// A file that cannot be read, or one that others could have written.
+    ///
+    /// [`Error::File`] if a file cannot be read, or if other users could have written it.
     pub fn find(&self) -> Result<Option<Endpoint>, Error> {
         let file = self.dir.join("endpoint");
         let text = match std::fs::read(&file) {
@@ -165,7 +169,7 @@ impl Home {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::File { what: "cannot read", file, source }),
         };
-        // Half a file, or one of another version: whoever hosts next writes it anew.
+        // An incomplete file, or one of another version: the next host writes it again.
         let Ok(mut endpoint) = serde_json::from_slice::<Endpoint>(&text) else {
             return Ok(None);
         };
@@ -180,25 +184,26 @@ impl Home {
         Ok(Some(endpoint))
     }
 
-    /// Whether some process holds the store.
+    /// Whether a process holds the store.
     fn is_hosted(&self) -> Result<bool, Error> {
         let file = self.dir.join("data").join("lock");
         match File::open(&file) {
-            // Shared, and let go at once: several may ask at the same time, a host that starts meanwhile tries again.
+            // Shared, and released immediately: several clients may ask at the same time, and a host that starts
+            // meanwhile tries again.
             Ok(lock) => Ok(lock.try_lock_shared().is_err()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            // The store is its owner's alone. Who listens at the address tells too.
+            // Only the owner may open the store. The process that listens at the address is checked as well.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && self.shared => Ok(true),
             Err(source) => Err(Error::File { what: "cannot open", file, source }),
         }
     }
 
-    /// Whether the process that listens there may be this home's server: it is the owner's, this user's or root's. Else the server's
-    /// place was taken, and whoever took it must not hear the secret.
+    /// Whether the process that listens at `address` may be this home's server: it belongs to the owner, to this user
+    /// or to root. Otherwise another program has taken the address, and must not get the secret.
     fn is_owners(&self, address: SocketAddr) -> Result<bool, Error> {
         let owner = match std::fs::metadata(&self.dir) {
             Ok(dir) => std::os::unix::fs::MetadataExt::uid(&dir),
-            Err(source) => return Err(Error::File { what: "cannot look at", file: self.dir.clone(), source }),
+            Err(source) => return Err(Error::File { what: "cannot read", file: self.dir.clone(), source }),
         };
         Ok(match trust::listener(address) {
             Listener::Of(user) if self.shared => [0, owner].contains(&user),
@@ -211,7 +216,8 @@ impl Home {
     /// Waits for the right to start the server here. Blocks this thread.
     ///
     /// # Errors
-    /// [`Error::File`] for a directory that cannot be made or written.
+    ///
+    /// [`Error::File`] if the directory cannot be created or written.
     pub fn turn(&self) -> Result<Turn, Error> {
         self.make_dir()?;
         let file = self.dir.join("starting");
@@ -224,20 +230,29 @@ impl Home {
         Ok(Turn { _file: lock })
     }
 
-    /// Starts the server in this process: at the address of the server before, where sessions look for it, or at a free one if
-    /// another program has taken that.
+    /// Starts the server in this process, at the previous server's address, where sessions look for it. If another
+    /// program uses that address, the server takes a free one.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future leaves no server.
     ///
     /// # Errors
+    ///
     /// [`Error::Server`] with [`ServerError::InUse`] if another process hosts it already.
     pub async fn host(&self) -> Result<Hosted, Error> {
         self.host_with(server_config()).await
     }
 
-    /// The same with other settings than [`server_config`]'s. Address, store and secret are the home's.
+    /// Starts the server as [`Home::host`] does, with other settings than those of [`server_config`]. The address, the
+    /// store and the secret are the home's.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no server.
     ///
     /// # Errors
+    ///
     /// As [`Home::host`].
     pub async fn host_with(&self, config: Config) -> Result<Hosted, Error> {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -258,7 +273,7 @@ impl Home {
         Ok(hosted)
     }
 
-    /// The same, listening there.
+    /// Starts the server at this address.
     async fn host_at(&self, listen: SocketAddr, config: Config) -> Result<Hosted, Error> {
         self.make_dir()?;
         if self.shared {
@@ -277,18 +292,18 @@ impl Home {
         Ok(Hosted { server, endpoint, moved_from: None })
     }
 
-    /// Where the server before listened.
+    /// The address of the previous server.
     fn former_address(&self) -> Option<SocketAddr> {
         let endpoint: Endpoint = serde_json::from_slice(&std::fs::read(self.dir.join("endpoint")).ok()?).ok()?;
         endpoint.address.ip().is_loopback().then_some(endpoint.address)
     }
 
-    /// Who may read the files: this user, or all who may enter the directory.
+    /// The mode of the files: readable by this user, or by all that may enter the directory.
     fn file_mode(&self) -> u32 {
         if self.shared { 0o644 } else { 0o600 }
     }
 
-    /// Makes the directory, for this user only or for all to enter. One that is there stays as it is.
+    /// Creates the directory, for this user only or for all to enter. An existing one is not changed.
     fn make_dir(&self) -> Result<(), Error> {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
@@ -296,7 +311,7 @@ impl Home {
         builder.create(&self.dir).map_err(|source| Error::File { what: "cannot make", file: self.dir.clone(), source })
     }
 
-    /// The secret of this home, made on first use.
+    /// The secret of this home, created on first use.
     fn secret(&self) -> Result<String, Error> {
         let file = self.dir.join("secret");
         let failed = |what| {
@@ -320,8 +335,8 @@ impl Home {
             getrandom::fill(&mut bits)
                 .map_err(|error| failed("no randomness for")(std::io::Error::other(error.to_string())))?;
             let secret: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-            // Linked into place whole: of two that make it at the same time, one wins and both read the same.
-            // Each with a file of its own, also among the threads of one process.
+            // Linked into place as a whole: if two create it at the same time, one wins and both read the same. Each
+            // uses a separate file, even among the threads of one process.
             static MADE: AtomicU32 = AtomicU32::new(0);
             let fresh = file.with_extension(format!("new-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed)));
             write_whole(&fresh, secret.as_bytes(), self.file_mode()).map_err(failed("cannot write"))?;
@@ -336,36 +351,41 @@ impl Home {
 }
 
 impl Hosted {
-    /// Where it is found.
+    /// Returns the address of the server.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The address of the server before, if another program has taken that.
+    /// Returns the previous address, if another program has taken it.
     pub fn moved_from(&self) -> Option<SocketAddr> {
         self.moved_from
     }
 
-    /// The server itself.
+    /// Returns the server.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Stops it; returns when everything is on disk. Sessions survive, and so does the address: a client that still needs the
-    /// server starts it again there.
+    /// Stops the server and returns when everything is on disk. Sessions survive, and so does the address: a client
+    /// that still needs the server starts it again there.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops the server without waiting for its last writes.
     ///
     /// # Errors
+    ///
     /// [`Error::Server`] if the last writes failed.
     pub async fn shutdown(self) -> Result<(), Error> {
         Ok(self.server.shutdown().await?)
     }
 }
 
-/// A home as one client sees it: finds its server, or starts it.
+/// A home as one client uses it: finds its server, or starts it.
 pub(crate) struct Site {
     home: Home,
     hosting: Hosting,
-    /// The server, where this process hosts it.
+    /// The server, if this process hosts it.
     hosted: Mutex<Option<Arc<Hosted>>>,
 }
 
@@ -374,7 +394,7 @@ impl Site {
         Site { home, hosting, hosted: Mutex::new(None) }
     }
 
-    /// The server that this process hosts, as long as that serves.
+    /// The server that this process hosts, while it runs.
     fn hosted(&self) -> Option<Endpoint> {
         let mut hosted = self.hosted.lock().expect("held for a change only");
         if hosted.as_ref().is_some_and(|hosted| hosted.server.stopped().now_or_never().is_some()) {
@@ -383,7 +403,8 @@ impl Site {
         hosted.as_ref().map(|hosted| hosted.endpoint.clone())
     }
 
-    /// Finds the server, or starts it where none runs. Dropping the future leaves a server that was being started elsewhere.
+    /// Finds the server, or starts it if none runs. Dropping the future leaves a server that another process was
+    /// starting.
     async fn find_or_start(&self) -> Result<Endpoint, Error> {
         loop {
             if let Some(endpoint) = self.hosted() {
@@ -396,7 +417,7 @@ impl Site {
                 return Err(Error::NotRunning { dir: self.home.dir.clone() });
             }
             let home = self.home.clone();
-            // On a thread that may wait: the lock has no other event.
+            // On a thread that may block: the lock has no other event.
             let turn = tokio::task::spawn_blocking(move || home.turn()).await;
             let _turn = turn.map_err(|error| Error::Thread(std::io::Error::other(error)))??;
             if let Some(endpoint) = self.home.find()? {
@@ -409,7 +430,7 @@ impl Site {
                         *self.hosted.lock().expect("held for a change only") = Some(Arc::new(hosted));
                         return Ok(endpoint);
                     }
-                    // A server on its way out holds the store a little longer than it can be found.
+                    // A server that is ending holds the store slightly longer than it can be found.
                     Err(Error::Server(ServerError::InUse { .. })) => {}
                     Err(error) => return Err(error),
                 },
@@ -436,7 +457,7 @@ impl Locate for Site {
 pub(crate) struct Embedded {
     pub(crate) site: Arc<Site>,
     pub(crate) session_timeout: Duration,
-    /// As [`ZooKeeper`]'s.
+    /// As for [`ZooKeeper`].
     pub(crate) tasks: TaskTracker,
 }
 
@@ -460,7 +481,7 @@ impl Network for Embedded {
                 create_chroot: false,
             };
             let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;
-            // A server that this process hosts outlives the sessions with it: they close through it.
+            // A server that this process hosts outlives its sessions, which close through it.
             opened.anchor = Some(self.site.clone());
             Ok(opened)
         }
@@ -472,7 +493,7 @@ impl Network for Embedded {
     }
 }
 
-/// Writes a file with this mode, whole or not at all.
+/// Writes a file with this mode, completely or not at all.
 fn replace(file: &Path, text: &[u8], mode: u32) -> Result<(), Error> {
     let fresh = file.with_extension("new");
     let failed = |source| Error::File { what: "cannot write", file: file.to_owned(), source };
@@ -483,13 +504,13 @@ fn replace(file: &Path, text: &[u8], mode: u32) -> Result<(), Error> {
 fn write_whole(file: &Path, text: &[u8], mode: u32) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mut opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
-    // Whatever the umask is: a service's may keep others out.
+    // Set the mode explicitly, because a service's umask may exclude others.
     opened.set_permissions(std::fs::Permissions::from_mode(mode))?;
     opened.write_all(text)?;
     opened.sync_all()
 }
 
-/// Refuses a secret that others can read.
+/// Refuses a secret that other users can read.
 fn private(file: &File) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mode = file.metadata()?.permissions().mode();

@@ -1,13 +1,13 @@
-//! What the library needs of an ensemble: the dozen operations, and nothing of how they travel.
+//! The operations that the library needs from an ensemble, independent of how they travel.
 //!
-//! The one wall between the locks and the network. `zookeeper.rs` implements it over TCP; a simulator implements it over
-//! the server's data tree in one process, with a seed for every delay and fault. Hidden from the docs: it may change in
-//! any release.
+//! This is the one boundary between the locks and the network. `zookeeper.rs` implements it over TCP; a simulator
+//! implements it over the server's data tree in one process, with a seed for every delay and fault. Hidden from the
+//! docs: it may change in any release.
 //!
-//! What an implementation must keep, because the protocol rests on it: operations of one session take effect in the order
-//! in which their futures were *first polled*; reads of one session never go back in time; a watch event is delivered before
-//! the reply to any read that shows the change; an operation that fails with [`OpError::ConnectionLoss`] may have happened,
-//! one that fails with any other fault has not.
+//! An implementation must guarantee the following, because the protocol depends on it. Operations of one session take
+//! effect in the order in which their futures were *first polled*. Reads of one session never go back in time. A watch
+//! event is delivered before the reply to any read that shows the change. An operation that fails with
+//! [`OpError::ConnectionLoss`] may have happened; one that fails with any other error has not.
 
 mod contender;
 pub(crate) mod paths;
@@ -25,22 +25,22 @@ use tokio::sync::mpsc;
 
 use crate::Error;
 
-/// An operation under way. Nothing is sent before the first poll; dropping it later does not call it back.
+/// An operation under way. Nothing is sent before the first poll; dropping it later does not cancel it.
 pub type Reply<T, F = OpError> = BoxFuture<'static, Result<T, F>>;
 
-/// Resolves once, with what happened to the watched node. Dropping it takes the watch off.
+/// Resolves once, with what happened to the watched node. Dropping it removes the watch.
 pub type Watcher = BoxFuture<'static, Fired>;
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    /// The node, or the parent of the node to create, is not there.
+    /// The node, or the parent of the node to create, does not exist.
     #[error("no such node")]
     NoNode,
-    /// The node to create is there.
+    /// The node to create exists.
     #[error("the node exists")]
     NodeExists,
-    /// Its data has another version.
+    /// The node's data has another version.
     #[error("the node's data has another version")]
     BadVersion,
     /// The connection was lost before the reply.
@@ -52,88 +52,88 @@ pub enum OpError {
     /// The server does not know the operation.
     #[error("the server does not support this operation")]
     Unsupported,
-    /// The server refused, in its words.
+    /// The server refused the operation, with its reason.
     #[error("{0}")]
     Refused(String),
 }
 
-/// What a watched node saw.
+/// What happened to a watched node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fired {
     /// It was deleted.
     Gone,
-    /// It has new data, or, for a watch of children, other children.
+    /// Its data changed or, in a watch of children, the list of its children.
     Changed,
     /// The session ended first.
     SessionOver,
 }
 
-/// What to create.
+/// The kind of node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Gone with the session, and numbered by the server.
+    /// Ephemeral, with a number that the server appends.
     EphemeralSequential,
-    /// Gone with the session.
+    /// Ephemeral: deleted with its session.
     Ephemeral,
-    /// Removed by the server some time after its last child.
+    /// Deleted by the server some time after its last child.
     Container,
-    /// Stays.
+    /// Persistent.
     Persistent,
 }
 
-/// A node that was read.
+/// A node as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its bytes.
+    /// Its data.
     pub data: Vec<u8>,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub czxid: Zxid,
     /// The transaction that last wrote its data.
     pub mzxid: Zxid,
-    /// When it was made, in milliseconds since 1970 by the leader's clock.
+    /// When it was created, in milliseconds since 1970 by the leader's clock.
     pub ctime_ms: i64,
-    /// When its data was last written, likewise.
+    /// When its data was last written, in milliseconds since 1970 by the leader's clock.
     pub mtime_ms: i64,
     /// The version of its data.
     pub version: i32,
-    /// The session it dies with; 0 if it stays.
+    /// The session that owns an ephemeral node; 0 for other nodes.
     pub owner: SessionId,
-    /// How many children it has.
+    /// The number of its children.
     pub children: usize,
 }
 
-/// What a node has below it.
+/// The children of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Children {
     /// Their names.
     pub names: Vec<String>,
-    /// How many bytes of data the node itself has.
+    /// The size of the node's own data, in bytes.
     pub data_len: usize,
 }
 
 /// A node with everything that a copy of it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// Its bytes.
+    /// Its data.
     pub data: Vec<u8>,
-    /// Who may do what with it.
+    /// Its access list.
     pub acl: Vec<Grant>,
-    /// It ends with a session. Whether it is a container, or has a time to live, servers tell nobody.
+    /// Whether it is ephemeral. Servers do not say whether a node is a container or has a time to live.
     pub ephemeral: bool,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub czxid: Zxid,
     /// The transaction that last changed it or its children.
     pub latest: Zxid,
 }
 
 impl Whole {
-    /// Whether digests of passwords were kept back: servers show an `x` in their place to who may not change the list
-    /// (ZooKeeper's PrepRequestProcessor and FinalRequestProcessor, since 3.5.6).
+    /// Returns whether password digests were hidden: servers show an `x` instead to clients that have no right to
+    /// change the list (ZooKeeper's PrepRequestProcessor and FinalRequestProcessor, since 3.5.6).
     pub fn is_masked(&self) -> bool {
         self.acl.iter().any(|grant| grant.scheme == "digest" && grant.id.ends_with(":x"))
     }
 
-    /// Whether the other one says the same, whenever it was made.
+    /// Returns whether the other node has the same content, whenever it was created.
     pub fn is_as(&self, other: &Whole) -> bool {
         let sorted = |acl: &[Grant]| {
             let mut acl = acl.to_vec();
@@ -147,18 +147,18 @@ impl Whole {
 /// An entry of an access list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grant {
-    /// How users are told apart: `world`, `digest`, `ip`, `x509`, `sasl`.
+    /// The authentication scheme: `world`, `digest`, `ip`, `x509`, `sasl`.
     pub scheme: String,
-    /// Who.
+    /// The user.
     pub id: String,
-    /// What they may do, as ZooKeeper's bits.
+    /// The permissions, as ZooKeeper's bits.
     pub permissions: u8,
 }
 
-/// A node that was written.
+/// A node as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The version of its data now.
+    /// The new version of its data.
     pub version: i32,
     /// The transaction that wrote it.
     pub mzxid: Zxid,
@@ -169,27 +169,27 @@ pub struct Written {
 /// One step of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The node must be there, and its data have this version where one is given.
+    /// The node must exist and, if a version is given, its data must have it.
     Check {
         /// The node.
         path: String,
         /// Its version.
         version: Option<i32>,
     },
-    /// Create a node. Not a numbered one: its name would be known to nobody if the reply were lost.
+    /// Create a node. Not a sequential one: its name would be unknown if the reply were lost.
     Create {
         /// The node.
         path: String,
-        /// Its bytes.
+        /// Its data.
         data: Vec<u8>,
-        /// What to create.
+        /// The kind of node.
         kind: Kind,
     },
     /// Replace a node's data.
     Write {
         /// The node.
         path: String,
-        /// The new bytes.
+        /// The new data.
         data: Vec<u8>,
         /// The version it must have.
         version: Option<i32>,
@@ -204,7 +204,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The node it is about.
+    /// Returns the path of its node.
     pub fn path(&self) -> &str {
         match self {
             Step::Check { path, .. }
@@ -218,9 +218,9 @@ impl Step {
 /// What a step of a transaction did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The node was as it had to be.
+    /// The node was as expected.
     Checked,
-    /// A node was made, by this transaction; some servers do not say by which (ZOOKEEPER-4026, ZOOKEEPER-4667).
+    /// A node was created by this transaction; some servers do not name it (ZOOKEEPER-4026, ZOOKEEPER-4667).
     Created(Option<Zxid>),
     /// A node's data was replaced.
     Written(Written),
@@ -231,9 +231,9 @@ pub enum Done {
 /// Why a transaction was not done, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undone {
-    /// The step that could not be done; `None` where the transaction failed as a whole.
+    /// The step that failed; `None` if the transaction failed as a whole.
     pub step: Option<usize>,
-    /// Why.
+    /// The cause.
     pub fault: OpError,
 }
 
@@ -249,7 +249,7 @@ impl From<Undone> for OpError {
     }
 }
 
-/// The transaction that did it, where a step tells.
+/// Returns the transaction that did it, if a step names it.
 pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
     done.iter().rev().find_map(|done| match done {
         Done::Created(zxid) => *zxid,
@@ -258,67 +258,68 @@ pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
     })
 }
 
-/// The node that states the epoch, as the servers know it: a decimal number. Without it the epoch is 0.
+/// The path of the node that states the epoch as a decimal number, without a chroot. Without the node, the epoch is 0.
 pub(crate) const EPOCH_NODE: &str = "/lockkeeper/epoch";
 
-/// How many reads travel together.
+/// The number of reads in flight at once.
 pub(crate) const READS_IN_FLIGHT: usize = 64;
 
-/// One session's operations.
+/// The operations of one session.
 pub trait Ensemble: Send + Sync + 'static {
     /// The session's id.
     fn session(&self) -> SessionId;
-    /// Creates a node; for a numbered one the reply's name carries the number.
+    /// Creates a node; the reply has its name, including the number of a sequential one.
     fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)>;
-    /// Deletes a node, if its data has this version where one is given.
+    /// Deletes a node; if a version is given, only if its data has it.
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()>;
-    /// Replaces a node's data, if it has this version where one is given.
+    /// Replaces a node's data; if a version is given, only if the data has it.
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written>;
-    /// All of these steps or none, in one transaction: what each did.
+    /// Does all of these steps or none, in one transaction, and returns what each did.
     fn transact(&self, steps: Vec<Step>) -> Reply<Vec<Done>, Undone>;
     /// Lists a node's children.
     fn list(&self, path: &str) -> Reply<Children>;
-    /// Lists their names and watches for other ones.
+    /// Lists the names of a node's children and watches for changes of the list.
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)>;
     /// Reads a node.
     fn read(&self, path: &str) -> Reply<Node>;
-    /// Reads a node and watches it. No watch is left where there is no node.
+    /// Reads a node and watches it. If the node does not exist, no watch is left.
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)>;
-    /// Reads the node that states the epoch of tokens, `/lockkeeper/epoch` whatever stands before other paths, and watches it: for
-    /// its making too, where it is not there.
+    /// Reads the node that states the epoch of tokens, `/lockkeeper/epoch` outside any chroot, and watches it, also for
+    /// its creation.
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)>;
-    /// Writes it, if it has this version; makes it, where none is given.
+    /// Writes the epoch if its node has this version; creates the node if no version is given.
     fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()>;
-    /// Reads a node with its access list; nothing where it changed in between.
+    /// Reads a node with its access list; `None` if it changed between the two reads.
     fn read_whole(&self, path: &str) -> Reply<Option<Whole>> {
         unsupported(path)
     }
-    /// Makes a node that stays, with this access list.
+    /// Creates a persistent node with this access list.
     fn create_whole(&self, path: &str, whole: Whole) -> Reply<()> {
         _ = whole;
         unsupported(path)
     }
-    /// Replaces a node's data, and after it its access list.
+    /// Replaces a node's data, and then its access list.
     fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()> {
         _ = whole;
         unsupported(path)
     }
-    /// A request that changes nothing and is put in order with all writes, by a majority: that the session lives. What a server
-    /// that is cut off from its peers cannot answer.
+    /// Sends a request that changes nothing and that a majority orders with all writes, which proves that the session
+    /// lives. A server that is cut off from the others cannot answer it.
     fn prove(&self) -> Reply<()>;
-    /// Brings the server this session is connected to up to the leader.
+    /// Brings this session's server up to date with the leader.
     fn sync(&self, path: &str) -> Reply<()>;
 }
 
-/// A read of what is so by now, whoever wrote it: this session's server may lag behind the leader, and would tell what was so.
+/// A linearizable read, whichever client wrote the data: without a sync, this session's server may be stale.
 ///
-/// The sync leaves before the read, in the same flight, so it costs the server's way to the leader and none of the client's more.
+/// The sync is sent before the read without waiting for its reply, so it costs a round trip between server and leader,
+/// but none of the client's.
 pub(crate) async fn synced<T>(ensemble: &dyn Ensemble, path: &str, read: Reply<T>) -> Result<T, OpError> {
     let (synced, seen) = tokio::join!(biased; ensemble.sync(path), read);
     synced.and(seen)
 }
 
-/// What a fault of an operation about this path means to the caller.
+/// The caller's error for a failed operation on this path.
 pub(crate) fn refused(path: &str, fault: OpError) -> Error {
     let path = path.to_owned();
     match fault {
@@ -333,26 +334,26 @@ fn unsupported<T: Send + 'static>(path: &str) -> Reply<T> {
     Box::pin(std::future::ready(Err(OpError::Unsupported)))
 }
 
-/// What a connection goes through.
+/// A change of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
     /// Lost; the session may live.
     Lost,
-    /// Back, in the same session.
+    /// Connected again, in the same session.
     Back,
-    /// The session is over. Nothing follows.
+    /// The session is over. No more changes follow.
     Over(Loss),
 }
 
-/// A session just opened.
+/// A session that was just opened.
 pub struct Opened {
     /// Its operations. Dropping the last handle closes the session.
     pub ensemble: Arc<dyn Ensemble>,
     /// The timeout that the server granted.
     pub timeout: Duration,
-    /// What its connection goes through from now on. The channel's end means closed.
+    /// The changes of its connection from now on. The end of the channel means that it is closed.
     pub connection: mpsc::UnboundedReceiver<Connection>,
-    /// What must outlive the session: a server in this process.
+    /// A value that must outlive the session: a server in this process.
     pub anchor: Option<Arc<dyn std::any::Any + Send + Sync>>,
 }
 
@@ -370,15 +371,16 @@ impl Reconnect {
     }
 }
 
-/// Where sessions come from.
+/// The source of sessions.
 pub trait Network: Send + Sync + 'static {
     /// Opens a session, trying for at most `patience`.
     ///
     /// # Errors
-    /// An error for the user: who was asked, for how long, and what came back.
+    ///
+    /// An error for the user: the servers that were tried, for how long, and their results.
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>>;
 
-    /// Which servers these are, for messages.
+    /// The servers, for messages.
     fn servers(&self) -> String {
         "the servers".to_owned()
     }

@@ -100,8 +100,8 @@ pub enum Error {
         /// The requested kind of access list.
         acl: LockAcl,
     },
-    /// No server opened a session before the deadline, or the session's server did not answer before it. It is unknown
-    /// who holds the lock.
+    /// No server opened a session before the deadline, or the session's server did not answer before it. The holder is
+    /// unknown.
     #[error("no server answered within {}: {detail}", short(*waited))]
     Unreachable {
         /// The servers that were tried.
@@ -502,7 +502,7 @@ impl Error {
             }
             Error::Forked => Some("connect in the child, after the fork".to_owned()),
             Error::InvalidLockDelay { .. } => Some(
-                "set 1ms to 1h, for a mutex, a reader, a writer or a semaphore in the node format Curator".to_owned(),
+                "set 1ms to 1h on a mutex, a reader, a writer or a semaphore in the node format Curator".to_owned(),
             ),
             Error::InvalidLiveness { .. } => {
                 Some("choose a limit longer than the time between two calls of alive()".to_owned())

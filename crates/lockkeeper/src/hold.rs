@@ -385,7 +385,7 @@ impl Hold {
         }
     }
 
-    /// As `nearly_lost`, for a clock that is not the system's.
+    /// As `nearly_lost`, with a clock that is not the system's.
     async fn nearly_lost_by_timer(&self, margin: Duration) {
         loop {
             let left = self.ends().saturating_sub(self.session().now());

@@ -1,8 +1,8 @@
-//! Who this process is, for the record in its nodes.
+//! The identity of this process in the nodes that it creates.
 
 use lockkeeper_core::Owner;
 
-/// The user, machine, process and program that nodes of this process name as their owner.
+/// Returns the user, machine, process id and program that the nodes of this process name as their owner.
 pub fn this_process() -> Owner {
     let program = std::env::args_os().next().map(|path| {
         let name = std::path::Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! The handle that programs hold: it hands out locks.
+//! `Lockkeeper`, the handle that programs use: it creates locks.
 
 pub(crate) mod builder;
 mod constructors;
@@ -122,7 +122,7 @@ impl Lockkeeper {
         Lockkeeper { context, leases: Leases::new() }
     }
 
-    /// What its locks share.
+    /// The state that its locks share.
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }

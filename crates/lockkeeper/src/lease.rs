@@ -1,10 +1,10 @@
 //! Leased locks with priorities, on one node shared with Apache Helix.
 //!
-//! A [`HelixLock`] is taken at once or not at all, unless its priority is higher than the owner's: then the owner is asked to
-//! make room, may clean up for as long as it said it needs, and gives way. The hold is a record, not a node of the session: it
-//! outlives a lost session and ends with its lease, with its release, or by preemption.
+//! A [`HelixLock`] is granted immediately or not at all, unless its priority is higher than the owner's. Then the owner
+//! is asked to make room. It may clean up for as long as it declared, and then gives the lock up. The hold is a record,
+//! not a node of the session: it survives a lost session and ends with its lease, its release or a preemption.
 //!
-//! All decisions are [`lockkeeper_core::helix::transition`]'s; here they are only carried out, under compare-and-set.
+//! [`lockkeeper_core::helix::transition`] makes all decisions; the code here carries them out under compare-and-set.
 
 mod approval;
 mod guard;

@@ -188,7 +188,7 @@ mod guide {
 ///     guard.token();
 /// }
 /// ```
-/// nor, for a writer, after it became a reader:
+/// nor used by a writer after it became a reader:
 /// ```compile_fail,E0382
 /// async fn downgraded(guard: lockkeeper::WriteGuard) {
 ///     let reader = guard.downgrade().await;

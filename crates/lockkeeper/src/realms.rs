@@ -1,7 +1,8 @@
-//! Locks on several ensembles: which paths are where.
+//! Locks on several ensembles: which ensemble has which paths.
 //!
-//! A realm is an ensemble and the paths that it has, as everything at and below a prefix. A lock lives in exactly one: that of the
-//! longest prefix. A path that no realm has is an error, never a guess, for two who guess differently would both hold the lock.
+//! A realm is an ensemble and the paths at and below a prefix. A lock belongs to exactly one realm, the one with the
+//! longest matching prefix. A path without a realm is an error, because two clients that guess differently would both
+//! hold the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::ensemble::servers::Servers;
 use crate::lease::{HelixLock, Place};
 use crate::{Builder, Error, Lockkeeper};
 
-/// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, opened when it is first needed.
+/// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, which is opened
+/// when it is first needed.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,12 +54,13 @@ impl Route {
 }
 
 impl Realms {
-    /// A routing from prefixes, as `/search` or `/` for all others, to connect strings. Paths stay as they are: a prefix is not cut
-    /// off. Nothing is sent.
+    /// Creates a routing from prefixes to connect strings. A prefix is a path such as `/search`, or `/` for all other
+    /// paths. Paths stay as they are: the prefix is not removed. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidRealm`] for a prefix that is no path or is given twice, and where there is none at all;
-    /// [`Error::InvalidServers`] for a connect string.
+    ///
+    /// [`Error::InvalidRealm`] if a prefix is not a path or is given twice, and if there is no realm at all;
+    /// [`Error::InvalidServers`] if a connect string is not valid.
     pub fn new<P: Into<String>, S: Into<String>>(
         builder: Builder,
         realms: impl IntoIterator<Item = (P, S)>,
@@ -75,36 +78,45 @@ impl Realms {
             routes.push(Route { prefix, servers, keeper });
         }
         if routes.is_empty() {
-            return Err(Error::InvalidRealm { prefix: String::new(), problem: "there is none".to_owned() });
+            return Err(Error::InvalidRealm { prefix: String::new(), problem: "no realm is configured".to_owned() });
         }
         routes.sort_by_key(|route| std::cmp::Reverse(route.prefix.len()));
         Ok(Realms { builder, routes: routes.into() })
     }
 
-    /// The connect string of the realm that has this path. No round trip.
+    /// Returns the connect string of the realm that has this path. No round trip.
     ///
     /// # Errors
-    /// [`Error::Unroutable`] if none has; [`Error::InvalidPath`] for what is no path.
+    ///
+    /// [`Error::Unroutable`] if no realm has the path; [`Error::InvalidPath`] if it is not a path.
     pub fn servers(&self, path: &str) -> Result<&str, Error> {
         Ok(&self.route(path)?.servers)
     }
 
-    /// The handle of the realm that has this path; connected when it is first asked for.
+    /// Returns the handle of the realm that has this path. The first call connects it.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future leaves no session behind; the next call connects.
     ///
     /// # Errors
-    /// As [`Realms::servers`], and as [`Lockkeeper::connect`].
+    ///
+    /// As [`Realms::servers`] and [`Lockkeeper::connect`].
     pub async fn keeper(&self, path: &str) -> Result<Lockkeeper, Error> {
         let route = self.route(path)?;
         let connected = route.keeper.get_or_try_init(|| self.builder.clone().connect(&route.servers)).await;
         Ok(connected?.clone())
     }
 
-    /// The leased lock of a Helix scope, or at a path, in the realm that has it. See [`Lockkeeper::helix_lock`].
+    /// Returns the leased lock of a Helix scope or at a path, in the realm that has it. See [`Lockkeeper::helix_lock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
-    /// As [`Realms::keeper`]; [`Error::InvalidScope`] for a scope that names nothing.
+    ///
+    /// As [`Realms::keeper`]; [`Error::InvalidScope`] if the scope is not valid.
     pub async fn helix_lock(&self, place: impl Into<Place>, lease: Duration) -> Result<HelixLock, Error> {
         let place = place.into();
         let path = match &place {
@@ -118,7 +130,11 @@ impl Realms {
         Ok(self.keeper(&path).await?.helix_lock(place, lease))
     }
 
-    /// Closes what is connected, as [`Lockkeeper::close`].
+    /// Closes the connected handles, as [`Lockkeeper::close`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the rest open; dropping the routing closes it.
     pub async fn close(&self) {
         for route in self.routes.iter() {
             if let Some(keeper) = route.keeper.get() {
@@ -136,7 +152,7 @@ impl Realms {
     }
 }
 
-/// Whether this can be the prefix of a realm.
+/// Fails if this cannot be the prefix of a realm.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
     match prefix {
         "/" => Ok(()),
@@ -173,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_routing_that_cannot_be_is_refused_by_name() {
+    fn an_invalid_routing_is_refused_by_name() {
         for (given, named) in [
             (&[("a", "one:1")][..], "\"a\""),
             (&[("/a/", "one:1")], "\"/a/\""),

@@ -1,4 +1,4 @@
-//! Locks as objects: Contentserv's monitor lock, and the `DistributedLock` of the documents.
+//! Locks as objects: Contentserv's monitor lock, and `DistributedLock`.
 
 pub mod contentserv;
 pub(crate) mod distributed;

@@ -1,4 +1,4 @@
-//! Side trees below `/lockkeeper`: the journal, the decisions that are waited for, and the statistics of a fleet.
+//! Side trees below `/lockkeeper`: the journal, the pending decisions, and the statistics of a fleet.
 //!
 //! A lock's own node has none of them. Both protocols write them; `admin` reads them.
 

@@ -1,11 +1,11 @@
-//! One session, and the thread on which its input and output run.
+//! One session, and the thread that runs its input and output.
 //!
-//! The thread is the library's own: a user's busy runtime cannot starve heartbeats, and `Drop` works where no runtime is.
-//! Users' code never runs on it.
+//! The thread is the library's own: a user's busy runtime cannot starve heartbeats, and `Drop` works outside any
+//! runtime. User code never runs on it.
 //!
-//! A session ends when its last user (the keeper, a guard) is gone, and not before every contender of it has left its
-//! queue: [`TaskTracker`] counts them. That is the whole of what other libraries have a janitor for: the task that made a
-//! node is the one that sees it deleted.
+//! A session ends when its last user (the keeper, a guard) is dropped, and not before all its contenders have left
+//! their queues: [`TaskTracker`] counts them. This replaces the janitor of other libraries: the task that created a
+//! node also sees it deleted.
 
 pub(crate) mod context;
 pub(crate) mod epoch;
@@ -37,10 +37,10 @@ use crate::session::watchdog::{Ward, Watchdog};
 /// Where the library's tasks run.
 pub(crate) struct Io {
     handle: Handle,
-    /// Cancelled when nobody needs the thread any more; it ends once its tasks have.
+    /// Cancelled when the thread is no longer needed; it ends once its tasks have ended.
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// The thread beside it, where time is the system's.
+    /// The watchdog thread, if time is the system's.
     watchdog: Option<Watchdog>,
 }
 
@@ -73,10 +73,12 @@ impl Io {
         Arc::new(Io { handle, stop: CancellationToken::new(), tasks: TaskTracker::new(), watchdog })
     }
 
-    /// Waits on the calling thread. What is waited for must run elsewhere: on this very thread, or by its wakers.
+    /// Blocks the calling thread until the future resolves. The future must be woken by another thread: the library's
+    /// own or a timer's.
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
         assert!(
@@ -87,7 +89,7 @@ impl Io {
         self.handle.block_on(outcome)
     }
 
-    /// When this time has passed, whatever runtime asks. Dropping the future ends the timer.
+    /// Resolves after this time, in any runtime. Dropping the future ends the timer.
     pub(crate) fn after(&self, time: Duration) -> impl Future<Output = ()> + use<> {
         let (mut asker, passed) = oneshot::channel::<()>();
         self.handle.spawn(async move {
@@ -110,8 +112,9 @@ impl Io {
     }
 }
 
-/// Whether this thread runs a task of tokio's at the moment. A blocking thread of tokio's, and a thread within `block_in_place`,
-/// may wait; tokio tells neither apart from a task, except by what only a task has: a budget that ends. A budget is a byte.
+/// Whether this thread runs a task of tokio at the moment. tokio's blocking threads, and threads within
+/// `block_in_place`, may block; tokio distinguishes them from a task only by what only a task has: a limited budget. A
+/// budget is a byte.
 fn in_async_code() -> bool {
     (0..=u8::MAX).any(|_| tokio::task::coop::consume_budget().now_or_never().is_none())
 }
@@ -122,23 +125,23 @@ impl Drop for Io {
     }
 }
 
-/// What is known of how long a session lives, for all who rest on it.
+/// What is known of how long a session lives, shared by everything that depends on it.
 struct Life {
     link_clock: Mutex<SessionClock>,
     clock: Clock,
-    /// Told of changes of the state, not of every proof: there may be many who listen.
+    /// Notified of changes of the state, not of every heartbeat: there may be many listeners.
     link: watch::Sender<Link>,
-    /// How many want the session proved at all times.
+    /// The number of dependants, which need the session to be trusted at all times.
     dependants: AtomicUsize,
-    /// Wakes the supervisor: somebody wants a proof.
+    /// Wakes the supervisor: a heartbeat is needed.
     wanted: Notify,
-    /// Told of every heartbeat and write that was confirmed: for grants that wait for a younger one.
+    /// Notified of every confirmed heartbeat and write, for grants that wait for a later one.
     proofs: watch::Sender<()>,
     lag: Lag,
 }
 
 impl Life {
-    /// Takes something in and tells everyone if it changes the state.
+    /// Changes the clock, and notifies the listeners if the state changed.
     fn learn<T>(&self, change: impl FnOnce(&mut SessionClock, Duration) -> T) -> T {
         let mut clock = self.link_clock.lock().expect("held for a change only");
         let told = change(&mut clock, self.clock.now());
@@ -158,13 +161,13 @@ impl Life {
         self.proofs.send_replace(());
     }
 
-    /// Whether the session may be trusted now, for however short a time.
+    /// Whether the session can be trusted now, for however short a time.
     fn is_proved(&self) -> bool {
         self.look(|clock, now| clock.link().state == LinkState::Up && now < clock.until())
     }
 }
 
-/// As long as it lives, the session is proved often enough to be trusted at any moment.
+/// While it lives, heartbeats keep the session trusted at all times.
 pub(crate) struct Dependant(Arc<Life>);
 
 impl Drop for Dependant {
@@ -173,11 +176,11 @@ impl Drop for Dependant {
     }
 }
 
-/// A session that is used by a keeper and by the guards it gave out.
+/// A session that a keeper and its guards use.
 pub(crate) struct Session {
     id: SessionId,
     timeout: Duration,
-    /// Weak: the supervisor and the contenders keep it, so that the session can close under a guard that is still around.
+    /// Weak: the supervisor and the contenders keep it alive, so that the session can close while a guard still exists.
     ensemble: Weak<dyn Ensemble>,
     life: Arc<Life>,
     contenders: TaskTracker,
@@ -186,14 +189,14 @@ pub(crate) struct Session {
     /// Cancelled once it is closed or over.
     closed: CancellationToken,
     io: Arc<Io>,
-    /// What epoch its tokens are of.
+    /// The epoch of its tokens.
     epoch: Arc<watch::Sender<epoch::Known>>,
     /// What the session's own writes have shown of the server's time.
     server_clock: Mutex<Option<ServerClock>>,
 }
 
 impl Session {
-    /// Takes a session just opened into use.
+    /// Starts the tasks of a session that was just opened.
     pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
         let Opened { ensemble, timeout, connection, anchor } = opened;
         let link_clock = SessionClock::connected(timeout);
@@ -214,7 +217,7 @@ impl Session {
         };
         let epoch = Arc::new(watch::Sender::new(epoch::Known::Unknown));
         let waiting = life.clone();
-        // Who was granted a lock and waits for its token listens to the link anyway.
+        // A contender that was granted a lock and waits for its token listens to this channel anyway.
         let told = move || waiting.link.send_modify(|_| {});
         io.spawn(epoch::follow(Arc::downgrade(&ensemble), epoch.clone(), closing.clone(), told));
         let done = closed.clone();
@@ -258,7 +261,7 @@ impl Session {
         self.id
     }
 
-    /// How long it lives without a sign of life, as agreed with the server.
+    /// Its timeout, as agreed with the server.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -272,7 +275,7 @@ impl Session {
         self.life.link.subscribe()
     }
 
-    /// Now, by the clock that holds are judged by.
+    /// The current time of the clock by which holds are trusted.
     pub(crate) fn now(&self) -> Duration {
         self.life.clock.now()
     }
@@ -282,13 +285,14 @@ impl Session {
         self.life.prove(sent);
     }
 
-    /// Changes with every heartbeat and write that is confirmed.
+    /// Changes with every confirmed heartbeat and write.
     pub(crate) fn proofs(&self) -> watch::Receiver<()> {
         self.life.proofs.subscribe()
     }
 
-    /// Whether a hold that was granted at `granted` may be handed over now ([`SessionClock::is_fresh`]). If not, and if the caller is a
-    /// [`Dependant`], a heartbeat is sent as soon as a server is connected, and [`Session::proofs`] tells when it is confirmed.
+    /// Whether a hold that was granted at `granted` may be returned to the caller now ([`SessionClock::is_fresh`]). If
+    /// not, and if the caller is a [`Dependant`], a heartbeat is sent as soon as a server is connected, and
+    /// [`Session::proofs`] changes when it is confirmed.
     pub(crate) fn is_fresh(&self, granted: Duration) -> bool {
         let fresh = self.life.look(|clock, now| clock.is_fresh(granted, now));
         if !fresh {
@@ -298,19 +302,20 @@ impl Session {
         fresh
     }
 
-    /// Wants the session proved at all times, until the value is dropped.
+    /// Keeps the session trusted at all times until the value is dropped.
     pub(crate) fn depend(&self) -> Dependant {
         self.life.dependants.fetch_add(1, Ordering::Relaxed);
         self.life.wanted.notify_one();
         Dependant(self.life.clone())
     }
 
-    /// What is known of the epoch of its tokens. The link's next change tells of more.
+    /// What is known of the epoch of its tokens. The link's next change announces more.
     pub(crate) fn known_epoch(&self) -> epoch::Known {
         self.epoch.borrow().clone()
     }
 
-    /// The epoch of its tokens; waits for it in a session just opened. Dropping the future leaves nothing behind.
+    /// The epoch of its tokens; waits for it in a session that was just opened. Dropping the future leaves nothing
+    /// behind.
     pub(crate) async fn epoch(&self) -> Result<TokenEpoch, Error> {
         let mut known = self.epoch.subscribe();
         let known = known.wait_for(|known| *known != epoch::Known::Unknown).await.map(|known| known.clone());
@@ -321,7 +326,7 @@ impl Session {
         }
     }
 
-    /// The last estimate of the server's time, if one was made.
+    /// The last estimate of the server's time, if there is one.
     pub(crate) fn server_clock(&self) -> Option<ServerClock> {
         *self.server_clock.lock().expect("held for a look only")
     }
@@ -334,12 +339,12 @@ impl Session {
         self.closing.clone()
     }
 
-    /// How far a hold that was granted when `missed_deadlines` deadlines had passed may be trusted now. No round trip.
+    /// Until when a hold that was granted when `missed_deadlines` deadlines had passed can be trusted. No round trip.
     pub(crate) fn trust(&self, missed_deadlines: u32) -> Trust {
         self.life.look(|clock, now| clock.trust(missed_deadlines, now))
     }
 
-    /// Locks are acquired from this runtime.
+    /// Registers the runtime that acquires locks.
     pub(crate) fn used_from(&self, runtime: Handle) {
         self.life.lag.of(runtime);
     }
@@ -349,18 +354,19 @@ impl Session {
         self.life.lag.last(self.life.clock)
     }
 
-    /// From when on a hold that was granted when `missed_deadlines` deadlines had passed is lost if nothing comes.
+    /// When a hold that was granted when `missed_deadlines` deadlines had passed is lost, unless a heartbeat is
+    /// confirmed before.
     pub(crate) fn due(&self, missed_deadlines: u32) -> Duration {
         self.life.look(|clock, _| clock.due(missed_deadlines))
     }
 
-    /// Takes a hold under the watch of a thread that knows nothing but the time, where there is one.
+    /// Puts a hold under the watchdog, if there is one.
     pub(crate) fn watch_over(&self, hold: &Arc<Hold>) -> Option<Ward> {
         self.io.watchdog.as_ref().map(|watchdog| watchdog.watch(hold))
     }
 
-    /// How far a lease that can be relied on until that moment may be trusted now. Sessions come and go under it; but who is
-    /// not connected hears of no preemption. No round trip.
+    /// Until when a lease that ends at `until` can be trusted. The lease survives sessions, but without a connection a
+    /// preemption cannot be reported. No round trip.
     pub(crate) fn lease_trust(&self, until: Duration) -> Trust {
         if self.now() >= until {
             Trust::Lost(Loss::LeaseEnded)
@@ -371,12 +377,12 @@ impl Session {
         }
     }
 
-    /// Whether a new contender can be given to it.
+    /// Whether it can take a new contender.
     fn is_usable(&self) -> bool {
         !self.closing.is_cancelled() && !matches!(self.life.link.borrow().state, LinkState::Over(_))
     }
 
-    /// Ends it: contenders leave their queues, holds are lost, then the server is told.
+    /// Ends it: contenders leave their queues, holds are lost, then the server closes the session.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.closed.cancelled().await;
@@ -389,15 +395,16 @@ impl Drop for Session {
     }
 }
 
-/// Turns what the connection does into what holders may believe, proves the session, and closes it in the end.
+/// Derives from the connection how far holders can trust the session, sends heartbeats, and closes the session in the
+/// end.
 struct Supervisor {
-    /// Given up to close the session.
+    /// Dropped to close the session.
     ensemble: Option<Arc<dyn Ensemble>>,
     life: Arc<Life>,
     connection: mpsc::UnboundedReceiver<Connection>,
     closing: CancellationToken,
     contenders: TaskTracker,
-    /// How long contenders may take to leave: after that the server expires them anyway.
+    /// How long contenders may take to leave; after that, the server expires them anyway.
     patience: Duration,
 }
 
@@ -413,7 +420,7 @@ impl Supervisor {
         });
         let life = self.life.clone();
         let mut connected = true;
-        // A heartbeat under way, and when it was sent.
+        // The heartbeat under way, and when it was sent.
         let mut beat: Option<(Duration, Reply<()>)> = None;
         loop {
             let (mut pause, mut deadline) = (None, None);
@@ -429,7 +436,7 @@ impl Supervisor {
                     if self.follow(change) {
                         break;
                     }
-                    // What was asked on the old connection says nothing of the new one.
+                    // The answer to a request on the old connection says nothing about the new one.
                     beat = self.beat().filter(|_| connected && life.dependants.load(Ordering::Relaxed) > 0);
                 }
                 () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => life.learn(SessionClock::tick),
@@ -451,7 +458,7 @@ impl Supervisor {
                     if !all_left {
                         warn!("contenders could not leave their queues in time; the session's end removes their nodes");
                     }
-                    // The last handle closes the session; the end comes through `connection`.
+                    // Dropping the last handle closes the session; its end arrives through `connection`.
                     self.ensemble = None;
                     beat = None;
                     life.learn(|clock, _| clock.over(Loss::Closed));
@@ -460,7 +467,7 @@ impl Supervisor {
         }
     }
 
-    /// When the next heartbeat is due, by the last proof.
+    /// When the next heartbeat is due, counted from the last confirmed one.
     fn next_beat(clock: &SessionClock) -> Duration {
         (clock.until() + clock.heartbeat()).saturating_sub(clock.validity())
     }
@@ -471,7 +478,7 @@ impl Supervisor {
         Some((self.life.clock.now(), ensemble.prove()))
     }
 
-    /// Takes in one change; `true` if it was the last.
+    /// Processes one change of the connection; `true` if it was the last.
     fn follow(&mut self, change: Option<Connection>) -> bool {
         let over = match change {
             Some(Connection::Lost | Connection::Back) => None,
@@ -486,7 +493,7 @@ impl Supervisor {
                 _ => clock.disconnected(),
             }
         });
-        // Said when everybody knows: a log may block.
+        // Log after all listeners are notified, because writing to a log may block.
         match (change, over) {
             (_, Some(loss)) => info!(%loss, "session over"),
             (Some(Connection::Back), _) => debug!("connection back"),

@@ -1,14 +1,15 @@
-//! Settings from files, the environment and a program's own flags, each value with the place it comes from.
+//! Settings from files, the environment and a program's own flags, each value with its origin.
 //!
-//! A service and the command read the same files by the same rules, so that "which servers does it use, and who says so?" has
-//! one answer. Layers, the later over the earlier: defaults, `/etc/lockkeeper/config.toml`, the user's own
-//! `$XDG_CONFIG_HOME/lockkeeper/config.toml`, Contentserv's `.properties` files, a file that was named, the environment
-//! (`LOCKKEEPER_*`), flags. A value that cannot be read is refused in every layer, also where a later one overrides it.
+//! A service and the command read the same files by the same rules, so "which servers does it use, and which file says
+//! so?" has one answer. Later layers override earlier ones: defaults, `/etc/lockkeeper/config.toml`, the user's own
+//! `$XDG_CONFIG_HOME/lockkeeper/config.toml`, Contentserv's `.properties` files, a named file, the environment
+//! (`LOCKKEEPER_*`), flags. A value that cannot be read is an error in every layer, even if a later layer overrides it.
 //!
-//! Two sets of defaults. Without a properties file they are Lockkeeper's: no servers, which means this machine's embedded
-//! one; sessions of 30 s, of 10 s with that embedded one; a class waits as long as it takes; nothing is retried. Whoever names a properties file (or calls
-//! [`Sources::contentserv`]) is a client of that deployment, and what the file leaves out is as its document has it:
-//! `localhost:2181`, 5000 ms, 2000 ms for either class.
+//! There are two sets of defaults. Without a properties file they are Lockkeeper's: no servers, which means this
+//! machine's embedded server; sessions of 30 s, or of 10 s with the embedded server; no time limit for the requests of
+//! a class; no retries. A program that names a properties file (or calls [`Sources::contentserv`]) is a client of that
+//! deployment. What the file leaves out then has the default of Contentserv's specification: `localhost:2181`, 5000 ms,
+//! 2000 ms for either class.
 //!
 //! ```
 //! use lockkeeper::settings::{Key, Sources};
@@ -19,7 +20,7 @@
 //! let settings = Sources::none().properties(&file).read()?;
 //! assert_eq!(settings.servers.value.as_deref(), Some("zk1:2181,zk2:2181"));
 //! assert_eq!(settings.servers.origin.to_string(), format!("{}:2", file.display()));
-//! // The file says nothing of the foreground: its document does.
+//! // The file does not mention the foreground, so the specification's default applies.
 //! assert_eq!(settings.foreground.timeout.value, Some(std::time::Duration::from_millis(2000)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -50,71 +51,71 @@ use crate::realms::Realms;
 use crate::recipes::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
 use crate::{Builder, Error, Lockkeeper};
 
-/// The variable that names our file, as [`Sources::config`] does.
+/// The variable that names the TOML file, as [`Sources::config`] does.
 pub const CONFIG_VARIABLE: &str = "LOCKKEEPER_CONFIG";
 
-/// The variable that names properties files, with `:` between several, as [`Sources::properties`] does.
+/// The variable that names properties files, separated by `:`, as [`Sources::properties`] does.
 pub const PROPERTIES_VARIABLE: &str = "LOCKKEEPER_PROPERTIES";
 
-/// Where a whole machine's settings are.
+/// The settings of the whole machine.
 const MACHINE: &str = "/etc/lockkeeper/config.toml";
 
-/// How often background work is tried again with Contentserv's defaults: its document has a key and no number.
+/// How often background work is retried with Contentserv's defaults: the specification has a key without a number.
 pub const RETRIES: u32 = 3;
 
-/// How often a connection is tried again where only the pause was said.
+/// How often a connection is retried if only the pause is set.
 const CONNECTION_RETRIES: u32 = 5;
 
-/// A value and where it was given.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting<T> {
-    /// What it is.
+    /// The value.
     pub value: T,
-    /// Who says so.
+    /// The origin.
     pub origin: Origin,
 }
 
 impl<T> Setting<T> {
-    /// Whether somebody has given it: whether it is not the default.
+    /// Returns whether it was set, so that it is not the default.
     pub fn is_given(&self) -> bool {
         self.origin != Origin::Default
     }
 }
 
-/// Every setting, read and checked. Nothing of it has touched the network.
+/// All settings, read and checked. Reading them sends nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
     /// The connect string of the ensemble; `None` means this machine's embedded server.
     pub servers: Setting<Option<String>>,
-    /// How long a session lives without a sign of life of its process.
+    /// The session timeout.
     pub session_timeout: Setting<Duration>,
-    /// How often a lost or missing connection is tried again; `None` is as [`Builder::reconnect`] has it unless set.
+    /// How often a lost or missing connection is retried; `None` means the default of [`Builder::reconnect`].
     pub connection_retry: Setting<Option<u32>>,
-    /// The pause between these tries.
+    /// The pause between these retries.
     pub connection_delay: Setting<Duration>,
-    /// The class of those for whom somebody waits.
+    /// The class of requests for which a user waits.
     pub foreground: ClassSettings,
     /// The class of bulk work.
     pub background: ClassSettings,
-    /// How often background work that was not granted is tried again; 0 where nobody wants that.
+    /// How often background work that was not granted its lock is retried; 0 means never.
     pub retries: Setting<u32>,
-    /// The first pause between these tries.
+    /// The first pause between these retries.
     pub retry_delay: Setting<Duration>,
-    /// Where work goes that was never granted, as `file:PATH`.
+    /// The place for work that was never granted its lock, as `file:PATH`.
     pub dead_letter: Setting<Option<String>>,
-    /// How to reach the servers by TLS.
+    /// The TLS files for connections to the servers.
     pub tls: TlsSettings,
-    /// Where this user's own server keeps its state, if that was said.
+    /// The directory of this user's own server, if it is set.
     pub state_dir: Setting<Option<PathBuf>>,
     /// The directory of the server that all users of this machine share; `None` means this user's own server.
     pub machine: Setting<Option<PathBuf>>,
-    /// Whether unknown keys were to be mistakes.
+    /// Whether unknown keys are errors.
     pub strict: Setting<bool>,
-    /// Which paths are on which ensemble, from the table `[realms]`: none, unless a file has one.
+    /// The realms of the table `[realms]`: which paths belong to which ensemble.
     pub realms: Vec<Setting<RealmSetting>>,
-    /// Which leased locks change hands without anybody asked, from the tables `[[transfer]]`, in the order in which they are looked
-    /// through.
+    /// The rules of the tables `[[transfer]]`, by which leased locks are taken without asking, in the order in which
+    /// they are tried.
     pub transfers: Vec<Setting<TransferRule>>,
     warnings: Vec<Fault>,
 }
@@ -125,33 +126,33 @@ pub struct Settings {
 pub struct ClassSettings {
     /// The letters of its nodes; the lowest letters are served first.
     pub prefix: Setting<Class>,
-    /// How long a request waits; `None` is as long as it takes.
+    /// How long a request waits; `None` means no limit.
     pub timeout: Setting<Option<Duration>>,
 }
 
-/// The files of TLS, all in PEM. Without authorities servers are reached in the clear.
+/// The files for TLS, all in PEM. Without certificate authorities, connections are not encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsSettings {
-    /// Whom to trust.
+    /// The trusted certificate authorities.
     pub ca: Setting<Option<PathBuf>>,
-    /// What to show servers that ask; only with a key.
+    /// The client certificate; only with a key.
     pub cert: Setting<Option<PathBuf>>,
-    /// The key to it.
+    /// Its key.
     pub key: Setting<Option<PathBuf>>,
 }
 
-/// A realm: what is at and below a path is on this ensemble.
+/// A realm: the paths at and below a prefix belong to this ensemble.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RealmSetting {
-    /// The path; `/` has all that no other realm has.
+    /// The prefix; `/` covers all paths that no other realm covers.
     pub prefix: String,
     /// The connect string.
     pub servers: String,
 }
 
-/// Where to read settings from.
+/// The sources of settings.
 #[derive(Clone, Debug, Default)]
 #[must_use = "sources do nothing until they are read"]
 pub struct Sources {
@@ -164,23 +165,23 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Nothing but the defaults.
+    /// Returns sources with the defaults only.
     pub fn none() -> Self {
         Sources::default()
     }
 
-    /// The usual places and this process's environment. Files that are not there are no mistake; one that is named by
-    /// `LOCKKEEPER_CONFIG` takes the place of the usual ones, and must be there.
+    /// Returns the usual places and this process's environment. Missing files are not an error, except the one named by
+    /// `LOCKKEEPER_CONFIG`, which replaces the usual files.
     pub fn usual() -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let own = set("XDG_CONFIG_HOME")
-            // The XDG specification: a relative one is to be ignored.
+            // The XDG specification says to ignore relative paths.
             .filter(|dir| dir.is_absolute())
             .or_else(|| set("HOME").map(|home| home.join(".config")));
         let usual = [Some(PathBuf::from(MACHINE)), own.map(|dir| dir.join("lockkeeper/config.toml"))];
         let properties = std::env::var_os(PROPERTIES_VARIABLE).unwrap_or_default();
         let properties = std::env::split_paths(&properties).filter(|path| !path.as_os_str().is_empty());
-        // A variable that is not text is none of ours.
+        // A variable that is not text is not a setting.
         let variables = std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text)));
         Sources {
             usual: usual.into_iter().flatten().collect(),
@@ -191,25 +192,25 @@ impl Sources {
         }
     }
 
-    /// Reads this file of ours, which must be there, in place of those in the usual places.
+    /// Reads this TOML file, which must exist, instead of the files in the usual places.
     pub fn config(mut self, path: impl Into<PathBuf>) -> Self {
         self.config = Some(path.into());
         self
     }
 
-    /// Reads this properties file, which must be there; after others that were named, and over them.
+    /// Reads this properties file, which must exist, after the others and overriding them.
     pub fn properties(mut self, path: impl Into<PathBuf>) -> Self {
         self.properties.push(path.into());
         self
     }
 
-    /// Takes these environment variables in place of the process's own.
+    /// Uses these environment variables instead of the process's own.
     pub fn variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.variables = variables.into_iter().collect();
         self
     }
 
-    /// Gives a value that comes before all others, as text, times with their unit. `flag` is what mistakes call it.
+    /// Sets a value that overrides all others, as text, with units for times. Error messages call it `flag`.
     pub fn flag(mut self, key: Key, flag: impl Into<String>, text: impl Into<String>) -> Self {
         let (written, text) = (flag.into(), text.into());
         let origin = Origin::Flag(written.clone());
@@ -217,16 +218,17 @@ impl Sources {
         self
     }
 
-    /// Takes the defaults of Contentserv's document, as naming a properties file does.
+    /// Uses the defaults of Contentserv's specification, as naming a properties file does.
     pub fn contentserv(mut self) -> Self {
         self.contentserv = true;
         self
     }
 
-    /// Reads everything. Touches files only.
+    /// Reads and checks all settings. Accesses only files.
     ///
     /// # Errors
-    /// All mistakes at once, each with its place, its key and its remedy.
+    ///
+    /// All mistakes together, each with its place, its key and its remedy.
     pub fn read(self) -> Result<Settings, SettingsError> {
         let mut layers = Layers::default();
         match &self.config {
@@ -244,20 +246,21 @@ impl Sources {
 }
 
 impl Settings {
-    /// The settings of the usual places. See [`Sources::usual`].
+    /// Reads the settings of the usual places. See [`Sources::usual`].
     ///
     /// # Errors
+    ///
     /// As [`Sources::read`].
     pub fn read() -> Result<Settings, SettingsError> {
         Sources::usual().read()
     }
 
-    /// What was found that is probably a mistake and stops nobody: unknown keys and such. In strict mode they are errors.
+    /// Returns probable mistakes that are not errors, such as unknown keys. In strict mode they are errors.
     pub fn warnings(&self) -> &[Fault] {
         &self.warnings
     }
 
-    /// Options of a connection.
+    /// Returns a [`Builder`] with these settings.
     pub fn builder(&self) -> Builder {
         let builder = Lockkeeper::builder().session_timeout(self.session_timeout.value);
         let TlsSettings { ca, cert, key } = &self.tls;
@@ -267,7 +270,7 @@ impl Settings {
         };
         match self.reconnect() {
             Some((retries, delay)) => {
-                // The pauses, and the usual time for the tries themselves.
+                // The pauses, plus the usual time for the tries themselves.
                 let patience = delay.saturating_mul(retries).saturating_add(CONNECT_TIMEOUT);
                 builder.reconnect(retries, delay).connect_timeout(patience)
             }
@@ -275,10 +278,12 @@ impl Settings {
         }
     }
 
-    /// The home of the server of this machine that is used where no servers are set: the one that all users share, if it is set,
-    /// or this user's own. A state directory that a variable or a flag sets comes before a shared server that a file sets, and so on.
+    /// Returns the home of this machine's server, which is used if no servers are set: the one that all users share, if
+    /// it is set, or this user's own. A state directory from a variable or a flag takes precedence over a shared server
+    /// from a file, and so on.
     ///
     /// # Errors
+    ///
     /// As [`Home::of_this_user`](crate::embedded::Home::of_this_user).
     #[cfg(feature = "embedded")]
     pub fn home(&self) -> Result<crate::embedded::Home, Error> {
@@ -296,17 +301,19 @@ impl Settings {
         }
     }
 
-    /// How often a lost or missing connection is tried again, and with which pause before each try, if that was said.
+    /// Returns how often a lost or missing connection is retried and the pause before each retry, if it is set.
     pub fn reconnect(&self) -> Option<(u32, Duration)> {
         let Settings { connection_retry, connection_delay, .. } = self;
         let said = connection_retry.value.or_else(|| connection_delay.is_given().then_some(CONNECTION_RETRIES));
         said.map(|retries| (retries, connection_delay.value))
     }
 
-    /// The routing of the realms, if there are any and no servers were named over them, by a variable or a flag.
+    /// Returns the routing of the realms; `None` if there are no realms or a variable or a flag sets servers, which
+    /// overrides them.
     ///
     /// # Errors
-    /// None for settings that were read: they are checked.
+    ///
+    /// None for settings that were read, because they are already checked.
     pub fn routing(&self) -> Result<Option<Realms>, Error> {
         if self.realms.is_empty() || self.servers.is_given() {
             return Ok(None);
@@ -315,21 +322,26 @@ impl Settings {
         Realms::new(self.builder(), realms).map(Some)
     }
 
-    /// Connects to the servers that are set. Dropping the future leaves no session behind.
+    /// Connects to the configured servers.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
-    /// As [`Lockkeeper::connect`]; [`Error::InvalidServers`] also if none are set: which directory an embedded server is to
-    /// use is the program's choice ([`Builder::embedded`]).
+    ///
+    /// As [`Lockkeeper::connect`]; also [`Error::InvalidServers`] if none are set, because the program must choose the
+    /// directory of an embedded server ([`Builder::embedded`]).
     pub async fn connect(&self) -> Result<Lockkeeper, Error> {
         let servers = self.servers.value.as_deref().ok_or_else(|| Error::InvalidServers {
             servers: String::new(),
-            problem: format!("none are set; set {} or {}", Key::Servers.name(), Key::Servers.variable()),
+            problem: format!("no servers are set; set {} or {}", Key::Servers.name(), Key::Servers.variable()),
         })?;
         self.builder().connect(servers).await
     }
 
-    /// The two classes as [`MonitorLock::classes`](crate::recipes::contentserv::MonitorLock::classes) takes them; one that waits as
-    /// long as it takes waits for the document's 2000 ms there.
+    /// Returns the two classes for [`MonitorLock::classes`](crate::recipes::contentserv::MonitorLock::classes); a class
+    /// without a timeout gets the specification's 2000 ms.
     pub fn task_classes(&self) -> TaskClasses {
         let class = |class: &ClassSettings| TaskClass {
             class: class.prefix.value,
@@ -341,17 +353,24 @@ impl Settings {
 
 #[cfg(feature = "embedded")]
 impl Lockkeeper {
-    /// Uses this user's own server: the locks of the command `lockkeeper` where neither servers nor the machine's server are set.
+    /// Connects to this user's own server. The command `lockkeeper` uses the same server when neither servers nor the
+    /// machine's server are set.
     ///
-    /// Its directory is `state_dir` of the [`Settings`], which a settings file or `LOCKKEEPER_STATE_DIR` may set, or else
-    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user). Other settings are not used: those for servers and sessions are the
-    /// program's choice.
+    /// Its directory is `state_dir` of the [`Settings`], which a settings file or `LOCKKEEPER_STATE_DIR` may set, or
+    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user). Other settings are not used: the program chooses
+    /// servers and session timeouts.
     ///
-    /// The first process hosts the server, as in [`Lockkeeper::embedded`]; the command joins it, and takes it over when this
-    /// process ends.
+    /// The first process hosts the server, as with [`Lockkeeper::embedded`]. The command connects to it, and hosts it
+    /// when this process ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
-    /// As [`Lockkeeper::embedded`]; [`Error::File`] also if there is no home directory, or if the settings have a mistake.
+    ///
+    /// As [`Lockkeeper::embedded`]; [`Error::File`] also if there is no home directory, or if the settings have a
+    /// mistake.
     pub async fn own_server() -> Result<Lockkeeper, Error> {
         Self::builder().own_server().await
     }
@@ -359,15 +378,20 @@ impl Lockkeeper {
 
 #[cfg(feature = "embedded")]
 impl Builder {
-    /// Uses this user's own server. See [`Lockkeeper::own_server`].
+    /// Uses this user's own server, as [`Lockkeeper::own_server`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
     ///
     /// # Errors
+    ///
     /// As [`Lockkeeper::own_server`].
     pub async fn own_server(self) -> Result<Lockkeeper, Error> {
         let failed = |source| Error::File { what: "cannot find", file: "this user's state directory".into(), source };
         let mut settings = Settings::read().map_err(|error| failed(std::io::Error::other(error)))?;
         settings.machine.value = None;
-        // Clients may work in different directories.
+        // Clients may run in different directories.
         let dir = std::path::absolute(settings.home()?.dir()).map_err(failed)?;
         self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
     }

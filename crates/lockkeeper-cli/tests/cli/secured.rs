@@ -13,7 +13,7 @@ fn what_is_set_for_tls_belongs_together() {
         let output = home.output(&[&["config"], &args[..]].concat());
         assert_eq!(output.status.code(), Some(64), "{output:?}");
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(told.contains("is of no use without") && told.contains(say), "{told}");
+        assert!(told.contains("cannot be used without") && told.contains(say), "{told}");
     }
 }
 

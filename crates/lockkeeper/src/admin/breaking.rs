@@ -1,8 +1,9 @@
-//! Breaking a lock: a person deletes the node of its holder, or of one in line, and says why.
+//! Breaking a lock: a person deletes the node of a contender and gives a reason.
 //!
-//! For the holder that hangs, or whose machine nobody can reach while its session lives on. The deletion and its record are one
-//! transaction: no break without a record, no record without a break. Whoever is removed is told so (`Loss::Removed`,
-//! `Error::Evicted`), but what it does at this moment is not undone: the next holder's token fences it where tokens are looked at.
+//! Use it for a holder that hangs, or whose machine is unreachable while its session lives on. The deletion and its
+//! record are one transaction: there is no break without a record and no record without a break. The removed client
+//! sees `Loss::Removed` or `Error::Evicted`. What it does at that moment is not undone; the next holder's token fences
+//! it if the resource checks tokens.
 
 use std::time::SystemTime;
 
@@ -21,56 +22,75 @@ use crate::registers::journal::{self, Entry};
 use crate::registers::make;
 use crate::session::context::Context;
 
-/// Longest reason kept, in bytes.
+/// The maximum length of a reason, in bytes.
 const MAX_REASON_BYTES: usize = 1024;
 
-/// How often it is tried again when something changed between the look and the deletion, or the connection was lost.
+/// How often a break is retried after a change between the read and the deletion, or after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
 
-/// Who is to go.
+/// The contender to remove.
 enum Whom {
-    /// The only one who holds it.
+    /// The only holder.
     Holder,
-    /// This one, if it still is the one that was seen.
+    /// This contender, if it is still the one that was read.
     This(Box<ContenderInfo>),
 }
 
 impl Admin {
-    /// Breaks the lock at `path`: deletes the node of whoever holds it.
+    /// Breaks the lock at `path`: deletes the node of its holder.
     ///
-    /// The holder is told that it lost the lock; it may still be at work for as long as it does not look. `reason` is for those
-    /// who ask later: it is kept with who broke it, who was removed and when ([`Admin::broken`]), and logged with the
-    /// target `lockkeeper::audit`. At most 1024 bytes.
+    /// The holder learns that it lost the lock, but it may continue to work until it checks its guard. `reason` is
+    /// recorded with the client that broke the lock, the removed contender and the time ([`Admin::broken`]), and logged
+    /// with the target `lockkeeper::audit`. It has at most 1024 bytes.
     ///
-    /// Costs what [`Admin::show`] costs and five round trips. Dropping the future leaves it done or not done; either way a break
-    /// and its record go together.
+    /// # Cost
+    ///
+    /// That of [`Admin::show`] and five round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the break either done or not done; in both cases the break and its record go
+    /// together.
     ///
     /// # Errors
-    /// [`Error::NoReason`] for an empty reason, [`Error::TooLong`] for one of more than 1024 bytes; [`Error::NobodyHolds`]; [`Error::SeveralHold`] for a lock that is shared: choose
-    /// one and [`Admin::evict`] it; [`Error::NoSuchLock`]; [`Error::Refused`] where the ACL does not let this process delete.
+    ///
+    /// - [`Error::NoReason`] if the reason is empty, [`Error::TooLong`] if it has more than 1024 bytes.
+    /// - [`Error::NobodyHolds`] if the lock is free, [`Error::NoSuchLock`] if its node does not exist.
+    /// - [`Error::SeveralHold`] if the lock is shared: choose one holder and call [`Admin::evict`].
+    /// - [`Error::Refused`] if the ACL does not let this client delete the node.
     pub async fn break_lock(&self, path: &str, reason: &str) -> Result<Broken, Error> {
         self.remove(path, Whom::Holder, reason).await
     }
 
-    /// Removes one contender from the lock at `path`, whether it holds or waits: one that [`Admin::show`] has shown, and nobody
-    /// who came since.
+    /// Removes one contender, a holder or a waiter, from the lock at `path`. It removes exactly the contender that
+    /// [`Admin::show`] returned, not a later one.
     ///
-    /// A waiter's call ends with [`Error::Evicted`]. Reason, record, cost and cancel safety are those of [`Admin::break_lock`].
+    /// A waiter's call fails with [`Error::Evicted`]. Reason, record, cost and cancel safety are those of
+    /// [`Admin::break_lock`].
     ///
     /// # Errors
-    /// [`Error::NotContending`] if it is not, or no longer, there, or is a node that is no contender's; otherwise as
+    ///
+    /// [`Error::NotContending`] if the node does not exist any more or is not a contender's; otherwise as
     /// [`Admin::break_lock`].
     pub async fn evict(&self, path: &str, contender: &ContenderInfo, reason: &str) -> Result<Broken, Error> {
         self.remove(path, Whom::This(Box::new(contender.clone())), reason).await
     }
 
-    /// Who was removed from locks at and below `root` by [`Admin::break_lock`] and [`Admin::evict`], the oldest first; of the last
-    /// 224 to 256 entries in the ensemble, [`Admin::decisions`] included. `root` may be `/`.
+    /// Returns the contenders that [`Admin::break_lock`] and [`Admin::evict`] removed from locks at and below `root`,
+    /// the oldest first. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
+    /// [`Admin::decisions`].
     ///
-    /// Costs a sync and a listing in flight together, then one read an entry. Dropping the future leaves nothing behind.
+    /// # Cost
+    ///
+    /// A sync and a listing in one round trip, then one read for each entry.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// A refusal by the server, or no server.
+    ///
+    /// The server refuses the read or cannot be reached.
     pub async fn broken(&self, root: &str) -> Result<Vec<Broken>, Error> {
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
@@ -89,7 +109,7 @@ impl Admin {
     }
 }
 
-/// A reason as it is kept.
+/// The reason as it is recorded.
 pub(super) fn reason_for(path: &str, reason: &str) -> Result<String, Error> {
     let reason = reason.trim();
     if reason.is_empty() {
@@ -104,14 +124,14 @@ pub(super) fn is_below(root: &str, path: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Removes a contender, and comes back when its record stands.
+/// Removes a contender and returns once its record exists.
 async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Result<Broken, Error> {
     let id = uuid::Uuid::new_v4();
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
         let (session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
-        // What stands in the journal is what happened, whatever became of the reply.
+        // The journal shows what happened, whatever happened to the reply.
         if sent {
             match journal::find(ensemble, id).await {
                 Ok(Some(Entry::Break(broken))) => {
@@ -147,7 +167,8 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
         };
         let mut steps = vec![journal::step(id, &Entry::Break(broken))];
         match freed {
-            // In the node: who shares it with Helix must not find it made anew. The next to release it deletes it.
+            // Keep the node, because Helix clients that share it must not find it created again. The next release
+            // deletes it.
             Some(Freed { data, parent }) => steps.extend([
                 Step::Check { path: above(path).to_owned(), version: Some(parent) },
                 Step::Write { path: path.to_owned(), data, version: Some(version) },
@@ -159,12 +180,12 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
         );
         match ensemble.transact(steps).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::NodeExists) => sent = true,
-            // It has gone, which the next look shows; or nobody has broken anything before.
+            // The node was deleted, which the next read shows; or the journal does not exist yet.
             Err(OpError::NoNode) => match make(ensemble, journal::ROOT).await {
                 Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
             },
-            // Somebody wrote to its node since the look.
+            // Another client wrote to the node since the read.
             Err(OpError::BadVersion) => {}
             Err(fault) => return Err(refused(path, fault)),
         }
@@ -172,23 +193,23 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
     Err(Error::ConnectionLost { path: path.to_owned() })
 }
 
-/// One who is to go, as it was seen.
+/// The contender to remove, as read.
 struct Target {
     contender: ContenderInfo,
     held: bool,
-    /// The version of its node's data; the deletion is bound to it.
+    /// The version of its node's data, which the deletion checks.
     version: i32,
-    /// The same of the mark that it holds by, where its lock has one. A holder of ours takes it away itself when its node goes;
-    /// one of another make may not notice before its session ends.
+    /// The version of its holder marker, if its lock has one. A holder of this library deletes the marker itself when
+    /// its node is deleted; a foreign client may not notice before its session ends.
     mark: Option<i32>,
-    /// What is to stand in the lock's own node instead, where it has a lease.
+    /// The new data of the lock's own node, if it has a lease.
     freed: Option<Freed>,
 }
 
-/// A leased lock's record without its owner.
+/// The record of a leased lock without its owner.
 struct Freed {
     data: Vec<u8>,
-    /// The version of the node above: a record in a node that was made anew has the same versions.
+    /// The version of the parent: a record in a node that was created again may have the same version.
     parent: i32,
 }
 
@@ -196,7 +217,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
     let names = synced(ensemble, path, ensemble.list(path)).await.map_err(|fault| refused(path, fault))?.names;
     let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
     if lock.is_quiet() {
-        // The one above first: then its version is no newer than the record.
+        // Read the parent first: then its version is not newer than the record.
         let above = ensemble.read(above(path)).await.map_err(|fault| refused(path, fault))?;
         if let Some((seen, mut record)) = lease::record(ensemble, path).await {
             lease::tell(&mut lock, &seen, &record);
@@ -244,8 +265,8 @@ fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), Erro
     }
 }
 
-/// Names without an id are used again once the parent was made anew; the session and the time tell two users of one apart.
-/// A lease is its owner's, however often the record is written.
+/// Names without an id are used again once the parent was created again; session and time distinguish two contenders of
+/// one name. A lease belongs to its owner, however often the record is written.
 fn is_the_same(one: &ContenderInfo, other: &ContenderInfo) -> bool {
     if one.is_leased() {
         return other.is_leased() && one.described == other.described;

@@ -1,9 +1,9 @@
 //! Copies a tree to other servers: from an embedded server to an ensemble, and back.
 //!
-//! What lasts is copied, with its data and its access list; what ends with a session is counted and left out, for sessions do
-//! not move. Parents come before children, each node by one create of its own, so there is no half of a node anywhere and a
-//! copy that was interrupted goes on where it stopped. Before the first node is made, all of them have been compared, and the
-//! tokens too: the servers that are copied to must give greater ones.
+//! Persistent nodes are copied with their data and access lists. Ephemeral nodes are counted and left out, because
+//! sessions are not copied. Parents come before children, and each node is created in one step. So there is never half
+//! a node, and an interrupted copy can be continued. Before the first node is created, all nodes have been compared,
+//! and the tokens too: the target servers must issue greater ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,76 +16,78 @@ use super::Admin;
 use crate::Error;
 use crate::ensemble::{EPOCH_NODE, Ensemble, Kind, OpError, READS_IN_FLIGHT, Whole, refused};
 
-/// How many conflicts are told by name.
+/// How many conflicts are reported by path.
 const NAMED: usize = 20;
 
-/// How often a node is read again that changes between the reading of its data and that of its access list.
+/// How often a node is read again if it changes between the reads of its data and of its access list.
 const MAX_ATTEMPTS: usize = 10;
 
-/// Servers' own, and the epoch of tokens, which only ever grows and is no part of a tree.
+/// The servers' own nodes, and the epoch of tokens, which only grows and is not part of a tree.
 const LEFT_OUT: [&str; 2] = ["/zookeeper", EPOCH_NODE];
 
 /// What to copy, and how; see [`Admin::copy_to`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CopyOptions {
-    /// The nodes to copy, with all below them, and their parents where those are missing; everything, where none is given.
+    /// The nodes to copy, with everything below them, and their missing parents; empty means everything.
     pub paths: Vec<String>,
-    /// Replace the data and the access lists of nodes that are there with others.
+    /// Replace the data and the access lists of target nodes that differ.
     pub overwrite: bool,
-    /// Compare, and change nothing.
+    /// Compare only; change nothing.
     pub dry_run: bool,
 }
 
-/// What a copy came to.
+/// The result of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Copied {
-    /// Whether the nodes were made. Not in a dry run, nor where there are conflicts or tokens would fall.
+    /// Whether the nodes were created. `false` for a dry run, and if there are conflicts or the tokens would fall.
     pub done: bool,
-    /// How many nodes were made; of a dry run, would be.
+    /// How many nodes were created; in a dry run, how many would be.
     pub created: u64,
-    /// How many were there with other data or another access list and were replaced; of a dry run, would be.
+    /// How many nodes had other data or another access list and were replaced; in a dry run, how many would be.
     pub replaced: u64,
-    /// How many were there already, just as they are.
+    /// How many nodes were already identical.
     pub same: u64,
-    /// How many end with a session, and were left out.
+    /// How many nodes are ephemeral and were left out.
     pub ephemeral: u64,
-    /// How many are there with other content. Nothing is copied unless they may be replaced.
+    /// How many target nodes have other content. Unless they may be replaced, nothing is copied.
     pub conflicting: u64,
-    /// The first of these.
+    /// The paths of the first of these.
     pub conflicts: Vec<String>,
-    /// Transactions at the source while it was read. With none, the copy is of one moment. Some are sessions that come and go.
+    /// How many transactions the source processed during the copy. With zero, the copy shows one moment. Some of them
+    /// are sessions that open and close.
     pub meanwhile: u64,
-    /// How many nodes have changed since the reading began. If there are any, copy again when nobody writes any more.
+    /// How many nodes changed since the copy began. If there are any, copy again when no client writes any more.
     pub changed: u64,
-    /// No token that the source has given is greater.
+    /// The upper bound of the tokens that the source has issued.
     pub source_token: Option<FencingToken>,
-    /// Every token that the target gives from now on is greater.
+    /// Every token that the target issues from now on is greater than this one.
     pub target_token: Option<FencingToken>,
 }
 
 impl Copied {
-    /// Whether the target's tokens would not all be greater than those of the source. Then the target's epoch is to be raised:
-    /// [`Admin::raise_token_epoch`] with [`TokenEpoch::above`] the source's.
+    /// Returns whether some of the target's tokens would not be greater than those of the source. Then raise the
+    /// target's epoch with [`Admin::raise_token_epoch`] to [`TokenEpoch::above`] the source's.
     pub fn tokens_fall(&self) -> bool {
         self.target_token < self.source_token
     }
 }
 
-/// One side.
+/// The source or the target.
 struct Side {
     ensemble: Arc<dyn Ensemble>,
     epoch: TokenEpoch,
 }
 
 impl Side {
-    /// The id of a transaction of this moment. An ephemeral node, deleted at once, for no other reply tells the servers' count.
+    /// The id of a current transaction. Creates and deletes an ephemeral node, because no other reply shows the
+    /// servers' counter.
     async fn now(&self) -> Result<Zxid, Error> {
         let path = format!("/lockkeeper-copy-{}", uuid::Uuid::new_v4());
         let made = self.ensemble.create(&path, Vec::new(), Kind::Ephemeral).await;
         let (_, zxid) = made.map_err(|fault| refused(&path, fault))?;
-        // Should the connection be lost, it ends with the session.
+        // If the connection is lost, the node is deleted with the session.
         _ = self.ensemble.delete(&path, None).await;
         Ok(zxid)
     }
@@ -94,7 +96,7 @@ impl Side {
         FencingToken::from_zxid(zxid).in_epoch(self.epoch)
     }
 
-    /// A node with everything that a copy needs, of one moment.
+    /// A node with everything that a copy needs, read consistently.
     async fn whole(&self, path: &str) -> Result<Option<Whole>, Error> {
         for _ in 0..MAX_ATTEMPTS {
             match self.ensemble.read_whole(path).await {
@@ -109,53 +111,67 @@ impl Side {
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        Err(Error::Refused { path: path.to_owned(), reason: "it changes all the time: stop who writes it".to_owned() })
+        Err(Error::Refused {
+            path: path.to_owned(),
+            reason: "it keeps changing: stop the client that writes it".to_owned(),
+        })
     }
 }
 
-/// What is to be done about a node.
+/// What to do with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Create,
     Replace,
     Same,
     Conflict,
-    /// It ends with a session.
+    /// It is ephemeral.
     Leave,
-    /// It was made after the copy had begun, perhaps by the copy itself, where both sides are one ensemble.
+    /// It was created after the copy began, perhaps by the copy itself if both sides are one ensemble.
     Late,
-    /// Every server has one of its own.
+    /// Every server has its own.
     Root,
 }
 
-/// A node that was seen.
+/// A node that was read.
 struct Seen {
     path: String,
     step: Step,
-    /// When it changed last, itself or its children.
+    /// The last change of the node or of its children.
     latest: Zxid,
-    /// The paths below it.
+    /// The paths of its children.
     below: Vec<String>,
 }
 
 impl Admin {
-    /// Copies nodes to other servers: those that last, with data and access lists. Nodes that end with a session are counted and
-    /// left out, so locks are not held at the target; `/zookeeper`, with its quotas, and the epoch of tokens are left out.
+    /// Copies persistent nodes to other servers, with data and access lists. Ephemeral nodes are counted and left out,
+    /// so no locks are held at the target. `/zookeeper`, with its quotas, and the epoch of tokens are left out too.
     ///
-    /// Two passes over the source. The first compares and changes nothing; the second is made only where there is no conflict
-    /// and the target's tokens are above the source's. Copying again is harmless: what is the same stays. At most 64 nodes are in
-    /// flight; memory holds them and the names beside a line of descent. Three reads a node and pass at the source, two at the
-    /// target, and one create for each that is missing. To learn where their counts stand, it makes an ephemeral node at the root
-    /// of each side, and deletes it.
+    /// The copy makes two passes over the source. The first compares and changes nothing. The second runs only if there
+    /// is no conflict and the target's tokens are greater than the source's. A repeated copy is harmless: identical
+    /// nodes are skipped.
     ///
-    /// Both sides must be reached with rights to read all that is copied, and to make it. An access list is copied as it is, with the
-    /// names in it; where that has digests of passwords it takes ADMIN rights too, for servers show them to nobody else.
+    /// Both clients need the rights to read, and to create, everything that is copied. An access list is copied as it
+    /// is, with the names in it. If it contains password digests, the copy also needs ADMIN rights, because servers
+    /// show digests only with them.
     ///
-    /// Dropping the future leaves what was copied so far; the node under way is made whole or not.
+    /// # Cost
+    ///
+    /// For each node, three reads per pass at the source, two at the target, and one create if it is missing. At most
+    /// 64 nodes are in flight; memory holds these and the names beside one path of the tree. To read the transaction
+    /// counters, the copy creates and deletes an ephemeral node at the root of each side.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves what was copied so far. A node that is being created is created completely or not at
+    /// all.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`]; [`Error::NoSuchLock`] for a path that the source does not have; [`Error::Refused`] with the path and
-    /// the server's word; [`Error::ConnectionLost`]: copy again.
+    ///
+    /// - [`Error::InvalidPath`] before anything is sent.
+    /// - [`Error::NoSuchLock`] if the source does not have a path.
+    /// - [`Error::Refused`] with the path and the server's reason.
+    /// - [`Error::ConnectionLost`]: copy again.
     pub async fn copy_to(&self, target: &Admin, options: &CopyOptions) -> Result<Copied, Error> {
         let paths = match options.paths.as_slice() {
             [] => vec!["/".to_owned()],
@@ -191,7 +207,7 @@ struct Copying {
 impl Copying {
     async fn all(&self, dry_run: bool) -> Result<Copied, Error> {
         for side in [&self.source, &self.target] {
-            // A session may be at a server that lags behind.
+            // The session's server may be stale.
             side.ensemble.sync("/").await.map_err(|fault| refused("/", fault))?;
         }
         let start = self.source.now().await?;
@@ -199,13 +215,13 @@ impl Copying {
         told.target_token = Some(self.target.token(self.target.now().await?));
         let mut end = self.source.now().await?;
         told.source_token = Some(self.source.token(end));
-        // Of our own: one node goes, the next one comes.
+        // The copy's own transactions: one node is deleted, the next one created.
         let mut own = 2;
         if !dry_run && told.conflicting == 0 && !told.tokens_fall() {
             told = self.pass(start, true).await?;
             end = self.source.now().await?;
             own += 2;
-            // Looked at again: who was not stopped may have taken locks meanwhile.
+            // Compare the tokens again, because clients that were not stopped may have acquired locks meanwhile.
             told.source_token = Some(self.source.token(end));
             told.target_token = Some(self.target.token(self.target.now().await?));
             told.done = told.conflicting == 0;
@@ -224,7 +240,7 @@ impl Copying {
         let given: BTreeSet<&str> = self.paths.iter().map(String::as_str).collect();
         let mut left: Vec<String> = self.paths.clone();
         while !left.is_empty() {
-            // From the end, so that what was found last is walked first: a tree is deep at one place at a time.
+            // From the end, so that the nodes found last come first; this bounds the memory.
             let batch = left.split_off(left.len().saturating_sub(READS_IN_FLIGHT));
             let mut seen = stream::iter(batch)
                 .map(|path| async move { (path.clone(), self.node(path, start, write).await) })
@@ -236,7 +252,7 @@ impl Copying {
                         left.extend(seen.below);
                     }
                     None if given.contains(path.as_str()) => return Err(Error::NoSuchLock { path }),
-                    // Gone since its parent was listed.
+                    // Deleted since its parent was listed.
                     None => told.changed += 1,
                 }
             }
@@ -244,7 +260,7 @@ impl Copying {
         Ok(told)
     }
 
-    /// The parents of what is copied, from the top, each once, without those that are copied anyway.
+    /// The parents of the copied nodes, from the top, each once, without those that are copied anyway.
     fn above(&self) -> Vec<String> {
         let parents: BTreeSet<&str> = self
             .paths
@@ -255,7 +271,7 @@ impl Copying {
         parents.into_iter().map(str::to_owned).collect()
     }
 
-    /// Compares a node with the target's, and makes it there if it may be written; `None` if the source has none.
+    /// Compares a node with the target's and creates it there if `write` is set; `None` if the source does not have it.
     async fn node(&self, path: String, start: Zxid, write: bool) -> Result<Option<Seen>, Error> {
         if path == "/" {
             let listed = self.source.ensemble.list(&path).await.map_err(|fault| refused(&path, fault))?;
@@ -280,7 +296,7 @@ impl Copying {
             match step {
                 Step::Create => match self.target.ensemble.create_whole(&path, whole.clone()).await {
                     Ok(()) => {}
-                    // By somebody else, or by us before the reply was lost.
+                    // Created by another client, or by this one before the reply was lost.
                     Err(OpError::NodeExists) => step = self.compare(&path, &whole).await?,
                     Err(fault) => return Err(refused(&path, fault)),
                 },
@@ -300,7 +316,7 @@ impl Copying {
         Ok(match self.target.whole(path).await? {
             None => Step::Create,
             Some(there) if there.is_as(whole) => Step::Same,
-            // What ends with somebody's session is somebody's.
+            // Never replace an ephemeral node: it belongs to a session.
             Some(there) if self.overwrite && !there.ephemeral => Step::Replace,
             Some(_) => Step::Conflict,
         })
@@ -309,7 +325,7 @@ impl Copying {
 
 impl Copied {
     fn count(&mut self, seen: &Seen, start: Zxid) {
-        // The root changes by what we make there ourselves.
+        // The copy's own nodes change the root.
         if seen.latest > start {
             self.changed += 1;
         }
@@ -324,7 +340,7 @@ impl Copied {
                 }
             }
             Step::Leave => self.ephemeral += 1,
-            // Has changed, then.
+            // Counted as changed.
             Step::Late | Step::Root => {}
         }
     }
@@ -334,7 +350,7 @@ fn is_below(path: &str, root: &str) -> bool {
     root == "/" || path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The paths of children, without what is never copied.
+/// The paths of the children, without those that are never copied.
 fn below(path: &str, names: Vec<String>) -> Vec<String> {
     let paths = names.into_iter().map(|name| format!("{path}/{name}"));
     paths.filter(|path| !LEFT_OUT.contains(&path.as_str()) && !path.starts_with("/lockkeeper-copy-")).collect()

@@ -1,7 +1,8 @@
-//! Leased locks among the others: what their record says, for those who ask who has the lock.
+//! Leased locks in admin reads: what their record says.
 //!
-//! The record's owner is told as a holder, so that the question has one answer whatever kind the lock is; what only a lease has
-//! is in [`LeaseInfo`]. Times are the server's: nobody's own clock says here whether a lease is over.
+//! The record's owner is returned as a holder, so that a caller sees the holder whatever kind the lock is;
+//! [`LeaseInfo`] has what only a lease has. Times are the server's: a client's clock does not decide whether a lease
+//! has expired.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,27 +15,28 @@ use crate::clock::{as_millis, as_millis_since_1970};
 use crate::contender::{ContenderInfo, LEASE};
 use crate::ensemble::{Ensemble, Node};
 
-/// What only a leased lock has: terms, an end, and who wants it next.
+/// What only a leased lock has: terms, an expiry, and a requestor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LeaseInfo {
-    /// The owner's user id; `None` while the lock is between an owner that has made room and the requestor.
+    /// The owner's user id; `None` while the previous owner has made room and the requestor has not taken the lock yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The owner's priority; only a higher one takes the lock from it while the lease runs.
+    /// The owner's priority; only a higher one can take the lock while the lease runs.
     pub priority: i32,
-    /// When the lease ends, by the server's clock; `None` is never. Past it the owner keeps the lock until somebody asks.
+    /// When the lease expires, by the server's clock; `None` means never. An expired owner keeps the lock until another
+    /// client requests it.
     #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
     pub until: Option<SystemTime>,
     /// How long the owner may clean up when it is preempted.
     #[serde(rename = "cleanup_ms", serialize_with = "duration_ms")]
     pub cleanup: Duration,
-    /// Who has asked the owner to make room.
+    /// The requestor that asked the owner to make room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requestor: Option<RequestorInfo>,
 }
 
-/// Who has asked a leased lock's owner to make room.
+/// A requestor that asked a leased lock's owner to make room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RequestorInfo {
@@ -45,7 +47,8 @@ pub struct RequestorInfo {
     /// When the owner was first asked, by the server's clock.
     #[serde(rename = "since_ms", serialize_with = "as_millis")]
     pub since: SystemTime,
-    /// When its wait ends: then it takes the lock by force, or gives up. `None` is not before the owner has made room, or not said.
+    /// When its wait ends: then it takes the lock by force or gives up. `None` means no limit, or that the record does
+    /// not say it.
     #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
     pub until: Option<SystemTime>,
 }
@@ -82,15 +85,15 @@ impl RequestorInfo {
     }
 }
 
-/// A time of the server's clock; `None` where it is never, or no time at all.
+/// A time of the server's clock; `None` for never and for values that are not a time.
 fn moment(ms: i64) -> Option<SystemTime> {
-    // Beyond the year 9999 nobody writes dates any more: whoever asked for so long meant for ever.
+    // Times beyond the year 9999 mean forever.
     const LAST_MS: i64 = 253_402_300_799_000;
     let ms = u64::try_from(ms).ok().filter(|_| ms <= LAST_MS)?;
     Some(UNIX_EPOCH + Duration::from_millis(ms))
 }
 
-/// The owner of a record as one who holds the lock. Its node is the lock's own, so it has no name below it.
+/// The owner of a record as a holder. Its node is the lock's own, so its name is empty.
 fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
     ContenderInfo {
         node: String::new(),
@@ -109,14 +112,14 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
     }
 }
 
-/// The record at a path with its node, if there is one that says something.
+/// The record at a path with its node, unless it is empty.
 pub(super) async fn record(ensemble: &dyn Ensemble, path: &str) -> Option<(Node, Record)> {
     let seen = ensemble.read(path).await.ok()?;
     let record = read(&seen)?;
     Some((seen, record))
 }
 
-/// The record in a node. Nobody's is none.
+/// The record in a node; `None` if the node is empty, has other data, or the lock is free.
 pub(super) fn read(seen: &Node) -> Option<Record> {
     if seen.data.is_empty() {
         return None;
@@ -124,7 +127,7 @@ pub(super) fn read(seen: &Node) -> Option<Record> {
     Record::from_bytes(&seen.data).ok().filter(|record| !record.is_free())
 }
 
-/// Adds to a lock with no queue what its record says.
+/// Adds the record to a lock without a queue.
 pub(super) fn tell(info: &mut LockInfo, seen: &Node, record: &Record) {
     info.holders.extend(record.owner.as_ref().map(|owner| holder(seen, record, owner)));
     info.lease = Some(LeaseInfo::of(record));

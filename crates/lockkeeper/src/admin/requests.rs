@@ -1,4 +1,4 @@
-//! Questions about decisions that a requestor waits for, and the decisions that a person makes.
+//! Reads of pending decisions, and the decisions that a person makes.
 
 use lockkeeper_core::LockPath;
 
@@ -10,13 +10,19 @@ use crate::registers::journal::{self, DecisionRecord, Entry};
 use crate::registers::requests::{self, TransferRequest};
 
 impl Admin {
-    /// The decisions about locks at and below `root`, which may be `/`, that somebody waits for, the oldest first. A sync and a
-    /// listing in flight together, then one read for each.
+    /// Returns the pending decisions about locks at and below `root`, the oldest first. `root` may be `/`.
+    ///
+    /// # Cost
+    ///
+    /// A sync and a listing in one round trip, then one read for each decision.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// A refusal by the server, or no server.
+    ///
+    /// The server refuses the read or cannot be reached.
     pub async fn requests(&self, root: &str) -> Result<Vec<TransferRequest>, Error> {
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
@@ -28,14 +34,23 @@ impl Admin {
         .await
     }
 
-    /// Decides: the lock is taken from its owner by force, or left to it. `why` is for those who ask later, and is kept with who
-    /// decided, when and about what ([`Admin::decisions`]). At most 1024 bytes.
+    /// Decides a request: the lock is taken from its owner by force, or the owner keeps it. `why` is recorded with the
+    /// client that decided, the time and the facts ([`Admin::decisions`]). It has at most 1024 bytes.
     ///
-    /// One read and one transaction. An approved request that is let in meanwhile takes nothing. Dropping the future leaves it decided
-    /// or not.
+    /// An approved request that is granted the lock meanwhile takes nothing by force.
+    ///
+    /// # Cost
+    ///
+    /// One read and one transaction.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the request either decided or not decided.
     ///
     /// # Errors
-    /// [`Error::NoReason`]; [`Error::NoSuchRequest`] if nobody waits for it any more; [`Error::Decided`] if somebody was first.
+    ///
+    /// [`Error::NoReason`] if `why` is empty; [`Error::NoSuchRequest`] if the request has ended; [`Error::Decided`] if
+    /// another decision came first.
     pub async fn decide(&self, request: &TransferRequest, approve: bool, why: &str) -> Result<DecisionRecord, Error> {
         let why = reason_for(&request.facts.path, why)?;
         let (context, id, path) = (self.context().clone(), request.id.clone(), request.facts.path.clone());
@@ -44,13 +59,21 @@ impl Admin {
             .await
     }
 
-    /// What was decided about locks at and below `root`, which may be `/`, the oldest first: by people, by rules and by programs that
-    /// were asked. Of the last 224 to 256 entries in the ensemble, [`Admin::broken`] included.
+    /// Returns the decisions about locks at and below `root`, the oldest first: those of people, of rules and of
+    /// programs. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
+    /// [`Admin::broken`].
     ///
-    /// Costs a sync and a listing in flight together, then one read an entry. Dropping the future leaves nothing behind.
+    /// # Cost
+    ///
+    /// A sync and a listing in one round trip, then one read for each entry.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// A refusal by the server, or no server.
+    ///
+    /// The server refuses the read or cannot be reached.
     pub async fn decisions(&self, root: &str) -> Result<Vec<DecisionRecord>, Error> {
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {

@@ -1,8 +1,8 @@
-//! Asking for a lock: the holder is told who wants it and why, and answers by letting go or by refusing.
+//! Requests to release a lock: the holder sees the requestor and its reason, and releases the lock or refuses.
 //!
-//! Nothing is taken by force. What is asked of a holder of another make is what its makers understand: a word in the place
-//! of its data (ZooKeeper's recipes "Revocable Shared Locks", Curator's `Revoker`). A record of ours is changed, not replaced,
-//! so that asking does not erase who holds the lock.
+//! Nothing is taken by force. A foreign holder gets the request in the form that it understands: a word in place of its
+//! data (ZooKeeper's recipe "Revocable Shared Locks", Curator's `Revoker`). The data of this library's nodes is
+//! extended, not replaced, so that the request does not erase the owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,45 +20,52 @@ use crate::error::check_length;
 use crate::lease::node::{LockNode, Stepped};
 use crate::wait::passed;
 
-/// How often a record is read again because somebody else wrote it meanwhile, before the asker gives up.
+/// How often a node is read again because another client wrote it meanwhile, before the request fails.
 const MAX_ATTEMPTS: usize = 16;
 
-/// What a holder said to a request to let go.
+/// The answer of a holder to a request to release the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// Its node is gone: it let go, or its session ended.
+    /// Its node is deleted: it released the lock, or its session ended.
     Released,
-    /// It will not, and says why.
+    /// It refuses, for this reason.
     Refused(String),
-    /// Nothing, within the time.
+    /// No answer within the time.
     None,
 }
 
-/// A request to let go that was put to one contender. Made by [`Admin::revoke`].
+/// A request to release the lock that was sent to one contender. Returned by [`Admin::revoke`].
 ///
-/// Dropping it calls nothing back.
+/// Dropping it does not withdraw the request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     admin: Admin,
     path: String,
     contender: ContenderInfo,
-    /// The node that was asked, where it was still there.
+    /// The node that was asked, if it still existed.
     czxid: Option<Zxid>,
 }
 
 impl Asked {
-    /// Who was asked.
+    /// Returns the contender that was asked.
     pub fn contender(&self) -> &ContenderInfo {
         &self.contender
     }
 
-    /// Waits for the answer, at most `timeout`. A watch, not polling; one sync and one read for each change of the node.
+    /// Waits for the answer, for at most `timeout`. May be called again.
     ///
-    /// Dropping the future leaves nothing behind; it may be called again.
+    /// # Cost
+    ///
+    /// A watch, no polling; one sync and one read for each change of the node.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// A lost connection, or a refusal by the server.
+    ///
+    /// The connection is lost, or the server refuses the read.
     pub async fn answer(&self, timeout: Duration) -> Result<Answer, Error> {
         let Some(czxid) = self.czxid else { return Ok(Answer::Released) };
         let (path, contender) = (self.path.clone(), self.contender.clone());
@@ -67,7 +74,8 @@ impl Asked {
                 let deadline = Instant::now().checked_add(timeout);
                 let at = contender.node_path(&path);
                 loop {
-                    // The session may be another than that which asked, at a server that knows nothing of the node yet.
+                    // This session may differ from the one that sent the request, at a server that does not have the
+                    // node yet.
                     let (node, changed) = match synced(&*ensemble, &at, ensemble.read_and_watch(&at)).await {
                         Ok(read) => read,
                         Err(OpError::NoNode) => return Ok(Answer::Released),
@@ -98,14 +106,22 @@ impl Asked {
 }
 
 impl Admin {
-    /// Asks all who hold the lock at `path` to let go, and says why: those it returns. Nobody holds it: none.
+    /// Asks all holders of the lock at `path` to release it, and returns them; an empty list if the lock is free. A
+    /// later request replaces a pending one, and the holder is notified again.
     ///
-    /// What [`Admin::show`] costs, and a read and a write for each holder. A later request takes the place of one that
-    /// stands, and the holder hears of it. Dropping the future may leave some of them asked.
+    /// # Cost
+    ///
+    /// That of [`Admin::show`], and a read and a write for each holder.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave some of the holders asked.
     ///
     /// # Errors
-    /// [`Error::NoSuchLock`] if the path has no node; [`Error::CannotAsk`] where a foreign client knows no such request;
-    /// [`Error::Refused`] where an ACL forbids the write; [`Error::TooLong`] for a reason of more than 4096 bytes.
+    ///
+    /// [`Error::NoSuchLock`] if the path has no node; [`Error::CannotAsk`] if a foreign client does not understand such
+    /// requests; [`Error::Refused`] if an ACL forbids the write; [`Error::TooLong`] if the reason has more than 4096
+    /// bytes.
     pub async fn revoke(&self, path: &str, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
         let holders = self.show(path).await?.holders;
         let mut asked = Vec::with_capacity(holders.len());
@@ -115,10 +131,16 @@ impl Admin {
         Ok(asked)
     }
 
-    /// Asks one contender, by its node's name: a holder to let go, a waiter to withdraw. As [`Admin::revoke`].
+    /// Asks one contender, given by its node's name: a holder to release the lock, a waiter to withdraw. Otherwise as
+    /// [`Admin::revoke`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the contender asked or not asked.
     ///
     /// # Errors
-    /// [`Error::NoSuchLock`] if there is no such contender; else as [`Admin::revoke`].
+    ///
+    /// [`Error::NoSuchLock`] if there is no such contender; otherwise as [`Admin::revoke`].
     pub async fn revoke_node(&self, path: &str, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
         let info = self.show(path).await?;
         let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
@@ -148,13 +170,13 @@ impl Admin {
         let (context, node) = (self.context().clone(), LockNode::new(path.clone(), Rules::default(), true));
         let owner = contender.described.clone();
         let asking = self.context().run_while_answered(async move {
-            // Whoever asks: the record names only owners and requestors, and this is neither.
+            // A unique id: the record names only owners and requestors, and this client is neither.
             let asker = Terms::new(request.id.as_str(), 1);
             node.settle(&context, &asker, Wish::Revoke { request: &request }).await
         });
         let czxid = match asking.await? {
             Stepped::Done { look, .. } if look.record.owner.as_ref().is_some_and(|now| now.id == owner) => look.czxid(),
-            // It has gone meanwhile; of its successor it is as well asked.
+            // The owner has changed meanwhile, so the asked one has released the lock. Its successor was not meant.
             Stepped::Done { .. } | Stepped::Refused(Refusal::NotOwner { .. }) => None,
             Stepped::Refused(_) | Stepped::Again { .. } => None,
         };
@@ -162,13 +184,13 @@ impl Admin {
     }
 }
 
-/// What this owner of a leased lock was asked; `None` if it is the owner no longer.
+/// The request that this owner of a leased lock was sent; `None` if it is not the owner any more.
 fn owner_of(node: &Node, id: &str) -> Option<Option<Revocation>> {
     let owner = Record::from_bytes(&node.data).ok()?.owner?;
     (owner.id == id).then_some(owner.revocation.map(|revocation| *revocation))
 }
 
-/// Writes the request into the node: which node that was, or `None` if it is gone.
+/// Writes the request into the node. Returns which node that was, or `None` if it was deleted.
 async fn put(
     ensemble: Arc<dyn Ensemble>,
     path: String,

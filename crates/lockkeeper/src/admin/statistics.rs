@@ -1,4 +1,4 @@
-//! Questions about what a fleet has counted of its leased locks.
+//! Reads of the fleet's counters of its leased locks.
 
 use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::Statistics;
@@ -8,24 +8,38 @@ use crate::Error;
 use crate::registers::statistics;
 
 impl Admin {
-    /// What the fleet has counted of the leased lock at `path`, by owner; `None` if nobody has counted it. One round trip, and its
-    /// server's to the leader.
+    /// Returns the fleet's counters of the leased lock at `path`, by owner; `None` if there are none.
     ///
-    /// Counted by lock objects with [`HelixLock::publish_statistics`](crate::lease::HelixLock::publish_statistics).
+    /// Lock objects with [`HelixLock::publish_statistics`](crate::lease::HelixLock::publish_statistics) count.
+    ///
+    /// # Cost
+    ///
+    /// One round trip, and one from its server to the leader.
+    ///
+    /// # Cancel safety
+    ///
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// A refusal by the server, or no server.
+    ///
+    /// The server refuses the read or cannot be reached.
     pub async fn statistics(&self, path: &str) -> Result<Option<Statistics>, Error> {
         let path = LockPath::parse_node(path)?;
         self.on_session(move |ensemble| async move { statistics::read(&*ensemble, path.as_str()).await }).await
     }
 
-    /// Forgets what was counted of the leased lock at `path`; `false` if nobody had counted it. One round trip.
+    /// Deletes the fleet's counters of the leased lock at `path`; `false` if there were none.
     ///
-    /// Dropping the future may leave it undone, or done.
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the deletion either done or not done.
     ///
     /// # Errors
+    ///
     /// As [`Admin::statistics`].
     pub async fn forget_statistics(&self, path: &str) -> Result<bool, Error> {
         let path = LockPath::parse_node(path)?;

@@ -1,8 +1,9 @@
-//! Whether a server of this machine is the one that its directory's owner started.
+//! Whether a server on this machine is the one that its directory's owner started.
 //!
-//! Loopback is open to all users, and so is a port as soon as nobody listens there. So an address is believed only if nobody else
-//! could have written it, and if the process that listens there belongs to the owner of the directory or to root. A server that
-//! ends between this look and the connection leaves a moment in which another program could take its place.
+//! All users can connect to loopback, and can listen on a port as soon as it is free. So an address is trusted only if
+//! no other user could have written it, and if the process that listens there belongs to the owner of the directory or
+//! to root. A server that ends between this check and the connection leaves a moment in which another program could
+//! take its port.
 
 use std::fs::File;
 use std::fs::Metadata;
@@ -11,24 +12,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Whose process listens at an address of this machine.
+/// The owner of the process that listens at an address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
-    /// This user's.
+    /// The user with this id.
     Of(u32),
-    /// No process does.
+    /// No process listens.
     Nobody,
     /// The operating system does not say.
     Unknown,
 }
 
-/// The table in which Linux tells whose sockets there are.
+/// The table of sockets and their users on Linux.
 const TABLE: &str = "/proc/net/tcp";
 
-/// In that table: the socket listens.
+/// The state of a listening socket in that table.
 const LISTENS: &str = "0A";
 
-/// Who listens there.
+/// Returns the owner of the process that listens at `address`.
 pub(super) fn listener(address: SocketAddr) -> Listener {
     match File::open(TABLE) {
         Ok(table) => find(BufReader::new(table), address),
@@ -36,12 +37,12 @@ pub(super) fn listener(address: SocketAddr) -> Listener {
     }
 }
 
-/// Looks an address up in the kernel's table (Linux, Documentation/networking/proc_net_tcp.rst).
+/// Finds an address in the kernel's table (Linux, Documentation/networking/proc_net_tcp.rst).
 ///
-/// Sockets that listen come first. The others may be many and are not read.
+/// Listening sockets come first. There may be many others, which are not read.
 fn find(table: impl BufRead, address: SocketAddr) -> Listener {
     let IpAddr::V4(ip) = address.ip() else { return Listener::Unknown };
-    // The kernel prints the address as a number in the byte order of the machine.
+    // The kernel prints the address as a number in the machine's byte order.
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port());
     // The first line is a heading.
     for line in table.lines().skip(1).map_while(Result::ok) {
@@ -51,20 +52,20 @@ fn find(table: impl BufRead, address: SocketAddr) -> Listener {
             break;
         }
         if at == Some(&local) {
-            // Behind the state: queues, timer, retransmits, user.
+            // After the state: queues, timer, retransmits, user.
             return fields.nth(3).and_then(|user| user.parse().ok()).map_or(Listener::Unknown, Listener::Of);
         }
     }
     Listener::Nobody
 }
 
-/// Refuses a shared directory in which anybody but its owner and root could put files, or which they could replace.
+/// Refuses a shared directory in which other users than its owner and root could put or replace files.
 ///
-/// The owner is whoever had the right to make the directory where it is: each directory above belongs to root, to this user or to
-/// the same owner, and only its owner may write there. A sticky one, as `/tmp`, may be written by all; below it the next directory
-/// must be root's or this user's.
+/// The owner is trusted if it had the right to create the directory: each directory above belongs to root, to this user
+/// or to the same owner, and only its owner may write to it. A sticky directory such as `/tmp` may be writable by all;
+/// then the next directory below must belong to root or to this user.
 pub(super) fn check_shared(dir: &Path) -> std::io::Result<()> {
-    // Without links, so that the directories above are those that matter.
+    // Resolve links, so that the directories above are the real ones.
     let dir = dir.canonicalize()?;
     let owner = dir.metadata()?.uid();
     let me = rustix::process::geteuid().as_raw();
@@ -140,11 +141,11 @@ mod tests {
             let error = check_shared(&dir).unwrap_err().to_string();
             assert!(error.contains(&format!("{} can be written", named.canonicalize().unwrap().display())), "{error}");
         }
-        // As /tmp is, with a directory of this user's in it.
+        // As in `/tmp`, with a directory of this user in it.
         mode(&dir, 0o755);
         mode(&above, 0o1777);
         check_shared(&dir).unwrap();
-        // A link leads to what counts.
+        // A link leads to the directory that is checked.
         let link = root.path().join("link");
         std::os::unix::fs::symlink(&dir, &link).unwrap();
         check_shared(&link).unwrap();

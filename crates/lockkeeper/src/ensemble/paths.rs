@@ -1,8 +1,8 @@
-//! The nodes above a node: their paths, and making them where they are missing.
+//! The parents of a node: their paths, and their creation if they are missing.
 
 use crate::ensemble::{Ensemble, Kind, OpError, Reply};
 
-/// The path of the node above.
+/// The path of the parent.
 pub(crate) fn above(path: &str) -> &str {
     match path.rfind('/') {
         Some(0) | None => "/",

@@ -1,4 +1,4 @@
-//! The connect string: checked before the network, and diagnosed when nobody answers.
+//! The connect string: checked before anything is sent, and diagnosed when no server answers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,17 +12,17 @@ use crate::Error;
 #[cfg(feature = "tls")]
 use crate::ensemble::tls::Tls;
 
-/// ZooKeeper's port, meant where a server is named without one.
+/// ZooKeeper's port, the default of a server without one.
 const DEFAULT_PORT: u16 = 2181;
 
-/// `zk1:2181,zk2:2181,zk3:2181/chroot`, read.
+/// A parsed connect string: `zk1:2181,zk2:2181,zk3:2181/chroot`.
 #[derive(Clone, Debug)]
 pub(crate) struct Servers {
-    /// Host and port of each, an IPv6 host in brackets.
+    /// Host and port of each; an IPv6 host is in brackets.
     endpoints: Vec<String>,
     /// Empty, or an absolute path.
     chroot: String,
-    /// What they are to be trusted for, where they speak TLS.
+    /// How to verify them, if they use TLS.
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -58,7 +58,7 @@ fn endpoint(server: &str) -> Result<String, String> {
     if server.is_empty() {
         return Err("is not a server: write host:port, several with commas between".to_owned());
     }
-    // In brackets, or bare with several colons: an IPv6 address.
+    // In brackets, or without brackets but with several colons: an IPv6 address.
     let (host, port) = match server.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(Some((address, rest))) => (format!("[{address}]"), rest.strip_prefix(':').unwrap_or(rest)),
         Some(None) => return Err("has '[' but no ']'".to_owned()),
@@ -85,21 +85,21 @@ fn endpoint(server: &str) -> Result<String, String> {
 }
 
 impl Servers {
-    /// The servers without the chroot, as the client takes them.
+    /// The servers without the chroot, as the client crate expects them.
     pub(crate) fn endpoints(&self) -> String {
         self.endpoints.join(",")
     }
 
-    /// What to put before every path.
+    /// The prefix of every path.
     pub(crate) fn chroot(&self) -> &str {
         &self.chroot
     }
 
-    /// The same, reached by TLS.
+    /// The same servers with TLS.
     #[cfg(feature = "tls")]
     pub(crate) fn secured(mut self, tls: Tls) -> Result<Self, Error> {
         if let Some(bad) = self.endpoints.iter().find(|endpoint| !Tls::can_name(host(endpoint))) {
-            let problem = format!("{:?} is no name that a certificate could bear", host(bad));
+            let problem = format!("{:?} is not a name that a certificate can contain", host(bad));
             return Err(Error::InvalidServers { servers: self.to_string(), problem });
         }
         self.tls = Some(tls);
@@ -111,7 +111,7 @@ impl Servers {
         self.tls.as_ref()
     }
 
-    /// Asks all servers at once why they could not be used, for at most `patience`, and says so in one line.
+    /// Asks all servers in parallel why they could not be used, for at most `patience`. Returns one line.
     pub(crate) async fn diagnose(&self, patience: Duration) -> String {
         let questions = self.endpoints.iter().map(async |endpoint| {
             let answer = tokio::time::timeout(patience, self.ask(endpoint)).await;
@@ -120,7 +120,7 @@ impl Servers {
         futures_util::future::join_all(questions).await.join("; ")
     }
 
-    /// What one address says to a connection.
+    /// What one address answers to a connection.
     async fn ask(&self, endpoint: &str) -> String {
         let stream = match TcpStream::connect(endpoint).await {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -133,21 +133,21 @@ impl Servers {
         if let Some(tls) = &self.tls {
             return match tls.connect(host(endpoint), stream).await {
                 Ok(stream) => diagnose(stream).await,
-                Err(error) => format!("comes to no agreement on TLS ({error})"),
+                Err(error) => format!("fails the TLS handshake ({error})"),
             };
         }
         diagnose(stream).await
     }
 }
 
-/// The host of an endpoint, an IPv6 address without its brackets.
+/// The host of an endpoint; an IPv6 address without its brackets.
 #[cfg(feature = "tls")]
 fn host(endpoint: &str) -> &str {
     let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// What one address says to `ruok`.
+/// What one address answers to `ruok`.
 async fn diagnose(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     let mut reply = Vec::new();
     let asked = async {

@@ -1,7 +1,8 @@
-//! What a client checks of its servers, and shows of itself, in TLS 1.2 and 1.3.
+//! What a client verifies of its servers, and presents of itself, in TLS 1.2 and 1.3.
 //!
-//! All of it is read and tried before the network: a wrong file is an error with a name, not a connection that never comes. A
-//! server's certificate must bear the name by which the connect string calls it; there is no way to turn that off.
+//! Everything is parsed and tried before anything is sent: an invalid file is an error that names it, not a connection
+//! that never opens. A server's certificate must contain the name that the connect string uses; this check cannot be
+//! turned off.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,32 +18,35 @@ use zookeeper_client as zk;
 
 use crate::Error;
 
-/// Whom a client trusts, and what it shows of itself. Give it to [`Builder::tls`](crate::Builder::tls).
+/// The certificate authorities that a client trusts, and its own certificate. Pass it to
+/// [`Builder::tls`](crate::Builder::tls).
 ///
-/// Cheap to clone. `Debug` shows nothing of it.
+/// Cheap to clone. `Debug` shows none of its content.
 #[derive(Clone)]
 pub struct Tls {
-    /// For the client crate, which makes its own configuration of it.
+    /// For the client crate, which builds its own configuration from it.
     options: zk::TlsOptions,
-    /// The same, for asking a server why it opens no session.
+    /// For the diagnosis of a server that does not open a session.
     config: Arc<ClientConfig>,
-    /// What `config` was made of, for another one with an identity.
+    /// The roots of `config`, to build another one with a client certificate.
     roots: Arc<RootCertStore>,
     has_identity: bool,
 }
 
 impl Tls {
-    /// Trusts servers whose certificates lead to one of these: one or more of certificate authorities, in PEM.
+    /// Trusts servers whose certificates lead to one of these certificate authorities, in PEM.
     ///
-    /// The system's own authorities are not trusted with them. Certificates are read now; a change of the file is seen by the
-    /// next handle. The process's choice of cryptography for rustls is ring's unless the program has made another before.
+    /// The system's authorities are not trusted in addition. The certificates are read now; a later change of the file
+    /// affects only new handles. If the program has not installed a cryptography provider for rustls, this installs
+    /// ring's.
     ///
     /// # Errors
-    /// [`Error::InvalidTls`] when there is no certificate in it, or one that cannot be read.
+    ///
+    /// [`Error::InvalidTls`] if there is no certificate, or one that cannot be read.
     pub fn trusting(authorities: &[u8]) -> Result<Self, Error> {
-        // The client crate takes the process's choice, and panics where two are compiled in and none is chosen.
+        // The client crate uses the process's provider, and panics if two are compiled in and none is installed.
         if CryptoProvider::get_default().is_none() {
-            // Refused if another thread has chosen meanwhile, which is as good.
+            // Fails if another thread has installed one meanwhile, which serves as well.
             _ = ring::default_provider().install_default();
         }
         let mut roots = RootCertStore::empty();
@@ -56,12 +60,13 @@ impl Tls {
         Ok(Tls { options, config: Arc::new(config), roots: Arc::new(roots), has_identity: false })
     }
 
-    /// Shows servers this certificate, the client's own first and its chain after it, and proves it with the key; both in PEM.
+    /// Presents this client certificate, with its chain after it, and its key; both in PEM.
     ///
-    /// Apache's servers ask for one unless told otherwise, and know the client by it under the scheme `x509`.
+    /// Apache's servers request a certificate by default, and identify the client by it under the scheme `x509`.
     ///
     /// # Errors
-    /// [`Error::InvalidTls`] when one of them cannot be read or they do not belong together.
+    ///
+    /// [`Error::InvalidTls`] if the certificate or the key cannot be read, or if they do not match.
     pub fn with_identity(mut self, chain: &[u8], key: &[u8]) -> Result<Self, Error> {
         let certificates = certificates(chain).map_err(|why| bad("the client's certificate", &why))?;
         let private = PrivateKeyDer::from_pem_slice(key).map_err(|why| bad("the client's key", &why))?;
@@ -78,12 +83,12 @@ impl Tls {
         Ok(self)
     }
 
-    /// Whether a certificate could bear this name.
+    /// Whether a certificate can contain this name.
     pub(crate) fn can_name(host: &str) -> bool {
         ServerName::try_from(host).is_ok()
     }
 
-    /// Whether servers that ask for a certificate learn who this is.
+    /// Whether it has a client certificate.
     pub(crate) fn has_identity(&self) -> bool {
         self.has_identity
     }
@@ -92,7 +97,7 @@ impl Tls {
         self.options.clone()
     }
 
-    /// Shakes hands with whoever listens there, to see what comes of it.
+    /// Tries a TLS handshake to diagnose a server.
     pub(crate) async fn connect(
         &self,
         host: &str,
@@ -122,7 +127,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match read {
         Err(error) => Err(error.to_string()),
-        Ok(none) if none.is_empty() => Err("there is no certificate in it".to_owned()),
+        Ok(none) if none.is_empty() => Err("it contains no certificate".to_owned()),
         Ok(certificates) => Ok(certificates),
     }
 }

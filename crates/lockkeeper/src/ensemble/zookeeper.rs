@@ -1,8 +1,8 @@
-//! The ensemble over TCP, by the crate `zookeeper-client`.
+//! The ensemble over TCP, with the crate `zookeeper-client`.
 //!
-//! That crate sends a request when its future is made and never reorders; here futures are made on their first poll, so the
-//! order of first polls is the order on the wire. Paths get the connect string's chroot in front here and lose it nowhere
-//! else: the client's own chroot can neither be checked nor created when it is missing.
+//! That crate sends a request when its future is created, and never reorders requests. Here the futures are created on
+//! the first poll, so the order of first polls is the order on the wire. Only this module adds and removes the chroot
+//! of the connect string: the client crate's own chroot can neither be checked nor created if it is missing.
 
 mod carrier;
 mod dial;
@@ -34,7 +34,7 @@ use crate::ensemble::{
     Watcher, Whole, Written,
 };
 
-/// What mode and access list a node is made with.
+/// The mode and the access list of a new node.
 fn options(kind: Kind, acl: LockAcl) -> zk::CreateOptions<'static> {
     let mode = match kind {
         Kind::EphemeralSequential => zk::CreateMode::EphemeralSequential,
@@ -49,7 +49,7 @@ fn options(kind: Kind, acl: LockAcl) -> zk::CreateOptions<'static> {
     })
 }
 
-/// Whoever has the creator's credential may do anything, anyone may look.
+/// Clients with the creator's credential may do anything; all others may read.
 const VISIBLE: [zk::Acl; 2] =
     [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::READ, "world", "anyone")];
 
@@ -60,29 +60,29 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct ZooKeeper {
     pub(crate) servers: Servers,
     pub(crate) session_timeout: Duration,
-    /// How often to try again, if not as often as there is time for.
+    /// How often to retry; `None` means as often as there is time.
     pub(crate) reconnect: Option<Reconnect>,
-    /// What this process proves itself with, each for a scheme.
+    /// The credentials, one for each scheme.
     pub(crate) credentials: Vec<(String, Vec<u8>)>,
-    /// Who may use the nodes that are made.
+    /// The access list of new nodes.
     pub(crate) acl: LockAcl,
     /// Whether a missing chroot is created. If not, no session is opened.
     pub(crate) create_chroot: bool,
-    /// What must come to its end, also when nobody waits for it any more.
+    /// Tasks that must finish even if no caller waits for them any more.
     pub(crate) tasks: TaskTracker,
-    /// Says where the server is before each connection, in place of `servers`.
+    /// Finds the server before each connection, instead of `servers`.
     pub(crate) locate: Option<Arc<dyn Locate>>,
 }
 
 /// Why one try to open a session failed.
 enum Refusal {
-    /// By the servers, or on the way to them.
+    /// The servers refused it or could not be reached.
     Connecting(zk::Error),
     /// Another try would fail too.
     Final(Error),
 }
 
-/// A client that is connected, by what, and its task.
+/// A connected client, how it was connected, and its task.
 type Connected = (Dial, zk::Client, AbortHandle);
 
 impl From<zk::Error> for Refusal {
@@ -100,7 +100,7 @@ impl Network for ZooKeeper {
                 Ok((dial, client, task)) => Ok(self.opened(dial, client, task)),
                 Err(error) => Err(error),
             };
-            // The servers are asked what is wrong beside the last tries: a server that starts meanwhile is used.
+            // The diagnosis runs in parallel with the last tries, so that a server that starts meanwhile is used.
             let questions = (patience / 4).min(Duration::from_millis(500));
             let tried_early = tokio::select! {
                 biased;
@@ -109,7 +109,7 @@ impl Network for ZooKeeper {
             };
             match tried_early {
                 Some(Some(tried)) => return told(tried),
-                // All of them are used up, before the time is.
+                // All retries are used up before the deadline.
                 Some(None) => return Err(self.unreachable(started.elapsed(), self.servers.diagnose(questions).await)),
                 None => {}
             }
@@ -135,7 +135,8 @@ impl Network for ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Tries all servers, round after round, until one opens a session or another try would fail too; `None` if the tries are used up.
+    /// Tries all servers, round after round, until one opens a session or another try would fail too; `None` if the
+    /// retries are used up.
     async fn tries(&self, started: Instant, patience: Duration) -> Option<Result<Connected, Error>> {
         let dial = self.dial();
         let mut pauses = self.rounds();
@@ -149,14 +150,14 @@ impl ZooKeeper {
                 Err(Refusal::Connecting(error)) => tracing::debug!(%error, "no server opened a session"),
             }
             let left = patience.saturating_sub(started.elapsed());
-            // The nearer the deadline, the shorter the pauses: a server that starts just before it is found.
+            // The nearer the deadline, the shorter the pauses, so that a server that starts just before it is found.
             let pause = pauses.next()?;
             let pause = if self.reconnect.is_some() { pause } else { pause.min((left / 2).max(SHORTEST_PAUSE)) };
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Tries every server once; once more where a server grants so little that pings would be too few.
+    /// Tries every server once; once more if a server grants so short a timeout that pings would be too rare.
     async fn try_once(&self, dial: &Dial) -> Result<Connected, Refusal> {
         let (mut dial, mut located) = (dial.clone(), dial.located().await.map_err(Refusal::Final)?);
         let (mut client, mut task) = located.connect(None).await?;
@@ -175,7 +176,7 @@ impl ZooKeeper {
         }
     }
 
-    /// The pauses between tries. Every server was tried once before a retry, so they are between whole rounds.
+    /// The pauses between rounds. Every server is tried once before a retry, so the pauses are between complete rounds.
     fn rounds(&self) -> Box<dyn Iterator<Item = Duration> + Send + Sync> {
         match self.reconnect {
             Some(Reconnect { retries, delay }) => {
@@ -195,15 +196,16 @@ impl ZooKeeper {
         Dial { servers, session_timeout: *session_timeout, credentials, tasks, locate: locate.clone() }
     }
 
-    /// Refuses a chroot that does not exist. With a typing mistake in it, the locks would be others than those that everybody uses.
+    /// Fails if the chroot does not exist. A typing mistake in it would select other locks than those of all other
+    /// clients.
     ///
-    /// Costs one round trip where there is a chroot.
+    /// Costs one round trip if there is a chroot.
     async fn check_chroot(&self, client: &zk::Client) -> Result<(), Refusal> {
         let chroot = self.servers.chroot();
         if chroot.is_empty() || self.create_chroot {
             return Ok(());
         }
-        // sync first: this server may be behind the one where the chroot was just made.
+        // Sync first: this server may be stale if the chroot was just created.
         let (synced, stat) = tokio::join!(biased; client.sync(chroot), client.check_stat(chroot));
         synced?;
         match stat? {
@@ -215,7 +217,7 @@ impl ZooKeeper {
         }
     }
 
-    /// Wraps a connected client and forwards what its connection goes through.
+    /// Wraps a connected client and forwards the changes of its connection.
     fn opened(&self, dial: Dial, client: zk::Client, task: AbortHandle) -> Opened {
         let (session, timeout, states) =
             (SessionId(client.session_id().0), client.session_timeout(), client.state_watcher());
@@ -246,14 +248,14 @@ impl Client {
         }
     }
 
-    /// The chroot, where it is what may be missing above a node to create, and may be created.
+    /// The chroot, if it may be created and can be the missing parent of a node to create.
     fn missing_chroot(&self, path: &str) -> Option<String> {
-        // Right below the chroot only the chroot itself can be missing.
+        // Directly below the chroot, only the chroot itself can be missing.
         let directly_below = path.rfind('/') == Some(0) && !self.chroot.is_empty();
         (directly_below && self.create_chroot).then(|| self.chroot.clone())
     }
 
-    /// Runs `operation` on the client and the full path, from the reply's first poll on.
+    /// Runs `operation` on the client and the full path when the reply is first polled.
     fn reply<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
     where
         T: Send + 'static,
@@ -263,7 +265,7 @@ impl Client {
         self.reply_at(self.full(path), operation)
     }
 
-    /// The same on a path as the server knows it.
+    /// As `reply`, with a path as the server knows it.
     fn reply_at<T, F, Fut>(&self, path: String, operation: F) -> Reply<T>
     where
         T: Send + 'static,
@@ -293,7 +295,7 @@ impl Ensemble for Client {
         let chroot = self.missing_chroot(path);
         self.reply(path, move |client, path| async move {
             let mut created = client.create(&path, &data, &options).await;
-            // It stays: an operator named it.
+            // Persistent, because an operator named it.
             if let (Err(zk::Error::NoNode), Some(chroot)) = (&created, chroot) {
                 client.mkdir(&chroot, &chroots).await?;
                 created = client.create(&path, &data, &options).await;
@@ -372,7 +374,7 @@ impl Ensemble for Client {
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)> {
         self.reply_at(EPOCH_NODE.to_owned(), |client, path| async move {
             loop {
-                // Mostly it is not there, and this is all that is asked.
+                // Usually it does not exist, and this is the only request.
                 let (stat, watcher) = client.check_and_watch_stat(&path).await?;
                 if stat.is_none() {
                     return Ok((None, client.watching(&path, watcher).once()));
@@ -389,7 +391,7 @@ impl Ensemble for Client {
     }
 
     fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()> {
-        // Everybody must be able to read it, or nobody else gets a token.
+        // All clients must be able to read it; without it they get no token.
         let acl = if self.acl == LockAcl::Open { LockAcl::Open } else { LockAcl::Visible };
         let stays = options(Kind::Persistent, acl);
         self.reply_at(EPOCH_NODE.to_owned(), move |client, path| async move {
@@ -449,9 +451,9 @@ impl Ensemble for Client {
     }
 
     fn prove(&self) -> Reply<()> {
-        // A delete that cannot succeed. The leader proposes a failed write like any other, so that all servers count it
-        // (PrepRequestProcessor makes an error transaction of it), and it leaves nothing and wakes nobody. Should anybody
-        // make the node, the version protects it.
+        // A delete that cannot succeed. The leader proposes a failed write like any other, so a majority orders it
+        // (PrepRequestProcessor turns it into an error transaction). It leaves nothing behind and triggers no watch. If
+        // a client creates the node, the version protects it.
         self.reply(&format!("/{NOBODYS}"), |client, path| async move {
             match client.delete(&path, Some(i32::MAX)).await {
                 Ok(()) | Err(zk::Error::NoNode | zk::Error::BadVersion | zk::Error::NoAuth | zk::Error::NotEmpty) => {
@@ -505,7 +507,7 @@ fn written(stat: &zk::Stat) -> Written {
     Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime }
 }
 
-/// Sends a transaction, and says what its steps did. `full` are their paths as the server knows them.
+/// Sends a transaction and returns what its steps did. `full` are their paths as the server knows them.
 async fn transaction(
     client: &zk::Client,
     steps: &[Step],
@@ -525,23 +527,23 @@ async fn transaction(
         zk::MultiWriteResult::Create { stat, .. } => Done::Created((!stat.is_invalid()).then_some(Zxid(stat.czxid))),
         zk::MultiWriteResult::SetData { stat } => Done::Written(written(&stat)),
         zk::MultiWriteResult::Delete => Done::Deleted,
-        // A check; the client may come to know of more.
+        // A check; the client crate may add more kinds.
         _ => Done::Checked,
     });
     Ok(done.collect())
 }
 
-/// What an error means, told after a pause where a server in trouble would be asked as fast as it answers.
+/// The meaning of an error, returned after a pause if an immediate retry would flood a server in trouble.
 async fn told(error: &zk::Error) -> OpError {
     let fault = fault(error);
     if fault == OpError::ConnectionLoss && connection_stands(error) {
-        tracing::debug!(%error, "the server is in trouble; trying again");
+        tracing::debug!(%error, "the server is in trouble; retrying");
         tokio::time::sleep(TROUBLED).await;
     }
     fault
 }
 
-/// A refusal with the node that it is about, as the server knows it: often another than the lock's, and below a chroot.
+/// A refusal with its node's path as the server knows it: often not the lock's own node, and below a chroot.
 fn at_node(fault: OpError, path: &str) -> OpError {
     match fault {
         OpError::Refused(reason) => OpError::Refused(format!("{reason} (node {path})")),
@@ -549,7 +551,7 @@ fn at_node(fault: OpError, path: &str) -> OpError {
     }
 }
 
-/// What an error of the client means for the protocol.
+/// The meaning of a client crate's error for the protocol.
 fn fault(error: &zk::Error) -> OpError {
     match error {
         zk::Error::NoNode => OpError::NoNode,
@@ -557,28 +559,28 @@ fn fault(error: &zk::Error) -> OpError {
         zk::Error::BadVersion => OpError::BadVersion,
         zk::Error::SessionExpired | zk::Error::ClientClosed | zk::Error::AuthFailed => OpError::SessionOver,
         zk::Error::Unimplemented => OpError::Unsupported,
-        // The server looked at the request and said no, and would say so again.
+        // The server examined the request and refused it, and would refuse it again.
         zk::Error::NoAuth
         | zk::Error::InvalidAcl
         | zk::Error::NoChildrenForEphemerals
         | zk::Error::NotEmpty
         | zk::Error::QuotaExceeded
         | zk::Error::BadArguments(_) => OpError::Refused(error.to_string()),
-        // Everything else says that something went wrong, not that the request is wrong: a server that loses its leader, or is
-        // shutting down, answers with a marshalling error, a moved session or a code of its own. Taken for a refusal, that
-        // would leave a node behind for good. So it may have happened, and is looked for again.
+        // All other errors mean that something went wrong, not that the request is wrong. A server that loses its
+        // leader or shuts down answers with a marshalling error, a moved session or a code of its own. Treating that as
+        // a refusal would leave a node behind forever. So the operation may have happened, and its result is looked up.
         _ => OpError::ConnectionLoss,
     }
 }
 
-/// The name of a node that is not there.
+/// The name of a node that does not exist.
 const NOBODYS: &str = "lockkeeper-heartbeat";
 
-/// How long to wait before an operation is tried again on a connection that still stands, so that a server in trouble is not
-/// asked as fast as it answers.
+/// The pause before an operation is retried on a connection that is not lost, so that a server in trouble is not
+/// flooded.
 const TROUBLED: Duration = Duration::from_millis(50);
 
-/// Whether the connection still stands although the operation has failed with [`OpError::ConnectionLoss`].
+/// Whether the connection is not lost although the operation has failed with [`OpError::ConnectionLoss`].
 fn connection_stands(error: &zk::Error) -> bool {
     !matches!(error, zk::Error::ConnectionLoss | zk::Error::Custom(_) | zk::Error::UnexpectedError(_))
 }

@@ -343,12 +343,13 @@ impl Holding {
         self.hold.asked.borrow().clone()
     }
 
-    /// Refuses the request to release the lock, and says why. One write, in the background.
+    /// Refuses the request to release the lock, and gives a reason. One write, in the background.
     ///
-    /// [`Holding::revocation`] waits for the next request then.
+    /// [`Holding::revocation`] then waits for the next request.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for a text of more than 4096 bytes: nothing is sent, and the request stays unanswered.
+    ///
+    /// [`Error::TooLong`] if the reason has more than 4096 bytes. The request then stays unanswered.
     pub fn refuse_revocation(&self, why: &str) -> Result<(), Error> {
         check_length("refusal", &self.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
         if !self.hold.is_ours() {
@@ -632,7 +633,7 @@ pub(crate) mod sealed {
     pub struct Here(pub(crate) ());
 }
 
-/// Implements the guard types, each of which wraps a hold and releases it.
+/// Implements the guard types. Each wraps a hold and releases it.
 macro_rules! guards {
     ($($kind:ty: $wrap:expr, $unwrap:expr;)*) => {$(
         impl $kind {

@@ -1,8 +1,10 @@
-//! Who decides when a cleanup is not finished in time: rules first, then a person or a program, and no answer is a no.
+//! Decisions about cleanups that are not finished in time: first by rules, then by a person or a program. No answer
+//! means no.
 //!
-//! An approval transfers the lock by force, so it is for requests that are not forceful themselves. Every decision is logged with
-//! the target `lockkeeper::audit`, kept for [`HelixLock::decisions`](crate::lease::HelixLock::decisions), and, but for the silence
-//! that is a no, written to the ensemble's journal before it has an effect: no transfer without a record.
+//! An approval transfers the lock by force, so it applies to requests that are not forceful themselves. Every decision
+//! is logged with the target `lockkeeper::audit` and kept for
+//! [`HelixLock::decisions`](crate::lease::HelixLock::decisions). Except for a missing answer, it is written to the
+//! ensemble's journal before it takes effect: no transfer without a record.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,40 +18,40 @@ use crate::registers::requests::{Pending, Verdict};
 use crate::session::Session;
 use crate::session::context::Context;
 
-/// How long it may take to write a decision down.
+/// How long writing a decision to the journal may take.
 const WRITING: Duration = Duration::from_secs(5);
 
-/// How many decisions a lock object keeps.
+/// The number of decisions that a lock object keeps.
 const KEPT: usize = 100;
 
-/// A cleanup that is not finished when the wait for it is over: all that is known.
+/// A cleanup that is not finished when the wait for it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CleanupAlert {
-    /// The lock.
+    /// The path of the lock.
     pub path: String,
-    /// Who owns it.
+    /// The owner's user id.
     pub owner: String,
-    /// Why, in its words.
+    /// The owner's message.
     pub owner_message: Option<String>,
-    /// Its priority.
+    /// The owner's priority.
     pub owner_priority: i32,
-    /// How long it has been cleaning up.
+    /// How long the cleanup has run.
     pub elapsed: Duration,
-    /// How long it may.
+    /// How long the cleanup may take.
     pub allotted: Duration,
-    /// Who wants the lock.
+    /// The requestor's user id.
     pub requestor: String,
-    /// Why, in its words.
+    /// The requestor's message.
     pub requestor_message: Option<String>,
-    /// Its priority.
+    /// The requestor's priority.
     pub requestor_priority: i32,
-    /// The name under which [`Admin::requests`](crate::Admin::requests) has it, where operators are asked.
+    /// The id of the request in [`Admin::requests`](crate::Admin::requests), if operators are asked.
     pub request: Option<String>,
 }
 
 impl CleanupAlert {
-    /// The same as what operators are asked ([`Admin::requests`](crate::Admin::requests)).
+    /// Returns the same facts in the form that operators see ([`Admin::requests`](crate::Admin::requests)).
     pub fn facts(&self) -> TransferFacts {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         TransferFacts {
@@ -66,49 +68,49 @@ impl CleanupAlert {
     }
 }
 
-/// Whether the lock is to be taken from an owner that has not cleaned up.
+/// Whether to take the lock from an owner that has not finished its cleanup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Take it, by force.
+    /// Take the lock by force.
     Approve {
-        /// Who says so.
+        /// The person or program that decided.
         by: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The owner keeps it.
+    /// The owner keeps the lock.
     Reject {
-        /// Who says so.
+        /// The person or program that decided.
         by: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// A decision that was made beforehand: the lock is always taken from these owners by these requestors.
+/// A decision in advance: these requestors always take the lock from these owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferRule {
-    /// Its name, for the audit.
+    /// The rule's name in the audit log.
     pub name: String,
-    /// Which owners' user ids; `*` stands for anything.
+    /// The user ids of the owners; `*` matches any text.
     pub owner: String,
-    /// Which requestors' user ids; `*` stands for anything.
+    /// The user ids of the requestors; `*` matches any text.
     pub requestor: String,
 }
 
-/// A decision, and what it was about.
+/// A decision and its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decided {
-    /// What was to be decided.
+    /// The unfinished cleanup.
     pub alert: CleanupAlert,
-    /// What was decided, by whom and why; for a rule, by its name.
+    /// The decision; a decision by a rule names the rule.
     pub decision: Decision,
     /// Whether a rule decided.
     pub by_rule: bool,
 }
 
-/// A decision, and where it came from.
+/// A decision and its source.
 pub(super) struct Answer {
     pub(super) decision: Decision,
     pub(super) by_rule: bool,
@@ -116,12 +118,12 @@ pub(super) struct Answer {
 
 type Hook = Arc<dyn Fn(CleanupAlert) -> BoxFuture<'static, Decision> + Send + Sync>;
 
-/// How unfinished cleanups of a lock object's owners are decided.
+/// How a lock object decides about unfinished cleanups.
 #[derive(Clone, Default)]
 pub(super) struct Approval {
     rules: Vec<TransferRule>,
     hook: Option<(Hook, Option<tokio::runtime::Handle>)>,
-    /// Whether operators are asked too.
+    /// Whether operators are asked as well.
     operators: bool,
     /// How long the hook and the operators may take.
     timeout: Duration,
@@ -143,12 +145,12 @@ impl Approval {
         self.timeout = self.timeout.max(timeout);
     }
 
-    /// Whether there is anybody to decide.
+    /// Returns whether a rule, a hook or operators can decide.
     pub(super) fn is_set(&self) -> bool {
         self.hook.is_some() || self.operators || !self.rules.is_empty()
     }
 
-    /// How long a decision may take, with what it takes to write it down.
+    /// How long a decision may take, including its journal entry.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout.saturating_add(WRITING)
     }
@@ -157,7 +159,7 @@ impl Approval {
         self.decisions.lock().expect("held for a copy only").iter().cloned().collect()
     }
 
-    /// Asks for a decision, in a task of its own that ends with the receiver. The channel closes where nobody decides.
+    /// Asks for a decision in a separate task, which ends with the receiver. The channel closes if no decision is made.
     pub(super) fn ask(
         &self,
         alert: &CleanupAlert,
@@ -196,11 +198,11 @@ impl Approval {
     }
 }
 
-/// One decision that is asked for.
+/// One pending decision.
 struct Asking {
     approval: Approval,
     alert: CleanupAlert,
-    /// Its name in the journal and, where operators are asked, among the requests.
+    /// Its id in the journal and, if operators are asked, among the requests.
     id: uuid::Uuid,
     until_ms: i64,
     context: Context,
@@ -221,7 +223,7 @@ impl Asking {
         if let Some(rule) = rule {
             let decision = Decision::Approve { by: rule.name.clone(), why: "a rule says so".to_owned() };
             let made = self.journal(decision, true).await;
-            // Unheard where the request has ended meanwhile.
+            // The send fails only if the request has ended meanwhile.
             _ = answer.send(made);
             return;
         }
@@ -229,13 +231,13 @@ impl Asking {
         let timeout = self.approval.timeout;
         let made = tokio::select! {
             biased;
-            // The request has ended: nobody needs a decision any more.
+            // The request has ended, so the decision is no longer needed.
             () = answer.closed() => None,
             Some(decision) = called(hook) => Some(self.journal(decision, false).await),
             verdict = spoken(pending.as_ref()) => verdict,
             () = tokio::time::sleep(timeout) => None,
         };
-        // What was decided before it was taken away counts, be it in the last moment.
+        // A decision made before the request was withdrawn counts, even in the last moment.
         let last = match &pending {
             Some(pending) => pending.close().await.map(by_operator),
             None => None,
@@ -245,7 +247,7 @@ impl Asking {
         }
     }
 
-    /// Runs the user's code on a thread of its own.
+    /// Runs the user's code on a separate thread.
     fn call(&self, (hook, runtime): (Hook, Option<tokio::runtime::Handle>)) -> Option<oneshot::Receiver<Decision>> {
         let (mut done, decision) = oneshot::channel();
         let (session, alert) = (self.session.clone(), self.alert.clone());
@@ -257,7 +259,7 @@ impl Asking {
                     () = done.closed() => None,
                     decided = work => Some(decided),
                 };
-                // Unheard where somebody else has decided, or the request has ended.
+                // The send fails only if another decision came first or the request has ended.
                 decided.map(|decided| done.send(decided))
             };
             _ = match runtime {
@@ -268,13 +270,13 @@ impl Asking {
         match asking {
             Ok(_) => Some(decision),
             Err(error) => {
-                tracing::warn!(%error, "no thread to ask for a decision");
+                tracing::warn!(%error, "cannot create the thread that asks for a decision");
                 None
             }
         }
     }
 
-    /// Writes the decision down. One that cannot be is a no.
+    /// Writes the decision to the journal. If that fails, the decision becomes a no.
     async fn journal(&self, decision: Decision, by_rule: bool) -> Answer {
         let (approved, by, why) = match &decision {
             Decision::Approve { by, why } => (true, by, why),
@@ -289,21 +291,21 @@ impl Asking {
             why: why.clone(),
             at: std::time::UNIX_EPOCH,
         });
-        // A name of its own: an operator may decide under the other one in the same moment.
+        // A separate id: an operator may decide under the other one at the same moment.
         match journal::write(&self.context, uuid::Uuid::new_v4(), &entry).await {
             Ok(()) => Answer { decision, by_rule },
             Err(error) => {
-                let why = format!("the decision could not be written down: {error}");
+                let why = format!("the decision could not be recorded: {error}");
                 Answer { decision: Decision::Reject { by: "nobody".to_owned(), why }, by_rule: false }
             }
         }
     }
 }
 
-/// What the user's code decides; never where there is none.
+/// The decision of the user's code; never resolves without a hook.
 async fn called(hook: Option<oneshot::Receiver<Decision>>) -> Option<Decision> {
     match hook {
-        // An error is code that panicked: it decides nothing.
+        // An error means that the code panicked; then it decides nothing.
         Some(hook) => match hook.await {
             Ok(decision) => Some(decision),
             Err(_) => std::future::pending().await,
@@ -312,13 +314,13 @@ async fn called(hook: Option<oneshot::Receiver<Decision>>) -> Option<Decision> {
     }
 }
 
-/// What an operator decides; never where none is asked.
+/// The decision of an operator; never resolves if operators are not asked.
 async fn spoken(pending: Option<&Pending>) -> Option<Answer> {
     match pending {
         Some(pending) => match pending.decided().await {
             Ok(verdict) => Some(by_operator(verdict)),
             Err(error) => {
-                tracing::warn!(%error, "no operator can be asked");
+                tracing::warn!(%error, "operators cannot be asked");
                 std::future::pending().await
             }
         },
@@ -331,7 +333,7 @@ fn by_operator(Verdict { approved, by, why }: Verdict) -> Answer {
     Answer { decision, by_rule: false }
 }
 
-/// Whether a user id is one that the pattern means.
+/// Returns whether the pattern matches a user id.
 fn matches(pattern: &str, id: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -351,7 +353,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn a_star_matches_any_text() {
         for (pattern, id) in [
             ("a", "a"),
             ("*", ""),

@@ -1,4 +1,4 @@
-//! The guard of a leased lock, and the word that somebody of a higher priority wants it.
+//! The guard of a leased lock, and the notification that a request of a higher priority wants it.
 
 use std::ops::Deref;
 use std::time::{Duration, Instant};
@@ -11,48 +11,50 @@ use crate::error::{Error, ReleaseError};
 use crate::hold::guard::{FromHolding, Guard, Holding};
 use crate::session::process::Owned;
 
-/// Somebody of a higher priority wants the lock.
+/// A request of a higher priority for the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preemption {
-    /// Who.
+    /// The requestor's user id.
     pub by: String,
-    /// Its priority.
+    /// The requestor's priority.
     pub priority: i32,
-    /// When the own cleanup timeout ends, counted from the first request.
+    /// When this owner's cleanup timeout ends, counted from the first request.
     pub deadline: Instant,
-    /// When the other's wait ends: then, or at the deadline if that is earlier, it takes the lock by force or gives up.
+    /// When the requestor's wait ends. At this time or at the deadline, whichever is earlier, it takes the lock by
+    /// force or gives up.
     pub wanted_by: Instant,
 }
 
 impl Preemption {
-    /// How long is left for a cleanup that the other still waits for.
+    /// Returns how much time is left for a cleanup that the requestor still waits for.
     pub fn remaining(&self) -> Duration {
         self.deadline.min(self.wanted_by).saturating_duration_since(Instant::now())
     }
 }
 
-/// What a guard asks of its driver, and where to say that it is done.
+/// A guard's order to its task, with the channel for the result.
 pub(super) enum Order {
-    /// A new lease.
+    /// Begin a new lease.
     Renew(oneshot::Sender<Result<(), Error>>),
-    /// To hand the lock to this owner.
+    /// Hand the lock to this owner.
     Transfer(String, oneshot::Sender<Result<(), Error>>),
 }
 
-/// A leased lock that is held. Dropping it releases the lock in the background; what else it can do is in
-/// [`Holding`](crate::Holding).
+/// A held leased lock. Dropping it releases the lock in the background; [`Holding`](crate::Holding) has its other
+/// methods.
 ///
-/// It is held until its lease ends by the *server's* clock, whatever becomes of the session; while there is no connection it is
-/// [`Suspected`](crate::HoldState::Suspected), for nobody could tell it of a preemption. A lease that is over is lost for good
-/// for this guard, although nobody else may have asked for the lock yet: renew it before, with [`HelixGuard::renew`].
+/// It is held until its lease expires by the *server's* clock, whatever happens to the session. While there is no
+/// connection it is [`Suspected`](crate::HoldState::Suspected), because a preemption could not be reported. Once its
+/// lease has expired, this guard has lost the lock for good, even if no other client has requested it yet: renew it
+/// before, with [`HelixGuard::renew`].
 #[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct HelixGuard {
     guard: Guard,
     orders: Owned<mpsc::UnboundedSender<Order>>,
     preemption: Owned<watch::Receiver<Option<Preemption>>>,
-    /// Whose it is.
+    /// The owner's user id.
     id: String,
 }
 
@@ -66,27 +68,30 @@ impl HelixGuard {
         HelixGuard { guard, orders: Owned::new(orders), preemption: Owned::new(preemption), id }
     }
 
-    /// Waits until somebody of a higher priority wants the lock, and says who and by when to be done.
+    /// Waits until a request of a higher priority wants the lock, and returns the requestor and the deadlines.
     ///
-    /// To clean up on this word, the lock must have been asked for with
-    /// [`cleanup_by_guard`](crate::lease::HelixLock::cleanup_by_guard); releasing the guard lets the other in. Without that the
-    /// lock is gone when this resolves. Dropping the future leaves nothing behind. Never resolves if nobody comes, so select it
-    /// with [`lost`](crate::Holding::lost).
+    /// To clean up after this, create the lock with [`cleanup_by_guard`](crate::lease::HelixLock::cleanup_by_guard);
+    /// releasing the guard then grants the lock to the requestor. Without it, the lock is already lost when this
+    /// resolves. Never resolves if no request comes: select it together with [`lost`](crate::Holding::lost).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn revocation(&self) -> Preemption {
         let mut preemption = watch::Receiver::clone(&self.preemption);
         match preemption.wait_for(Option::is_some).await.ok().and_then(|seen| seen.clone()) {
             Some(preemption) => preemption,
-            // The driver has ended without one.
+            // The task has ended without a preemption.
             None => std::future::pending().await,
         }
     }
 
-    /// Who preempted this hold, or is about to. No round trip.
+    /// Returns the request that preempted this hold or is about to. No round trip.
     pub fn preempted_by(&self) -> Option<Preemption> {
         self.preemption.borrow().clone()
     }
 
-    /// Follows who wants the lock, also beyond this guard. No round trip.
+    /// Returns a receiver that follows the preemption, even after this guard is dropped. No round trip.
     pub fn follow_preemption(&self) -> watch::Receiver<Option<Preemption>> {
         watch::Receiver::clone(&self.preemption)
     }
@@ -95,28 +100,42 @@ impl HelixGuard {
         self.guard.into_holding()
     }
 
-    /// Begins a new lease, as long as the first. Two round trips. A pending preemption is not put off by it.
+    /// Begins a new lease as long as the first. It does not delay a pending preemption.
     ///
-    /// Dropping the future does not call the renewal back.
+    /// # Cost
+    ///
+    /// Two round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the renewal.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] if the hold has ended; [`Error::Outranked`] if it ends now and somebody waits for that.
+    ///
+    /// [`Error::LeaseLost`] if the hold has ended; [`Error::Outranked`] if it ends now and a requestor waits for that.
     pub async fn renew(&self) -> Result<(), Error> {
         self.order(Order::Renew).await
     }
 
-    /// Hands the lock to another owner in one step: the same lease, priority and cleanup timeout, and nobody in between. Whoever is
-    /// to have it takes it with its own [`HelixLock`](crate::lease::HelixLock) of that user id, on any machine, and begins a lease
-    /// of its own by that; until then the lease runs on. Two round trips.
+    /// Hands the lock to another owner in one step: with the same lease, priority and cleanup timeout, and without a
+    /// gap. The new owner acquires it with its own [`HelixLock`](crate::lease::HelixLock) of that user id, on any
+    /// machine, which begins a new lease. Until then the current lease continues.
     ///
-    /// From the call on this hold is lost, [`Loss::Transferred`](crate::Loss): work under it must have ended. Who waits for the
-    /// lock waits on, and for no longer than before.
+    /// This hold is lost from the call on, as [`Loss::Transferred`](crate::Loss): work under it must have ended.
+    /// Requestors continue to wait, for no longer than before.
     ///
-    /// Dropping the future does not call it back.
+    /// # Cost
+    ///
+    /// Two round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the transfer.
     ///
     /// # Errors
-    /// [`Error::InvalidTerms`] for an id that is nobody's or the owner's own: the hold goes on. [`Error::LeaseLost`] if it had ended.
-    /// Where a server refuses the write, the lock is given back.
+    ///
+    /// [`Error::InvalidTerms`] if the id is empty, reserved or this owner's own; the hold continues.
+    /// [`Error::LeaseLost`] if the hold had ended. If a server refuses the write, the lock is released.
     pub async fn transfer(&self, to: &str) -> Result<(), Error> {
         Terms::new(self.id.as_str(), 1).check_heir(to)?;
         self.order(|done| Order::Transfer(to.to_owned(), done)).await
@@ -130,26 +149,37 @@ impl HelixGuard {
         _ = self.orders.send(order(done));
         match outcome.await {
             Ok(outcome) => outcome,
-            // The driver has ended, because the hold has.
+            // The task has ended, because the hold has.
             Err(_) => Err(Error::LeaseLost { path: self.path().to_owned(), loss: self.lost().await }),
         }
     }
 
-    /// [`Holding::release`](crate::Holding::release). One to two round trips; a waiting requestor is let in.
+    /// Releases the lock as [`Holding::release`](crate::Holding::release) does, which grants it to a waiting requestor.
+    ///
+    /// # Cost
+    ///
+    /// One or two round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`Holding::release`](crate::Holding::release).
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
 
-    /// [`Holding::release_blocking`](crate::Holding::release_blocking).
+    /// Calls [`HelixGuard::release`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`Holding::release`](crate::Holding::release).
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
         self.guard.release_blocking()

@@ -1,7 +1,7 @@
-//! A leased lock while it is held: watched, renewed, cleaned up when it is preempted, given back.
+//! The task of a leased lock while it is held: it watches, renews, cleans up after a preemption, and releases.
 //!
-//! A task on the library's thread, from the grant until the record is seen without this hold. It outlives sessions: the record
-//! does too. Users' cleanup runs on a thread of its own, never here.
+//! The task runs on the library's thread, from the grant until a read of the record no longer shows this hold. It
+//! survives sessions, as the record does. The user's cleanup runs on a separate thread, never here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,15 +30,15 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// A cleanup in the user's code.
 pub(super) type Listener = Arc<dyn Fn(Preemption) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Who cleans up when the hold is preempted.
+/// What cleans up when the hold is preempted.
 #[derive(Clone, Default)]
 pub(super) enum Cleanup {
-    /// Nobody: there is nothing to clean up.
+    /// Nothing: there is nothing to clean up.
     #[default]
     Nobody,
-    /// Whoever has the guard, until it is released.
+    /// The code that has the guard, until it releases it.
     Guard,
-    /// This, until it returns; on this runtime, if there is one.
+    /// This function, until it returns; in this runtime, if there is one.
     Listener(Listener, Option<tokio::runtime::Handle>),
 }
 
@@ -51,24 +51,24 @@ pub(super) struct LeaseTask {
     status: Arc<watch::Sender<LockStatus>>,
     seat: SessionRef,
     hold: Arc<Hold>,
-    /// The end of the lease as this hold wrote it: by that it knows the record for its own.
+    /// The end of the lease as this hold wrote it, which identifies the record as its own.
     until_ms: i64,
     requests: mpsc::UnboundedReceiver<Request>,
     orders: mpsc::UnboundedReceiver<Order>,
     preemption: watch::Sender<Option<Preemption>>,
-    /// The preemption that was told, by the time of its first request.
+    /// The preemption that was reported, by the time of its first request.
     told: Option<i64>,
-    /// Somebody wanted the lock when it was last looked at.
+    /// Whether the last read of the record showed a requestor.
     wanted: bool,
-    /// The request to let go that was told.
+    /// The request to release the lock that was reported.
     asked: Option<Revocation>,
     cleaned: Option<oneshot::Receiver<()>>,
-    /// The cleanup has returned, or the guard was given back.
+    /// The cleanup has returned, or the guard was released.
     cleaned_up: bool,
     recorder: Recorder,
-    /// Until the hold has ended.
+    /// Set until the hold has ended.
     account: Option<HoldAccount>,
-    /// While somebody cleans up.
+    /// Set while a cleanup runs.
     cleaning: Option<CleanupAccount>,
 }
 
@@ -134,7 +134,7 @@ impl LeaseTask {
         (tenure, HelixGuard::new(guard, order, preempted, id))
     }
 
-    /// Takes the place of the hold that the same owner had before.
+    /// Replaces the previous hold of the same owner.
     pub(super) fn supersede(&self, leases: &Leases) {
         leases.add(&self.terms.id, &self.hold);
     }
@@ -159,7 +159,7 @@ impl LeaseTask {
                         return self.outlive_by_its_cleanup();
                     }
                     if matches!(self.cleanup, Cleanup::Nobody) && self.told.is_some() {
-                        // Nothing to clean up: the other need not wait.
+                        // There is nothing to clean up, so the requestor need not wait.
                         return self.make_room().await;
                     }
                     for asked in verifying.drain(..) {
@@ -222,7 +222,7 @@ impl LeaseTask {
         }
     }
 
-    /// Looks; the lease may end meanwhile.
+    /// Reads the record; the lease may expire meanwhile.
     async fn look(&mut self) -> Wake {
         let left = self.lease_left();
         let hold = self.hold.clone();
@@ -237,7 +237,7 @@ impl LeaseTask {
         }
     }
 
-    /// Waits for whatever comes next.
+    /// Waits for the next event.
     async fn wait(&mut self, watcher: &mut Option<Watcher>) -> Wake {
         let left = self.lease_left();
         let closing = self.seat.session.closing();
@@ -247,7 +247,7 @@ impl LeaseTask {
             () = self.seat.over() => Wake::SessionOver,
             () = closing.cancelled() => Wake::Closing,
             _ = or_never(watcher.as_mut()) => Wake::Changed,
-            // An error is a cleanup that panicked: it is over as well.
+            // An error means that the cleanup panicked, which ends it as well.
             _ = or_never(self.cleaned.as_mut()) => Wake::Cleaned,
             Some(order) = self.orders.recv() => Wake::Order(order),
             request = self.requests.recv() => match request {
@@ -261,12 +261,12 @@ impl LeaseTask {
         }
     }
 
-    /// How long the lease can be relied on from now.
+    /// How long the lease can be trusted from now.
     fn lease_left(&self) -> Duration {
         self.hold.lease_until().saturating_sub(self.seat.session.now())
     }
 
-    /// Takes in what the record says; `false` if it does not speak of this hold any more.
+    /// Processes the record. Returns `false` if it no longer shows this hold.
     fn judge(&mut self, look: &Look) -> bool {
         let Some(owner) = look.record.owner.as_ref().filter(|owner| owner.id == self.terms.id) else {
             self.succeeded(&look.record);
@@ -280,7 +280,7 @@ impl LeaseTask {
         let request = look.record.request.as_ref().filter(|request| request.id != self.terms.id);
         self.wanted = request.is_some();
         if let Some(request) = request {
-            // Once for each preemption, however often its requestor is replaced by a higher one.
+            // Report once for each preemption, however often a requestor is replaced by one of a higher priority.
             if self.told != Some(request.since_ms) {
                 self.told = Some(request.since_ms);
                 let cleaned_ms = request.since_ms.saturating_add(owner.cleanup_ms.max(0));
@@ -297,7 +297,7 @@ impl LeaseTask {
                 self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));
             }
         }
-        // A request that stands is told once, until it is answered.
+        // Report a request once, until it is answered.
         let asked = owner.revocation.as_deref().filter(|revocation| revocation.refused.is_none());
         if self.asked.as_ref() != asked {
             self.asked = asked.cloned();
@@ -308,23 +308,23 @@ impl LeaseTask {
         true
     }
 
-    /// The hold stands as this look shows it.
+    /// The hold continues as this read shows it.
     fn lease(&self, look: &Look, versions: Option<Versions>) {
         let (session, owner) = (self.seat.session.clone(), (self.terms.id.clone(), self.until_ms));
         self.hold.lease(Lease { session, until: look.safe_until(self.until_ms), owner, versions });
     }
 
-    /// Tells the user that somebody wants the lock.
+    /// Reports to the user that a requestor wants the lock.
     fn tell(&mut self, by: String, priority: i32, left: Duration, wanted: Duration) {
         let now = Instant::now();
-        // A time beyond the clock's end is as good as a century.
+        // Times beyond the clock's range count as a century.
         let after = |left: Duration| now + left.min(CENTURY);
         let (deadline, wanted_by) = (after(left), after(wanted));
         let preemption = Preemption { by, priority, deadline, wanted_by };
         tracing::info!(path = %self.node.path, by = preemption.by, priority, ?left, "preempted");
         let mut asked = Revocation::default();
         asked.reason = Some(format!("preempted by {} with priority {priority}", preemption.by));
-        // In this order: whoever hears of the request finds the facts.
+        // In this order, so that a task that sees the request also finds its facts.
         self.preemption.send_replace(Some(preemption.clone()));
         self.hold.asked.send_replace(Some(asked));
         if let Cleanup::Listener(listener, runtime) = &self.cleanup {
@@ -340,16 +340,18 @@ impl LeaseTask {
             });
             match cleaning {
                 Ok(_) => self.cleaned = Some(cleaned),
-                // Without a thread there is no cleanup to wait for; the requestor decides at the end of its wait.
-                Err(error) => tracing::warn!(path = %self.node.path, %error, "no thread for the cleanup"),
+                // Without a thread there is no cleanup to wait for; the requestor decides when its wait ends.
+                Err(error) => {
+                    tracing::warn!(path = %self.node.path, %error, "cannot create the thread for the cleanup")
+                }
             }
         }
     }
 
-    /// Somebody else has the lock, or nobody.
+    /// The lock has another owner, or none.
     fn succeeded(&mut self, record: &Record) {
-        // The same lease with another owner: whoever else uses this id has handed it over. A preemption may end in the same
-        // millisecond, but not with the same priority.
+        // The same lease with another owner: another user of this id has handed it over. A preemption may end in the
+        // same millisecond, but not with the same priority.
         let same = |owner: &Held| (owner.until_ms, owner.priority) == (self.until_ms, self.terms.priority);
         if record.owner.as_ref().is_some_and(same) {
             return self.hold.lose(Loss::Transferred);
@@ -358,24 +360,25 @@ impl LeaseTask {
         match next.filter(|(_, priority)| *priority > self.terms.priority) {
             Some((by, priority)) => {
                 if self.told.is_none() && self.hold.loss().is_none() {
-                    // It went so fast that only the outcome was seen.
+                    // The preemption was so fast that only its result was seen.
                     self.tell(by, priority, Duration::ZERO, Duration::ZERO);
                 }
                 self.hold.lose(Loss::Preempted);
             }
-            // Whoever took it by force has left again already. A request that still stands was not served: somebody broke the lock.
+            // The owner that took it by force has already released it. If the request is still there, it was not
+            // served: an operator broke the lock.
             None if self.wanted && record.request.is_none() => self.hold.lose(Loss::Preempted),
             None => self.hold.lose(Loss::Removed),
         }
     }
 
-    /// Answers a request to let go with a no; `false` if that is to be tried again.
+    /// Refuses a request to release the lock. Returns `false` if that must be retried.
     async fn refuse(&mut self, look: Look, why: &str) -> bool {
         match self.node.step(&mut self.seat, look, &self.terms, Wish::Refuse { why }).await {
             Ok(Stepped::Again { .. }) => false,
             Ok(_) => true,
             Err(error) => {
-                tracing::warn!(path = %self.node.path, %error, "whoever asks for the lock could not be answered");
+                tracing::warn!(path = %self.node.path, %error, "cannot answer the request to release the lock");
                 true
             }
         }
@@ -406,7 +409,7 @@ impl LeaseTask {
                 priority: request.priority,
                 message: None,
             }),
-            // The record speaks of somebody else: the next look says of whom.
+            // The record shows another owner; the next read says which.
             Ok(Stepped::Done { .. } | Stepped::Refused(_)) => return Some(renewal),
             Err(error) => Err(error),
         };
@@ -414,7 +417,7 @@ impl LeaseTask {
         None
     }
 
-    /// Gives the lock back. What the record says, if it was not this hold's any more.
+    /// Releases the lock. Returns the record if it no longer showed this hold.
     async fn leave(&mut self) -> Result<Option<Box<Look>>, Error> {
         let mut unsure = false;
         loop {
@@ -427,7 +430,7 @@ impl LeaseTask {
             };
             let owner = look.record.owner.as_ref();
             if !owner.is_some_and(|owner| owner.id == self.terms.id && owner.until_ms == self.until_ms) {
-                // It was, if a write of ours whose reply was lost has freed it.
+                // It did show this hold, if a write whose reply was lost has released it.
                 return Ok((!unsure).then(|| Box::new(look)));
             }
             self.wanted = look.record.request.as_ref().is_some_and(|request| request.id != self.terms.id);
@@ -438,7 +441,7 @@ impl LeaseTask {
         }
     }
 
-    /// Makes somebody else the owner, or gives the lock back where that is refused.
+    /// Makes another client the owner, or releases the lock if that is refused.
     async fn transfer(mut self, to: &str, done: oneshot::Sender<Result<(), Error>>) {
         let path = self.node.path.clone();
         let lost = |loss| Error::LeaseLost { path, loss };
@@ -446,7 +449,7 @@ impl LeaseTask {
             _ = done.send(Err(lost(loss)));
             return self.give_back().await;
         }
-        // Before the write: nobody relies on it beside whoever may have it the next moment.
+        // Before the write: the next owner may rely on the lock the next moment, so this one must not.
         self.hold.lose(Loss::Transferred);
         let handed = match self.hand_over(to).await {
             Ok(None) => Ok(()),
@@ -460,7 +463,7 @@ impl LeaseTask {
         _ = done.send(handed);
     }
 
-    /// What had become of the hold, where it could not be handed over any more.
+    /// The loss of the hold, if it could no longer be handed over.
     async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, Error> {
         let mut unsure = false;
         loop {
@@ -473,7 +476,7 @@ impl LeaseTask {
             };
             match &look.record.owner {
                 Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => {}
-                // A write of ours whose reply was lost.
+                // This client's own write, whose reply was lost.
                 Some(owner) if unsure && owner.id == to => return Ok(None),
                 Some(owner) if owner.priority > self.terms.priority => return Ok(Some(Loss::Preempted)),
                 _ => return Ok(Some(Loss::Removed)),
@@ -486,19 +489,19 @@ impl LeaseTask {
         }
     }
 
-    /// The cleanup is done, or there is none to do: whoever waits gets in.
+    /// The cleanup is done, or none is needed: the requestor is granted the lock.
     async fn make_room(mut self) {
         self.cleaned_up = true;
         self.hold.lose(Loss::Preempted);
         self.give_back().await;
     }
 
-    /// Gives the lock back, and nobody waits to hear of it.
+    /// Releases the lock without a caller that waits for it.
     async fn give_back(&mut self) {
         match self.leave().await {
             Ok(_) => self.ended(),
             Err(error) => {
-                tracing::warn!(path = %self.node.path, %error, "the lock could not be given back; its lease ends");
+                tracing::warn!(path = %self.node.path, %error, "the lock could not be released; its lease will expire");
             }
         }
     }
@@ -508,7 +511,7 @@ impl LeaseTask {
         let before = self.hold.loss();
         let left = self.leave().await;
         if let Ok(taken) = &left {
-            // Who took it is in the record, whether or not its watch has fired.
+            // The record names the new owner, whether or not the watch has fired.
             if let Some(look) = taken {
                 self.judge(look);
             }
@@ -524,7 +527,7 @@ impl LeaseTask {
         });
     }
 
-    /// Nobody can be reached any more, or the node is not a lock's: the lease ends this hold.
+    /// No server can be reached any more, or the node is not a lock's: the lease ends this hold.
     fn cut_off(&mut self, error: &Error) {
         tracing::warn!(path = %self.node.path, %error, "a hold is given up");
         self.hold.lose(match error {
@@ -534,7 +537,7 @@ impl LeaseTask {
         self.ended();
     }
 
-    /// Counts the hold, the first time that it is known to have ended.
+    /// Counts the hold when it is first known to have ended.
     fn count_hold(&mut self) {
         if let Some(account) = self.account.take() {
             account.close(self.seat.session.now(), self.hold.loss() == Some(Loss::LeaseEnded));
@@ -544,7 +547,7 @@ impl LeaseTask {
     fn ended(&mut self) {
         self.count_hold();
         let now = self.seat.session.now();
-        // Unless the lock was taken while somebody still cleans up.
+        // Unless the lock was taken while the cleanup still runs.
         let goes_on = self.hold.loss() == Some(Loss::Preempted) && !self.cleaned_up;
         if let Some(cleaning) = self.cleaning.take_if(|_| !goes_on) {
             cleaning.close(now);
@@ -552,7 +555,7 @@ impl LeaseTask {
         self.status.send_if_modified(|status| {
             let now = match self.hold.loss() {
                 Some(Loss::Preempted) => LockStatus::Preempted,
-                // Another hold of the same lock goes on.
+                // Another hold of the same lock continues.
                 Some(Loss::Superseded) => return false,
                 _ => LockStatus::Unlocked,
             };
@@ -562,8 +565,8 @@ impl LeaseTask {
 }
 
 impl LeaseTask {
-    /// The lock is somebody else's, and the cleanup goes on: it is counted when it is done, so that its owner learns how long it takes.
-    /// Without a session: nothing is asked of a server any more.
+    /// The lock has another owner and the cleanup continues. It is counted when it is done, so that its owner learns
+    /// how long it takes. Needs no session, because it sends nothing to a server.
     fn outlive_by_its_cleanup(self) {
         let Some(account) = self.cleaning else { return };
         let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.context.clock());
@@ -571,13 +574,13 @@ impl LeaseTask {
         let closed = self.context.closed();
         self.context.spawn(async move {
             let given_back = async {
-                // Whoever releases it is answered by the end of this channel, as after any loss.
+                // Dropping this channel answers a release, as after any loss.
                 while !matches!(requests.recv().await, None | Some(Request::Release(_) | Request::LetGo)) {}
             };
             tokio::select! {
                 _ = or_never(cleaned.as_mut()), if by_listener => {}
                 () = given_back, if !by_listener => {}
-                // Nobody will know how long it took.
+                // The duration of the cleanup is not counted then.
                 () = closed.cancelled() => return,
             }
             account.close(clock.now());

@@ -1,27 +1,27 @@
-//! The five operations that Helix asks of a distributed lock, for code that is to work with any of them.
+//! The five operations that Helix defines for a distributed lock, for code that works with any implementation.
 //!
-//! An object-safe trait, so that others can implement it too. The guard-based locks stay the way to write new code: a boolean
-//! says nothing of how long it stays true.
+//! The trait is object-safe, so others can implement it too. New code should use the guards: a boolean does not say how
+//! long it stays true.
 
 use futures_util::future::BoxFuture;
 
 use crate::error::Error;
 use crate::lease::LockInfo;
 
-/// A lock that is tried, held by the object, and released by it.
+/// A lock that is tried, held and released through an object.
 ///
-/// Unless an implementation says otherwise, dropping one of the futures leaves the lock as it was, or as it was asked for.
+/// Unless an implementation says otherwise, dropping one of the futures leaves the operation either done or not done.
 pub trait DistributedLock: Send + Sync {
-    /// Takes the lock; `false` if somebody else has it and keeps it.
+    /// Acquires the lock; `false` if another client holds it and keeps it.
     fn try_lock(&self) -> BoxFuture<'_, Result<bool, Error>>;
 
-    /// Releases it; `true` also if nobody holds it, `false` if somebody else does.
+    /// Releases the lock; `true` also if no client holds it, `false` if another client does.
     fn unlock(&self) -> BoxFuture<'_, Result<bool, Error>>;
 
-    /// Who has it, why and until when; the defaults if nobody has.
+    /// Returns the owner, its message and its expiry; the defaults if the lock is free.
     fn current_lock_info(&self) -> BoxFuture<'_, Result<LockInfo, Error>>;
 
-    /// Whether this object holds it.
+    /// Returns whether this object holds the lock.
     fn is_current_owner(&self) -> BoxFuture<'_, Result<bool, Error>>;
 
     /// Ends the use of this object, which must not hold the lock; every later call fails.

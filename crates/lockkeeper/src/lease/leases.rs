@@ -8,7 +8,7 @@ use lockkeeper_core::Loss;
 use crate::hold::Hold;
 use crate::session::process::Owned;
 
-/// The last hold of each leased lock, by its path and its owner. Cheap to clone; all clones are one table.
+/// The last hold of each leased lock, by path and owner. Cheap to clone; all clones share one table.
 #[derive(Clone)]
 pub(crate) struct Leases(Arc<Owned<Mutex<Holds>>>);
 
@@ -19,7 +19,7 @@ impl Leases {
         Leases(Arc::new(Owned::new(Mutex::default())))
     }
 
-    /// Adds a hold. The hold that the same owner had before is superseded.
+    /// Adds a hold. The previous hold of the same owner is superseded.
     pub(super) fn add(&self, owner: &str, hold: &Arc<Hold>) {
         let key = (hold.path.clone(), owner.to_owned());
         let mut holds = self.0.lock().expect("held for a change only");

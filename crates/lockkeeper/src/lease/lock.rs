@@ -1,4 +1,4 @@
-//! The leased lock as programs see it: what it is asked for with, and what can be asked of it.
+//! `HelixLock`, the leased lock as programs see it: its options and its operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,12 +21,12 @@ use crate::lease::recorder::Recorder;
 use crate::lease::request::Request;
 use crate::session::context::Context;
 
-/// Where a leased lock is.
+/// The location of a leased lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At a path.
     Path(String),
-    /// Where Helix has it.
+    /// At the path that Helix uses for this scope.
     Scope(Scope),
 }
 
@@ -48,52 +48,53 @@ impl From<Scope> for Place {
     }
 }
 
-/// Where a lock object stands with its lock.
+/// The state of a lock object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockStatus {
-    /// It neither holds nor wants it.
+    /// It neither holds nor requests the lock.
     #[default]
     Unlocked,
-    /// The owner was asked to make room.
+    /// It asked the owner to make room.
     Pending,
-    /// It holds it.
+    /// It holds the lock.
     Locked,
-    /// Somebody of a higher priority took its place.
+    /// A request of a higher priority took the lock or replaced its request.
     Preempted,
 }
 
-/// What became of an unlock.
+/// The result of an unlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unlocked {
-    /// The lock was ours, and is free.
+    /// This user id owned the lock; it is free now.
     Released,
-    /// Nobody had it.
+    /// The lock was free.
     WasFree,
-    /// It was somebody else's whose lease was over, and is free.
+    /// Another user id owned the lock, and its lease had expired; the lock is free now.
     Expired {
-        /// Whose.
+        /// The previous owner.
         owner: String,
     },
-    /// It is somebody else's.
+    /// Another user id owns the lock.
     NotOwner {
-        /// Whose.
+        /// The owner.
         owner: Option<String>,
     },
 }
 
 impl Unlocked {
-    /// Whether the lock is not held any more.
+    /// Returns whether the lock is free now.
     pub fn is_unlocked(&self) -> bool {
         !matches!(self, Unlocked::NotOwner { .. })
     }
 }
 
-/// A leased lock with priorities, as Apache Helix has it. Made by [`Lockkeeper::helix_lock`](crate::Lockkeeper::helix_lock); clones are the same owner.
+/// A leased lock with priorities, compatible with Apache Helix. Created by
+/// [`Lockkeeper::helix_lock`](crate::Lockkeeper::helix_lock); clones are the same owner.
 ///
-/// The lock belongs to a *user id*, not to a session: whoever uses the same id is the same owner, and may renew and release.
-/// Unless one is given, each lock object has an id of its own.
+/// The lock belongs to a *user id*, not to a session: every client with the same id is the same owner, and may renew
+/// and release. By default, each lock object has a unique id.
 #[derive(Clone)]
 pub struct HelixLock {
     context: Context,
@@ -109,7 +110,7 @@ pub struct HelixLock {
     shared: Arc<Shared>,
 }
 
-/// What the clones of a lock share.
+/// The state that the clones of a lock share.
 struct Shared {
     status: Arc<watch::Sender<LockStatus>>,
     /// The guard of [`DistributedLock::try_lock`].
@@ -141,29 +142,29 @@ impl HelixLock {
         }
     }
 
-    /// Who asks; `host-pid-random` unless set. To be unique, for the same id is the same owner.
+    /// Sets the user id. The default is `host-pid-random`. It must be unique, because the same id means the same owner.
     #[must_use]
     pub fn user_id(mut self, id: impl Into<String>) -> Self {
         self.terms.id = id.into();
         self
     }
 
-    /// Why, for those who find the lock taken.
+    /// Sets a message for clients that find the lock held.
     #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.terms.message = Some(message.into());
         self
     }
 
-    /// How important it is: 0, the lowest, unless set. A strictly higher one preempts an owner.
+    /// Sets the priority. The default is 0, the lowest. A strictly higher priority preempts an owner.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.terms.priority = priority;
         self
     }
 
-    /// Asks with the priority above all others, kept for emergencies. Each use is logged as a warning with the target
-    /// `lockkeeper::audit`.
+    /// Uses the highest possible priority, which is reserved for emergencies. Each use is logged as a warning with the
+    /// target `lockkeeper::audit`.
     #[must_use]
     pub fn emergency(mut self) -> Self {
         self.terms.priority = lockkeeper_core::helix::EMERGENCY;
@@ -171,41 +172,42 @@ impl HelixLock {
         self
     }
 
-    /// How long to wait for a lower owner's cleanup; for ever unless set. It wins over a longer cleanup timeout of the owner;
-    /// nothing is not to wait at all.
+    /// Sets how long to wait for the cleanup of an owner of lower priority. The default is no limit; zero means not to
+    /// wait. It takes precedence over a longer cleanup timeout of the owner.
     #[must_use]
     pub fn waiting(mut self, timeout: Duration) -> Self {
         self.terms.waiting_ms = Some(millis(timeout));
         self
     }
 
-    /// How long a cleanup takes when this lock is preempted; nothing unless set, which gives the lock away at once. Part of
-    /// the lease, not added to it. Who does it is said by [`HelixLock::on_cleanup`] or [`HelixLock::cleanup_by_guard`].
+    /// Sets how long a cleanup takes when this lock is preempted. The default is zero: the lock is given up
+    /// immediately. The cleanup is part of the lease, not added to it. [`HelixLock::on_cleanup`] or
+    /// [`HelixLock::cleanup_by_guard`] says what does it.
     #[must_use]
     pub fn cleanup(mut self, timeout: Duration) -> Self {
         self.terms.cleanup_ms = millis(timeout);
         self
     }
 
-    /// Takes the lock when the wait for its owner's cleanup is over, whether it has finished or not.
+    /// Takes the lock by force when the wait for the owner's cleanup ends, whether the cleanup is finished or not.
     #[must_use]
     pub fn forceful(mut self) -> Self {
         self.terms.forceful = true;
         self
     }
 
-    /// Waits on when the owner's cleanup timeout is over, up to the own waiting timeout. Without this the wait ends at the
-    /// earlier of the two.
+    /// Continues to wait after the owner's cleanup timeout, up to the waiting timeout. Without this, the wait ends at
+    /// the earlier of the two.
     #[must_use]
     pub fn wait_past_cleanup(mut self) -> Self {
         self.terms.wait_past_cleanup = true;
         self
     }
 
-    /// Runs `cleanup` once for each preemption; when it returns, the lock is given away.
+    /// Runs `cleanup` once for each preemption; when it returns, the lock is given up.
     ///
-    /// On a thread of its own, within the runtime that this is called in, if any: it may block, and nothing of the library
-    /// waits for it. A panic in it counts as done.
+    /// It runs on a separate thread, within the runtime in which this method is called, if there is one. It may block;
+    /// no part of the library waits on that thread. A panic counts as done.
     #[must_use]
     pub fn on_cleanup<F, Fut>(mut self, cleanup: F) -> Self
     where
@@ -217,18 +219,20 @@ impl HelixLock {
         self
     }
 
-    /// Leaves the cleanup to whoever has the guard: [`HelixGuard::revocation`] tells, releasing the guard ends it.
+    /// Leaves the cleanup to the code that has the guard: [`HelixGuard::revocation`] announces it, and releasing the
+    /// guard ends it.
     #[must_use]
     pub fn cleanup_by_guard(mut self) -> Self {
         self.cleanup = Cleanup::Guard;
         self
     }
 
-    /// Asks `decide` when the wait is over, the owner has not cleaned up, and no rule decides: approve takes the lock by force,
-    /// reject, or no answer within `timeout`, leaves it to the owner, and the attempt fails with [`Error::CleanupUnfinished`].
+    /// Calls `decide` when the wait has ended, the owner has not finished its cleanup, and no rule decides. An approval
+    /// takes the lock by force. After a rejection, or without an answer within `timeout`, the owner keeps it, and the
+    /// attempt fails with [`Error::CleanupUnfinished`].
     ///
-    /// On a thread of its own, as a cleanup. The request stays in the record meanwhile, so an owner that finishes lets it in.
-    /// Without effect for a forceful request.
+    /// `decide` runs on a separate thread, as a cleanup does. The request stays in the record meanwhile, so if the
+    /// owner finishes, this request is granted the lock. No effect for a forceful request.
     #[must_use]
     pub fn on_unfinished<F, Fut>(mut self, timeout: Duration, decide: F) -> Self
     where
@@ -240,55 +244,60 @@ impl HelixLock {
         self
     }
 
-    /// Asks operators when the wait is over, the owner has not cleaned up, and no rule decides: the question stands in the ensemble, where
-    /// [`Admin::requests`](crate::Admin::requests) and `lockkeeper requests` find it from any machine, until
-    /// [`Admin::decide`](crate::Admin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No answer within `timeout` is a
-    /// no. Who else is asked by [`HelixLock::on_unfinished`] may answer as well; the first answer counts.
+    /// Asks operators when the wait has ended, the owner has not finished its cleanup, and no rule decides. The request
+    /// is a node in the ensemble, which [`Admin::requests`](crate::Admin::requests) and `lockkeeper requests` show on
+    /// any machine. [`Admin::decide`](crate::Admin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No
+    /// answer within `timeout` means no. The function of [`HelixLock::on_unfinished`] may answer as well; the first
+    /// answer counts.
     ///
-    /// One node of this session, gone with the answer; no polling.
+    /// The cost is one node of this session, deleted with the answer; no polling.
     #[must_use]
     pub fn ask_operators(mut self, timeout: Duration) -> Self {
         self.approval.ask_operators(timeout);
         self
     }
 
-    /// Adds a rule by which the lock is taken by force where its owner has not cleaned up in time.
+    /// Adds a rule that takes the lock by force from an owner that has not finished its cleanup in time.
     #[must_use]
     pub fn transfer_rule(mut self, rule: TransferRule) -> Self {
         self.approval.add_rule(rule);
         self
     }
 
-    /// What was decided about this lock object's requests, the last hundred, oldest first. No round trip. Of the whole fleet:
-    /// [`Admin::decisions`](crate::Admin::decisions).
+    /// Returns the last hundred decisions about this lock object's requests, oldest first. No round trip.
+    /// [`Admin::decisions`](crate::Admin::decisions) returns those of the whole fleet.
     pub fn decisions(&self) -> Vec<Decided> {
         self.approval.decisions()
     }
 
-    /// Leaves the node of a free lock where it is. To be set by all who share the lock with Helix itself: its clients know
-    /// nothing of deleted nodes and could write to one that was deleted and made again.
+    /// Keeps the node of a free lock. Set this on all clients that share the lock with Helix itself: Helix clients do
+    /// not expect deleted nodes, and could write to one that was deleted and created again.
     #[must_use]
     pub fn keep_node(mut self) -> Self {
         self.keep = true;
         self
     }
 
-    /// How much later than its end a lease is taken; 1 s unless set. What the clocks of the ensemble's servers differ by, and
-    /// those of Helix clients, which judge by their own.
+    /// Sets how long after its end an expired lease is taken; the default is 1 s. It covers the differences between the
+    /// clocks of the ensemble's servers and those of Helix clients, which use their own clocks.
     #[must_use]
     pub fn skew(mut self, skew: Duration) -> Self {
         self.rules.skew_ms = millis(skew);
         self
     }
 
-    /// Adds what this object counts ([`HelixLock::statistics`]) to what the fleet has counted of this lock, for
+    /// Adds the counters of this object ([`HelixLock::statistics`]) to the fleet's counters of this lock, for
     /// [`Admin::statistics`](crate::Admin::statistics) and `lockkeeper stats`.
     ///
-    /// Costs a read and a write for each hold and each preemption, after it and in the background, or fewer where several end while a
-    /// write is under way: no acquire and no release waits for them. They stand in a node of their own, below `/lockkeeper/stats`, of
-    /// at most a few kilobytes for each of 16 owners, until [`Admin::forget_statistics`](crate::Admin::forget_statistics); of more
-    /// than 1024 locks those go that nobody counted for the longest time. No addition is lost to another process's; what a process
-    /// has not written when it ends is: see [`HelixLock::flush_statistics`].
+    /// The counters are in a separate node below `/lockkeeper/stats`, of at most a few kilobytes for each of 16 owners,
+    /// until [`Admin::forget_statistics`](crate::Admin::forget_statistics). With more than 1024 locks, those that were
+    /// not updated for the longest time are deleted. No addition is lost to another process's. Counts that a process
+    /// has not written when it ends are lost: see [`HelixLock::flush_statistics`].
+    ///
+    /// # Cost
+    ///
+    /// One read and one write after each hold and each preemption, in the background, or fewer if several end while a
+    /// write is under way. No acquire and no release waits for them.
     #[must_use]
     pub fn publish_statistics(mut self) -> Self {
         if let Ok(path) = &self.path {
@@ -297,30 +306,39 @@ impl HelixLock {
         self
     }
 
-    /// What this object and its clones have counted: holds against leases, cleanups against their timeouts, and what came of
-    /// preemptions, by owner. No round trip.
+    /// Returns the counters of this object and its clones: hold times against leases, cleanup times against their
+    /// timeouts, and the results of preemptions, by owner. No round trip.
     pub fn statistics(&self) -> Statistics {
         self.recorder.seen()
     }
 
-    /// Waits, at most `timeout`, until what was counted is published; `false` if some of it is not. Nothing to do, and `true`, without
-    /// [`HelixLock::publish_statistics`]. To be called by a process that is about to end.
+    /// Waits, for at most `timeout`, until all counts are published; `false` if some are not. Returns `true`
+    /// immediately without [`HelixLock::publish_statistics`]. Call it before the process ends.
+    ///
+    /// # Cancel safety
     ///
     /// Dropping the future only stops waiting.
     pub async fn flush_statistics(&self, timeout: Duration) -> bool {
         self.recorder.flush(&self.context, timeout).await
     }
 
-    /// Asks for the lock: at once or not at all, unless a lower owner is to be preempted.
+    /// Acquires the lock: immediately or not at all, unless it preempts an owner of lower priority.
     ///
-    /// Uncontended: a read and a write, two round trips, three the first time in a session. A preemption waits as the timeouts
-    /// say. If the same user id owns the lock already, its lease begins anew, and this guard takes the place of the one before. A guard
-    /// of the same handle is lost, [`Loss::Superseded`](crate::Loss), before this returns; one of another process when its watch tells it.
+    /// A preemption waits as the timeouts say. If the same user id already owns the lock, its lease begins again, and
+    /// this guard replaces the previous one. A previous guard of the same handle is lost, as
+    /// [`Loss::Superseded`](crate::Loss), before this returns; one of another process is lost when its watch fires.
     ///
-    /// Dropping the future withdraws the request, or gives the lock back if it had just been granted.
+    /// # Cost
+    ///
+    /// Without contention, one read and one write: two round trips, three the first time in a session.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future withdraws the request, or releases the lock if it was just granted.
     ///
     /// # Errors
-    /// [`Error::Outranked`], [`Error::Preempted`] and [`Error::CleanupUnfinished`] where somebody else has it;
+    ///
+    /// [`Error::Outranked`], [`Error::Preempted`] and [`Error::CleanupUnfinished`] if another client has the lock;
     /// [`Error::Unreachable`] if no server answers for the session timeout and the connect timeout together;
     /// [`Error::InvalidTerms`], [`Error::InvalidPath`] and [`Error::InvalidScope`] before anything is sent.
     pub async fn acquire(&self) -> Result<HelixGuard, Error> {
@@ -335,12 +353,19 @@ impl HelixLock {
         outcome.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// Frees the lock if it is ours, or if its owner's lease is over. Two round trips.
+    /// Releases the lock if this user id owns it, or if its owner's lease has expired.
     ///
-    /// Dropping the future may leave it undone, or done.
+    /// # Cost
+    ///
+    /// Two round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the unlock either done or not done.
     ///
     /// # Errors
-    /// As [`HelixLock::acquire`], where the server cannot be asked.
+    ///
+    /// As [`HelixLock::acquire`], if the server cannot be asked.
     pub async fn unlock(&self) -> Result<Unlocked, Error> {
         let node = self.node()?;
         let guard = self.shared.guard.lock().await.take();
@@ -359,14 +384,22 @@ impl HelixLock {
         })
     }
 
-    /// Hands the lock to another owner in one step, as [`HelixGuard::transfer`], by this object's user id and without a guard: for
-    /// a lock that was acquired elsewhere, by a process that has ended maybe. A guard of this id is lost, wherever it is.
+    /// Hands the lock to another owner in one step, as [`HelixGuard::transfer`] does, but by this object's user id and
+    /// without a guard: for a lock that was acquired elsewhere, for example by a process that has ended. A guard of
+    /// this id is lost, in whichever process it is.
     ///
-    /// Two round trips. Dropping the future may leave it undone, or done.
+    /// # Cost
+    ///
+    /// Two round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the transfer either done or not done.
     ///
     /// # Errors
-    /// [`Error::InvalidTerms`] for an id that is nobody's or the owner's own; [`Error::NotOwner`] if the lock is not this user id's, or
-    /// its lease is over.
+    ///
+    /// [`Error::InvalidTerms`] if the id is empty, reserved or this owner's own; [`Error::NotOwner`] if this user id
+    /// does not own the lock or its lease has expired.
     pub async fn transfer(&self, to: &str) -> Result<(), Error> {
         let node = self.node()?;
         self.terms.check_heir(to)?;
@@ -383,17 +416,35 @@ impl HelixLock {
         }
     }
 
-    /// What the record says: Helix's ten attributes, or the defaults of a free lock. One round trip.
+    /// Returns the record: Helix's ten attributes, or the defaults of a free lock.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
+    ///
     /// [`Error::NotARecord`] if the node holds something else.
     pub async fn info(&self) -> Result<LockInfo, Error> {
         self.look(|record, _| record.info()).await
     }
 
-    /// Whether the record names this user id as the owner and the lease runs by the server's clock. One round trip.
+    /// Returns whether the record names this user id as the owner and the lease has not expired by the server's clock.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
+    ///
     /// As [`HelixLock::info`].
     pub async fn is_owner(&self) -> Result<bool, Error> {
         let id = self.terms.id.clone();
@@ -405,8 +456,13 @@ impl HelixLock {
 
     /// Ends the use of this object; every later call fails with [`Error::LockClosed`].
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the object open or closed.
+    ///
     /// # Errors
-    /// [`Error::StillOwner`] while it owns the lock; nothing is changed then.
+    ///
+    /// [`Error::StillOwner`] while it owns the lock; the object then stays open.
     pub async fn close(&self) -> Result<(), Error> {
         let path = self.node()?.path;
         if self.is_owner().await? {
@@ -417,22 +473,22 @@ impl HelixLock {
         Ok(())
     }
 
-    /// Where this object stands now. No round trip.
+    /// Returns the state of this object. No round trip.
     pub fn status(&self) -> LockStatus {
         *self.shared.status.borrow()
     }
 
-    /// Follows where this object stands. No round trip.
+    /// Returns a receiver that follows the state of this object. No round trip.
     pub fn follow_status(&self) -> watch::Receiver<LockStatus> {
         self.shared.status.subscribe()
     }
 
-    /// The user id that it asks with.
+    /// Returns the user id.
     pub fn id(&self) -> &str {
         &self.terms.id
     }
 
-    /// The node, if the lock can be used at all.
+    /// The node, if the path or scope is valid and the object is open.
     fn node(&self) -> Result<LockNode, Error> {
         let path = match &self.path {
             Ok(path) => path.to_string(),
@@ -469,7 +525,7 @@ impl std::fmt::Debug for HelixLock {
     }
 }
 
-/// Whether an attempt that failed so has simply not got the lock.
+/// Whether an error means only that the lock was not acquired.
 fn not_acquired(error: &Error) -> bool {
     matches!(error, Error::Outranked { .. } | Error::Preempted { .. })
 }
@@ -506,7 +562,7 @@ impl DistributedLock for HelixLock {
     }
 }
 
-/// Milliseconds as records have them: any part of one counts, and what does not fit is for ever.
+/// Milliseconds as records have them: rounded up, and the maximum if the value does not fit.
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
-//! The lock's node: read, written under compare-and-set, deleted when the lock is free.
+//! The lock's node: read it, write it under compare-and-set, delete it when the lock is free.
 //!
-//! A version alone does not tell a record from another one in a node that was deleted and made again: both begin at 0. So every
-//! deletion also writes the parent, and every write checks that the parent still is as it was before the record was read. The
-//! parent is made to stay, so that its own version never begins again.
+//! A version alone does not identify a record, because a node that was deleted and created again starts at version 0
+//! again. So every delete also writes the parent, and every write checks that the parent is unchanged since before the
+//! record was read. The parent is a persistent node, so that its own version never starts again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,49 +19,50 @@ use crate::session::Session;
 use crate::session::context::Context;
 use crate::session::epoch;
 
-/// How old an estimate of the server's time may become: 300 ms each way at most are added to what a round trip leaves open.
+/// The maximum age of an estimate of the server's time. Clock drift adds at most 300 ms each way to the uncertainty of
+/// a round trip.
 const CLOCK_AGE: Duration = Duration::from_secs(300);
 
-/// Which node, and how it is kept.
+/// The node's path and how it is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct LockNode {
     pub(crate) path: String,
     pub(crate) rules: Rules,
-    /// A free lock's node stays, as Helix leaves it.
+    /// Keep the node of a free lock, as Helix does.
     keep: bool,
 }
 
-/// A session to work in. The session does not close before this is dropped.
+/// A reference to a session, which does not close before this is dropped.
 pub(crate) struct SessionRef {
     pub(crate) session: Arc<Session>,
     ensemble: Arc<dyn Ensemble>,
-    /// Somebody else may have written what this session has not seen yet.
+    /// Another client may have written what this session has not seen yet.
     behind: bool,
     _present: oneshot::Sender<()>,
 }
 
-/// The record as it was read.
+/// The record as read.
 pub(crate) struct Look {
     pub(crate) record: Record,
-    /// What the token of a hold by it is of, or why that cannot be told.
+    /// The epoch of a token for this record, or why it cannot be read.
     epoch: Result<TokenEpoch, String>,
     pub(crate) now: ServerNow,
     clock: ServerClock,
     modified_ms: i64,
     found: Found,
-    /// The transaction that made the node.
+    /// The transaction that created the node.
     czxid: Option<Zxid>,
-    /// How many children the node has.
+    /// The number of children of the node.
     pub(crate) children: usize,
-    /// Fires at the next change; `None` where there is no node, or where it was written since.
+    /// Fires at the next change; `None` if the node does not exist, or was written since.
     pub(crate) watcher: Option<Watcher>,
-    /// It was written since, and is what was written.
+    /// This is the record that this client wrote since the read.
     pub(crate) written: bool,
 }
 
-/// What a write is to find unchanged.
+/// The versions that a write must find unchanged.
 struct Found {
-    /// `None`: there is no node.
+    /// `None` if the node does not exist.
     version: Option<i32>,
     /// The transaction that wrote the record.
     zxid: Zxid,
@@ -73,13 +74,13 @@ struct Parent {
     version: i32,
 }
 
-/// How a step went.
+/// The result of a step.
 pub(crate) enum Stepped {
-    /// It is so, by this look or by the write that followed it.
+    /// Done, as read or by the write that followed.
     Done { answer: Answer, token: FencingToken, look: Box<Look> },
-    /// The wish is not to be had.
+    /// The wish is refused.
     Refused(Refusal),
-    /// To be asked again: somebody else wrote first, or nobody knows who did.
+    /// To be retried: another client wrote first, or the result of the write is unknown.
     Again {
         /// Whether the write may have been done.
         written: bool,
@@ -87,7 +88,7 @@ pub(crate) enum Stepped {
 }
 
 impl SessionRef {
-    /// Takes a seat in the session of now, opening one if that is over.
+    /// References the current session, or opens one if it is over.
     pub(crate) async fn take(context: &Context) -> Result<SessionRef, Error> {
         let (session, ensemble) = context.session(None).await?;
         let (present, absent) = oneshot::channel::<()>();
@@ -104,7 +105,7 @@ impl SessionRef {
         }
     }
 
-    /// What this session sees may be older than what is asked for: the next look is behind a sync.
+    /// This session may be stale: the next read is preceded by a sync.
     pub(crate) fn distrust(&mut self) {
         self.behind = true;
     }
@@ -115,10 +116,11 @@ impl SessionRef {
         _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))).await;
     }
 
-    /// Makes ready for another try: in a new session if this one is over.
+    /// Prepares for a retry, in a new session if this one is over.
     ///
     /// # Errors
-    /// No session is to be had: [`Error::Closed`], or a server's refusal. An ensemble out of reach is tried again.
+    ///
+    /// [`Error::Closed`] or a server's refusal. If the ensemble cannot be reached, this retries.
     pub(crate) async fn recover(&mut self, context: &Context, fault: &OpError) -> Result<(), Error> {
         self.behind = true;
         if *fault == OpError::SessionOver {
@@ -135,13 +137,14 @@ impl SessionRef {
     }
 }
 
-/// The versions by which the record at `path` is that of the hold of this owner until then; `None` if it is not. One round trip.
+/// Returns the versions of the record at `path` if it shows this owner until this time; otherwise `None`. One round
+/// trip.
 pub(crate) async fn standing(
     ensemble: &dyn Ensemble,
     path: &str,
     (id, until_ms): &(String, i64),
 ) -> Result<Option<Versions>, OpError> {
-    // Another server than that of a write before may not have it yet. The parent first, as in a look.
+    // Another server than that of an earlier write may be stale, so sync first. Read the parent first, as in `look`.
     let (sync, parent, node) = (ensemble.sync(path), ensemble.read(above(path)), ensemble.read(path));
     let (synced, parent, node) = tokio::join!(biased; sync, parent, node);
     synced?;
@@ -167,7 +170,8 @@ impl LockNode {
     /// Reads the record and watches it. One round trip; the first in a session takes two.
     ///
     /// # Errors
-    /// `Ok(Err(fault))` for what may be tried again in a session that lives.
+    ///
+    /// `Ok(Err(fault))` if the read may be retried in a session that lives.
     pub(crate) async fn look(&self, seat: &mut SessionRef) -> Result<Result<Look, OpError>, Error> {
         let clock = match self.clock(seat).await {
             Ok(clock) => clock,
@@ -183,7 +187,7 @@ impl LockNode {
             true => seat.ensemble.sync(&self.path),
             false => Box::pin(std::future::ready(Ok(()))),
         };
-        // The parent first: then its version is no newer than the record.
+        // Read the parent first: then its version is not newer than the record.
         let parent = seat.ensemble.read(self.parent());
         let node = seat.ensemble.read_and_watch(&self.path);
         let replies = async { tokio::join!(biased; sync, parent, node) };
@@ -195,7 +199,7 @@ impl LockNode {
         }
         let parent = match parent {
             Ok(parent) => Parent { data: parent.data, version: parent.version },
-            // Only with a lock's node missing as well; making that makes it.
+            // The parent can be missing only together with the lock's node; creating the node creates it.
             Err(OpError::NoNode) => Parent { data: Vec::new(), version: 0 },
             Err(fault) => return self.passing(fault),
         };
@@ -204,7 +208,8 @@ impl LockNode {
             Ok((node, watcher)) => {
                 let record = match Record::from_bytes(&node.data) {
                     Ok(record) => record,
-                    // A semaphore's path, whose contenders are its children: they are asked about before the record is written.
+                    // A semaphore's path. Its contenders are the children, which are checked before the record is
+                    // written.
                     Err(_) if matches!(PathRecord::limit(&node.data, node.version), Limit::Permits(_)) => {
                         Record::default()
                     }
@@ -241,7 +246,7 @@ impl LockNode {
         Ok(Ok(look))
     }
 
-    /// Decides and writes, once.
+    /// Decides and writes once.
     pub(crate) async fn step(
         &self,
         seat: &mut SessionRef,
@@ -257,14 +262,14 @@ impl LockNode {
         let epoch = match (&look.epoch, wish) {
             (Ok(epoch), _) => *epoch,
             (Err(problem), Wish::Acquire { .. }) => return Err(epoch::unreadable(problem.clone())),
-            // Its token was given out before.
+            // Its token was issued before.
             (Err(_), _) => TokenEpoch::default(),
         };
         let Some(mut record) = step.record else {
             let token = FencingToken::from_zxid(look.found.zxid).in_epoch(epoch);
             return Ok(Stepped::Done { answer: step.answer, token, look: Box::new(look) });
         };
-        // A hold that goes on keeps its token, whoever writes the record.
+        // A hold that continues keeps its token, whichever client writes the record.
         if let (Some(before), Some(after)) = (&look.record.owner, &mut record.owner)
             && before.id == after.id
             && (before.until_ms == after.until_ms || wish == Wish::Renew)
@@ -277,23 +282,25 @@ impl LockNode {
                 let look = Look { record, watcher: None, written: true, ..look };
                 Ok(Stepped::Done { answer, token, look: Box::new(look) })
             }
-            // The race was lost; this session has not seen by whose write.
+            // Another client wrote first; this session has not seen its write.
             Err(OpError::BadVersion | OpError::NoNode | OpError::NodeExists) => {
                 seat.behind = true;
                 Ok(Stepped::Again { written: false })
             }
             Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) => {
                 seat.behind = true;
-                tracing::debug!(path = %self.path, %fault, "the fate of a write is unknown; looking again");
+                tracing::debug!(path = %self.path, %fault, "the result of a write is unknown; reading again");
                 Ok(Stepped::Again { written: true })
             }
             Err(fault) => Err(self.refused(&fault)),
         }
     }
 
-    /// Nobody else may lock the path with children of the node: neither would see the other. One listing where there are any.
+    /// Fails if other clients lock the path with children of the node, because neither would see the other. One listing
+    /// if there are children.
     ///
     /// # Errors
+    ///
     /// `Ok(Err(fault))` as in [`LockNode::look`].
     pub(crate) async fn refuse_incompatible_formats(
         &self,
@@ -312,7 +319,7 @@ impl LockNode {
         }
     }
 
-    /// Looks and decides until it is done or refused: for wishes that need no waiting.
+    /// Reads and decides until the wish is done or refused, for wishes that do not wait.
     pub(crate) async fn settle(&self, context: &Context, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
         let mut seat = SessionRef::take(context).await?;
         loop {
@@ -330,7 +337,8 @@ impl LockNode {
         }
     }
 
-    /// Makes, writes or deletes the node, if it still is what was read. One round trip; more where the parent is missing.
+    /// Creates, writes or deletes the node if it is unchanged since the read. One round trip; more if the parent is
+    /// missing.
     async fn put(&self, seat: &SessionRef, found: &Found, record: &Record) -> Result<Zxid, OpError> {
         let (ensemble, path, parent) = (&seat.ensemble, &self.path, self.parent().to_owned());
         let over = || Err(OpError::SessionOver);
@@ -359,16 +367,16 @@ impl LockNode {
             let mark = Step::Write { path: parent, data: found.parent.data.clone(), version: parent_version };
             let delete = Step::Delete { path: path.clone(), version };
             match transact(vec![mark, delete]).await {
-                // Somebody's nodes are below it, or the parent is not ours to write: a free lock's record does as well.
-                Err(OpError::Refused(reason)) => tracing::debug!(%path, reason, "a free lock's node stays"),
+                // Other nodes are below it, or the parent is not writable: the record of a free lock does as well.
+                Err(OpError::Refused(reason)) => tracing::debug!(%path, reason, "the node of a free lock is kept"),
                 deleted => return deleted,
             }
         }
         transact(vec![same, write]).await
     }
 
-    /// What the session knows of the server's time; if nothing, a node of the moment tells: made, written and deleted in one
-    /// round trip, and gone with the session at the latest.
+    /// What the session knows of the server's time. If it knows nothing, a temporary node shows it: created, written
+    /// and deleted in one round trip, and deleted with the session at the latest.
     async fn clock(&self, seat: &mut SessionRef) -> Result<ServerClock, OpError> {
         let session = seat.session.clone();
         if let Some(clock) = session.server_clock().filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
@@ -407,7 +415,7 @@ impl LockNode {
         }
     }
 
-    /// A fault that may pass, or the error it means.
+    /// Classifies a fault: it may pass, or it is an error.
     fn passing<T>(&self, fault: OpError) -> Result<Result<T, OpError>, Error> {
         match fault {
             OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(Err(fault)),
@@ -421,23 +429,23 @@ impl LockNode {
 }
 
 impl Look {
-    /// By which the record is this one; unknown where it was written since.
+    /// The versions that identify this record; unknown if it was written since.
     pub(crate) fn versions(&self) -> Option<Versions> {
         let record = self.found.version.filter(|_| !self.written)?;
         Some(Versions { record, parent: self.found.parent.version })
     }
 
-    /// The transaction that made the node, if there was one.
+    /// The transaction that created the node, if the node existed.
     pub(crate) fn czxid(&self) -> Option<Zxid> {
         self.czxid
     }
 
-    /// The last moment of the session's clock by which the server's shows no more than that.
+    /// The time on the session's clock until which the server's clock shows at most `ms`.
     pub(crate) fn safe_until(&self, ms: i64) -> Duration {
         self.clock.safe_until(ms)
     }
 
-    /// How long until the server's clock certainly shows that; nothing if it does.
+    /// How long until the server's clock certainly shows `ms`; zero if it does already.
     pub(crate) fn until(&self, ms: i64) -> Duration {
         Duration::from_millis(u64::try_from(ms.saturating_sub(self.now.earliest_ms)).unwrap_or(0))
     }

@@ -1,7 +1,7 @@
-//! What one lock object's holds and preemptions came to: counted here, and where that is wanted added to what the fleet has counted.
+//! Counts the holds and preemptions of one lock object and, if requested, adds them to the fleet's counters.
 //!
-//! Counting is a lock and an addition, publishing a task of its own after the event: neither is in the way of an acquire or a
-//! release. What was counted while a write was under way goes with the next one.
+//! Counting takes a mutex and an addition; publishing is a separate task after the event. Neither delays an acquire or
+//! a release. Counts that arrive while a write is under way go with the next one.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tokio::sync::watch;
 use crate::registers::statistics;
 use crate::session::context::Context;
 
-/// Counts for one lock object and its clones.
+/// The counters of one lock object and its clones.
 #[derive(Clone)]
 pub(super) struct Recorder {
     counts: Arc<Counts>,
-    /// Where it is added to what the fleet has counted: the lock's path.
+    /// If the counters are published: the handle and the lock's path.
     publish: Option<(Context, String)>,
 }
 
@@ -30,7 +30,7 @@ struct Counts {
 #[derive(Default)]
 struct Counted {
     seen: Statistics,
-    /// What the fleet has not been told yet.
+    /// The counts that are not published yet.
     unsent: Statistics,
 }
 
@@ -47,7 +47,7 @@ impl Recorder {
         self.counts.all.lock().expect("held for a copy only").seen.clone()
     }
 
-    /// Counts one of this owner.
+    /// Counts an event of this owner.
     pub(super) fn record(&self, path: &str, owner: &str, event: Event) {
         tell(path, owner, event);
         {
@@ -60,7 +60,7 @@ impl Recorder {
         self.send();
     }
 
-    /// Starts to write what is unsent, unless that is under way.
+    /// Starts to write the unpublished counts, unless a write is under way.
     fn send(&self) {
         let Some((context, path)) = self.publish.clone() else { return };
         if self.counts.writing.send_replace(true) {
@@ -74,12 +74,13 @@ impl Recorder {
                 if !unsent.is_empty()
                     && let Err(error) = statistics::add(&context, &path, &unsent).await
                 {
-                    tracing::warn!(%path, %error, "what was counted could not be written; it goes with the next event");
+                    tracing::warn!(%path, %error, "counters could not be published; they go with the next event");
                     counts.all.lock().expect("held for an addition only").unsent.merge(&unsent);
                     counts.writing.send_replace(false);
                     return;
                 }
-                // Under the lock: whoever counts now either is seen here, or finds that nothing is under way.
+                // Under the mutex: an event that is counted now is either seen here, or finds that no write is under
+                // way.
                 let all = counts.all.lock().expect("held for a look only");
                 if all.unsent.is_empty() {
                     counts.writing.send_replace(false);
@@ -89,7 +90,7 @@ impl Recorder {
         });
     }
 
-    /// Waits until all that was counted is written; `false` if some of it cannot be, or not within `timeout`.
+    /// Waits until all counts are written; `false` if some cannot be written, or not within `timeout`.
     pub(super) async fn flush(&self, context: &Context, timeout: Duration) -> bool {
         if self.counts.all.lock().expect("held for a look only").unsent.is_empty() && !*self.counts.writing.borrow() {
             return true;
@@ -98,7 +99,7 @@ impl Recorder {
         let mut writing = self.counts.writing.subscribe();
         let counts = self.counts.clone();
         let waited = context.run(async move {
-            // An error means that nobody will write any more.
+            // An error means that no task will write any more.
             let written = tokio::time::timeout(timeout, writing.wait_for(|writing| !writing)).await;
             Ok(matches!(written, Ok(Ok(_))) && counts.all.lock().expect("held for a look only").unsent.is_empty())
         });
@@ -106,7 +107,7 @@ impl Recorder {
     }
 }
 
-/// Hands an event to whatever collects this process's metrics.
+/// Passes an event to this process's metrics recorder.
 #[cfg(feature = "metrics")]
 fn tell(path: &str, owner: &str, event: Event) {
     use lockkeeper_core::helix::{Outcome, owner_class};
@@ -140,7 +141,7 @@ fn tell(path: &str, owner: &str, event: Event) {
 #[cfg(not(feature = "metrics"))]
 fn tell(_path: &str, _owner: &str, _event: Event) {}
 
-/// One hold, to be counted when it ends.
+/// One hold, counted when it ends.
 pub(super) struct HoldAccount {
     recorder: Recorder,
     path: String,
@@ -170,7 +171,7 @@ impl HoldAccount {
     }
 }
 
-/// One cleanup, to be counted when it is done.
+/// One cleanup, counted when it is done.
 pub(super) struct CleanupAccount {
     recorder: Recorder,
     path: String,
@@ -203,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// What an exporter gets to see: each histogram's name and labels.
+    /// What an exporter receives: each histogram's name and labels.
     #[derive(Default)]
     struct Seen(Mutex<Vec<String>>);
 
@@ -224,9 +225,9 @@ mod tests {
         }
     }
 
-    /// H-72, H-74: as metrics too, labelled by lock and owner.
+    /// H-72, H-74: counts also appear as metrics, labelled by lock and owner.
     #[test]
-    fn what_is_counted_is_handed_to_whoever_collects_metrics() {
+    fn counts_appear_as_metrics() {
         let seen = Seen::default();
         metrics::with_local_recorder(&seen, || {
             let recorder = Recorder::new();

@@ -1,7 +1,7 @@
-//! One attempt at a leased lock: from the first look until it is held, refused, or given up.
+//! One attempt to acquire a leased lock: from the first read until it is held, refused or given up.
 //!
-//! A task on the library's thread; the caller only listens. A caller that stops listening leaves nothing behind: a request in
-//! the record is withdrawn, a lock just granted is given back.
+//! A task on the library's thread; the caller only waits for its result. If the caller stops waiting, nothing is left
+//! behind: the task withdraws a request in the record and releases a lock that was just granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::lease::recorder::Recorder;
 use crate::lease::verdict::Verdict;
 use crate::session::context::Context;
 
-/// What is asked for, and by whom.
+/// A request and its options.
 pub(super) struct Request {
     pub(super) context: Context,
     pub(super) leases: Leases,
@@ -35,9 +35,9 @@ pub(super) struct Request {
     pub(super) caller: oneshot::Sender<Result<HelixGuard, Error>>,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 enum Outcome {
-    /// Until that time of the server, and at least until that moment of the session's clock.
+    /// Held until this time of the server, and at least until this time of the session's clock.
     Held {
         token: FencingToken,
         until_ms: i64,
@@ -47,12 +47,12 @@ enum Outcome {
     CallerGone,
 }
 
-/// The owner that this attempt has asked to make room, to be counted when the wait ends.
+/// The owner that this attempt asked to make room; counted when the wait ends.
 struct Asked {
     owner: String,
     /// By the session's clock.
     since: Duration,
-    /// When the owner's cleanup timeout is over, by the server's.
+    /// When the owner's cleanup timeout ends, by the server's clock.
     cleaned_ms: i64,
 }
 
@@ -183,11 +183,11 @@ impl Request {
         }
     }
 
-    /// How a lock that is taken now was come by, after its owner was asked to make room.
+    /// How the lock became available after its owner was asked to make room.
     fn room(&self, asked: &Asked, look: &Look) -> Preemption {
         let over = |until_ms: i64| look.now.earliest_ms >= until_ms.saturating_add(self.node.rules.skew_ms);
         match &look.record.owner {
-            // Where there is nothing to clean up, force cuts nothing off.
+            // With nothing to clean up, force interrupts nothing.
             Some(owner) if !over(owner.until_ms) && owner.cleanup_ms > 0 => Preemption::Forced,
             Some(owner) if owner.cleanup_ms <= 0 => Preemption::InTime,
             _ if look.now.earliest_ms > asked.cleaned_ms => Preemption::Late,
@@ -195,19 +195,19 @@ impl Request {
         }
     }
 
-    /// Counts what came of a preemption, for the owner that was preempted.
+    /// Counts the result of a preemption for the preempted owner.
     fn count(&self, asked: Option<&Asked>, owner: &str, outcome: Preemption, seat: &SessionRef) {
         let waited = asked.map_or(Duration::ZERO, |asked| seat.session.now().saturating_sub(asked.since));
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.recorder.record(&self.node.path, owner, Event::Preemption { waited_ms, outcome });
     }
 
-    /// Waits for a change of the record, for the end of the wait, or for that of the owner's lease.
+    /// Waits for a change of the record, the end of the wait, or the expiry of the owner's lease.
     async fn wait(&mut self, seat: &SessionRef, look: Look, until_ms: i64, verdict: &mut Verdict) -> Woken {
         let lease_over_ms =
             look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
         let over = look.until(until_ms.min(lease_over_ms)).saturating_add(Duration::from_millis(1));
-        // Just written: the watch comes with the next look.
+        // The record was just written: the next read sets the watch.
         let Some(changed) = look.watcher else { return Woken::LookAgain };
         let closing = seat.session.closing();
         tokio::select! {
@@ -221,7 +221,7 @@ impl Request {
         }
     }
 
-    /// Takes the own request, or a grant that nobody wants, out of the record.
+    /// Removes the own request, or an unwanted grant, from the record.
     async fn withdraw(&self, seat: &mut SessionRef) {
         loop {
             let left = match self.node.look(seat).await {
@@ -247,7 +247,7 @@ impl Request {
         let Request { context, leases, node, terms, cleanup, approval: _, status, recorder, caller } = self;
         let (tenure, guard) = LeaseTask::begin(context, node, terms, cleanup, (status, recorder), seat, grant);
         tenure.supersede(&leases);
-        // A guard that nobody takes is dropped here, and asks for the release by that.
+        // If the caller has gone, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(guard));
         tenure.run().await;
     }

@@ -1,6 +1,7 @@
-//! Where the decision about an unfinished cleanup stands in one attempt.
+//! The state of the decision about an unfinished cleanup in one attempt.
 //!
-//! While it is not made the request outlasts its wait; made, it is force or its absence, and the terms say the rest.
+//! While the decision is pending, the request outlasts its wait. Once it is made, it turns force on or off, and the
+//! terms decide the rest.
 
 use lockkeeper_core::helix::Terms;
 use tokio::sync::oneshot;
@@ -9,17 +10,17 @@ use crate::lease::approval::{Answer, Approval, CleanupAlert, Decision};
 use crate::lease::node::{Look, SessionRef};
 use crate::session::context::Context;
 
-/// How much later than its deadline a request whose decision is pending would end by itself, in milliseconds.
+/// How long after the decision's deadline a request would end by itself, in milliseconds.
 const SLACK_MS: i64 = 5_000;
 
 pub(super) enum Verdict {
-    /// Nobody decides; the terms say what happens.
+    /// No decision will be made; the terms say what happens.
     Unasked,
-    /// To be asked for when the wait is over, at this time of the server.
+    /// To be requested when the wait ends, at this time of the server.
     Open { over_ms: i64, extra_ms: i64 },
-    /// Asked for; to be had until that time of the server.
+    /// Requested; expected until this time of the server.
     Pending { until_ms: i64, alert: Box<CleanupAlert>, answer: oneshot::Receiver<Answer> },
-    /// Made.
+    /// Decided.
     Made { approved: bool },
 }
 
@@ -34,9 +35,9 @@ impl Verdict {
         }
     }
 
-    /// The terms to decide the next step by, and the end of the wait.
+    /// The terms for the next step, and the end of the wait.
     pub(super) fn terms(&mut self, terms: &Terms, look: &Look, give_up_ms: i64) -> (Terms, i64) {
-        // A wait of nothing becomes one for the decision.
+        // A wait of zero becomes a wait for the decision.
         let waiting_ms = terms.waiting_ms.map(|waiting| waiting.max(1));
         let outlasting = || Terms { wait_past_cleanup: true, waiting_ms, ..terms.clone() };
         match self {
@@ -53,7 +54,7 @@ impl Verdict {
         }
     }
 
-    /// Until when to wait for a change, by the server's time. Asks for the decision when its time has come.
+    /// Until when to wait for a change, by the server's clock. Requests the decision when it is due.
     pub(super) fn until(
         &mut self,
         answered_ms: i64,
@@ -81,7 +82,7 @@ impl Verdict {
         }
     }
 
-    /// Resolves when the decision is made; never where none is asked for. Dropping the future loses nothing.
+    /// Resolves when the decision is made; never if none is pending. Dropping the future loses nothing.
     pub(super) async fn decided(&mut self, approval: &Approval) {
         let Verdict::Pending { answer, .. } = self else { return std::future::pending().await };
         let answer = answer.await.ok();

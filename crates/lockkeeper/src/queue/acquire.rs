@@ -1,4 +1,4 @@
-//! One call to acquire a lock: its options, and the future that listens for the outcome.
+//! A request to acquire a lock: its options, and the future that waits for the result.
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -29,21 +29,21 @@ use crate::session::{Io, Session};
 use crate::wait::cancelled;
 use crate::work::retry::About;
 
-/// What a lock is: a path and the rule of its queue, and how this process means to stand in it.
+/// A kind of lock on a path: the rule of its queue, and how this client takes part in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) path: LockPath,
     pub(crate) node_format: NodeFormat,
     pub(crate) discipline: Discipline,
     pub(crate) mode: Mode,
-    /// Read with a writer's node, to become one later.
+    /// Read with a writer's node, to be able to become the writer later.
     pub(crate) upgradeable: bool,
-    /// Enter anew in this class after so long a wait.
+    /// After this wait, enter the queue again in this class.
     pub(crate) ageing: Option<(Duration, Class)>,
 }
 
 impl Kind {
-    /// A lock for one holder at a time.
+    /// An exclusive lock.
     pub(crate) fn exclusive(path: LockPath) -> Self {
         let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::Exclusive, Mode::Exclusive);
         Kind { path, node_format, discipline, mode, upgradeable: false, ageing: None }
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Whether the node format has names for this kind; one that has not is said before anything is sent.
+    /// Fails if the node format has no names for this kind, before anything is sent.
     fn check(&self) -> Result<(), Error> {
         if self.node_format.prefix(self.mode, AttemptId::new(0)).is_some() {
             return Ok(());
@@ -68,24 +68,32 @@ impl Kind {
     }
 }
 
-/// How long a call waits for the servers that is to try once and was given no time: several times what an answer takes on a slow
-/// disk or from another continent, and no longer than a caller bears that does not want to wait.
+/// How long a `try_acquire` without a timeout waits for the servers. Several times what an answer takes from a slow
+/// disk or from another continent, and short enough for a caller that does not want to wait.
 const TRY: Duration = Duration::from_secs(2);
 
-/// What two timers for one deadline may differ by.
+/// The maximum difference between two timers for one deadline.
 const NEARLY: Duration = Duration::from_millis(20);
 
-/// Behind how many a call stands in line, unless told otherwise.
+/// The default of `max_waiters`.
 const MAX_WAITERS: usize = 10_000;
 
-/// A request for a lock, not yet made: await it, or give it options first.
+/// A request for a lock that is not sent yet: await it, or set options first.
 ///
-/// The whole call is bounded by one deadline, opening a session included. When uncontended it costs one create and one list
-/// in one round trip.
+/// One deadline limits the whole call, including the time to open a session.
+///
+/// # Cost
+///
+/// Without contention, one create and one list in one round trip.
 ///
 /// # Cancel safety
-/// Dropping the future at any moment leaves the queue: the attempt runs on the session's thread, notices that nobody
-/// listens, and deletes its node, or releases the lock if it had just been granted.
+///
+/// Dropping the future leaves the queue. The attempt runs on the session's thread and notices that its caller has gone.
+/// It deletes its node, or releases the lock if it was just granted.
+///
+/// # Errors
+///
+/// [`Error`] lists all causes. [`Error::is_retryable`] says which of them may pass.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct Acquire<G = Guard> {
@@ -93,20 +101,20 @@ pub struct Acquire<G = Guard> {
     kind: Result<Kind, Error>,
     once: bool,
     timeout: Option<Duration>,
-    /// When it ends, where it is a part of a call that began before.
+    /// When the call ends, if this is a part of a call that began earlier.
     until: Option<Instant>,
     message: Option<String>,
     cancel: Option<CancellationToken>,
     create_parents: bool,
     max_waiters: usize,
     options: HoldOptions,
-    /// Where it is awaited.
+    /// The runtime in which the caller awaits it.
     runtime: Option<Handle>,
     guard: PhantomData<fn() -> G>,
 }
 
 impl<G> Acquire<G> {
-    /// A request for what `kind` says; where that is a mistake of the caller's, awaiting the request tells it.
+    /// A request for `kind`. Awaiting the request reports an invalid `kind`.
     pub(crate) fn new(context: Context, kind: Result<Kind, Error>, once: bool) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
         let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
@@ -126,7 +134,7 @@ impl<G> Acquire<G> {
         }
     }
 
-    /// The lock's path; a mistake of the caller's is told here, once, instead of by awaiting the request.
+    /// The lock's path. An invalid argument is reported here, once, instead of by awaiting the request.
     pub(crate) fn path(&mut self) -> Result<String, Error> {
         match &self.kind {
             Ok(kind) => kind.check().map(|()| kind.path.to_string()),
@@ -134,7 +142,7 @@ impl<G> Acquire<G> {
         }
     }
 
-    /// What it asks for, for those who read of it later.
+    /// What it requests, for dead letters.
     pub(crate) fn about(&self) -> About {
         let kind = self.kind.as_ref().ok();
         let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();
@@ -150,7 +158,7 @@ impl<G> Acquire<G> {
         self.context.io()
     }
 
-    /// The same request for a hold of no particular kind: to take locks of several kinds in one call.
+    /// Converts to a request for a hold of any kind, so that locks of different kinds can be acquired in one call.
     pub fn any(self) -> Acquire<Holding> {
         let Acquire {
             context,
@@ -182,93 +190,108 @@ impl<G> Acquire<G> {
         }
     }
 
-    /// Gives up after `timeout`, counted from the moment the request is awaited: with [`Error::Timeout`], or with
+    /// Fails after `timeout`, counted from when the request is awaited: with [`Error::Timeout`], or with
     /// [`Error::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
     ///
-    /// The call returns at its deadline also if the servers are silent. Its node is deleted in the background: immediately if a
-    /// server answers, otherwise when the connection is back, or by the servers when the session expires.
+    /// The call returns at its deadline even if the servers are silent. Its node is then deleted in the background:
+    /// immediately if a server answers, otherwise when the connection is back, or by the servers when the session
+    /// expires.
     ///
-    /// The servers are `Unreachable` if the connection is lost at the deadline, if a request is without an answer for 2 s, or if a
-    /// call of at least 250 ms had no answer at all. A shorter silence is a busy server's. So a wait costs one `sync` more, 2.1 s
-    /// before its deadline.
+    /// The error is `Unreachable` if the connection is lost at the deadline, if a request has had no answer for 2 s, or
+    /// if a call of at least 250 ms had no answer at all. A shorter silence may come from a busy server. To find out, a
+    /// wait costs one more `sync`, 2.1 s before its deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// As a part of a call with this timeout, which ends then.
+    /// Limits this part of a call to the whole call's timeout and deadline.
     pub(crate) fn until(mut self, whole: Duration, deadline: Instant) -> Self {
         (self.timeout, self.until) = (Some(whole), Some(deadline));
         self
     }
 
-    /// Says why, for those who ask who holds the lock. One of more than 4096 bytes is [`Error::TooLong`].
+    /// Sets a message for clients that ask who holds the lock. A message of more than 4096 bytes is [`Error::TooLong`].
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());
         self
     }
 
-    /// Gives up with [`Error::TooManyWaiters`] instead of standing in line behind more than so many; 10 000 unless set.
+    /// Sets the maximum number of contenders ahead; with more, the call fails with [`Error::TooManyWaiters`]. The
+    /// default is 10 000.
     ///
-    /// Everyone's listing is one packet. One of 1 MiB, the usual limit, holds some 17 700 names: a longer line serves nobody.
+    /// Every contender receives the listing of the queue in one packet. A packet of 1 MiB, the usual limit, holds about
+    /// 17 700 names.
     pub fn max_waiters(mut self, waiters: usize) -> Self {
         self.max_waiters = waiters;
         self
     }
 
-    /// Gives up with [`Error::Cancelled`] when `token` is cancelled.
+    /// Fails with [`Error::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.cancel = Some(token);
         self
     }
 
-    /// Whether the lock's path is made where it is missing, as it is unless set. With `false` a missing path is
-    /// [`Error::NoSuchLock`]: for places where an operator decides which locks there are.
+    /// Sets whether a missing lock path is created; the default is `true`. With `false`, a missing path is
+    /// [`Error::NoSuchLock`], for ensembles in which an operator decides which locks exist.
     pub fn create_parents(mut self, create: bool) -> Self {
         self.create_parents = create;
         self
     }
 
-    /// What to do when the lock is lost once it is held, instead of what [`Builder::on_lost`](crate::Builder::on_lost) says.
+    /// Sets what happens when the lock is lost after the grant, instead of the setting of
+    /// [`Builder::on_lost`](crate::Builder::on_lost).
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.options.on_lost = on_lost;
         self
     }
 
-    /// The program has to call [`Holding::alive`] at least this often while it holds the lock. Else the hold is
-    /// [`Unattended`](lockkeeper_core::Loss::Unattended), and the lock goes to the next in line.
+    /// Requires the program to call [`Holding::alive`] at least this often while it holds the lock. If it does not, the
+    /// hold is lost as [`Unattended`](lockkeeper_core::Loss::Unattended), and the next waiter is granted the lock.
     ///
-    /// For work that may hang: its session would keep the lock for as long as the process lives. Counted from the grant, by a
-    /// clock that runs through suspend. Costs no round trip. A limit of nothing is
+    /// Use it for work that may hang: without it, the session would keep the lock for as long as the process lives. The
+    /// limit counts from the grant, by a clock that keeps running during suspend. No round trip. A limit of zero is
     /// [`Error::InvalidLiveness`].
     pub fn with_liveness(mut self, limit: Duration) -> Self {
         self.options.liveness = Some(limit);
         self
     }
 
-    /// If this hold ends against its will (its process dies, is cut off, or somebody breaks the lock), nobody gets the lock
-    /// before `delay` has passed: 1 ms to 1 h. After a release the next is let in at once.
+    /// After a loss of this hold, keeps the lock unavailable for `delay`: 1 ms to 1 h. A loss means that the process
+    /// dies or is disconnected, or that the lock is broken. After a release, the next waiter is granted the lock
+    /// immediately.
     ///
-    /// For work that may still be on its way when the lock is free again, and resources that cannot check a
-    /// [token](crate::Guard::token). All clients of this library keep to it, whether they ask for one themselves or not, also those
-    /// who come after the loss. Clients of other makes do not. The delay is counted by whoever is next, from when it first sees
-    /// that the holder has vanished: a waiter at once, a newcomer from its coming.
+    /// Use it when work may still be on its way after the lock is free again, and the resource cannot check a
+    /// [token](crate::Guard::token). All clients of this library respect the delay, whether they set one or not,
+    /// including contenders that come after the loss. Foreign clients do not. The next contender counts the delay from
+    /// when it first sees that the holder has vanished: a waiter immediately, a newcomer from its arrival.
     ///
-    /// Costs one write more a hold; whoever follows lists once more. What is left by a holder that vanished is one small node,
-    /// until somebody asks for the lock. For mutexes, readers and writers, and semaphores, in Curator's names; for others, and
-    /// out of range, [`Error::InvalidLockDelay`].
+    /// A vanished holder leaves one small node, until another contender requests the lock.
+    ///
+    /// # Cost
+    ///
+    /// One more write for each hold, and one more listing for the next contender.
+    ///
+    /// # Errors
+    ///
+    /// The request fails with [`Error::InvalidLockDelay`] if `delay` is out of range, or if the lock is not a mutex, a
+    /// shared lock or a semaphore in the node format [`Curator`](lockkeeper_core::NodeFormat::Curator).
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.options.delay = Some(delay);
         self
     }
 
-    /// Waits on this thread, for programs without async. Not to be called from async code.
+    /// Acquires the lock and blocks this thread until it is granted, for programs without async. Do not call it from
+    /// async code.
     ///
     /// # Errors
+    ///
     /// As awaiting it.
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn wait(self) -> Result<G, Error>
     where
@@ -279,9 +302,9 @@ impl<G> Acquire<G> {
     }
 }
 
-/// What is sent is the same whatever guard comes of it.
+/// The request that is sent does not depend on the kind of guard.
 impl Acquire<Holding> {
-    /// Sends the request on its way; the receiver only listens.
+    /// Starts the attempt; the receiver waits for its result.
     fn start(mut self) -> oneshot::Receiver<Result<Holding, Error>> {
         let (caller, outcome) = oneshot::channel();
         let started = Instant::now();
@@ -302,7 +325,7 @@ impl Acquire<Holding> {
         outcome
     }
 
-    /// Everything that can be said to be wrong before anything is sent.
+    /// Checks everything that can be checked before anything is sent.
     fn check(&self, kind: &Kind) -> Result<(), Error> {
         self.context.check_process()?;
         kind.check()?;
@@ -334,7 +357,7 @@ impl Acquire<Holding> {
         };
         match session {
             Ok(ready) => self.contend(ready, kind, started, caller),
-            // A moment before the deadline or after it, by its clock; what was waited is the timeout.
+            // The session's deadline and this one may differ by a moment. Report the whole timeout as the time waited.
             Err(Error::Unreachable { servers, waited, detail }) => {
                 let over = self.timeout.filter(|timeout| waited + NEARLY >= *timeout);
                 _ = caller.send(Err(Error::Unreachable { servers, waited: over.unwrap_or(waited), detail }));
@@ -343,12 +366,12 @@ impl Acquire<Holding> {
         }
     }
 
-    /// When the timeout ends. A timeout beyond the clock's end is none.
+    /// When the timeout ends; `None` if that is beyond the clock's range.
     fn deadline(&self, started: Instant) -> Option<Instant> {
         self.until.or_else(|| started.checked_add(self.timeout?))
     }
 
-    /// Gives the attempt to a session, whose thread runs it from here on.
+    /// Hands the attempt to a session, whose thread runs it from here on.
     fn contend(
         self,
         (session, ensemble): (Arc<Session>, Arc<dyn Ensemble>),
@@ -362,7 +385,7 @@ impl Acquire<Holding> {
         if let Some(runtime) = runtime {
             session.used_from(runtime);
         }
-        // A new id for every attempt: it lives and dies with this session.
+        // Every attempt has a new id, which is never used in another session.
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let payload = Payload::new(id, context.owner().clone(), message.as_deref(), wall_clock_ms());
         let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
@@ -402,7 +425,7 @@ impl<G: FromHolding> IntoFuture for Acquire<G> {
     type IntoFuture = BoxFuture<'static, Result<G, Error>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        // Started here, not at the first poll: requests are made in the order in which they are awaited or joined.
+        // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
         let wrap = |holding| G::from_holding(holding, Here(()));
         self.any().start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(wrap)).boxed()
     }

@@ -1,8 +1,8 @@
-//! Several locks at once: all of them, or none.
+//! Several locks in one call: all of them, or none.
 //!
-//! Taken one after the other in the order of their paths, whatever order the caller names them in. Everyone who needs two of
-//! them asks for the same one first, so no two wait for each other (Havender's ordered resources); that holds for all
-//! kinds of queue lock, for none of them lets a holder wait for a waiter.
+//! The locks are acquired one after the other in the order of their paths, whatever order the caller names. Callers
+//! that need two of the same locks acquire the same one first, so they never wait for each other (Havender's ordered
+//! resources). This holds for all kinds of queue lock, because no holder of one waits for a waiter.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -22,13 +22,18 @@ use crate::lease::HelixGuard;
 use crate::queue::acquire::Acquire;
 use crate::session::on_lost::OnLost;
 
-/// A request for several locks, not yet made: await it, or give it options first. Made by
+/// A request for several locks that is not sent yet: await it, or set options first. Created by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).
 ///
-/// One deadline bounds the whole. What the parts said of timeout, message or token is replaced where the whole says it.
+/// One deadline limits the whole call. An option that is set here replaces the same option of the single requests.
 ///
 /// # Cancel safety
-/// Dropping the future at any moment releases what was granted and leaves the queue of what was not.
+///
+/// Dropping the future releases the locks that were granted and leaves the queues of the others.
+///
+/// # Errors
+///
+/// [`Error::Duplicate`] and [`Error::NoLocks`] before anything is sent; otherwise the error of the lock that failed.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct MultiAcquire {
@@ -41,36 +46,37 @@ impl MultiAcquire {
         MultiAcquire { parts, timeout: None }
     }
 
-    /// Gives up after `timeout`, counted from the moment the request is awaited, with the [`Error::Timeout`] of the lock that
-    /// was waited for then, or with [`Error::Unreachable`] if no server answers by then. With a timeout of zero each lock is tried
-    /// once.
+    /// Fails after `timeout`, counted from when the request is awaited: with the [`Error::Timeout`] of the lock that
+    /// the call was waiting for, or with [`Error::Unreachable`] if no server answers by then. With a timeout of zero,
+    /// each lock is tried once.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Says why, for those who ask who holds the locks. One of more than 4096 bytes is [`Error::TooLong`].
+    /// Sets a message for clients that ask who holds the locks. A message of more than 4096 bytes is
+    /// [`Error::TooLong`].
     pub fn message(self, message: impl Into<String>) -> Self {
         let message = message.into();
         self.each(|part| part.message(message.clone()))
     }
 
-    /// Gives up with [`Error::Cancelled`] when `token` is cancelled.
+    /// Fails with [`Error::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.each(|part| part.cancel_on(token.clone()))
     }
 
-    /// What to do when one of the locks is lost, as [`Acquire::on_lost`] says.
+    /// Sets what happens when one of the locks is lost, as [`Acquire::on_lost`] does.
     pub fn on_lost(self, on_lost: OnLost) -> Self {
         self.each(|part| part.on_lost(on_lost.clone()))
     }
 
-    /// For how long nobody is to follow a hold that ends against its will, as [`Acquire::lock_delay`] says.
+    /// Sets for how long each lock stays unavailable after a loss, as [`Acquire::lock_delay`] does.
     pub fn lock_delay(self, delay: Duration) -> Self {
         self.each(|part| part.lock_delay(delay))
     }
 
-    /// How often the program has to call [`MultiGuard::alive`], as [`Acquire::with_liveness`] says.
+    /// Sets how often the program must call [`MultiGuard::alive`], as [`Acquire::with_liveness`] does.
     pub fn with_liveness(self, limit: Duration) -> Self {
         self.each(|part| part.with_liveness(limit))
     }
@@ -80,13 +86,16 @@ impl MultiAcquire {
         self
     }
 
-    /// Waits on this thread, for programs without async. Not to be called from async code.
+    /// Acquires the locks and blocks this thread until all are granted, for programs without async. Do not call it from
+    /// async code.
     ///
     /// # Errors
+    ///
     /// As awaiting it.
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn wait(self) -> Result<MultiGuard, Error> {
         match self.parts.first().map(|part| part.io().clone()) {
@@ -105,7 +114,7 @@ impl MultiAcquire {
         for mut part in self.parts {
             parts.push((part.path()?, part));
         }
-        // Nothing is sent for a request that cannot be carried out.
+        // Check all requests before the first one is sent.
         parts.sort_by(|(a, _), (b, _)| a.cmp(b));
         if let Some(twice) = parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Error::Duplicate { path: twice[0].0.clone() });
@@ -114,12 +123,12 @@ impl MultiAcquire {
         for (_, part) in parts {
             let part = match (bounds, self.timeout) {
                 (Some((whole, deadline)), _) => part.until(whole, deadline),
-                // Each is tried once.
+                // Each lock is tried once.
                 (None, Some(Duration::ZERO)) => part.timeout(Duration::ZERO),
                 (None, _) => part,
             };
-            // An error drops what was taken, the last first. A lock that is lost while the next one is waited for ends the call:
-            // nobody begins work with it.
+            // An error drops the granted locks, the last one first. If a granted lock is lost while the call waits for
+            // the next one, the call fails, so that no work starts.
             let holding = tokio::select! {
                 biased;
                 _ = taken.lost(), if !taken.holdings.is_empty() => return Err(taken.lost_in_between()),
@@ -140,14 +149,14 @@ impl IntoFuture for MultiAcquire {
     }
 }
 
-/// Several locks that are held. Dropping it releases them, the last taken first.
+/// Several held locks. Dropping it releases them, the last granted one first.
 #[must_use = "the locks are released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct MultiGuard {
-    /// In the order of their paths, which is that of their taking. At least one, from the grant of the first to the release.
+    /// In the order of their paths, in which they were granted. At least one, from the first grant to the release.
     holdings: Vec<Holding>,
 }
 
-/// A leased lock as the only one of several, for code that takes any.
+/// Wraps a single leased lock, for code that takes any lock.
 impl From<HelixGuard> for MultiGuard {
     fn from(guard: HelixGuard) -> Self {
         MultiGuard::of(vec![guard.into_holding()])
@@ -173,28 +182,29 @@ impl MultiGuard {
         }
     }
 
-    /// The holds, by path.
+    /// Returns the holds, in the order of their paths.
     pub fn holdings(&self) -> &[Holding] {
         &self.holdings
     }
 
-    /// The token of the lock at `path`, to give to what that lock protects. `None` for permits, and for other paths.
+    /// Returns the token of the lock at `path`, to pass to the resource that it protects. `None` for permits and for
+    /// other paths.
     pub fn token(&self, path: &str) -> Option<FencingToken> {
         self.holdings.iter().find(|holding| holding.path() == path)?.fencing_token()
     }
 
-    /// Changes of nodes that are made in one transaction, and only if all of these locks are held at that moment. As
-    /// [`Holding::fenced_write`].
+    /// Returns a builder for changes of nodes. They take effect in one transaction, and only if all of these locks are
+    /// held at that moment. See [`Holding::fenced_write`].
     pub fn fenced_write(&self) -> FencedWrite<'_> {
         FencedWrite::new(self.holdings.iter().collect())
     }
 
-    /// Whether all of them may be relied on right now. No round trip. `false` is final.
+    /// Returns whether all of them can be relied on now. No round trip. `false` is final.
     pub fn is_held(&self) -> bool {
         self.holdings.iter().all(Holding::is_held)
     }
 
-    /// The worst of their states. No round trip.
+    /// Returns the worst of their states. No round trip.
     pub fn state(&self) -> HoldState {
         let worse = |state: &HoldState| match state {
             HoldState::Held => 0,
@@ -204,25 +214,37 @@ impl MultiGuard {
         self.holdings.iter().map(|holding| holding.state()).max_by_key(worse).unwrap_or(HoldState::Held)
     }
 
-    /// Waits until one of them is lost, and says why. Dropping the future leaves nothing behind.
+    /// Waits until one of them is lost, and returns why.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn lost(&self) -> Loss {
-        // While the first of them is waited for.
+        // Empty only while the first lock is being acquired.
         if self.holdings.is_empty() {
             return std::future::pending().await;
         }
         select_all(self.holdings.iter().map(|holding| holding.lost().boxed())).await.0
     }
 
-    /// Waits until one of them may be trusted for no longer than `margin`, or is lost. As [`Holding::nearly_lost`].
+    /// Waits until one of them can be trusted for no longer than `margin`, or is lost. See [`Holding::nearly_lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
         _ = select_all(self.holdings.iter().map(|holding| holding.nearly_lost(margin).boxed())).await;
         self.state()
     }
 
-    /// Waits until the worst of their states is another than `seen`, and says which. As [`Holding::changed`].
+    /// Waits until the worst of their states differs from `seen`, and returns it. See [`Holding::changed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn changed(&self, seen: HoldState) -> HoldState {
         loop {
-            // Before the look, so that no change falls between.
+            // Subscribe before reading the state, so that no change is missed.
             let state_changed = select_all(self.holdings.iter().map(|holding| holding.state_changed().boxed()));
             let state = self.state();
             if state != seen {
@@ -232,41 +254,62 @@ impl MultiGuard {
         }
     }
 
-    /// Says that the program is at work, as [`Holding::alive`] does; whether all locks are held.
+    /// Confirms that the program is at work, as [`Holding::alive`] does. Returns whether all locks are held.
     pub fn alive(&self) -> bool {
-        // Each is told, also after one that is lost.
+        // Confirm for each of them, even after one that is lost.
         let held: Vec<_> = self.holdings.iter().map(|holding| holding.alive()).collect();
         held.into_iter().all(|held| held)
     }
 
-    /// Proves at the servers that all of them are held, as [`Holding::verify`] does. One round trip: they are asked together.
+    /// Proves at the servers that all of them are held, as [`Holding::verify`] does.
+    ///
+    /// # Cost
+    ///
+    /// One round trip: the requests are sent together.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
+    ///
     /// The first error.
     pub async fn verify(&self) -> Result<(), VerifyError> {
         futures_util::future::try_join_all(self.holdings.iter().map(Holding::verify)).await.map(drop)
     }
 
-    /// Waits until somebody asks for one of them: for the first, [`Holding::revocation`] says the rest.
+    /// Waits until another client asks the holder to release one of them. See [`Holding::revocation`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn revocation(&self) -> (&Holding, lockkeeper_core::Revocation) {
         let asked = self.holdings.iter().map(|holding| holding.revocation().map(move |by| (holding, by)).boxed());
         select_all(asked).await.0
     }
 
-    /// Runs `work` until it ends or one of the locks is lost, whichever is first, as [`Holding::run`] does.
+    /// Runs `work` until it ends or one of the locks is lost, as [`Holding::run`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the locks stay held.
     ///
     /// # Errors
-    /// The [`Loss`].
+    ///
+    /// The [`Loss`], if a lock was lost first.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
         run_until(self.lost(), work).await
     }
 
-    /// Releases all of them, the last taken first, and waits for the server to confirm each.
+    /// Releases all of them, the last granted one first, and waits until the server confirms each.
     ///
-    /// Dropping the future does not call the release back: what was not asked for yet is released in the background.
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release: the remaining locks are released in the background.
     ///
     /// # Errors
-    /// The first error; the others are released all the same.
+    ///
+    /// The first error; the other locks are released anyway.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
         let mut outcome = Ok(());
         while let Some(holding) = self.holdings.pop() {
@@ -276,13 +319,15 @@ impl MultiGuard {
         outcome
     }
 
-    /// [`MultiGuard::release`] on this thread, for programs without async.
+    /// Calls [`MultiGuard::release`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`MultiGuard::release`].
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
         match self.holdings.first().map(Holding::session) {

@@ -6,10 +6,10 @@ use crate::Error;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
-/// An exclusive lock: one holder, first come first served.
+/// An exclusive lock: one holder at a time, first come, first served.
 ///
-/// Made by [`Lockkeeper::mutex`](crate::Lockkeeper::mutex), which costs nothing. Not reentrant: a second acquire by the same process, task or handle
-/// is a contender like any other.
+/// Created by [`Lockkeeper::mutex`](crate::Lockkeeper::mutex), which sends nothing. It is not reentrant: a second
+/// acquire by the same process, task or handle is another contender.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     context: Context,
@@ -22,21 +22,22 @@ impl Mutex {
         Mutex { context, path, node_format: NodeFormat::Curator }
     }
 
-    /// Names the nodes of this path in another node format. All who use a path must agree on it.
+    /// Sets the node format of this path. All clients of a path must use the same one.
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.node_format = node_format;
         self
     }
 
-    /// Asks for the lock and waits for it as long as it takes, or as the options say.
+    /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), false)
     }
 
-    /// Asks for the lock and gives up with [`Error::Held`](crate::Error::Held) if somebody else has it or is before.
+    /// Returns a request that fails with [`Error::Held`](crate::Error::Held) if another contender holds the lock or is
+    /// ahead.
     ///
-    /// Waits for the servers only: at most 2 s unless a [timeout](Acquire::timeout) is set, then
-    /// [`Error::Unreachable`](crate::Error::Unreachable). So does the `try_acquire` of every kind of lock.
+    /// It waits only for the servers: for at most 2 s unless a [timeout](Acquire::timeout) is set, then it fails with
+    /// [`Error::Unreachable`](crate::Error::Unreachable). This holds for the `try_acquire` of every kind of lock.
     pub fn try_acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), true)
     }

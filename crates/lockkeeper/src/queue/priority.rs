@@ -1,4 +1,4 @@
-//! The priority lock: one holder, and classes of waiters.
+//! The priority lock: one holder, and waiters in classes.
 
 use std::time::Duration;
 
@@ -8,17 +8,19 @@ use crate::Error;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
-/// A lock for one holder, for which the foreground is served before the background; within a class, first come, first served.
+/// An exclusive lock with classes of waiters. The foreground is granted the lock before the background; within a class,
+/// first come, first served.
 ///
-/// The layout is Contentserv's, so that its clients may stand in the same queue: a persistent node at the path, `A-` and `B-`
-/// children, and `privateLock` as the mark of the holder. Nobody is interrupted: a foreground request that finds a
-/// background holder waits for it, and is served before all of the background. A steady stream of the foreground starves
-/// the background; that is the rule here, and [`PriorityLock::ageing`] is the way out of it.
+/// The layout is Contentserv's, so its clients can share the queue: a persistent node at the path, children `A-` and
+/// `B-`, and the holder marker `privateLock`. A holder is never interrupted. A foreground request that finds a
+/// background holder waits for it, and is granted the lock before all waiters of the background. A steady stream of
+/// foreground requests starves the background; [`PriorityLock::ageing`] avoids that.
 ///
-/// Its tokens are those of the mark: the only order that grows from grant to grant when the last to come may be the first to
-/// be served.
+/// Its tokens are those of the holder marker. A later contender may be granted the lock earlier, so no other number
+/// grows from grant to grant.
 ///
-/// Made by [`Lockkeeper::priority_lock`](crate::Lockkeeper::priority_lock), which costs nothing; for the foreground unless told otherwise.
+/// Created by [`Lockkeeper::priority_lock`](crate::Lockkeeper::priority_lock), which sends nothing. The default class
+/// is the foreground.
 #[derive(Clone, Debug)]
 pub struct PriorityLock {
     context: Context,
@@ -32,37 +34,39 @@ impl PriorityLock {
         PriorityLock { context, path, class: Class::FOREGROUND, ageing: None }
     }
 
-    /// For the foreground: people who wait. Class `A`.
+    /// Selects the foreground, class `A`: for users who wait.
     pub fn foreground(self) -> Self {
         self.class(Class::FOREGROUND)
     }
 
-    /// For the background: bulk work. Class `B`.
+    /// Selects the background, class `B`: for bulk work.
     pub fn background(self) -> Self {
         self.class(Class::BACKGROUND)
     }
 
-    /// For any class; the order of the letters is the order of service.
+    /// Selects any class. Classes are served in the order of their letters.
     pub fn class(mut self, class: Class) -> Self {
         self.class = class;
         self
     }
 
-    /// A request that has waited for `after` enters `class` instead, as the last there. Off unless asked for.
+    /// After a wait of `after`, a request enters `class` instead, at its end. Off by default.
     pub fn ageing(mut self, after: Duration, class: Class) -> Self {
         self.ageing = Some((after, class));
         self
     }
 
-    /// Asks for the lock and waits for it as long as it takes, or as the options say.
+    /// Returns a request that waits until the lock is granted, or as its options say.
     ///
-    /// Uncontended it costs a create and a list in one flight, and a transaction for the mark; a release costs a look at the
-    /// mark and a transaction.
+    /// # Cost
+    ///
+    /// Without contention: a create and a list in one round trip, and a transaction for the holder marker. A release
+    /// reads the holder marker and needs one transaction.
     pub fn acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), false)
     }
 
-    /// Asks for the lock and gives up with [`Error::Held`] if somebody else has it or is before.
+    /// Returns a request that fails with [`Error::Held`] if another contender holds the lock or is ahead.
     pub fn try_acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), true)
     }

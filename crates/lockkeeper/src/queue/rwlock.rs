@@ -1,4 +1,4 @@
-//! The shared lock: readers together, a writer alone.
+//! The shared lock: several readers together, or one writer alone.
 
 use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
@@ -7,16 +7,16 @@ use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
-/// A lock that many may read under together, and one write under alone; first come, first served.
+/// A lock that several readers can hold together, or one writer alone; first come, first served.
 ///
-/// Readers before a waiting writer share, readers behind it wait: no stream of readers keeps a writer out. A reader that
-/// stays keeps the writers behind it waiting, and with them everyone behind those: hold it shortly, or listen to
-/// [`Holding::revocation`](crate::Holding::revocation).
+/// Readers ahead of a waiting writer share the lock; readers behind it wait. So a stream of readers cannot starve a
+/// writer. A reader that keeps the lock delays the writers behind it, and with them all contenders behind those: hold
+/// it shortly, or listen to [`Holding::revocation`](crate::Holding::revocation).
 ///
-/// There is no plain upgrade from reading to writing: two readers who both want it would wait for each other for ever. Who
-/// may want to write later asks for [`RwLock::upgradeable`], of which there is one at a time.
+/// A reader cannot become a writer: two readers that both want this would wait for each other forever. A reader that
+/// may want to write later uses [`RwLock::upgradeable`]; only one contender at a time holds the lock that way.
 ///
-/// Made by [`Lockkeeper::rwlock`](crate::Lockkeeper::rwlock), which costs nothing.
+/// Created by [`Lockkeeper::rwlock`](crate::Lockkeeper::rwlock), which sends nothing.
 #[derive(Clone, Debug)]
 pub struct RwLock {
     context: Context,
@@ -29,24 +29,24 @@ impl RwLock {
         RwLock { context, path, node_format: NodeFormat::Curator }
     }
 
-    /// Names the nodes of this path in another node format. All who use a path must agree on it.
+    /// Sets the node format of this path. All clients of a path must use the same one.
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.node_format = node_format;
         self
     }
 
-    /// To read, beside other readers. A waiting reader watches the nearest writer before it and nothing else.
+    /// Returns the lock for reading, beside other readers. A waiting reader watches only the nearest writer ahead.
     pub fn read(&self) -> Access<Guard> {
         self.access(Mode::Read, false)
     }
 
-    /// To write, alone.
+    /// Returns the lock for writing, alone.
     pub fn write(&self) -> Access<WriteGuard> {
         self.access(Mode::Write, false)
     }
 
-    /// To read beside the readers that came before, and perhaps to write later, without a deadlock. Others who come later
-    /// wait behind it, readers too.
+    /// Returns the lock for reading beside the readers ahead, with the right to become the writer later without a
+    /// deadlock. Later contenders wait behind it, including readers.
     pub fn upgradeable(&self) -> Access<UpgradeableGuard> {
         self.access(Mode::Write, true)
     }
@@ -59,7 +59,7 @@ impl RwLock {
     }
 }
 
-/// One way into an [`RwLock`].
+/// An [`RwLock`] in one of its modes.
 #[derive(Clone, Debug)]
 pub struct Access<G> {
     context: Context,
@@ -68,12 +68,12 @@ pub struct Access<G> {
 }
 
 impl<G> Access<G> {
-    /// Asks for the lock and waits for it as long as it takes, or as the options say.
+    /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire<G> {
         Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), false)
     }
 
-    /// Asks for the lock and gives up with [`Error::Held`] if somebody is before who keeps it out.
+    /// Returns a request that fails with [`Error::Held`] if a contender ahead blocks it.
     pub fn try_acquire(&self) -> Acquire<G> {
         Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), true)
     }

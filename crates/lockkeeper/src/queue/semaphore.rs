@@ -7,13 +7,13 @@ use crate::hold::guard::Permit;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
-/// A number of permits, of which each contender takes some: all it asked for, or it waits. First come, first served.
+/// A number of permits. Each contender takes some of them: all that it requests, or it waits. First come, first served.
 ///
-/// The number belongs to the path, whose node states it. Whoever comes first states it, and who thinks otherwise is refused
-/// with [`Error::PermitsMismatch`]; nobody has to trust that all programs of a fleet were configured alike. A crash gives its
-/// permits back with the session.
+/// The path's node states the number. The first contender writes it; a client configured with another number gets
+/// [`Error::PermitsMismatch`]. So a fleet need not rely on the same configuration everywhere. After a crash, the
+/// permits are returned when the session expires.
 ///
-/// Made by [`Lockkeeper::semaphore`](crate::Lockkeeper::semaphore), which costs nothing.
+/// Created by [`Lockkeeper::semaphore`](crate::Lockkeeper::semaphore), which sends nothing.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     context: Context,
@@ -26,24 +26,25 @@ impl Semaphore {
         Semaphore { context, path, permits }
     }
 
-    /// Asks for one permit and waits for it as long as it takes, or as the options say.
+    /// Returns a request that waits until one permit is granted, or as its options say.
     pub fn acquire(&self) -> Acquire<Permit> {
         self.acquire_many(1)
     }
 
-    /// Asks for `take` permits, all of them or none.
+    /// Returns a request for `take` permits, all of them or none.
     ///
-    /// Whoever comes later waits behind, also if fewer would do for it: a large request is not starved by small ones.
+    /// Later contenders wait behind it, even if they need fewer permits, so small requests cannot starve a large one.
     pub fn acquire_many(&self, take: u32) -> Acquire<Permit> {
         Acquire::new(self.context.clone(), self.kind(take), false)
     }
 
-    /// Asks for one permit and gives up with [`Error::Held`] if none is free or somebody waits before.
+    /// Returns a request for one permit that fails with [`Error::Held`] if none is free or a contender waits ahead.
     pub fn try_acquire(&self) -> Acquire<Permit> {
         self.try_acquire_many(1)
     }
 
-    /// Asks for `take` permits and gives up with [`Error::Held`] if they are not all free or somebody waits before.
+    /// Returns a request for `take` permits that fails with [`Error::Held`] if they are not all free or a contender
+    /// waits ahead.
     pub fn try_acquire_many(&self, take: u32) -> Acquire<Permit> {
         Acquire::new(self.context.clone(), self.kind(take), true)
     }
@@ -51,9 +52,9 @@ impl Semaphore {
     fn kind(&self, take: u32) -> Result<Kind, Error> {
         let (path, permits) = (self.path.clone()?, self.permits);
         let problem = match take {
-            _ if permits == 0 => Some("a semaphore has at least one"),
-            0 => Some("a request is for at least one"),
-            _ if take > permits => Some("there are not that many"),
+            _ if permits == 0 => Some("a semaphore needs at least 1 permit"),
+            0 => Some("a request needs at least 1 permit"),
+            _ if take > permits => Some("a request cannot exceed the number of permits"),
             _ => None,
         };
         if let Some(problem) = problem {

@@ -1,7 +1,9 @@
-//! Contentserv's lock as its document has it: a monitor object, a text that says who asks, and four errors.
+//! Contentserv's lock as its specification describes it: a monitor object, a text that names the requestor, and four
+//! errors.
 //!
-//! Around [`PriorityLock`], which is the protocol. Here are only its words: `lock`, `lockWithTimeout` and `unlock` on an object,
-//! the task timeouts of the two classes, and errors that each name the monitor object and the asker's text.
+//! It wraps [`PriorityLock`], which is the protocol, and adds only the interface: `lock`, `lockWithTimeout` and
+//! `unlock` on an object, the task timeouts of the two classes, and errors that name the monitor object and the
+//! requestor's text.
 
 use std::time::Duration;
 
@@ -16,10 +18,10 @@ use crate::session::context::Context;
 use crate::wait::cancelled;
 use crate::work::retry::About;
 
-/// How long a request waits in [`MonitorLock::lock_with_timeout`] unless told otherwise, in either class.
+/// The default timeout of [`MonitorLock::lock_with_timeout`], for both classes.
 pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);
 
-/// One class of requests: the letters of its nodes, and how long [`MonitorLock::lock_with_timeout`] waits in it.
+/// One class of requests: the letters of its nodes, and the timeout of [`MonitorLock::lock_with_timeout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskClass {
     /// The letters; the lowest are served first.
@@ -28,16 +30,16 @@ pub struct TaskClass {
     pub timeout: Duration,
 }
 
-/// What foreground and background mean for those who share monitor objects: all of them must mean the same.
+/// The meaning of foreground and background. All clients that share monitor objects must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskClasses {
-    /// Those for whom somebody waits.
+    /// Requests for which a user waits.
     pub foreground: TaskClass,
     /// Bulk work.
     pub background: TaskClass,
 }
 
-/// As in the document: `A` and `B`, 2000 ms each.
+/// The defaults of the specification: `A` and `B`, 2000 ms each.
 impl Default for TaskClasses {
     fn default() -> Self {
         let class = |class| TaskClass { class, timeout: TASK_TIMEOUT };
@@ -45,68 +47,70 @@ impl Default for TaskClasses {
     }
 }
 
-/// Why a monitor lock was not obtained, or not given back. After any of these the protected code must not run, or go on.
+/// Why a monitor lock was not acquired or not released. After any of these errors, the protected code must not run or
+/// continue.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum MonitorError {
     /// The task timeout passed first. The request is withdrawn.
-    #[error("unable to get the lock of {monitor_object:?} within the stipulated time, for {lock_info:?}")]
+    #[error("could not acquire the lock of {monitor_object:?} within the task timeout, for {lock_info:?}")]
     InstanceLock {
-        /// What was to be locked.
+        /// The monitor object.
         monitor_object: String,
-        /// Who asked.
+        /// The requestor's text.
         lock_info: String,
-        /// Who held it, and for how long this waited.
+        /// The holder, and how long the request waited.
         #[source]
         source: Box<Error>,
     },
-    /// The session ended: while waiting, or while the lock was held.
-    #[error("the session expired under the lock of {monitor_object:?}, for {lock_info:?}")]
+    /// The session ended while the request waited or while the lock was held.
+    #[error("the session ended while it waited for or held the lock of {monitor_object:?}, for {lock_info:?}")]
     SessionExpired {
-        /// What was to be locked.
+        /// The monitor object.
         monitor_object: String,
-        /// Who asked.
+        /// The requestor's text.
         lock_info: String,
         /// How it ended.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// No server could be reached for too long.
-    #[error("the connection was lost under the lock of {monitor_object:?}, for {lock_info:?}")]
+    #[error("the connection was lost while it waited for or held the lock of {monitor_object:?}, for {lock_info:?}")]
     ConnectionLoss {
-        /// What was to be locked.
+        /// The monitor object.
         monitor_object: String,
-        /// Who asked.
+        /// The requestor's text.
         lock_info: String,
-        /// What came back.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The request's node is not there (any more): it was unlocked before, or taken away.
+    /// The request's node does not exist (any more): it was unlocked before, or another client deleted it.
     #[error("there is no node to unlock for {monitor_object:?}, for {lock_info:?}")]
     NoNode {
-        /// What was to be unlocked.
+        /// The monitor object.
         monitor_object: String,
-        /// Who asked.
+        /// The requestor's text.
         lock_info: String,
-        /// How that is known.
+        /// The cause.
         #[source]
         source: Box<ReleaseError>,
     },
-    /// Something the document does not name: a bad monitor object, a refusal, a second lock by the same object.
-    #[error("the lock of {monitor_object:?}, for {lock_info:?}")]
+    /// An error that the specification does not name: an invalid monitor object, a refusal, a second lock by the same
+    /// object.
+    #[error("the lock of {monitor_object:?} failed, for {lock_info:?}")]
     Other {
-        /// What was to be locked.
+        /// The monitor object.
         monitor_object: String,
-        /// Who asked.
+        /// The requestor's text.
         lock_info: String,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// The class that a lock was made for.
+/// The class of a lock object.
 #[derive(Clone, Copy, Debug)]
 enum Chosen {
     Foreground,
@@ -114,11 +118,10 @@ enum Chosen {
     Other(Class),
 }
 
-/// The lock of one monitor object. For the foreground unless told otherwise.
+/// The lock of one monitor object. The default class is the foreground.
 ///
-/// Not reentrant: a second `lock` by the same object is an error, not a wait for itself, also while the first still waits. Any
-/// task or thread may unlock.
-/// Dropping the object unlocks it in the background.
+/// It is not reentrant: a second `lock` by the same object is an error, also while the first one still waits. Any task
+/// or thread may unlock. Dropping the object unlocks it in the background.
 #[derive(Debug)]
 pub struct MonitorLock {
     lock: PriorityLock,
@@ -143,25 +146,25 @@ impl MonitorLock {
         }
     }
 
-    /// What foreground and background are called and how long they wait, where that is not as in the document:
-    /// `settings.task_classes()` has what the settings say.
+    /// Sets the letters and the timeouts of foreground and background if they differ from the specification:
+    /// `settings.task_classes()` returns those of the settings.
     pub fn classes(mut self, classes: TaskClasses) -> Self {
         self.classes = classes;
         let chosen = self.chosen;
         self.choose(chosen)
     }
 
-    /// For the foreground.
+    /// Selects the foreground.
     pub fn foreground(self) -> Self {
         self.choose(Chosen::Foreground)
     }
 
-    /// For the background.
+    /// Selects the background.
     pub fn background(self) -> Self {
         self.choose(Chosen::Background)
     }
 
-    /// For any class; it waits as long as the foreground does, unless told otherwise.
+    /// Selects any class. Its default timeout is that of the foreground.
     pub fn class(self, class: Class) -> Self {
         self.choose(Chosen::Other(class))
     }
@@ -181,58 +184,78 @@ impl MonitorLock {
         }
     }
 
-    /// How long [`MonitorLock::lock_with_timeout`] waits, whatever the class says.
+    /// Sets the timeout of [`MonitorLock::lock_with_timeout`], whatever the class.
     pub fn task_timeout(mut self, timeout: Duration) -> Self {
         self.task_timeout = Some(timeout);
         self
     }
 
-    /// Locks it, waiting as long as it takes. One attempt: whoever wants more makes more calls. Dropping the future leaves the queue.
+    /// Acquires the lock and waits until it is granted. One attempt; callers that want more make more calls.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// [`MonitorError`], but for [`MonitorError::InstanceLock`].
+    ///
+    /// [`MonitorError`], except [`MonitorError::InstanceLock`].
     pub async fn lock(&self) -> Result<(), MonitorError> {
         let request = self.lock.acquire().message(&self.lock_info);
         self.slot.fill(request).await.map_err(|error| self.acquiring(error))
     }
 
-    /// Locks it, waiting at most the task timeout, connecting included. One attempt. Dropping the future leaves the queue.
+    /// Acquires the lock and waits for at most the task timeout, including the time to connect. One attempt.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// [`MonitorError::InstanceLock`] when the time is over; else as [`MonitorLock::lock`].
+    ///
+    /// [`MonitorError::InstanceLock`] after the timeout; otherwise as [`MonitorLock::lock`].
     pub async fn lock_with_timeout(&self) -> Result<(), MonitorError> {
         let timeout = self.task_timeout.unwrap_or_else(|| self.task_class().timeout);
         let request = self.lock.acquire().message(&self.lock_info).timeout(timeout);
         self.slot.fill(request).await.map_err(|error| self.acquiring(error))
     }
 
-    /// Deletes the request's node and the holder's mark, in one transaction, and waits for the server to confirm it.
-    /// Dropping the future does not call it back.
+    /// Deletes the request's node and the holder marker in one transaction, and waits until the server confirms it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the unlock; it only stops waiting for the confirmation.
     ///
     /// # Errors
-    /// [`MonitorError::NoNode`] if nothing of this object's was there to unlock; [`MonitorError::SessionExpired`] and
-    /// [`MonitorError::ConnectionLoss`] if it was lost that way before.
+    ///
+    /// [`MonitorError::NoNode`] if this object has nothing to unlock; [`MonitorError::SessionExpired`] and
+    /// [`MonitorError::ConnectionLoss`] if the lock was lost that way before.
     pub async fn unlock(&self) -> Result<(), MonitorError> {
         self.slot.clear(&self.monitor_object).await.map_err(|error| self.releasing(error))
     }
 
-    /// Locks it within the task timeout, runs `work`, and unlocks. `work` is not begun after any error, and dropped at its
-    /// next await if the lock is lost.
+    /// Acquires the lock within the task timeout, runs `work`, and unlocks. `work` does not start after an error, and
+    /// it is dropped at its next await if the lock is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue, or drops `work`. The object then keeps the lock until it is unlocked or
+    /// dropped.
     ///
     /// # Errors
+    ///
     /// As [`MonitorLock::lock_with_timeout`] and [`MonitorLock::unlock`].
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         self.lock_with_timeout().await?;
         self.work(work).await
     }
 
-    /// What this object asks for, for those who read of it later.
+    /// What it requests, for dead letters.
     pub(crate) fn about(&self) -> About {
         let (monitor_object, lock_info) = self.names();
         About { monitor_object, lock_info: Some(lock_info), ..self.lock.acquire().about() }
     }
 
-    /// Runs `work` under what is held, and unlocks.
+    /// Runs `work` under the hold, and unlocks.
     pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.lost_token()));
         let lost = async {
@@ -247,36 +270,40 @@ impl MonitorLock {
         }
     }
 
-    /// [`MonitorLock::lock_with_timeout`] on this thread, for programs without async.
+    /// Calls [`MonitorLock::lock_with_timeout`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`MonitorLock::lock_with_timeout`].
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn lock_with_timeout_blocking(&self) -> Result<(), MonitorError> {
         self.slot.block_on(self.lock_with_timeout())
     }
 
-    /// [`MonitorLock::unlock`] on this thread, for programs without async.
+    /// Calls [`MonitorLock::unlock`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// As [`MonitorLock::unlock`].
     ///
     /// # Panics
-    /// If called from within an async runtime's thread.
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn unlock_blocking(&self) -> Result<(), MonitorError> {
         self.slot.block_on(self.unlock())
     }
 
-    /// Whether this object holds it right now. No round trip.
+    /// Returns whether this object holds the lock now. No round trip.
     pub fn is_held(&self) -> bool {
         self.slot.is_held()
     }
 
-    /// The token of this object's hold, for the protected resource.
+    /// Returns the token of this object's hold, to pass to the protected resource.
     pub fn token(&self) -> Option<lockkeeper_core::FencingToken> {
         self.slot.token()
     }

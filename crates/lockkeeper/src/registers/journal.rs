@@ -1,8 +1,8 @@
-//! Where it stays who broke which lock, who decided that one changes hands by force, and why.
+//! The journal of breaks and of decisions about forced transfers.
 //!
-//! In the ensemble, for there everybody who may ask finds it, whichever machine the break came from; and below a node of its own,
-//! not in the lock's node, which the server removes when the lock is not used for a while. Bounded: beyond 256 entries the
-//! oldest go.
+//! It is in the ensemble, so that every client that may read finds it, whichever machine the break came from. It has
+//! its own parent node, because the server removes a lock's node when the lock is not used for a while. It is bounded:
+//! beyond 256 entries the oldest are deleted.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,64 +15,64 @@ use crate::broken::Broken;
 use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, refused, synced};
 use crate::session::context::Context;
 
-/// How often it is tried to write an entry.
+/// How often writing an entry is tried.
 const MAX_ATTEMPTS: usize = 10;
 
-/// The node above all entries.
+/// The parent of all entries.
 pub(crate) const ROOT: &str = "/lockkeeper/audit";
 
-/// How many entries are kept. At most 10 KiB each (a reason, a message and an owner), so a few megabytes.
+/// How many entries are kept. Each has at most 10 KiB (a reason, a message and an owner), so a few megabytes in all.
 const LIMIT: usize = 256;
 
-/// How many more go when there are too many, so that not every break has to read them all.
+/// How many more are deleted when there are too many, so that not every break has to read them all.
 const SPARE: usize = 32;
 
-/// All that is known when an owner has not cleaned up in time.
+/// The facts about an owner that has not finished its cleanup in time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TransferFacts {
-    /// The lock.
+    /// The path of the lock.
     pub path: String,
-    /// Who owns it.
+    /// The owner's user id.
     pub owner: String,
-    /// Why, in its words.
+    /// The owner's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_message: Option<String>,
-    /// Its priority.
+    /// The owner's priority.
     pub owner_priority: i32,
-    /// How long it has been cleaning up, in milliseconds.
+    /// How long the cleanup has run, in milliseconds.
     pub elapsed_ms: u64,
-    /// How long it may.
+    /// How long the cleanup may take, in milliseconds.
     pub allotted_ms: u64,
-    /// Who wants the lock.
+    /// The requestor's user id.
     pub requestor: String,
-    /// Why, in its words.
+    /// The requestor's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requestor_message: Option<String>,
-    /// Its priority.
+    /// The requestor's priority.
     pub requestor_priority: i32,
 }
 
-/// A decision whether a leased lock is taken from an owner that has not cleaned up in time, as
-/// [`Admin::decisions`](crate::Admin::decisions) remembers it.
+/// A decision about taking a leased lock from an owner that has not finished its cleanup in time. Returned by
+/// [`Admin::decisions`](crate::Admin::decisions).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DecisionRecord {
-    /// What was to be decided.
+    /// The request that was decided.
     pub facts: TransferFacts,
-    /// Whether the lock is to be taken.
+    /// Whether the lock may be taken.
     pub approved: bool,
-    /// Who decided; for a rule, the process that followed it.
+    /// The client that decided. If a rule decided, the process that applied it.
     pub by: Owner,
-    /// The rule's name, where one decided; or who the asked program says that it was.
+    /// The name of the rule, or the name that the deciding program gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf_of: Option<String>,
     /// Whether a rule decided.
     #[serde(default)]
     pub by_rule: bool,
-    /// Why, in their words.
+    /// The reason that it gave.
     pub why: String,
-    /// When, by the server's clock. Not in the record: the server's own time of the record's node.
+    /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
     #[serde(skip, default = "crate::clock::unix_epoch")]
     pub at: SystemTime,
 }
@@ -107,7 +107,7 @@ pub(crate) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
     Step::Create { path: node(id), data, kind: Kind::Persistent }
 }
 
-/// Reads one entry, as of now or later than all this session has sent; `None` if it is not there.
+/// Reads one entry, no older than anything that this session has sent; `None` if it does not exist.
 pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, OpError> {
     let path = node(id);
     match synced(ensemble, &path, ensemble.read(&path)).await {
@@ -117,7 +117,7 @@ pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
     }
 }
 
-/// All entries, the oldest first. What is no entry, or of a later kind, is left out.
+/// Returns all entries, the oldest first. Data that is not an entry, or of a later version, is left out.
 pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, OpError> {
     let entries = oldest_first(ensemble, records::names(ensemble, ROOT).await?).await;
     Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
@@ -132,7 +132,7 @@ pub(crate) async fn prune(ensemble: &dyn Ensemble) {
     let entries = oldest_first(ensemble, names).await;
     let surplus = entries.len().saturating_sub(LIMIT - SPARE);
     for (name, _) in entries.into_iter().take(surplus) {
-        // Somebody else may prune at the same time.
+        // Another client may prune at the same time.
         _ = ensemble.delete(&format!("{ROOT}/{name}"), None).await;
     }
 }
@@ -152,17 +152,18 @@ fn parse(seen: &Node) -> Option<Entry> {
     Some(entry)
 }
 
-/// Writes an entry of its own, once, and comes back when it stands.
+/// Writes an entry once and returns when it exists.
 ///
 /// # Errors
-/// It does not, as far as one can tell.
+///
+/// The entry could not be confirmed.
 pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &Entry) -> Result<(), Error> {
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
         let Step::Create { path, data, kind } = step(id, entry) else { break };
         match ensemble.create(&path, data, kind).await {
-            // Its name is its own, so whatever stands there is this one.
+            // Its name is unique, so an existing node is this entry.
             Ok(_) | Err(OpError::NodeExists) => {
                 prune(ensemble).await;
                 return Ok(());

@@ -1,10 +1,10 @@
-//! One node a record below a node of their own: what the side trees below `/lockkeeper` have in common.
+//! Records as nodes below one parent: what the side trees below `/lockkeeper` have in common.
 
 use futures_util::stream::{self, StreamExt};
 
 use crate::ensemble::{Ensemble, Kind, Node, OpError, READS_IN_FLIGHT, synced};
 
-/// Makes the node above all records, and the one above that.
+/// Creates the parent of all records, and its parent.
 pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
     let above = root.rfind('/').map_or(root, |at| &root[..at]);
     for path in [above, root] {
@@ -16,7 +16,7 @@ pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpEr
     Ok(())
 }
 
-/// The names of all records that stand by now; none where nobody has written any yet.
+/// The names of all current records; empty if no record was written yet.
 pub(crate) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, OpError> {
     match synced(ensemble, root, ensemble.list(root)).await {
         Err(OpError::NoNode) => Ok(Vec::new()),
@@ -24,7 +24,7 @@ pub(crate) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<Str
     }
 }
 
-/// Reads the records of these names, in that order. What is gone by now is left out.
+/// Reads the records of these names, in that order. Deleted ones are left out.
 pub(crate) async fn read(ensemble: &dyn Ensemble, root: &str, names: Vec<String>) -> Vec<(String, Node)> {
     let reads = names.into_iter().map(|name| {
         let read = ensemble.read(&format!("{root}/{name}"));

@@ -1,8 +1,9 @@
-//! Decisions that somebody waits for: whether a leased lock is taken from an owner that has not cleaned up in time.
+//! Pending decisions: whether to take a leased lock from an owner that has not finished its cleanup in time.
 //!
-//! One node a decision, below a node of its own, so that whoever is to decide finds it from any machine. It goes with the session of
-//! whoever waits, so there are never more than there are requests; who waits watches it. A decision and its record in the journal
-//! are one transaction, and the record has the decision's name: there is never a second one, and none is lost with the node.
+//! Each decision is one node below a common parent, so that operators find it from any machine. The node belongs to the
+//! requestor's session, so there are never more nodes than requests. The requestor watches it. A decision and its
+//! record in the journal are one transaction, and the record has the decision's name: there is never a second decision,
+//! and none is lost with the node.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,32 +17,32 @@ use crate::clock::as_millis;
 use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher, refused};
 use crate::session::context::Context;
 
-/// The node above all of them.
+/// The parent of all of them.
 pub(crate) const ROOT: &str = "/lockkeeper/requests";
 
-/// How often a decision is tried again when the connection was lost.
+/// How often a decision is retried after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
 
-/// A decision that somebody waits for. Made by [`Admin::requests`](crate::Admin::requests).
+/// A pending decision. Returned by [`Admin::requests`](crate::Admin::requests).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TransferRequest {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// What is to be decided.
+    /// The facts to decide about.
     #[serde(flatten)]
     pub facts: TransferFacts,
-    /// Who waits: the requestor's process.
+    /// The requestor's process, which waits for the decision.
     pub by: Owner,
     /// Since when, by the server's clock.
     #[serde(rename = "since_ms", serialize_with = "as_millis")]
     pub since: SystemTime,
-    /// Until when, by the server's clock. No answer by then is a no.
+    /// Until when, by the server's clock. No answer by then means no.
     #[serde(rename = "until_ms", serialize_with = "as_millis")]
     pub until: SystemTime,
 }
 
-/// What a node has.
+/// The data of a node.
 #[derive(Clone, Serialize, Deserialize)]
 struct Stored {
     /// The version of this format, now 1.
@@ -65,7 +66,7 @@ fn node(id: &str) -> String {
     format!("{ROOT}/{id}")
 }
 
-/// Reads the decisions that a requestor waits for.
+/// Reads the pending decisions.
 pub(crate) async fn waiting(ensemble: &dyn Ensemble) -> Result<Vec<TransferRequest>, Error> {
     let names = records::names(ensemble, ROOT).await.map_err(|fault| refused(ROOT, fault))?;
     let seen = records::read(ensemble, ROOT, names).await;
@@ -133,9 +134,9 @@ pub(crate) async fn decide(
         let write = Step::Write { path: node(id), data, version: Some(seen.version) };
         match ensemble.transact(vec![journal::step(name, &entry), write]).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver) => sent = true,
-            // Somebody was first, which the next look shows.
+            // Another decision came first, which the next read shows.
             Err(OpError::NodeExists | OpError::BadVersion) => {}
-            // It has gone, which the next look shows; or nothing stands in the journal yet.
+            // The node was deleted, which the next read shows; or the journal does not exist yet.
             Err(OpError::NoNode) => match records::make(ensemble, journal::ROOT).await {
                 Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
@@ -146,7 +147,7 @@ pub(crate) async fn decide(
     Err(Error::ConnectionLost { path })
 }
 
-/// A decision that this process waits for. Whoever opened it closes it: there is nobody else who would.
+/// A decision that this process waits for. The code that opened it must close it.
 pub(crate) struct Pending {
     context: Context,
     id: uuid::Uuid,
@@ -154,7 +155,7 @@ pub(crate) struct Pending {
     path: String,
 }
 
-/// What came of it.
+/// The decision.
 pub(crate) struct Verdict {
     pub(crate) approved: bool,
     pub(crate) by: String,
@@ -162,7 +163,7 @@ pub(crate) struct Verdict {
 }
 
 impl Pending {
-    /// To be decided until that time of the server.
+    /// A request to be decided until that time of the server.
     pub(crate) fn new(context: Context, id: uuid::Uuid, facts: TransferFacts, until_ms: u64) -> Self {
         let path = facts.path.clone();
         let stored = Stored { lockkeeper: 1, facts, by: context.owner().clone(), until_ms, decision: None };
@@ -174,16 +175,17 @@ impl Pending {
         node(&self.id.to_string())
     }
 
-    /// Puts it where it can be found, in a new session if need be, and waits for the decision. Dropping the future leaves the node to
-    /// [`Pending::close`].
+    /// Creates the request's node, in a new session if necessary, and waits for the decision. Dropping the future
+    /// leaves the node to [`Pending::close`].
     ///
     /// # Errors
-    /// A refusal by the server, or no server.
+    ///
+    /// The server refuses it or cannot be reached.
     pub(crate) async fn decided(&self) -> Result<Verdict, Error> {
         loop {
             let (_session, ensemble) = self.context.session(None).await?;
             let ensemble = &*ensemble;
-            // A decision made in the last moment of a session is in the journal still.
+            // A decision made in the last moment of a session is still in the journal.
             match self.spoken(ensemble).await {
                 Ok(Some(verdict)) => return Ok(verdict),
                 Ok(None) => {}
@@ -199,7 +201,7 @@ impl Pending {
         }
     }
 
-    /// Makes the node, if it is not there, and watches it.
+    /// Creates the node if it does not exist, and watches it.
     async fn open(&self, ensemble: &dyn Ensemble) -> Result<Watcher, OpError> {
         for _ in 0..2 {
             match ensemble.create(&self.node(), self.data.clone(), Kind::Ephemeral).await {
@@ -210,7 +212,7 @@ impl Pending {
         }
         let (seen, changed) = ensemble.read_and_watch(&self.node()).await?;
         match serde_json::from_slice::<Stored>(&seen.data) {
-            // The journal has it, which the next look shows.
+            // The journal has the decision, which the next read shows.
             Ok(Stored { decision: Some(_), .. }) => Ok(Box::pin(std::future::ready(crate::ensemble::Fired::Changed))),
             _ => Ok(changed),
         }
@@ -226,7 +228,7 @@ impl Pending {
         })
     }
 
-    /// Takes it away: from now on nobody can decide any more. What somebody had decided before.
+    /// Deletes the node, so that the request can no longer be decided. Returns the decision if one was made before.
     pub(crate) async fn close(&self) -> Option<Verdict> {
         for _ in 0..MAX_ATTEMPTS {
             let Ok((_session, ensemble)) = self.context.session(None).await else { return None };
@@ -246,7 +248,7 @@ impl Pending {
         None
     }
 
-    /// What may pass is tried again.
+    /// Faults that may pass are retried.
     fn passing(&self, fault: OpError) -> Result<(), Error> {
         match fault {
             OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(()),

@@ -1,9 +1,9 @@
-//! Where it stays what a fleet has counted of its leased locks.
+//! The fleet's counters of its leased locks.
 //!
-//! One node a lock, below a node of its own: a lock's record is Helix's, and a free lock leaves nothing behind. Each write adds what
-//! one process has counted, under compare-and-set, so no addition is lost to another; the last of them are named in the node, so that
-//! one whose reply was lost is not made twice. Bounded: so many owners a lock, so many locks; beyond that those that nobody wrote
-//! for the longest time go.
+//! Each lock has one node below a common parent: a lock's record belongs to Helix, and a free lock leaves nothing
+//! behind. Each write adds the counts of one process under compare-and-set, so no addition is lost to another. The node
+//! names the last writes, so that a write whose reply was lost is not repeated. Owners per lock and locks are bounded;
+//! beyond that, those that were not written for the longest time are deleted.
 
 use lockkeeper_core::helix::Statistics;
 use serde::{Deserialize, Serialize};
@@ -13,24 +13,24 @@ use crate::Error;
 use crate::ensemble::{Ensemble, Kind, OpError, refused, synced};
 use crate::session::context::Context;
 
-/// The node above all locks'.
+/// The parent of all locks' nodes.
 pub(crate) const ROOT: &str = "/lockkeeper/stats";
 
-/// How many owners are told apart. At most 20 KiB each.
+/// How many owners are counted separately. At most 20 KiB each.
 const OWNERS: usize = 16;
 
-/// How many locks have statistics, and how many go at once when there are more.
+/// How many locks have statistics, and how many are deleted at once when there are more.
 const LOCKS: usize = 1024;
 const SPARE: usize = 128;
 
-/// How many writes are remembered. One whose reply was lost is found again if no more than these came after it; otherwise what it
-/// added is added twice.
+/// How many writes a node names. A write whose reply was lost is recognized if at most this many came after it;
+/// otherwise its counts are added twice.
 const WRITES: usize = 32;
 
-/// How often it is tried again when somebody else wrote first, or the connection was lost.
+/// How often a write is retried if another client wrote first or the connection was lost.
 const MAX_ATTEMPTS: usize = 32;
 
-/// What a node has.
+/// The data of a node.
 #[derive(Default, Serialize, Deserialize)]
 struct Stored {
     /// The version of this format, now 1.
@@ -53,13 +53,13 @@ impl Stored {
     }
 }
 
-/// The node of a lock: its path with no slash in it.
+/// The node of a lock: its path without slashes.
 fn node(path: &str) -> String {
     let name = path.trim_start_matches('/').replace('%', "%25").replace('/', "%2F");
     format!("{ROOT}/{name}")
 }
 
-/// Reads what the fleet has counted of the lock at `path`; `None` if no process has counted it.
+/// Reads the fleet's counters of the lock at `path`; `None` if there are none.
 pub(crate) async fn read(ensemble: &dyn Ensemble, path: &str) -> Result<Option<Statistics>, Error> {
     let at = node(path);
     match synced(ensemble, &at, ensemble.read(&at)).await {
@@ -69,7 +69,7 @@ pub(crate) async fn read(ensemble: &dyn Ensemble, path: &str) -> Result<Option<S
     }
 }
 
-/// Deletes what was counted of the lock at `path`; `false` if no process had counted it.
+/// Deletes the fleet's counters of the lock at `path`; `false` if there were none.
 pub(crate) async fn forget(ensemble: &dyn Ensemble, path: &str) -> Result<bool, Error> {
     match ensemble.delete(&node(path), None).await {
         Ok(()) => Ok(true),
@@ -78,7 +78,7 @@ pub(crate) async fn forget(ensemble: &dyn Ensemble, path: &str) -> Result<bool, 
     }
 }
 
-/// Adds what one process has counted. Two round trips, more where others write at the same time.
+/// Adds the counts of one process. Two round trips, more if others write at the same time.
 pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> Result<(), Error> {
     let (at, id) = (node(path), uuid::Uuid::new_v4().to_string());
     let mut unsure = false;
@@ -131,7 +131,8 @@ pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> 
     Err(Error::ConnectionLost { path: path.to_owned() })
 }
 
-/// Deletes those that nobody wrote for the longest time, if there are too many. What fails is left to the next new lock.
+/// Deletes those that were not written for the longest time, if there are too many. What fails is left to the next new
+/// lock.
 async fn prune(ensemble: &dyn Ensemble) {
     let Ok(names) = records::names(ensemble, ROOT).await else { return };
     if names.len() <= LOCKS {
@@ -142,7 +143,7 @@ async fn prune(ensemble: &dyn Ensemble) {
     seen.sort_unstable();
     let surplus = seen.len().saturating_sub(LOCKS - SPARE);
     for (_, name, version) in seen.into_iter().take(surplus) {
-        // Somebody else may prune at the same time, or write it just now.
+        // Another client may prune at the same time, or write it at this moment.
         _ = ensemble.delete(&format!("{ROOT}/{name}"), Some(version)).await;
     }
 }
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_wrote_is_not_written_over() {
+    fn data_of_a_later_version_is_not_overwritten() {
         assert!(Stored::read("/a", br#"{"lockkeeper":1,"statistics":{"others":{"held":{"7":1}}}}"#).is_ok());
         assert!(Stored::read("/a", br#"{"lockkeeper":2,"statistics":{}}"#).is_err());
         assert!(Stored::read("/a", b"x").is_err());

@@ -1,4 +1,4 @@
-//! What all locks of one `Lockkeeper` share: its session, its network, its owner and the thread of its input and output.
+//! The state that all locks of one `Lockkeeper` share: its session, network, owner and I/O thread.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::wait::passed;
 /// does.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// The shared part of a `Lockkeeper` and of every lock that it makes. Cheap to clone.
+/// The shared state of a `Lockkeeper` and all locks that it creates. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
     inner: Arc<Inner>,
@@ -52,7 +52,7 @@ pub(crate) struct ContextOptions {
 }
 
 impl Context {
-    /// Opens no session yet.
+    /// Creates the context; the first call opens a session.
     pub(crate) fn new(network: Box<dyn Network>, io: Arc<Io>, clock: Clock, options: ContextOptions) -> Context {
         let ContextOptions { connect_timeout, reconnect, owner, on_lost } = options;
         Context {
@@ -72,7 +72,7 @@ impl Context {
         }
     }
 
-    /// Closes the session and every wait for one. Returns when the session has ended.
+    /// Closes the session and ends all calls that wait for one. Returns when the session has ended.
     pub(crate) async fn close(&self) {
         let inner = self.inner.clone();
         let closed = self.run(async move {
@@ -83,7 +83,7 @@ impl Context {
             }
             Ok(())
         });
-        // An error here means that the thread is gone, and with it the session.
+        // An error means that the thread has ended, and the session with it.
         _ = closed.await;
     }
 
@@ -115,7 +115,7 @@ impl Context {
         }
     }
 
-    /// [`Context::run`] for a call without a timeout of its own that looks again after lost connections and sessions: it ends
+    /// As [`Context::run`], for a call without a timeout that retries after lost connections and sessions. It fails
     /// with [`Error::Unreachable`] when no server answers.
     pub(crate) fn run_while_answered<T: Send + 'static>(
         &self,
@@ -185,7 +185,7 @@ impl Context {
         self.inner.closed.clone()
     }
 
-    /// Who the nodes of this context name as their owner.
+    /// The owner that the nodes of this context name.
     pub(crate) fn owner(&self) -> &Owner {
         &self.inner.owner
     }

@@ -1,9 +1,9 @@
-//! The epoch of tokens: what an ensemble that was rebuilt or restored is told of the numbers its forerunner gave out.
+//! The epoch of tokens: it makes the tokens of a rebuilt or restored ensemble greater than those issued before.
 //!
-//! A node of its own states it, outside any chroot, for transaction ids are the whole ensemble's. Each session reads it once,
-//! while its first lock is on its way, and watches it; so it costs no round trip where it does not change. A server tells a
-//! session of a change before it answers any write of the session's that came after, so a grant behind the operator's write
-//! waits for the new epoch instead of getting a token of the old one.
+//! One node states it, outside any chroot, because transaction ids belong to the whole ensemble. Each session reads it
+//! once, while its first lock is being acquired, and watches it; so it costs no round trip unless it changes. A server
+//! reports a change to a session before it answers any later write of that session. So a grant behind the operator's
+//! write waits for the new epoch instead of getting a token of the old one.
 
 use std::sync::{Arc, Weak};
 
@@ -16,35 +16,35 @@ use crate::admin::{Admin, LockInfo};
 use crate::contender::ContenderInfo;
 use crate::ensemble::{EPOCH_NODE, Ensemble, Fired, Node, OpError, refused};
 
-/// How often a change is tried again when others change it at the same moment.
+/// How often a change is retried if other clients change the epoch at the same moment.
 const MAX_ATTEMPTS: usize = 10;
 
 /// What a session knows of the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Not yet, or not any more: it is being read.
+    /// Not known: it is being read.
     Unknown,
-    /// This one.
+    /// This epoch.
     Epoch(TokenEpoch),
-    /// The node cannot be read, or does not state one.
+    /// The node cannot be read, or does not state an epoch.
     Unreadable(String),
-    /// The servers do not let this session ask.
+    /// The servers do not let this session read it.
     Refused(String),
-    /// Nothing will be learnt: the session is over.
+    /// The session is over.
     Over,
 }
 
-/// What the node states.
+/// The epoch that the node states.
 fn stated(node: Option<&Node>) -> Result<TokenEpoch, String> {
     let Some(node) = node else { return Ok(TokenEpoch::default()) };
     let text = String::from_utf8_lossy(&node.data);
     let number = text.trim_ascii().parse::<u32>().ok().and_then(TokenEpoch::new);
     number.ok_or_else(|| {
-        format!("{:?} is no epoch: write a number from 0 to 32767", text.chars().take(40).collect::<String>())
+        format!("{:?} is not an epoch: write a number from 0 to 32767", text.chars().take(40).collect::<String>())
     })
 }
 
-/// Keeps `known` up to date until the session ends. `told` is called after each change.
+/// Keeps `known` up to date until the session ends. Calls `told` after each change.
 pub(crate) async fn follow(
     ensemble: Weak<dyn Ensemble>,
     known: Arc<watch::Sender<Known>>,
@@ -67,7 +67,7 @@ pub(crate) async fn follow(
                     known.send_replace(Known::Unknown);
                 }
                 Err(OpError::SessionOver) => return,
-                // The next one waits for the connection.
+                // The next read waits for the connection.
                 Err(OpError::ConnectionLoss) => {}
                 Err(fault) => {
                     known.send_replace(Known::Refused(fault.to_string()));
@@ -79,7 +79,7 @@ pub(crate) async fn follow(
     };
     tokio::select! {
         biased;
-        // Nothing under way may keep the session open.
+        // No operation under way may keep the session open.
         () = closing.cancelled() => {}
         () = learn => {}
     }
@@ -93,7 +93,7 @@ pub(crate) async fn follow(
     told();
 }
 
-/// Why no token can be given.
+/// The error for a grant without a token.
 pub(crate) fn unreadable(problem: String) -> Error {
     Error::TokenEpoch { node: EPOCH_NODE.to_owned(), problem }
 }
@@ -105,7 +105,7 @@ impl ContenderInfo {
 }
 
 impl LockInfo {
-    /// As read, tokens are of epoch 0.
+    /// Applies the epoch; as read, tokens have epoch 0.
     pub(crate) fn in_epoch(mut self, epoch: TokenEpoch) -> Self {
         self.holders.iter_mut().chain(&mut self.waiters).for_each(|contender| contender.in_epoch(epoch));
         self
@@ -113,38 +113,57 @@ impl LockInfo {
 }
 
 impl Admin {
-    /// The epoch that new tokens are of: 0 unless somebody has raised it by now. One round trip, and its server's to the leader.
+    /// Returns the epoch of new tokens: 0 unless an operator has raised it.
+    ///
+    /// # Cost
+    ///
+    /// One round trip, and one from its server to the leader.
+    ///
+    /// # Cancel safety
+    ///
     /// Dropping the future leaves nothing behind.
     ///
     /// # Errors
-    /// [`Error::TokenEpoch`] if the node that states it cannot be read; or no server.
+    ///
+    /// [`Error::TokenEpoch`] if the node that states it cannot be read; otherwise the server cannot be reached.
     pub async fn token_epoch(&self) -> Result<TokenEpoch, Error> {
         let context = self.context.clone();
         self.context
             .run(async move {
                 let (session, ensemble) = context.session(None).await?;
-                // Behind it, this session has heard that there is another one.
+                // After the sync, this session has seen every earlier change.
                 ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 session.epoch().await
             })
             .await
     }
 
-    /// The same as far as the session has heard: as of now for who asks behind a sync. No round trip but for a session just opened.
+    /// The epoch as far as the session knows it: linearizable for callers behind a sync. No round trip, except in a
+    /// session that was just opened.
     pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, Error> {
         let context = self.context.clone();
         self.context.run_while_answered(async move { context.session(None).await?.0.epoch().await }).await
     }
 
-    /// Sees to it that the epoch is `epoch` or a later one, and returns which: it is never lowered.
+    /// Raises the epoch to `epoch` unless it is already greater, and returns the epoch. It is never lowered.
     ///
-    /// For an operator, once, after an ensemble was rebuilt empty, restored from a backup, or replaced by another, and before
-    /// those who hold locks come back: with [`TokenEpoch::above`] the greatest token that a resource has seen. Sessions that are
-    /// open hear of it; who holds a lock keeps its token. Two to four round trips. Dropping the future leaves it done or not.
+    /// An operator calls this once after an ensemble was rebuilt empty, restored from a backup or replaced by another,
+    /// before the clients come back: with [`TokenEpoch::above`] the greatest token that a resource has seen. Open
+    /// sessions notice the change; holders keep their tokens.
+    ///
+    /// # Cost
+    ///
+    /// Two to four round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the change either done or not done.
     ///
     /// # Errors
-    /// [`Error::TokenEpoch`] if the node states something else than an epoch; [`Error::Refused`] where the ACL does not let this
-    /// process write it; [`Error::ConnectionLost`]: it may have been done, try again.
+    ///
+    /// - [`Error::TokenEpoch`] if the node states something other than an epoch.
+    /// - [`Error::Refused`] if the ACL does not let this client write it.
+    /// - [`Error::ConnectionLost`]: the change may have been done; try again.
     pub async fn raise_token_epoch(&self, epoch: TokenEpoch) -> Result<TokenEpoch, Error> {
         self.on_session(move |ensemble| async move {
             for _ in 0..MAX_ATTEMPTS {
@@ -159,7 +178,7 @@ impl Admin {
                     Ok(()) => {
                         tracing::warn!(target: "lockkeeper::audit", from = %stated, to = %epoch, "token epoch raised")
                     }
-                    // Somebody else did something at the same moment.
+                    // Another client changed it at the same moment.
                     Err(OpError::NodeExists | OpError::BadVersion | OpError::NoNode) => {}
                     Err(fault) => return Err(refused(EPOCH_NODE, fault)),
                 }
@@ -180,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_is_a_number_and_what_is_not_is_no_epoch_0() {
+    fn an_epoch_is_a_number_and_other_data_is_not_epoch_0() {
         assert_eq!(stated(None), Ok(TokenEpoch::default()));
         assert_eq!(stated(Some(&node("3"))).map(TokenEpoch::get), Ok(3));
         assert_eq!(stated(Some(&node(" 12\n"))).map(TokenEpoch::get), Ok(12));

@@ -1,8 +1,8 @@
-//! How late the user's async runtime runs what is ready: a saturated one looks at its guards too late.
+//! Measures how late the user's async runtime runs ready tasks: a saturated runtime checks its guards too late.
 //!
-//! Measured from outside: with each proof of the session, the library's thread hands the runtime a task that does nothing, and
-//! counts until it runs. So it costs one empty task a fifth of the session's timeout while something is held, and a runtime
-//! that does not run at all is noticed too.
+//! The measurement works from outside. With each confirmed heartbeat, the library's thread gives the runtime an empty
+//! task and counts the time until it runs. It costs one empty task every fifth of the session's timeout while something
+//! is held, and it also notices a runtime that does not run at all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,13 +13,13 @@ use tracing::{trace, warn};
 
 use crate::clock::Clock;
 
-/// A task that has not run yet says so.
+/// The value of a task that has not run yet.
 const NONE: u64 = u64::MAX;
 
 /// The measurement of one session.
 #[derive(Default)]
 pub(crate) struct Lag {
-    /// The runtime that acquired last.
+    /// The runtime that last acquired a lock.
     runtime: Mutex<Option<Handle>>,
     last: Mutex<Option<Probe>>,
 }
@@ -34,7 +34,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// How late it ran, or will have run at least.
+    /// How late it ran, or at least how late it is now.
     fn lag(&self, now: Duration) -> Duration {
         match self.took.load(Ordering::Relaxed) {
             NONE => now.saturating_sub(self.sent),
@@ -44,12 +44,12 @@ impl Probe {
 }
 
 impl Lag {
-    /// Somebody on this runtime acquires a lock.
+    /// Registers the runtime that acquires a lock.
     pub(crate) fn of(&self, runtime: Handle) {
         *self.runtime.lock().expect("held for a copy only") = Some(runtime);
     }
 
-    /// Looks how the last task went, and sends another once that has run. Not above `limit`, or it is said.
+    /// Reads the result of the last task, and sends another once that one has run. Logs a warning above `limit`.
     pub(crate) fn measure(&self, clock: Clock, limit: Duration) {
         let Some(runtime) = self.runtime.lock().expect("held for a copy only").clone() else { return };
         let now = clock.now();
@@ -78,7 +78,7 @@ impl Lag {
             let (lag_ms, limit_ms) = (lag.as_millis() as u64, limit.as_millis() as u64);
             warn!(
                 lag_ms,
-                limit_ms, "the runtime that holds a lock runs its tasks late; a loss would be noticed late too"
+                limit_ms, "the runtime that holds a lock runs its tasks late; it would notice a loss late too"
             );
         }
     }

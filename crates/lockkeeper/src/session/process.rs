@@ -1,29 +1,30 @@
-//! Which process a thing belongs to: a forked child has copies of everything, and owns none of it.
+//! Which process a value belongs to: a forked child has copies of everything and owns nothing.
 //!
-//! In the child there is no thread of ours, the sockets are the parent's, and a mutex may have been copied while it was locked.
-//! So nothing that was made before the fork is used there, nor taken apart: what a child drops is forgotten.
+//! The child does not have the library's thread, the sockets are the parent's, and a mutex may have been copied while
+//! it was locked. So the child neither uses nor destroys anything that was created before the fork: what it drops is
+//! forgotten.
 
 use std::ops::Deref;
 
-/// The process that made something.
+/// The process that created a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// The one that runs this.
+    /// The current process.
     ///
-    /// A system call, 0.1 µs: nothing that a program can know without `unsafe` tells a fork apart for less.
+    /// One system call, 0.1 µs: without `unsafe`, no cheaper way detects a fork.
     pub(crate) fn current() -> Self {
         Process(std::process::id())
     }
 
-    /// Whether it is the one that runs this.
+    /// Whether it is the current process.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-/// Something of one process, of which a forked child has a copy that does nothing when dropped.
+/// A value of one process. Dropping the copy in a forked child does nothing.
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     /// `None` only while it is dropped.
@@ -36,7 +37,7 @@ impl<T> Owned<T> {
         Owned { value: Some(value), process: Process::current() }
     }
 
-    /// Whether this process made it, and is not a child of that one.
+    /// Whether this process created it, and not its parent before a fork.
     pub(crate) fn is_ours(&self) -> bool {
         self.process.is_current()
     }

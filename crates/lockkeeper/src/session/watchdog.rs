@@ -1,13 +1,13 @@
 //! Ends holds in time, whatever the rest of the library is doing.
 //!
-//! A hold is judged by a clock, so looking at a guard is always right. But who waits for a loss has to be told, and the thread
-//! of the session may be stuck: in a waker of the user's, in a log that blocks, in a bug. (Accumulo's servers worked on without
-//! their lock because the one thread that would have told them was stuck: accumulo #1086, #5145.) So there is a thread beside
-//! it that knows nothing but the time.
+//! A clock decides whether a hold is lost, so checking a guard is always right. A task that waits for a loss must be
+//! woken, though, and the session's thread may be stuck: in a user's waker, in a log that blocks, in a bug. (Accumulo's
+//! servers worked on without their lock because the one thread that should have told them was stuck: accumulo #1086,
+//! #5145.) So a second thread knows nothing but the time.
 //!
-//! It does not poll: it sleeps until the first of its holds would be lost if nothing came, and looks again. By then a living
-//! session was proved anew, so that thread wakes about twice a session timeout, however many holds there are, and not at all
-//! where there are none. Nothing that could block runs on it, no log either.
+//! It does not poll. It sleeps until the first of its holds would be lost without a heartbeat, and checks again. By
+//! then a living session has a newer heartbeat, so the thread wakes about twice per session timeout, however many holds
+//! there are, and never without holds. Nothing on it can block, not even a log.
 
 mod alarm;
 
@@ -29,7 +29,7 @@ struct Shared {
     alarm: Alarm,
 }
 
-/// The holds under watch, and when each is to be looked at.
+/// The watched holds, and when each must be checked.
 #[derive(Default)]
 struct Wards {
     by_due: BTreeSet<(Duration, u64)>,
@@ -40,7 +40,7 @@ struct Wards {
     stopped: bool,
 }
 
-/// A hold's place under watch; dropping it takes the hold off.
+/// The registration of a watched hold; dropping it ends the watch.
 pub(crate) struct Ward {
     shared: Arc<Shared>,
     id: u64,
@@ -55,7 +55,7 @@ impl Watchdog {
         Ok(Watchdog { shared })
     }
 
-    /// Takes a hold under watch: two insertions, and a system call where it is the first to end.
+    /// Watches a hold: two insertions, and a system call if it is the first to be checked.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) -> Ward {
         let due = hold.due();
         let mut wards = self.shared.wards.lock().expect("held for a change only");
@@ -76,7 +76,7 @@ impl Drop for Watchdog {
 }
 
 impl Ward {
-    /// Sees to it that the hold is looked at by then.
+    /// Makes sure that the hold is checked by `due`.
     pub(crate) fn look_by(&self, due: Duration) {
         let mut wards = self.shared.wards.lock().expect("held for a change only");
         if wards.holds.get(&self.id).is_some_and(|(known, _)| due < *known)
@@ -106,7 +106,7 @@ impl Wards {
         Some(hold)
     }
 
-    /// Those to be looked at by now. They stay under watch.
+    /// The holds to be checked by now. They stay registered.
     fn due(&self, now: Duration) -> Vec<(u64, Weak<Hold>)> {
         let due = self.by_due.range(..=(now, u64::MAX));
         due.map(|(_, id)| (*id, self.holds[id].1.clone())).collect()
@@ -124,7 +124,7 @@ impl Shared {
                 wards.set = None;
                 wards.due(Clock::System.now())
             };
-            // Outside the lock: the last handle of a hold may be dropped here, and takes it off.
+            // Outside the mutex: this may drop the last reference to a hold, which unregisters it.
             let looked: Vec<_> = due.into_iter().map(|(id, hold)| (id, look(&hold))).collect();
             let mut lost = Vec::new();
             let mut wards = self.wards.lock().expect("held for a change only");
@@ -143,12 +143,12 @@ impl Shared {
             if !lost.is_empty() {
                 tell(lost);
             }
-            // Rings at once if it was stopped meanwhile.
+            // Rings immediately if the watchdog was stopped meanwhile.
             self.alarm.wait();
         }
     }
 
-    /// Sees to it that the alarm rings in time for the first.
+    /// Sets the alarm for the first hold.
     fn set_alarm(&self, wards: &mut Wards) {
         if let Some((due, _)) = wards.by_due.first()
             && wards.set.is_none_or(|set| *due < set)
@@ -159,13 +159,13 @@ impl Shared {
     }
 }
 
-/// What a look at a hold shows.
+/// The result of a check.
 enum Found {
-    /// It is held, and to be looked at again then.
+    /// It is held; check it again then.
     Holds(Duration),
-    /// It is lost, and whoever waits for that was woken just now.
+    /// It is lost, and the tasks that wait for that were woken just now.
     Lost(Arc<Hold>),
-    /// Nothing more is to be done about it.
+    /// Nothing more to do.
     Over,
 }
 
@@ -174,19 +174,19 @@ fn look(hold: &Weak<Hold>) -> Found {
     match hold.lapse() {
         Some(true) => Found::Lost(hold),
         Some(false) => Found::Over,
-        // Never at once again, so that no mistake of ours can make this thread spin.
+        // At least 1 ms later, so that no mistake can make this thread spin.
         None => Found::Holds(hold.due().max(Clock::System.now() + Duration::from_millis(1))),
     }
 }
 
-/// Says what was lost and does what was asked for, on a thread of its own: a log may block.
+/// Reports what was lost and runs `on_lost`, on a separate thread, because a log may block.
 fn tell(lost: Vec<Arc<Hold>>) {
     let told = lost.clone();
     let telling = std::thread::Builder::new()
         .name("lockkeeper-lost".to_owned())
         .spawn(move || told.iter().for_each(|hold| hold.tell()));
     if telling.is_err() {
-        // No thread is to be had. Whoever wants to be stopped is stopped all the same.
+        // The thread could not be created. `OnLost::Abort` still aborts.
         lost.iter().for_each(|hold| hold.tell_tersely());
     }
 }

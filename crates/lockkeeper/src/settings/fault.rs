@@ -1,24 +1,24 @@
-//! Where a value was given, and what is wrong with one.
+//! The origin of a setting, and mistakes in settings.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a setting's value was given.
+/// The origin of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// Nowhere: it is the default.
+    /// It is not set: the default.
     Default,
-    /// In a file, at this line.
+    /// A file.
     File {
         /// The file.
         path: PathBuf,
-        /// The line, counted from 1; `None` if it is the file as a whole.
+        /// The line, counted from 1; `None` means the file as a whole.
         line: Option<usize>,
     },
-    /// By an environment variable.
+    /// An environment variable.
     Variable(String),
-    /// On the command line, or by a program's own code.
+    /// The command line, or a program's own code.
     Flag(String),
 }
 
@@ -34,15 +34,15 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One mistake in the settings: where it is, which key it is about, what is wrong and what to write.
+/// One mistake in the settings: its place, its key, the problem and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fault {
-    /// Where.
+    /// The place.
     pub origin: Origin,
-    /// The key as it is written there; empty if the file as a whole cannot be read.
+    /// The key as written there; empty if the file as a whole cannot be read.
     pub key: String,
-    /// What is wrong, with the value.
+    /// The problem, with the value.
     pub problem: String,
     /// What to write instead.
     pub remedy: Option<String>,
@@ -59,11 +59,11 @@ impl Fault {
     }
 }
 
-/// `/etc/app.properties:4: zookeeper.session.timeout: "5s" is no number; write milliseconds, as in 5000`
+/// `/etc/app.properties:4: zookeeper.session.timeout: "5s" is not a number; write milliseconds, as in 5000`
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin)?;
-        // A variable or a flag is its own key.
+        // The name of a variable or a flag is its key.
         if !self.key.is_empty() && self.key != self.origin.to_string() {
             write!(f, "{}: ", self.key)?;
         }
@@ -75,14 +75,14 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Everything that is wrong with the settings, at least one thing.
+/// All mistakes in the settings, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError {
     pub(super) faults: Vec<Fault>,
 }
 
 impl SettingsError {
-    /// The mistakes, in the order of the layers.
+    /// Returns the mistakes, in the order of the layers.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }

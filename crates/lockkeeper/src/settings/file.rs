@@ -1,4 +1,4 @@
-//! Our own files, in TOML.
+//! Lockkeeper's own files, in TOML.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::keys::{Key, meant};
 use super::layers::{Given, Layers, Unit, at};
 use super::tables;
 
-/// Reads a file into the layers. With `may_miss`, no file is an empty one.
+/// Reads a file into the layers. With `may_miss`, a missing file counts as empty.
 pub(super) fn read(path: &Path, may_miss: bool, layers: &mut Layers) {
     let Some(bytes) = layers.file(path, may_miss) else {
         return;
@@ -23,13 +23,13 @@ pub(super) fn read(path: &Path, may_miss: bool, layers: &mut Layers) {
         Ok(table) => file.table("", table.get_ref(), layers),
         Err(error) => {
             let line = file.line(error.span().map_or(0, |span| span.start));
-            // The parser's own text repeats the place and draws a picture of it.
+            // The parser's full text repeats the place and shows an excerpt.
             layers.faults.push(Fault::new(at(path, line), "", error.message()));
         }
     }
 }
 
-/// A file as it was read: it knows in which line something stands.
+/// A file and its text, to find the line of a value.
 struct File<'a> {
     path: &'a Path,
     text: &'a str,
@@ -40,9 +40,9 @@ impl File<'_> {
         self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
     }
 
-    /// Takes in one table, whose keys begin with `before`.
+    /// Reads one table, whose keys begin with `before`.
     fn table(&self, before: &str, table: &DeTable<'_>, layers: &mut Layers) {
-        // Tables are sorted by key; mistakes are told in the order of the file.
+        // Tables are sorted by key; mistakes are reported in the order of the file.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         for (key, value) in entries {
@@ -76,7 +76,7 @@ impl File<'_> {
     }
 }
 
-/// A value as text, if it is of the key's type; else what is wrong and what to write.
+/// A value as text if it has the key's type; otherwise the problem and the remedy.
 fn text(key: Key, value: &Spanned<DeValue<'_>>) -> Result<String, (String, String)> {
     let wrong = |expected: &str, example: &str| {
         let kind = value.get_ref().type_str();

@@ -13,7 +13,7 @@ pub(super) fn entries(bytes: &[u8]) -> Vec<Entry> {
         if line.is_empty() || line.starts_with(['#', '!']) {
             continue;
         }
-        // A line that ends in a backslash which is not escaped itself goes on in the next one.
+        // A line that ends in an unescaped backslash continues on the next one.
         let mut logical = line.to_owned();
         while logical.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1 {
             logical.pop();
@@ -39,9 +39,9 @@ fn entry(line: &str) -> Option<(String, String)> {
     Some((unescaped(key)?, unescaped(value)?))
 }
 
-/// The text without its escapes; `None` if a `\u` has not four hexadecimal digits.
+/// The text with its escapes replaced; `None` if a `\u` does not have four hexadecimal digits.
 fn unescaped(text: &str) -> Option<String> {
-    // Java's escapes are UTF-16: two of them may be one character.
+    // Java's escapes are UTF-16: two of them may encode one character.
     let mut units = Vec::new();
     let mut rest = text;
     while let Some((before, escape)) = rest.split_once('\\') {

@@ -1,4 +1,4 @@
-//! Every setting once: what it is called in each layer.
+//! The names of every setting in each layer.
 
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -6,11 +6,11 @@
 pub enum Key {
     /// The servers of the ensemble.
     Servers,
-    /// How long a session lives without a sign of life.
+    /// The session timeout.
     SessionTimeout,
-    /// How often a lost or missing connection is tried again.
+    /// How often a lost or missing connection is retried.
     ConnectionRetry,
-    /// The pause between these tries.
+    /// The pause between these retries.
     ConnectionDelay,
     /// The letters of the foreground's nodes.
     ForegroundPrefix,
@@ -20,28 +20,28 @@ pub enum Key {
     BackgroundPrefix,
     /// How long a background request waits.
     BackgroundTimeout,
-    /// How often background work that was not granted is tried again.
+    /// How often background work that was not granted its lock is retried.
     Retries,
-    /// The first pause between these tries; later ones are longer.
+    /// The first pause between these retries; later ones are longer.
     RetryDelay,
-    /// Where work goes that was never granted.
+    /// The place for work that was never granted its lock.
     DeadLetter,
-    /// Whom to trust in TLS: a file with authorities.
+    /// The file with the trusted certificate authorities for TLS.
     TlsCa,
-    /// What to show servers in TLS: a file with a certificate.
+    /// The file with the client certificate for TLS.
     TlsCert,
-    /// The file with the key to it.
+    /// The file with its key.
     TlsKey,
-    /// Where this user's own server keeps its state.
+    /// The directory of this user's own server.
     StateDir,
     /// The directory of the server that all users of this machine share.
     Machine,
-    /// Whether unknown keys are mistakes.
+    /// Whether unknown keys are errors.
     Strict,
 }
 
 impl Key {
-    /// All of them, in the order in which they are told.
+    /// All settings, in the order of their listing.
     pub const ALL: [Key; 17] = [
         Key::Servers,
         Key::SessionTimeout,
@@ -62,7 +62,7 @@ impl Key {
         Key::Strict,
     ];
 
-    /// Its name in our own files; before a dot, the table.
+    /// Returns its name in Lockkeeper's own files; the part before a dot is the table.
     pub const fn name(self) -> &'static str {
         match self {
             Key::Servers => "servers",
@@ -85,7 +85,7 @@ impl Key {
         }
     }
 
-    /// Its name in Contentserv's files, where it has one.
+    /// Returns its name in Contentserv's files, if it has one.
     pub const fn property(self) -> Option<&'static str> {
         match self {
             Key::Servers => Some("zookeeper.servers"),
@@ -103,20 +103,20 @@ impl Key {
         }
     }
 
-    /// Its environment variable: the name in capitals, with `_` for the dot.
+    /// Returns its environment variable: the name in capitals, with `_` instead of the dot.
     pub fn variable(self) -> String {
         format!("LOCKKEEPER_{}", self.name().replace('.', "_").to_uppercase())
     }
 }
 
-/// The known name that somebody probably meant, if one is close enough.
+/// The known name that was probably meant, if one is similar enough.
 pub(super) fn meant<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |name: &&str| strsim::jaro_winkler(written, name);
     let best = known.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     (likeness(&best) > LIKE).then_some(best)
 }
 
-/// From here on two names are probably the same, misspelt; 1 is equality.
+/// The similarity from which two names are probably the same, misspelt; 1 is equality.
 const LIKE: f64 = 0.85;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What each layer gives, before anybody asks what it means.
+//! The values of each layer, before they are interpreted.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use crate::lease::TransferRule;
 /// How a time is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// As a plain number of milliseconds.
+    /// As a number of milliseconds.
     Millis,
     /// With its unit: `500ms`, `30s`.
     Written,
 }
 
-/// One value as it was written somewhere.
+/// One value as written.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
     pub(super) key: Key,
-    /// The key as it is written there.
+    /// The key as written there.
     pub(super) written: String,
     pub(super) text: String,
     pub(super) unit: Unit,
@@ -28,26 +28,26 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// What is wrong with it.
+    /// A mistake in this value.
     pub(super) fn fault(&self, problem: impl Into<String>) -> Fault {
         Fault::new(self.origin.clone(), &self.written, problem)
     }
 }
 
-/// What was given so far, later layers behind earlier ones, and what was wrong with it.
+/// All values so far, later layers after earlier ones, and the mistakes.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     pub(super) given: Vec<Given>,
-    /// Realms, later ones over earlier ones of the same prefix.
+    /// Realms; later ones override earlier ones of the same prefix.
     pub(super) realms: Vec<Setting<RealmSetting>>,
     pub(super) transfers: Vec<Setting<TransferRule>>,
     pub(super) faults: Vec<Fault>,
-    /// Mistakes that do not stop anybody, unless they want to be strict.
+    /// Probable mistakes, which are errors only in strict mode.
     pub(super) warnings: Vec<Fault>,
 }
 
 impl Layers {
-    /// Reads a file, or says why it cannot be read; `None` if it is missing and may be.
+    /// Reads a file, or records why it cannot be read; `None` if it is missing and may be.
     pub(super) fn file(&mut self, path: &Path, may_miss: bool) -> Option<Vec<u8>> {
         match std::fs::read(path) {
             Ok(bytes) => Some(bytes),

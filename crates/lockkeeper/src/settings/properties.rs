@@ -1,7 +1,7 @@
 //! Contentserv's `.properties` files, with their keys verbatim.
 //!
-//! Such a file belongs to others as well, so keys that are not ours are none of our business; what begins with `zookeeper.`
-//! is, and a misspelt one must not be a setting that silently stays at its default.
+//! Such a file has keys of other programs too, which are ignored. Keys that begin with `zookeeper.` are Lockkeeper's; a
+//! misspelt one must not silently leave a setting at its default.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::layers::{Given, Layers, Unit, at};
 
 const OURS: &str = "zookeeper.";
 
-/// Reads a file into the layers. A key given twice counts as it stands last, as in Java, and is told.
+/// Reads a file into the layers. Of a key that is given twice, the last value counts, as in Java, with a warning.
 pub(super) fn read(path: &Path, layers: &mut Layers) {
     let Some(bytes) = layers.file(path, false) else {
         return;
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, layers: &mut Layers) {
                     layers.warnings.push(Fault::new(at(path, number), &written, problem));
                     layers.given.retain(|given| given.key != key || given.origin != at(path, before));
                 }
-                // Java keeps spaces at the end of a value. Nobody means them.
+                // Java keeps spaces at the end of a value, which are never intended.
                 let text = text.trim().to_owned();
                 layers.given.push(Given { key, written, text, unit: Unit::Millis, origin: at(path, number) });
             }
@@ -52,7 +52,8 @@ pub(super) fn read(path: &Path, layers: &mut Layers) {
     }
 }
 
-/// Whether a key of nobody known is one of ours but for a letter or two. Its file has keys of others that look alike.
+/// Whether an unknown key is one of Lockkeeper's except for one or two letters. The file has similar keys of other
+/// programs.
 fn misspelt(written: &str, meant: &str) -> bool {
     strsim::osa_distance(written, meant) <= 2
 }

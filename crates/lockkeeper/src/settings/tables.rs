@@ -1,4 +1,4 @@
-//! What our own files have besides single values: realms and rules.
+//! The parts of Lockkeeper's own files that are not single values: realms and rules.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -14,10 +14,10 @@ use crate::realms::check_prefix;
 /// The table of realms.
 pub(super) const REALMS: &str = "realms";
 
-/// The tables of rules, one each.
+/// The tables of rules, one for each.
 pub(super) const TRANSFER: &str = "transfer";
 
-/// Takes in `[realms]`: prefixes and their servers. `place` tells where something stands.
+/// Reads `[realms]`: prefixes and their servers. `place` returns the place of an offset.
 pub(super) fn realms(table: &DeTable<'_>, place: impl Fn(usize) -> Origin, layers: &mut Layers) {
     for (prefix, servers) in sorted(table) {
         let origin = place(prefix.span().start);
@@ -42,7 +42,7 @@ pub(super) fn realms(table: &DeTable<'_>, place: impl Fn(usize) -> Origin, layer
     }
 }
 
-/// Takes in the tables `[[transfer]]`.
+/// Reads the tables `[[transfer]]`.
 pub(super) fn transfers(value: &Spanned<DeValue<'_>>, place: impl Fn(usize) -> Origin, layers: &mut Layers) {
     let example = "write [[transfer]] and name, owner and requestor below";
     let tables = match value.get_ref() {
@@ -79,7 +79,7 @@ pub(super) fn transfers(value: &Spanned<DeValue<'_>>, place: impl Fn(usize) -> O
                 DeValue::String(text) if !text.is_empty() => *field = text.to_string(),
                 value => {
                     let problem = format!("is of the type {} or empty, not a text", value.type_str());
-                    layers.faults.push(Fault::new(at, written, problem).remedy("write a text; * stands for anything"));
+                    layers.faults.push(Fault::new(at, written, problem).remedy("write a text; * matches anything"));
                 }
             }
         }
@@ -95,7 +95,7 @@ pub(super) fn transfers(value: &Spanned<DeValue<'_>>, place: impl Fn(usize) -> O
     }
 }
 
-/// In the order of the file, in which mistakes are told.
+/// In the order of the file, in which mistakes are reported.
 fn sorted<'a, 'b>(table: &'a DeTable<'b>) -> Vec<(&'a Spanned<std::borrow::Cow<'b, str>>, &'a Spanned<DeValue<'b>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);

@@ -1,4 +1,4 @@
-//! What the layers together mean: each value read, bounded, and checked against the others.
+//! Interprets the layers: each value is read, bounded, and checked against the others.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::ensemble::servers::Servers;
 use crate::keeper::builder::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
 use crate::recipes::contentserv::TASK_TIMEOUT;
 
-/// Below the least, an ordinary hiccup of a machine looks like a crash.
+/// Below the minimum, an ordinary delay of a machine looks like a crash.
 const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(24 * 3600));
 
 const TASK_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(30 * 24 * 3600));
@@ -22,22 +22,22 @@ const DELAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_s
 
 const MOST_TRIES: u32 = 1_000_000;
 
-/// One setting as people look at it.
+/// One setting for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Which one.
+    /// The setting.
     pub key: Key,
-    /// Its value as our own files write it; `None` if it is not set and that means something of its own.
+    /// Its value as Lockkeeper's own files write it; `None` if it is not set and has no default.
     pub value: Option<String>,
-    /// Who says so.
+    /// The origin.
     pub origin: Origin,
 }
 
-/// What one layer gives is not what it should be: the problem, and what to write.
+/// The problem of an invalid value, and the remedy.
 type Wrong = (String, String);
 
-/// Reads what the layers give. `contentserv` chooses its defaults.
+/// Reads the settings from the layers. `contentserv` selects its defaults.
 pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings, SettingsError> {
     let ours = |theirs: Duration, ours: Duration| if contentserv { theirs } else { ours };
     let task_timeout = contentserv.then_some(TASK_TIMEOUT);
@@ -91,7 +91,7 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
     if faults.is_empty() { Ok(settings) } else { Err(SettingsError { faults }) }
 }
 
-/// The last of what was given for a key; every one that cannot be read is a fault.
+/// The last value of a key; every value that cannot be read is a mistake.
 fn take<T>(layers: &mut Layers, key: Key, default: T, read: impl Fn(&Given) -> Result<T, Wrong>) -> Setting<T> {
     let mut setting = Setting { value: default, origin: Origin::Default };
     let Layers { given, faults, .. } = layers;
@@ -104,7 +104,7 @@ fn take<T>(layers: &mut Layers, key: Key, default: T, read: impl Fn(&Given) -> R
     setting
 }
 
-/// Files name servers for all paths, or realms; a variable or a flag that names servers is over both.
+/// Files set either servers for all paths or realms; a variable or a flag that sets servers overrides both.
 fn one_place(settings: &Settings, layers: &mut Layers) {
     if let (Some(realm), Origin::File { .. }) = (settings.realms.first(), &settings.servers.origin) {
         let problem = format!("there are realms as well ({})", realm.origin);
@@ -113,7 +113,7 @@ fn one_place(settings: &Settings, layers: &mut Layers) {
     }
 }
 
-/// The classes must not be one.
+/// The classes must differ.
 fn differ(settings: &Settings, layers: &mut Layers) {
     let (foreground, background) = (&settings.foreground.prefix, &settings.background.prefix);
     if foreground.value != background.value {
@@ -133,15 +133,15 @@ fn differ(settings: &Settings, layers: &mut Layers) {
     layers.faults.push(fault);
 }
 
-/// A certificate is of no use without its key, and neither without somebody to trust.
+/// A certificate needs its key, and both need a trusted authority.
 fn belong_together(tls: &TlsSettings, layers: &mut Layers) {
     let of = [(Key::TlsCa, &tls.ca), (Key::TlsCert, &tls.cert), (Key::TlsKey, &tls.key)];
     for (key, needed) in [(Key::TlsCert, Key::TlsKey), (Key::TlsKey, Key::TlsCert), (Key::TlsCert, Key::TlsCa)] {
         let is_set = |wanted| of.iter().any(|(key, setting)| *key == wanted && setting.value.is_some());
-        // What could not be read is a fault already.
+        // A value that could not be read is already reported.
         let was_given = layers.given.iter().any(|given| given.key == needed);
         if let Some(given) = layers.given.iter().rfind(|given| given.key == key).filter(|_| is_set(key) && !was_given) {
-            let fault = given.fault(format!("{:?} is of no use without {}", given.text, needed.name()));
+            let fault = given.fault(format!("{:?} cannot be used without {}", given.text, needed.name()));
             layers.faults.push(fault.remedy(format!("set {} or {} too", needed.name(), needed.variable())));
         }
     }
@@ -157,14 +157,15 @@ fn servers(given: &Given) -> Result<String, Wrong> {
 fn duration(given: &Given, (least, most): (Duration, Duration)) -> Result<Duration, Wrong> {
     let text = &given.text;
     let (read, example) = match given.unit {
-        Unit::Millis => {
-            (text.parse().map(Duration::from_millis).map_err(|_| "is no number".to_owned()), "milliseconds, as in 5000")
-        }
+        Unit::Millis => (
+            text.parse().map(Duration::from_millis).map_err(|_| "is not a number".to_owned()),
+            "milliseconds, as in 5000",
+        ),
         Unit::Written => (humantime::parse_duration(text).map_err(|error| error.to_string()), "500ms, 30s, 5m or 3h"),
     };
     let duration = read.map_err(|problem| match problem.as_str() {
-        "is no number" => (format!("{text:?} is no number"), format!("write {example}")),
-        problem => (format!("{text:?} is no time: {problem}"), format!("write {example}")),
+        "is not a number" => (format!("{text:?} is not a number"), format!("write {example}")),
+        problem => (format!("{text:?} is not a time: {problem}"), format!("write {example}")),
     })?;
     if (least..=most).contains(&duration) {
         return Ok(duration);
@@ -178,7 +179,7 @@ fn duration(given: &Given, (least, most): (Duration, Duration)) -> Result<Durati
 
 fn count(given: &Given) -> Result<u32, Wrong> {
     let count = given.text.parse().ok().filter(|count| *count <= MOST_TRIES);
-    count.ok_or_else(|| (format!("{:?} is no count", given.text), format!("write a number from 0 to {MOST_TRIES}")))
+    count.ok_or_else(|| (format!("{:?} is not a count", given.text), format!("write a number from 0 to {MOST_TRIES}")))
 }
 
 fn class(given: &Given) -> Result<Class, Wrong> {
@@ -195,9 +196,9 @@ fn flag(given: &Given) -> Result<bool, Wrong> {
 
 fn absolute(given: &Given) -> Result<PathBuf, Wrong> {
     let path = PathBuf::from(&given.text);
-    // A file is read from many working directories; a flag is typed in one.
+    // A file is read in many working directories; a flag is typed in one.
     if path.as_os_str().is_empty() || path.is_relative() && matches!(given.origin, Origin::File { .. }) {
-        return Err((format!("{:?} is no absolute path", given.text), "write the whole path".to_owned()));
+        return Err((format!("{:?} is not an absolute path", given.text), "write the whole path".to_owned()));
     }
     Ok(path)
 }
@@ -206,9 +207,9 @@ fn dead_letter(given: &Given) -> Result<String, Wrong> {
     let text = &given.text;
     let remedy = || "write file: and an absolute path".to_owned();
     match text.split_once(':') {
-        Some(("file", "")) => Err((format!("{text:?} names no file"), remedy())),
+        Some(("file", "")) => Err((format!("{text:?} does not name a file"), remedy())),
         Some(("file", path)) if !path.starts_with('/') && matches!(given.origin, Origin::File { .. }) => {
-            Err((format!("{text:?} is no absolute path"), remedy()))
+            Err((format!("{text:?} is not an absolute path"), remedy()))
         }
         _ if text.is_empty() => Err(("is empty".to_owned(), remedy())),
         _ => Ok(text.clone()),
@@ -216,7 +217,7 @@ fn dead_letter(given: &Given) -> Result<String, Wrong> {
 }
 
 impl Settings {
-    /// All settings, each with who says so, in a fixed order.
+    /// Returns all settings with their origins, in a fixed order.
     pub fn entries(&self) -> Vec<Entry> {
         fn entry<T>(key: Key, setting: &Setting<T>, show: impl Fn(&T) -> Option<String>) -> Entry {
             Entry { key, value: show(&setting.value), origin: setting.origin.clone() }
@@ -253,7 +254,7 @@ impl Settings {
 }
 
 impl Layers {
-    /// For tests of this module's rules: one mistake's text.
+    /// The text of the only mistake, for tests.
     #[cfg(test)]
     fn told(self, contentserv: bool) -> String {
         settings(self, contentserv).map(|_| "fine".to_owned()).unwrap_or_else(|error| error.to_string())

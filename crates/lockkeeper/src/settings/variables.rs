@@ -1,10 +1,10 @@
-//! The environment.
+//! The environment variables.
 
 use super::fault::{Fault, Origin};
 use super::keys::{Key, meant};
 use super::layers::{Given, Layers, Unit};
 
-/// Variables that begin like ours and are no settings.
+/// Variables that begin with `LOCKKEEPER_` and are not settings.
 const OTHERS: &[&str] = &[
     super::CONFIG_VARIABLE,
     super::PROPERTIES_VARIABLE,
@@ -16,14 +16,14 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_HELD",
 ];
 
-/// The names of all variables that mean something to Lockkeeper: those of the settings, those that it reads besides, and those
-/// that it sets for a command under a lock. Whoever finds another one that begins with `LOCKKEEPER_` has found a mistake, or
-/// somebody else's variable.
+/// Returns the names of all variables that Lockkeeper uses: those of the settings, other variables that it reads, and
+/// those that it sets for a command under a lock. Another variable that begins with `LOCKKEEPER_` is a mistake, or
+/// belongs to another program.
 pub fn known_variables() -> Vec<String> {
     Key::ALL.iter().map(|key| key.variable()).chain(OTHERS.iter().map(|name| (*name).to_owned())).collect()
 }
 
-/// Takes in variables. One that is set to nothing counts as not set; one that is misspelt is told.
+/// Reads the variables. An empty variable counts as not set; a misspelt one is reported.
 pub(super) fn read(variables: Vec<(String, String)>, layers: &mut Layers) {
     for (name, text) in variables.into_iter().filter(|(name, text)| name.starts_with("LOCKKEEPER_") && !text.is_empty())
     {
@@ -40,8 +40,8 @@ pub(super) fn read(variables: Vec<(String, String)>, layers: &mut Layers) {
     }
 }
 
-/// All begin alike, so likeness alone says little: a few letters may be wrong, no more. Variables of a user's own may begin so
-/// as well.
+/// All names begin alike, so similarity alone says little: at most a few letters may differ. Variables of the user may
+/// begin with `LOCKKEEPER_` as well.
 fn close(name: &str, meant: &str) -> bool {
     strsim::osa_distance(name, meant) <= 2
 }

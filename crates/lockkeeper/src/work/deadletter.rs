@@ -1,20 +1,22 @@
-//! Work that was never granted its lock, kept until somebody does something about it.
+//! Dead letters: work that was never granted its lock, kept until an operator handles it.
 //!
-//! A lock call is one attempt; who wants more makes more of them ([`crate::work::retry`]). When these are used up too, the operation
-//! must not vanish: it becomes a [`Letter`] in a [`Sink`]. Letters wait there to be read, replayed or dropped.
+//! A lock call is one attempt; callers that want more use [`crate::work::retry`]. When the retries are used up too, the
+//! operation must not vanish: it becomes a [`Letter`] in a [`Sink`]. Letters wait there until they are read, replayed
+//! or dropped.
 //!
-//! What a sink keeps is a log of [`Record`]s, to which is only ever added: letters, and marks that say what became of them.
-//! What stands is what [`fold`] makes of it, by operation id, so that it does not matter how often a record was added. That is
-//! all a sink has to know:
+//! A sink keeps a log of [`Record`]s, to which records are only added: letters, and marks that say what happened to
+//! them. [`fold`] derives the current state from it by operation id, so a record may be added more than once. That is
+//! all that a sink must guarantee:
 //!
-//! - **[`Sink::append`] has stored it when it says so**, as durably as the sink can: a letter that was acknowledged survives a
-//!   crash of this process and of the machine. It may be called again with the same record, after an error or a dropped future.
-//! - **[`Sink::records`] gives every record at least once**, a letter before its marks, and names what it cannot read instead of
-//!   failing or leaving it out silently.
-//! - **Many processes append at once.** None overwrites or tears what another has written.
-//! - **What is stored is private**: letters carry command lines and payloads.
+//! - **[`Sink::append`] returns only after the record is stored**, as durably as the sink can: an acknowledged letter
+//!   survives a crash of this process and of the machine. It may be called again with the same record, after an error
+//!   or a dropped future.
+//! - **[`Sink::records`] returns every record at least once**, a letter before its marks. It names what it cannot read,
+//!   instead of failing or silently leaving it out.
+//! - **Many processes append at the same time.** None overwrites or tears what another has written.
+//! - **Stored records are private**: letters contain command lines and payloads.
 //!
-//! [`FileSink`] is the sink that is always there. Another one needs no more than these two methods and a name.
+//! [`FileSink`] is always available. Another sink needs only these two methods and a name.
 
 mod file;
 mod fold;
@@ -36,42 +38,42 @@ pub use self::kafka::{Address as KafkaAddress, AddressError as KafkaAddressError
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Letter {
-    /// The operation's id. No other operation ever has it.
+    /// The unique id of the operation.
     pub operation: String,
-    /// What was to be locked, in the caller's words.
+    /// The locked object, in the caller's words.
     pub monitor_object: String,
     /// The lock's path.
     pub path: String,
-    /// What the caller said about the lock.
+    /// The caller's text about the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock_info: Option<String>,
-    /// The class that it asked in, where the lock has classes.
+    /// The class of the request, if the lock has classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// What is to be done, in a form of the caller's own.
+    /// The work to do, in the caller's own form.
     #[serde(default)]
     pub payload: serde_json::Value,
-    /// How often the lock was asked for.
+    /// The number of attempts.
     pub attempts: u32,
-    /// What the last attempt ended with: `InstanceLock`, `SessionExpired`, `ConnectionLoss`, or `Other`.
+    /// The error of the last attempt: `InstanceLock`, `SessionExpired`, `ConnectionLoss`, or `Other`.
     pub error: String,
-    /// The same with its circumstances, in one line.
+    /// The same error with its details as one line.
     pub detail: String,
-    /// Who held the lock at the end of the last attempt, as far as that is known.
+    /// The holder at the end of the last attempt, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
     /// When the first attempt began, in milliseconds since 1970 by the clock of its machine.
     pub first_ms: u64,
     /// When the last attempt ended, by the same clock.
     pub last_ms: u64,
-    /// How long the attempts waited, all together, in milliseconds; the pauses between them not counted.
+    /// How long all attempts waited together, in milliseconds, without the pauses between them.
     pub waited_ms: u64,
-    /// Who gave it up.
+    /// The process that gave it up.
     pub owner: Owner,
 }
 
 impl Letter {
-    /// A letter that says no more than what it is about. Its other fields are there to be set.
+    /// Creates a letter with these fields; the others are set by the caller.
     pub fn new(operation: impl Into<String>, monitor_object: impl Into<String>, path: impl Into<String>) -> Self {
         Letter {
             operation: operation.into(),
@@ -92,45 +94,45 @@ impl Letter {
     }
 }
 
-/// What became of a letter.
+/// What happened to a letter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Mark {
     /// The operation of the letter.
     pub operation: String,
-    /// What.
+    /// The event.
     pub event: Event,
     /// When, in milliseconds since 1970 by the clock of its machine.
     pub at_ms: u64,
-    /// By whom.
+    /// The process that did it.
     pub by: Owner,
 }
 
 impl Mark {
-    /// A mark of now, by this process.
+    /// Creates a mark with the current time and this process.
     pub fn new(operation: impl Into<String>, event: Event) -> Self {
         let (operation, at_ms) = (operation.into(), crate::clock::wall_clock_ms());
         Mark { operation, event, at_ms, by: crate::identity::this_process() }
     }
 }
 
-/// What can become of a letter.
+/// An event in the life of a letter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
-    /// It is being done again. If nothing follows, nobody knows whether it was done.
+    /// It is being replayed. If no further mark follows, it is unknown whether it was done.
     Begun,
     /// It was done.
     Replayed,
-    /// It was tried again, and was not done; the letter stays.
+    /// It was replayed and failed; the letter stays.
     Failed {
-        /// Why, in one line.
+        /// The reason as one line.
         why: String,
     },
-    /// Nobody wants it any more.
+    /// It is no longer wanted.
     Dropped {
-        /// Why, in one line.
+        /// The reason as one line.
         why: Option<String>,
     },
 }
@@ -139,14 +141,14 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// Something was given up.
+    /// An operation was given up.
     Letter(Box<Letter>),
-    /// Something became of it.
+    /// An event of a letter.
     Mark(Mark),
 }
 
 impl Record {
-    /// The operation that it is about.
+    /// Returns the id of its operation.
     pub fn operation(&self) -> &str {
         match self {
             Record::Letter(letter) => &letter.operation,
@@ -155,26 +157,26 @@ impl Record {
     }
 }
 
-/// What a sink has.
+/// The content of a sink.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Records {
-    /// Everything that could be read, a letter before its marks.
+    /// All records that could be read, a letter before its marks.
     pub records: Vec<Record>,
-    /// What could not be read: where it is, and why.
+    /// The places that could not be read, each with the reason.
     pub unreadable: Vec<String>,
 }
 
-/// A place for dead letters. What it has to keep stands at the top of [this module](self).
+/// A place for dead letters. [This module](self) describes what it must guarantee.
 pub trait Sink: fmt::Debug + Send + Sync {
-    /// What people call it: `file:/var/lib/app/dead-letters.jsonl`.
+    /// Returns its name for people: `file:/var/lib/app/dead-letters.jsonl`.
     fn name(&self) -> String;
 
-    /// Adds a record, and returns once it is stored. Dropping the future may leave it stored or not; adding it again does no
-    /// harm.
+    /// Adds a record, and returns once it is stored. Dropping the future leaves it stored or not; adding it again does
+    /// no harm.
     fn append<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<(), SinkError>>;
 
-    /// Everything that was added. Dropping the future changes nothing.
+    /// Returns all records. Dropping the future changes nothing.
     fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>>;
 }
 
@@ -184,9 +186,9 @@ pub trait Sink: fmt::Debug + Send + Sync {
 pub struct SinkError {
     /// The sink's name.
     pub sink: String,
-    /// What was to be done: `kept in`, `read from`.
+    /// The operation: `kept in`, `read from`.
     pub what: &'static str,
-    /// Why not.
+    /// The cause.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }

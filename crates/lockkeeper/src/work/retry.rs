@@ -1,8 +1,8 @@
-//! Background work is tried again, and kept as a dead letter when that was in vain.
+//! Retries for background work, and dead letters when the retries are used up.
 //!
-//! Here and not in the locks: a lock call is one attempt, with one deadline and one node. Between two attempts there is no node,
-//! so nobody waits behind somebody who is pausing. Only asking is repeated, never the work: what was lost while it ran may have
-//! been half done, and whether it may be done again is its owner's to know.
+//! This is not a part of the locks: a lock call is one attempt, with one deadline and one node. Between two attempts
+//! there is no node, so no contender waits behind a pausing one. Only the acquire is repeated, never the work: work
+//! that lost its lock may be half done, and only its owner knows whether it may be done again.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -47,72 +47,73 @@ use crate::work::deadletter::{Letter, Record, Sink, SinkError};
 /// The longest pause between two attempts, unless the first is longer.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Something to be done under a lock.
+/// An operation to do under a lock.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Operation {
-    /// Its id, which no other operation ever has: dead letters are told apart by it.
+    /// Its unique id, which identifies its dead letter.
     pub id: String,
-    /// What is to be done, in the caller's own form, for whoever replays it.
+    /// The work to do, in the caller's own form. A replay uses it.
     pub payload: Value,
-    /// What is to be locked, in the caller's words; the lock's own unless set.
+    /// The locked object, in the caller's words; by default that of the lock.
     pub monitor_object: Option<String>,
 }
 
 impl Operation {
-    /// An operation of this id.
+    /// Creates an operation with this id.
     pub fn new(id: impl Into<String>) -> Self {
         Operation { id: id.into(), payload: Value::Null, monitor_object: None }
     }
 
-    /// One of an id that nobody has.
+    /// Creates an operation with a new unique id.
     pub fn unique() -> Self {
         Operation::new(uuid::Uuid::new_v4().to_string())
     }
 
-    /// Says what is to be done, for whoever replays it.
+    /// Sets the work to do. A replay uses it.
     pub fn payload(mut self, payload: impl Into<Value>) -> Self {
         self.payload = payload.into();
         self
     }
 }
 
-/// The lock that an operation asks for.
+/// The lock that an operation requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// What is to be locked, in the caller's words.
+    /// The locked object, in the caller's words.
     pub monitor_object: String,
     /// The lock's path.
     pub path: String,
-    /// What the caller says about it.
+    /// The caller's text about the lock.
     pub lock_info: Option<String>,
-    /// The class that it asks in, where the lock has classes.
+    /// The class of the request, if the lock has classes.
     pub class: Option<String>,
 }
 
-/// Why an attempt was not granted, by what follows from it.
+/// Why an attempt was not granted, by its consequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Not in time. Another attempt may do better.
+    /// Not granted in time. Another attempt may succeed.
     InstanceLock,
-    /// The session ended while it waited. Another attempt may do better.
+    /// The session ended while the attempt waited. Another attempt may succeed.
     SessionExpired,
-    /// The servers were not to be reached. Another attempt may do better.
+    /// The servers could not be reached. Another attempt may succeed.
     ConnectionLoss,
-    /// Something that another attempt would meet again: a refusal, somebody who called the wait off.
+    /// A reason that another attempt would meet again: a refusal, or a revoked wait.
     Other,
-    /// The caller's own doing: a bad name, a cancelled wait. No attempt follows, and no letter: there is nothing to replay.
+    /// The caller's own doing: an invalid name, a cancelled wait. No attempt follows and no letter is kept, because
+    /// there is nothing to replay.
     Mistake,
 }
 
 impl Cause {
-    /// Whether another attempt may do better.
+    /// Returns whether another attempt may succeed.
     pub const fn is_passing(self) -> bool {
         matches!(self, Cause::InstanceLock | Cause::SessionExpired | Cause::ConnectionLoss)
     }
 
-    /// As letters call it: by the names of Contentserv's document.
+    /// Returns the name that letters use, which is that of Contentserv's specification.
     pub const fn name(self) -> &'static str {
         match self {
             Cause::InstanceLock => "InstanceLock",
@@ -123,12 +124,12 @@ impl Cause {
     }
 }
 
-/// An error of an attempt that was not granted.
+/// The error of an attempt that was not granted.
 pub trait Refusal: fmt::Display {
-    /// Why it was not.
+    /// Returns why it was not granted.
     fn cause(&self) -> Cause;
 
-    /// Who held the lock, as far as that is known.
+    /// Returns the holder of the lock, if it is known.
     fn behind(&self) -> Option<String>;
 }
 
@@ -184,13 +185,13 @@ impl Refusal for MonitorError {
     }
 }
 
-/// An operation that was given up: it has not begun.
+/// An operation that was given up. It has not begun.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct GivenUp<E> {
-    /// What the last attempt ended with.
+    /// The error of the last attempt.
     pub error: E,
-    /// How many there were.
+    /// The number of attempts.
     pub attempts: u32,
     /// Whether it is kept.
     pub letter: Kept,
@@ -199,11 +200,11 @@ pub struct GivenUp<E> {
 /// Whether an operation that was given up is kept as a dead letter.
 #[derive(Debug)]
 pub enum Kept {
-    /// In the sink of this name.
+    /// Kept in the sink of this name.
     In(String),
-    /// No: there is no sink, or nothing that could be replayed.
+    /// Not kept: there is no sink, or nothing to replay.
     Nowhere,
-    /// It should be, and the sink failed: nobody else knows of the operation now.
+    /// Not kept, because the sink failed: this error is the only trace of the operation.
     Failed(SinkError),
 }
 
@@ -221,15 +222,15 @@ impl<E: fmt::Display> fmt::Display for GivenUp<E> {
 
 impl<E: std::error::Error> std::error::Error for GivenUp<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The error's own text is in ours.
+        // The error's own text is part of this one's.
         self.error.source()
     }
 }
 
-/// How background work is tried again, and where it goes when that was in vain. Cheap to clone.
+/// How background work is retried, and where it is kept when the retries are used up. Cheap to clone.
 #[derive(Clone)]
 pub struct Retrying {
-    /// Whose timers pauses are taken with; without one, those of the tokio runtime that polls.
+    /// The timers for the pauses; `None` means those of the tokio runtime that polls.
     io: Option<Arc<Io>>,
     retries: u32,
     delay: Duration,
@@ -248,30 +249,35 @@ impl Retrying {
         Retrying { io: Some(context.io().clone()), ..Retrying::on_tokio(retries) }
     }
 
-    /// Tries up to `1 + retries` times before there is a handle, for attempts that connect as well. Its futures need a tokio runtime with timers.
+    /// Creates a policy of up to `1 + retries` attempts without a handle, for attempts that connect as well. Its
+    /// futures need a tokio runtime with timers.
     pub fn on_tokio(retries: u32) -> Self {
         Retrying { io: None, retries, delay: Duration::from_secs(1), sink: None }
     }
 
-    /// The first pause, 1 s unless set. Each is twice as long as the one before, up to 30 s (or this, if it is longer), and up
-    /// to as much again at random, so that those who were refused together do not come back together.
+    /// Sets the first pause; the default is 1 s. Each later pause is twice as long, up to 30 s or the first pause if
+    /// that is longer, plus a random part of at most the same length, so that requests that failed together are not
+    /// retried together.
     pub fn delay(mut self, first: Duration) -> Self {
         self.delay = first;
         self
     }
 
-    /// Where operations go that were never granted.
+    /// Sets the sink for operations that were never granted their lock.
     pub fn dead_letters(mut self, sink: Arc<dyn Sink>) -> Self {
         self.sink = Some(sink);
         self
     }
 
-    /// Asks for a lock until it is granted or the retries are used up. Give the request a timeout: without one the first attempt
-    /// waits as long as it takes.
+    /// Requests a lock until it is granted or the retries are used up. Set a timeout on the request: without one, the
+    /// first attempt has no time limit.
     ///
-    /// Dropping the future leaves the queue, if it stands in one, and keeps no letter.
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue and keeps no letter.
     ///
     /// # Errors
+    ///
     /// [`GivenUp`] with the last attempt's error.
     pub async fn acquire<G: FromHolding>(
         &self,
@@ -284,21 +290,31 @@ impl Retrying {
         self.attempt(operation, about, async || first.take().unwrap_or_else(&mut request).await).await
     }
 
-    /// Locks a monitor object, each attempt within its task timeout, until it is granted or the retries are used up.
+    /// Locks a monitor object until it is granted or the retries are used up. Each attempt is limited by the task
+    /// timeout.
     ///
-    /// Dropping the future leaves the queue, if it stands in one, and keeps no letter.
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue and keeps no letter.
     ///
     /// # Errors
+    ///
     /// [`GivenUp`] with the last attempt's error.
     pub async fn lock(&self, operation: &Operation, lock: &MonitorLock) -> Result<(), GivenUp<MonitorError>> {
         self.attempt(operation, lock.about(), async || lock.lock_with_timeout().await).await
     }
 
-    /// [`Retrying::lock`], the work, and [`MonitorLock::unlock`]. The work is not begun unless it was granted, and dropped at its
-    /// next await if the lock is lost; what was begun is never tried again.
+    /// Runs [`Retrying::lock`], the work, and [`MonitorLock::unlock`]. The work begins only after a grant, and is
+    /// dropped at its next await if the lock is lost. Work that has begun is never retried.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue, or drops the work. The object then keeps the lock until it is unlocked or
+    /// dropped.
     ///
     /// # Errors
-    /// [`RunError::GivenUp`] if it was not begun, [`RunError::Lost`] if it was.
+    ///
+    /// [`RunError::GivenUp`] if the work has not begun, [`RunError::Lost`] if it has.
     pub async fn run<T>(
         &self,
         operation: &Operation,
@@ -311,9 +327,14 @@ impl Retrying {
 
     /// Makes attempts of any kind until one is granted or the retries are used up.
     ///
-    /// An attempt asks, and no more: it is made again after an error, so it must not begin the work.
+    /// An attempt must only request the lock, not begin the work, because it is repeated after an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the attempt and keeps no letter.
     ///
     /// # Errors
+    ///
     /// [`GivenUp`] with the last attempt's error.
     pub async fn attempt<T, E: Refusal>(
         &self,
@@ -333,7 +354,7 @@ impl Retrying {
             waited += since.elapsed();
             match pauses.next().filter(|_| error.cause().is_passing()) {
                 Some(pause) => {
-                    debug!(operation = %operation.id, path = %about.path, attempts, %error, ?pause, "trying again");
+                    debug!(operation = %operation.id, path = %about.path, attempts, %error, ?pause, "retrying");
                     match &self.io {
                         Some(io) => io.after(pause).await,
                         None => tokio::time::sleep(pause).await,
@@ -361,7 +382,7 @@ impl Retrying {
                 match sink.append(&Record::Letter(Box::new(letter))).await {
                     Ok(()) => Kept::In(sink.name()),
                     Err(failed) => {
-                        warn!(operation = %operation.id, %failed, cause = %failed.source, "a dead letter is lost");
+                        warn!(operation = %operation.id, %failed, cause = %failed.source, "a dead letter could not be kept");
                         Kept::Failed(failed)
                     }
                 }
@@ -381,13 +402,13 @@ impl Retrying {
     }
 }
 
-/// Why work under a monitor object did not come to its end.
+/// Why work under a monitor object did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It was not begun.
+    /// It has not begun.
     #[error(transparent)]
     GivenUp(GivenUp<MonitorError>),
-    /// It was begun, or even done, and the lock was lost meanwhile: it may have run beside another.
+    /// It has begun, or was even done, and the lock was lost meanwhile: it may have overlapped with other work.
     #[error(transparent)]
     Lost(MonitorError),
 }

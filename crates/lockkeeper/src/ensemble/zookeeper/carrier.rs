@@ -1,13 +1,15 @@
 //! Which client carries a session now, and watches that outlive it.
 //!
-//! The client crate (0.11.2) sets the watches of a session again after a reconnect in packets of 128 KiB of paths, all under one
-//! request id, and takes the second answer for an error: where they do not fit one packet, each of its attempts fails until the
-//! session has expired. Those of children it repeats in every packet. So the client of a session that watches more than
-//! [`CROWDED`] is taken off it when the connection is lost, and a new one takes the session over, without a watch (`dial.rs`).
-//! Whoever watches then reads again and compares, so many at a time that the session's own requests get between.
+//! After a reconnect, the client crate (0.11.2) sets the watches of a session again in packets of 128 KiB of paths, all
+//! under one request id, and takes the second answer for an error. If the paths do not fit into one packet, each of its
+//! attempts fails until the session has expired. Watches of children are repeated in every packet. So if a session
+//! watches more than [`CROWDED`], its client is replaced when the connection is lost: a new one takes the session over,
+//! without watches (`dial.rs`). Each watcher then reads its node again and compares; the number of concurrent reads is
+//! limited so that the session's own requests are not delayed.
 //!
-//! The same is done where requests stay unanswered on a connection that stands. A server in trouble may go on answering pings, so
-//! that the session lives, and its nodes with it, while nothing of it gets on: everybody behind it would wait as long.
+//! The client is also replaced if requests stay unanswered on a connection that is not lost. A server in trouble may
+//! still answer pings. Then the session and its nodes live on, but nothing progresses, and all contenders behind it
+//! would wait.
 //!
 //! Invariant: a watch resolves when its node may have changed since it was read, whichever client carried the session.
 
@@ -25,40 +27,42 @@ use zookeeper_client as zk;
 use super::told;
 use crate::ensemble::{Fired, OpError, Watcher};
 
-/// More bytes of watched paths than this are not left to the client: half of its packet, for what is being taken off it.
+/// The maximum size of watched paths that is left to the client: half of its packet, because paths may still be added
+/// while it is replaced.
 const CROWDED: usize = 64 << 10;
 
-/// So many reads of watched nodes are under way at once after a reconnect; a heartbeat waits for no more than these.
+/// The maximum number of concurrent reads of watched nodes after a reconnect, so that a heartbeat waits for at most
+/// these.
 const READS: usize = 1_000;
 
 /// A client that carries the session.
 pub(super) struct Carried {
     client: zk::Client,
-    /// Ends it without a word to the server.
+    /// Ends it without a message to the server.
     task: AbortHandle,
-    /// Cancelled before that: its watches and replies never come.
+    /// Cancelled before it ends: its watches and replies never resolve.
     gone: CancellationToken,
-    /// Bytes of paths that it watches.
+    /// The size of the paths that it watches, in bytes.
     watched: Arc<AtomicUsize>,
     reads: Semaphore,
     flow: Flow,
 }
 
-/// How many operations were begun, and how many of them have ended.
+/// How many operations have begun, and how many of them have ended.
 #[derive(Default)]
 struct Flow {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// Whether operations get on, looked at from time to time.
+/// Whether operations make progress, sampled from time to time.
 #[derive(Default)]
 pub(super) struct Progress {
     ended: u64,
     still: u32,
 }
 
-/// Counts an operation as ended, given up or not.
+/// Counts an operation as ended, cancelled or not.
 struct Ended<'a>(&'a Flow);
 
 impl Drop for Ended<'_> {
@@ -67,10 +71,10 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Who carries the session.
+/// What carries the session.
 enum Now {
     Carried(Arc<Carried>),
-    /// One client was taken off, the next is not there yet.
+    /// One client was removed; the next is not connected yet.
     Between,
     Over,
 }
@@ -83,12 +87,14 @@ impl Carrier {
         Arc::new(Carrier(watch::Sender::new(Now::Carried(Arc::new(Carried::new(client, task))))))
     }
 
-    /// The client, at once where there is one. Dropping the future leaves nothing behind.
+    /// The client; resolves immediately if there is one. Dropping the future leaves nothing behind.
     ///
     /// # Errors
+    ///
     /// [`OpError::SessionOver`].
     pub(super) async fn client(&self) -> Result<Arc<Carried>, OpError> {
-        // Not by way of the channel's receiver: it may yield though there is one, and requests go in the order of first polls.
+        // Do not use the channel's receiver here: it may yield even if there is a client, but requests must go in the
+        // order of first polls.
         if let Now::Carried(carried) = &*self.0.borrow() {
             return Ok(Arc::clone(carried));
         }
@@ -99,18 +105,18 @@ impl Carrier {
         }
     }
 
-    /// Whether something is under way and nothing has ended at so many looks in a row. Servers answer in order, so then nothing that
-    /// was under way at the first of them has been answered.
+    /// Whether operations are under way and none has ended during `looks` samples in a row. Servers answer in order, so
+    /// then nothing that was under way at the first sample has been answered.
     pub(super) fn is_stuck(&self, progress: &mut Progress, looks: u32) -> bool {
         let Now::Carried(carried) = &*self.0.borrow() else { return false };
-        // In this order, so that what ends in between is not taken for one that is under way.
+        // In this order, so that an operation that ends in between does not count as under way.
         let (ended, begun) = (carried.flow.ended.load(Ordering::Acquire), carried.flow.begun.load(Ordering::Acquire));
         let still = if begun > ended && ended == progress.ended { progress.still + 1 } else { 0 };
         *progress = Progress { ended, still };
         still >= looks
     }
 
-    /// Takes the client off the session: always, or only if it could not take it up again, for it watches too much.
+    /// Removes the client from the session: always, or only if it watches too much to reconnect.
     pub(super) fn part(&self, always: bool) -> Option<zk::SessionInfo> {
         let mut session = None;
         self.0.send_if_modified(|now| {
@@ -126,12 +132,12 @@ impl Carrier {
         session
     }
 
-    /// The session goes on in another client.
+    /// Another client carries the session from now on.
     pub(super) fn go_on(&self, client: zk::Client, task: AbortHandle) {
         self.0.send_replace(Now::Carried(Arc::new(Carried::new(client, task))));
     }
 
-    /// It does not go on.
+    /// The session is over.
     pub(super) fn end(&self) {
         self.0.send_replace(Now::Over);
     }
@@ -151,7 +157,7 @@ impl Carried {
         Carried { client, task, gone, watched, reads: Semaphore::new(READS), flow: Flow::default() }
     }
 
-    /// Carries out an operation, counted. Dropping the future leaves it to the client.
+    /// Runs an operation and counts it. Dropping the future leaves the operation to the client.
     pub(super) async fn count<T>(&self, operation: impl Future<Output = T>) -> T {
         self.flow.begun.fetch_add(1, Ordering::Release);
         let _ended = Ended(&self.flow);
@@ -170,7 +176,7 @@ impl Carried {
     }
 }
 
-/// What a watch is of all that is watched.
+/// The part of one watch in the total size.
 struct Share {
     watched: Arc<AtomicUsize>,
     bytes: usize,
@@ -182,7 +188,7 @@ impl Drop for Share {
     }
 }
 
-/// A watch that one client has.
+/// A watch of one client.
 pub(super) struct Watch {
     watcher: zk::OneshotWatcher,
     gone: CancellationToken,
@@ -190,11 +196,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// What it saw; nothing, if its client was taken off the session.
+    /// The event; `None` if its client was removed from the session.
     async fn seen(self) -> Option<Fired> {
         let Watch { watcher, gone, share } = self;
         let event = tokio::select! {
-            // First: the client panics where a watch is waited for and its session's task is gone.
+            // First: the client crate panics if a watch is awaited after its session's task has ended.
             biased;
             () = gone.cancelled() => return None,
             event = watcher.changed() => event,
@@ -207,12 +213,12 @@ impl Watch {
         })
     }
 
-    /// A watch that is not set again: another client of the session is a change.
+    /// A watch that is not set again: another client of the session counts as a change.
     pub(super) fn once(self) -> Watcher {
         self.seen().map(|fired| fired.unwrap_or(Fired::Changed)).boxed()
     }
 
-    /// A watch of the node at this full path, which was read with this stat; it holds whichever client has the session.
+    /// A watch of the node at this full path, which was read with this stat. It survives a change of the client.
     pub(super) fn of_node(self, carrier: Weak<Carrier>, path: String, stat: &zk::Stat) -> Watcher {
         let read = Version::of(stat);
         let mut watch = self;
@@ -221,7 +227,8 @@ impl Watch {
                 if let Some(fired) = watch.seen().await {
                     return fired;
                 }
-                // In a task: who waits for this may do something else meanwhile, and others wait for its turn to read.
+                // In a separate task: the watcher may do other work meanwhile, and other watchers wait for their turn
+                // to read.
                 let again = AbortOnDropHandle::new(tokio::spawn(again(carrier.clone(), path.clone(), read)));
                 watch = match again.await {
                     Ok(Ok(watch)) => watch,
@@ -234,7 +241,7 @@ impl Watch {
     }
 }
 
-/// Which node was read, and which of its data.
+/// Identifies the node that was read and its data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Version {
     czxid: i64,
@@ -247,7 +254,7 @@ impl Version {
     }
 }
 
-/// Watches a node again, in the next client, if it is as it was; else what has happened to it.
+/// Watches a node again in the next client if it is unchanged; otherwise returns what happened to it.
 async fn again(carrier: Weak<Carrier>, path: String, read: Version) -> Result<Watch, Fired> {
     loop {
         let carried = carrier.upgrade().ok_or(Fired::SessionOver)?.client().await.map_err(|_| Fired::SessionOver)?;
@@ -256,7 +263,7 @@ async fn again(carrier: Weak<Carrier>, path: String, read: Version) -> Result<Wa
             Ok((_, stat, watcher)) => match Version::of(&stat) {
                 same if same == read => return Ok(carried.watching(&path, watcher)),
                 other if other.czxid == read.czxid => return Err(Fired::Changed),
-                // Its name was used again.
+                // Another node of the same name.
                 _ => return Err(Fired::Gone),
             },
             Err(error) => error,
@@ -265,7 +272,7 @@ async fn again(carrier: Weak<Carrier>, path: String, read: Version) -> Result<Wa
             OpError::NoNode => return Err(Fired::Gone),
             OpError::SessionOver => return Err(Fired::SessionOver),
             OpError::ConnectionLoss => {}
-            // Who looks hears of it.
+            // The watcher's next read shows the cause.
             _ => return Err(Fired::Changed),
         }
     }

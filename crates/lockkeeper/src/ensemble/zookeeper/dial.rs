@@ -1,7 +1,7 @@
-//! Connects clients to sessions, new ones and such that another client had, and follows what their connections go through.
+//! Connects clients to sessions, new ones and those of a previous client, and follows the changes of their connections.
 //!
-//! The client crate starts a task of its own for each; ours keeps a handle on it, for nothing else ends a client without ending
-//! its session.
+//! The client crate starts a task for each client. This module keeps a handle to it, because nothing else ends a client
+//! without ending its session.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
@@ -21,40 +21,41 @@ use crate::Error;
 use crate::ensemble::Connection;
 use crate::ensemble::servers::Servers;
 
-/// The longest session timeout that the protocol can ask for: milliseconds in 32 bits.
+/// The longest session timeout that the protocol can request: milliseconds in 32 bits.
 const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
 
-/// Finds a server that may have moved or ended since the last connection, and starts it where it has to.
+/// Finds a server that may have moved or ended since the last connection, and starts it if necessary.
 pub(crate) trait Locate: Send + Sync {
-    /// Where the server is now. Called before each connection. Dropping the future leaves a server that was being started.
+    /// Returns where the server is now. Called before each connection. Dropping the future leaves a server that was
+    /// being started.
     fn locate(&self) -> BoxFuture<'_, Result<Located, Error>>;
 }
 
-/// Where a server is, and what to present to it.
+/// Where a server is, and the secret to present to it.
 pub(crate) struct Located {
     pub(crate) servers: Servers,
     pub(crate) credentials: Vec<(String, Vec<u8>)>,
 }
 
-/// How long a connection may be silent, at most: while it is opened, and later.
+/// The maximum time without an answer on a connection, while it is opened and later.
 ///
-/// The client crate (0.11.2) takes two fifths of the session timeout, which is 12 s by default: a server that accepts a connection
-/// while it starts, and forgets it, would keep a client waiting for that long.
+/// The client crate (0.11.2) uses two fifths of the session timeout, which is 12 s by default: a server that accepts a
+/// connection while it starts, and forgets it, would block a client for that long.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// What a connection takes.
+/// The parameters of a connection.
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) servers: Servers,
     pub(super) session_timeout: Duration,
     pub(super) credentials: Vec<(String, Vec<u8>)>,
-    /// Says where the server is before each connection; `None` for servers that stay where they are.
+    /// Finds the server before each connection; `None` for servers with fixed addresses.
     pub(super) locate: Option<Arc<dyn Locate>>,
-    /// What must come to its end, also when nobody waits for it any more.
+    /// Tasks that must finish even if no caller waits for them any more.
     pub(super) tasks: TaskTracker,
 }
 
-/// The pauses between rounds of tries that are made for as long as there is time.
+/// The pauses between rounds of tries that continue until the deadline.
 pub(super) fn pauses() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(20))
@@ -74,33 +75,35 @@ impl spawns_core::Spawn for Spawner {
     }
 }
 
-/// How long a connection may be silent, where that is not the client crate's own choice.
+/// The limit of [`SILENCE`], if it is shorter than the client crate's own.
 fn silence(session_timeout: Duration) -> Option<Duration> {
     (session_timeout / 5 * 2 > SILENCE).then_some(SILENCE)
 }
 
 impl Dial {
-    /// The same for where the server is now.
+    /// The parameters with the server's current address.
     ///
     /// # Errors
-    /// The server cannot be found, or cannot be started.
+    ///
+    /// The server cannot be found or started.
     pub(super) async fn located(&self) -> Result<Dial, Error> {
         let Some(locate) = &self.locate else { return Ok(self.clone()) };
         let Located { servers, credentials } = locate.locate().await?;
         Ok(Dial { servers, credentials, ..self.clone() })
     }
 
-    /// Whether a client that was connected so sends pings as often as holds rely on: every 3/20 of the timeout that was granted.
+    /// Whether a client with these parameters sends pings as often as holds rely on: every 3/20 of the granted timeout.
     ///
-    /// It sends them every 3/8 of the silence. It ignores a silence of more than 3/5 of the granted timeout.
+    /// It sends them every 3/8 of the silence limit. It ignores a limit above 3/5 of the granted timeout.
     pub(super) fn suits(&self, granted: Duration) -> bool {
         silence(self.session_timeout).is_none_or(|silence| silence <= granted * 2 / 5 || silence > granted * 3 / 5)
     }
 
-    /// Tries every server once, for a new session or for one that a client had. Dropping the future leaves no session behind.
+    /// Tries every server once, for a new session or for that of a previous client. Dropping the future leaves no
+    /// session behind.
     ///
-    /// In a task of its own: given up between the server's opening of the session and its answer, the session would stay
-    /// until it expires, and with short timeouts call after call would leave one.
+    /// It runs in a separate task: a try cancelled between the server's opening of the session and its answer would
+    /// leave the session until it expires, and with short timeouts every call would leave one.
     pub(super) async fn connect(
         &self,
         session: Option<zk::SessionInfo>,
@@ -145,26 +148,30 @@ impl Dial {
         connected.await.unwrap_or(Err(zk::Error::ClientClosed))
     }
 
-    /// Takes a session over from a client that was taken off it: a client that tells of nothing older than what the one before saw.
+    /// Takes a session over from a client that was removed. The new client never shows anything older than the previous
+    /// one saw.
     ///
     /// # Errors
-    /// [`Loss::SessionExpired`] only where a server says so. [`Loss::Unreachable`] after 1.4 session timeouts without a server.
+    ///
+    /// [`Loss::SessionExpired`] only if a server says so. [`Loss::Unreachable`] after 1.4 session timeouts without a
+    /// server.
     async fn take_over(&self, session: &zk::SessionInfo, timeout: Duration) -> Result<(zk::Client, AbortHandle), Loss> {
         let trying = async {
             for pause in pauses().build() {
                 let connected = match self.located().await {
                     Ok(dial) => dial.connect(Some(session.clone())).await,
                     Err(error) => {
-                        tracing::warn!(%error, session = %session.id(), "the server cannot be started again; trying on");
+                        tracing::warn!(%error, session = %session.id(), "the server cannot be restarted; retrying");
                         tokio::time::sleep(pause).await;
                         continue;
                     }
                 };
                 match connected {
-                    // The server may be behind the one before, and what was seen there is not known to the new client.
+                    // This server may be stale compared with the previous one, and the new client does not know what
+                    // was seen there.
                     Ok((client, task)) => match tokio::time::timeout(timeout / 3, client.sync("/")).await {
                         Ok(Ok(())) => return Ok((client, task)),
-                        // Not by dropping the client: that would close the session.
+                        // Do not drop the client: that would close the session.
                         Ok(Err(_)) | Err(_) => task.abort(),
                     },
                     Err(zk::Error::SessionExpired | zk::Error::SessionMoved) => return Err(Loss::SessionExpired),
@@ -179,7 +186,7 @@ impl Dial {
         tokio::time::timeout(timeout * 7 / 5, trying).await.unwrap_or(Err(Loss::Unreachable))
     }
 
-    /// Tells of what the session's connection goes through until the session is over. `states` is its client's.
+    /// Reports the changes of the session's connection until the session is over. `states` is its client's.
     pub(super) async fn follow(
         self,
         carrier: Weak<Carrier>,
@@ -194,7 +201,7 @@ impl Dial {
             let change = match seen {
                 Some(zk::SessionState::Disconnected) | None => Connection::Lost,
                 Some(zk::SessionState::SyncConnected | zk::SessionState::ConnectedReadOnly) => Connection::Back,
-                // So late it may be the client's own guess; only a server knows.
+                // This late, it may be the client crate's own guess; only a server knows.
                 Some(zk::SessionState::Expired) if !connected && since.elapsed() >= patience(timeout) => {
                     Connection::Over(Loss::Unreachable)
                 }
@@ -208,7 +215,7 @@ impl Dial {
                 .filter(|_| change == Connection::Lost)
                 // A server that may move or must be started is not where the client would look for it.
                 .and_then(|carrier: Arc<Carrier>| carrier.part(seen.is_none() || self.locate.is_some()));
-            // A connection is lost once.
+            // Report a lost connection once.
             let told = was_connected || change != Connection::Lost;
             if told && sender.send(change).is_err() || matches!(change, Connection::Over(_)) {
                 return;
@@ -216,16 +223,16 @@ impl Dial {
             let Some(session) = parted else { continue };
             match seen {
                 None if was_connected => {
-                    tracing::warn!(session = %session.id(), "a server answers pings and no requests: trying another")
+                    tracing::warn!(session = %session.id(), "a server answers pings but no requests; connecting to another");
                 }
                 None => {
-                    tracing::debug!(session = %session.id(), "no server for so long that the client would give the session up: another takes over");
+                    tracing::debug!(session = %session.id(), "no connection for so long that the client would give the session up; replacing it");
                 }
                 Some(_) if self.locate.is_some() => {
-                    tracing::debug!(session = %session.id(), "the server is looked for, and started if it does not run");
+                    tracing::debug!(session = %session.id(), "looking for the server; starting it if it does not run");
                 }
                 Some(_) => {
-                    tracing::debug!(session = %session.id(), "more is watched than a client can set again: another takes over");
+                    tracing::debug!(session = %session.id(), "the session has more watches than the client can set again; replacing it");
                 }
             }
             let next = match self.take_over(&session, timeout).await {
@@ -259,14 +266,14 @@ impl Dial {
 
 /// How long a client may be without a connection before another takes its session over.
 ///
-/// The client crate (0.11.2) calls a session expired when it has heard nothing for 1.4 session timeouts, whatever the servers say. It
-/// notices a silent connection within 0.4 of them, so this is well before.
+/// The client crate (0.11.2) reports a session as expired when it has had no answer for 1.4 session timeouts, whatever
+/// the servers say. It notices a silent connection within 0.4 of them, so this is well before.
 fn patience(session_timeout: Duration) -> Duration {
     session_timeout * 3 / 4
 }
 
-/// What becomes of the connection next. `None` if the client is of no more use: the connection stands and requests have not been
-/// answered on it for a session timeout, or there has been none for [`patience`].
+/// The next change of the connection. `None` if the client must be replaced: requests were not answered for a session
+/// timeout on a connection that is not lost, or there was no connection for [`patience`].
 async fn next(
     states: &mut zk::StateWatcher,
     carrier: &Weak<Carrier>,
@@ -280,7 +287,7 @@ async fn next(
             biased;
             state = &mut changed => return Some(state),
             () = tokio::time::sleep(look) => {
-                // From the first of three looks to the last it is a session timeout.
+                // Three samples span a session timeout.
                 if !connected || carrier.upgrade().is_some_and(|carrier| carrier.is_stuck(&mut progress, 3)) {
                     return None;
                 }
@@ -289,7 +296,7 @@ async fn next(
     }
 }
 
-/// Closes a session and waits until the server knows, or it has expired.
+/// Closes a session and waits until the server has confirmed it or the session has expired.
 pub(super) async fn close(client: zk::Client) {
     let mut states = client.state_watcher();
     drop(client);

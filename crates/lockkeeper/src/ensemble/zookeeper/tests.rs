@@ -9,9 +9,10 @@ use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use super::*;
 use crate::ensemble::{Connection, Fired, Watcher};
 
-/// A delete answered with one of these left its node at the head of the queue for as long as the session lived.
+/// If one of these counted as a refusal of a delete, the node would stay at the head of the queue as long as the
+/// session lives.
 #[test]
-fn trouble_of_a_server_is_no_refusal() {
+fn an_error_of_a_server_in_trouble_is_not_a_refusal() {
     for error in [
         zk::Error::MarshallingError,
         zk::Error::SessionMoved,
@@ -28,7 +29,7 @@ fn trouble_of_a_server_is_no_refusal() {
     assert!(matches!(fault(&zk::Error::NoAuth), OpError::Refused(_)));
 }
 
-/// A session that watches nodes by the thousand, and one that changes them.
+/// A session that watches thousands of nodes, and one that changes them.
 struct Crowd {
     server: Server,
     proxy: Proxy,
@@ -99,12 +100,12 @@ impl Crowd {
         assert_eq!(self.opened.connection.recv().await, Some(Connection::Back));
     }
 
-    /// The next so many events.
+    /// The next `count` events.
     async fn fired(&mut self, count: usize) -> HashMap<usize, Fired> {
         self.watches.by_ref().take(count).collect().await
     }
 
-    /// Lets those who watch do so until the server has so many watches, and none fires.
+    /// Runs the watchers until the server has this many watches, and none has fired.
     async fn watched(&mut self, count: usize) {
         while self.server.stats().watches != count as u64 {
             tokio::select! {
@@ -123,8 +124,8 @@ impl Crowd {
     }
 }
 
-/// 100 000 watches outlive their connection, twice: what happened meanwhile is told, what happens later too, nothing else is,
-/// and the session is the same.
+/// 100 000 watches survive two reconnects: they report changes made meanwhile and later changes, and nothing else, in
+/// the same session.
 #[tokio::test]
 async fn case_37_a_hundred_thousand_watches_are_set_again_after_a_reconnect() {
     const NODES: usize = 100_000;
@@ -147,7 +148,7 @@ async fn case_37_a_hundred_thousand_watches_are_set_again_after_a_reconnect() {
     assert_eq!(crowd.proxy.counts().requested.of_any(&[OpCode::SetWatches, OpCode::SetWatches2]), 0);
 }
 
-/// A session that expires while its client is taken off it is over for all who watch and ask.
+/// A session that expires while its client is removed is over for all watchers and callers.
 #[tokio::test]
 async fn a_crowded_session_that_expires_while_away_is_over() {
     let mut crowd = Crowd::of(2_000).await;
@@ -160,7 +161,7 @@ async fn a_crowded_session_that_expires_while_away_is_over() {
     assert!(crowd.fired(2_000).await.values().all(|fired| *fired == Fired::SessionOver));
 }
 
-/// A session that is closed while its client is taken off it is closed when a server can be reached, long before it expires.
+/// A session that is closed while its client is removed is closed when a server can be reached, long before it expires.
 #[tokio::test]
 async fn a_crowded_session_that_is_closed_while_away_is_closed() {
     let mut crowd = Crowd::of(2_000).await;
@@ -172,7 +173,7 @@ async fn a_crowded_session_that_is_closed_while_away_is_closed() {
     assert_eq!(crowd.server.sessions().await.unwrap(), [crowd.other.ensemble.session().0]);
 }
 
-/// What the client can set again itself, it does: no node is read again.
+/// The client sets few watches again itself: no node is read again.
 #[tokio::test]
 async fn a_few_watches_are_left_to_the_client() {
     let mut crowd = Crowd::of(100).await;
@@ -185,7 +186,7 @@ async fn a_few_watches_are_left_to_the_client() {
     assert_eq!(crowd.proxy.counts().requested.of(OpCode::GetData), reads);
 }
 
-/// A server that answers pings and nothing else keeps the session, and its nodes, alive for nobody's good.
+/// A server that answers only pings would keep the session and its nodes alive without progress.
 #[tokio::test]
 async fn a_session_whose_requests_are_not_answered_goes_on_elsewhere() {
     let tick = Duration::from_millis(100);
@@ -206,7 +207,7 @@ async fn a_session_whose_requests_are_not_answered_goes_on_elsewhere() {
     assert_eq!((opened.ensemble.session(), server.stats().sessions), (session, 1));
 }
 
-/// No server has said anything, so the session may live.
+/// No server has said that the session is over, so it may live.
 #[tokio::test]
 async fn only_a_server_says_that_a_session_has_expired() {
     let server = Server::start(Config::default().with_tick(Duration::from_millis(100))).await.unwrap();
@@ -220,8 +221,8 @@ async fn only_a_server_says_that_a_session_has_expired() {
     assert_eq!(asked.await, Err(OpError::SessionOver));
 }
 
-/// Servers give every session its full timeout after a restart, however long that took. The client crate alone would have given it
-/// up after 1.4 session timeouts.
+/// Servers give every session its full timeout after a restart, however long that took. The client crate alone would
+/// have given it up after 1.4 session timeouts.
 #[tokio::test]
 async fn a_session_goes_on_after_an_outage_longer_than_its_timeout() {
     let session_timeout = Duration::from_secs(2);
@@ -239,14 +240,14 @@ async fn a_session_goes_on_after_an_outage_longer_than_its_timeout() {
     tokio::time::sleep(session_timeout * 3 / 2).await;
     let server = Server::start(config.with_listen(address)).await.unwrap();
     assert_eq!(opened.connection.recv().await, Some(Connection::Back));
-    // What was asked meanwhile may be told that the connection was lost, never that the session is over.
+    // An operation under way may fail with a lost connection, never with the end of the session.
     assert!(!matches!(reading.await.unwrap(), Err(OpError::SessionOver)));
     assert_eq!(opened.ensemble.read("/a").await.unwrap().owner, session);
     opened.ensemble.delete("/a", None).await.unwrap();
     assert_eq!((watcher.await, server.stats().sessions), (Fired::Gone, 1));
 }
 
-/// The servers are tried until the deadline, more and more often: one that starts just before it is found.
+/// The servers are tried until the deadline, more and more often, so that one that starts just before it is found.
 #[tokio::test]
 async fn servers_are_tried_until_the_deadline() {
     use tokio::io::AsyncReadExt;
@@ -260,7 +261,7 @@ async fn servers_are_tried_until_the_deadline() {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut word = [0; 4];
-            // Closed without an answer; a question what is wrong is no try.
+            // Closed without an answer; a diagnosis is not a try.
             if stream.read_exact(&mut word).await.is_ok() && word != *b"ruok" {
                 last_try = started.elapsed();
             }

@@ -1,8 +1,8 @@
-//! One thread's alarm clock, set by others, on the clock that holds are judged by.
+//! The alarm clock of the watchdog's thread. Other threads set it, by the clock by which holds are trusted.
 
 pub(super) use self::imp::Alarm;
 
-/// A timer of the kernel, which runs through suspend: it rings at once when the machine wakes up too late.
+/// A kernel timer that keeps running during suspend: it rings immediately if the machine wakes up too late.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod imp {
     use std::fs::File;
@@ -21,26 +21,26 @@ mod imp {
             Ok(Alarm(timer.into()))
         }
 
-        /// Rings at that moment of the system's clock, also if it has passed; not at the moment set before.
+        /// Rings at this time of the system's clock, even if it has passed. Replaces the previous time.
         pub(in crate::session::watchdog) fn set(&self, at: Duration) {
-            // Zero would take the alarm off.
+            // Zero would disarm the timer.
             let at = at.max(Duration::from_nanos(1));
             let never = Timespec { tv_sec: 0, tv_nsec: 0 };
             let it_value =
                 Timespec { tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX), tv_nsec: at.subsec_nanos().into() };
-            // It fails for a time that is none, and for what is no timer.
+            // It fails only for an invalid time and for a file that is not a timer.
             _ = timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval: never, it_value });
         }
 
         /// Waits until it rings.
         pub(in crate::session::watchdog) fn wait(&self) {
-            // A signal may interrupt it: then it is looked at a moment too early.
+            // A signal may interrupt the read: then the check comes a moment too early.
             _ = (&self.0).read(&mut [0; 8]);
         }
     }
 }
 
-/// A condition variable, where no safe call offers a timer that runs through suspend.
+/// A condition variable, for systems on which no safe call offers a timer that runs during suspend.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod imp {
     use std::sync::{Condvar, Mutex};
@@ -59,7 +59,7 @@ mod imp {
             Ok(Alarm::default())
         }
 
-        /// Rings at that moment of the system's clock, also if it has passed; not at the moment set before.
+        /// Rings at this time of the system's clock, even if it has passed. Replaces the previous time.
         pub(in crate::session::watchdog) fn set(&self, at: Duration) {
             *self.at.lock().expect("held for a copy only") = Some(at);
             self.changed.notify_one();

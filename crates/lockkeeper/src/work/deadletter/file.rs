@@ -1,8 +1,8 @@
-//! Dead letters in a file: a line of JSON each.
+//! Dead letters in a file, one line of JSON each.
 //!
-//! The file is only ever appended to, under a lock file that all processes of the machine take, and synced before a letter
-//! counts as kept. A line that a crash has torn stays where it is and is told; the next one begins on a line of its own.
-//! A file that has grown too large is put aside under a number; what was put aside goes once everything in it is settled.
+//! Records are only appended, under a lock file that all processes of the machine use, and synced before a letter
+//! counts as kept. A line that a crash has torn stays and is reported; the next one begins on a new line. A file that
+//! has grown too large is rotated to a numbered name. A rotated file is deleted once everything in it is settled.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,15 +15,15 @@ use tokio::sync::oneshot;
 
 use super::{Record, Records, Sink, SinkError, fold};
 
-/// When a file is put aside: some ten thousand letters.
+/// The size at which a file is rotated: about ten thousand letters.
 const LARGE: u64 = 16 << 20;
 
-/// How many that were put aside are looked at, before settled ones go.
+/// How many rotated files are kept before settled ones are deleted.
 const ASIDE: usize = 8;
 
-/// Dead letters in a file of this machine, which many processes may use at once. Readable by its owner only.
+/// Dead letters in a file of this machine, which many processes may use at once. Readable only by its owner.
 ///
-/// The file must be on a disk that locks files for all who use it: of this machine, not of a network.
+/// The file must be on a disk on which file locks work for all its users: a local disk, not a network disk.
 #[derive(Clone, Debug)]
 pub struct FileSink {
     path: PathBuf,
@@ -31,23 +31,23 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// The file at `path`. It is made when the first letter comes, its directory too.
+    /// Returns the sink of the file at `path`. The first letter creates the file and its directory.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         FileSink { path: path.into(), large: LARGE }
     }
 
-    /// Puts the file aside from this size on, in bytes; 16 MiB unless set.
+    /// Sets the size in bytes at which the file is rotated; the default is 16 MiB.
     pub fn rotate_at(mut self, bytes: u64) -> Self {
         self.large = bytes;
         self
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs `work` on a thread of its own: files block. Dropping the future leaves the thread to finish.
+    /// Runs `work` on a separate thread, because files block. Dropping the future leaves the thread to finish.
     fn apart<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -56,7 +56,7 @@ impl FileSink {
         let (sink, name) = (self.clone(), self.name());
         let (sender, done) = oneshot::channel();
         let started = std::thread::Builder::new().name("lockkeeper-file".to_owned()).spawn(move || {
-            // Nobody listens any more: that changes nothing.
+            // The caller may have gone, which changes nothing.
             _ = sender.send(work(&sink));
         });
         async move {
@@ -69,14 +69,14 @@ impl FileSink {
         .boxed()
     }
 
-    /// The file beside ours with this ending.
+    /// The file beside the sink's file with this ending.
     fn beside(&self, ending: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(ending);
         name.into()
     }
 
-    /// Waits for this process's turn. The lock goes with the file, whatever becomes of the process.
+    /// Waits for this process's turn. The lock ends with the file, whatever happens to the process.
     fn turn(&self, exclusive: bool) -> io::Result<File> {
         let turn = private().create(true).truncate(false).open(self.beside(".lock"))?;
         if exclusive { turn.lock() } else { turn.lock_shared() }?;
@@ -93,7 +93,7 @@ impl FileSink {
         let mut file = private().create(true).append(true).open(&self.path)?;
         let others = file.metadata()?.permissions().mode() & 0o777;
         if others & 0o007 != 0 {
-            // Somebody made it beforehand. Letters are not for everyone.
+            // Another program created the file. Letters must not be readable by everyone.
             file.set_permissions(Permissions::from_mode(others & 0o770))?;
         }
         let mut text = String::new();
@@ -119,12 +119,12 @@ impl FileSink {
         self.path.parent().filter(|dir| !dir.as_os_str().is_empty())
     }
 
-    /// A new name is durable once its directory is.
+    /// A new name is durable once its directory is synced.
     fn sync_dir(&self) -> io::Result<()> {
         File::open(self.dir().unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    /// Puts the file aside if it is large, and removes those put aside of which everything is settled.
+    /// Rotates the file if it is large, and deletes rotated files in which everything is settled.
     fn put_aside(&self) -> io::Result<()> {
         match fs::metadata(&self.path) {
             Ok(metadata) if metadata.len() >= self.large => {}
@@ -144,7 +144,7 @@ impl FileSink {
             .filter(|filed| filed.fate.is_settled())
             .map(|filed| filed.letter.operation)
             .collect();
-        // From the oldest on: a letter comes before its marks, and without it they say nothing.
+        // From the oldest on: a letter comes before its marks, which mean nothing without it.
         for (_, path) in aside {
             let mut read = Records::default();
             read_file(&path, &mut read)?;
@@ -160,7 +160,7 @@ impl FileSink {
         Ok(())
     }
 
-    /// Those that were put aside, the oldest first.
+    /// The rotated files, the oldest first.
     fn aside(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let dir = self.dir().unwrap_or(Path::new("."));
         let Some(name) = self.path.file_name().and_then(|name| name.to_str()) else {
@@ -212,14 +212,14 @@ impl Sink for FileSink {
     }
 }
 
-/// Files for their owner only.
+/// Files that only their owner can access.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     options
 }
 
-/// Adds what a file has.
+/// Adds the records of a file.
 fn read_file(path: &Path, read: &mut Records) -> io::Result<()> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn block<T>(outcome: impl Future<Output = T>) -> T {
-        // No reactor: whoever writes needs none of ours.
+        // No reactor: the sink must work without one.
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(outcome)
     }
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_read_again_and_is_its_owners_alone() {
+    fn kept_records_are_read_again_and_are_private() {
         let (dir, sink) = sink();
         assert_eq!(block(sink.records()).unwrap(), Records::default());
         assert!(!dir.path().join("deep").exists(), "looking makes nothing");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_told_and_spoils_no_other() {
+    fn a_torn_line_is_reported_and_spoils_no_other() {
         let (_dir, sink) = sink();
         append(&sink, &letter("a"));
         let mut file = OpenOptions::new().append(true).open(sink.path()).unwrap();
@@ -288,7 +288,7 @@ mod tests {
         let (_dir, sink) = sink();
         std::thread::scope(|scope| {
             for writer in 0..8 {
-                // A file of its own each, as processes have.
+                // A separate sink for each, as separate processes have.
                 let sink = FileSink::new(sink.path()).rotate_at(4000);
                 scope.spawn(move || (0..10).for_each(|at| append(&sink, &letter(&format!("{writer}-{at}")))));
             }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_aside_goes_once_it_is_settled_and_not_before() {
+    fn a_rotated_file_is_deleted_only_once_it_is_settled() {
         let (_dir, sink) = sink();
         let sink = sink.rotate_at(1);
         append(&sink, &letter("first"));

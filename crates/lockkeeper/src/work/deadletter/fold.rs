@@ -1,4 +1,4 @@
-//! What stands, by all that was recorded. Pure: the same whatever sink it comes from.
+//! Derives the current state of letters from all records. Pure: the same for every sink.
 
 use std::collections::HashMap;
 
@@ -6,58 +6,58 @@ use lockkeeper_core::Owner;
 
 use super::{Event, Letter, Mark, Record};
 
-/// A letter and what became of it.
+/// A letter and its fate.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Filed {
     /// The letter.
     pub letter: Letter,
-    /// What became of it.
+    /// Its fate.
     pub fate: Fate,
-    /// How often it was tried again in vain.
+    /// How often a replay failed.
     pub failures: u32,
-    /// Why, the last time.
+    /// The reason of the last failure.
     pub last_failure: Option<String>,
 }
 
-/// What became of a letter.
+/// What happened to a letter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Fate {
     /// Nothing yet.
     Waiting,
-    /// It was begun, and nobody has said how that ended: it is under way, or whoever did it died.
+    /// A replay has begun, and no record says how it ended: it is under way, or its process died.
     Begun {
         /// Since when, in milliseconds since 1970.
         at_ms: u64,
-        /// Who does it, or did.
+        /// The process that replays it.
         by: Owner,
     },
     /// It was done.
     Replayed {
         /// When, in milliseconds since 1970.
         at_ms: u64,
-        /// By whom.
+        /// The process that did it.
         by: Owner,
     },
-    /// Nobody wants it any more.
+    /// It is no longer wanted.
     Dropped {
         /// When, in milliseconds since 1970.
         at_ms: u64,
-        /// Who says so.
+        /// The process that dropped it.
         by: Owner,
-        /// Why.
+        /// The reason.
         why: Option<String>,
     },
 }
 
 impl Fate {
-    /// Whether nothing is to be done about it any more.
+    /// Returns whether it was replayed or dropped.
     pub fn is_settled(&self) -> bool {
         matches!(self, Fate::Replayed { .. } | Fate::Dropped { .. })
     }
 
-    /// `waiting`, `begun`, `replayed` or `dropped`.
+    /// Returns `waiting`, `begun`, `replayed` or `dropped`.
     pub const fn name(&self) -> &'static str {
         match self {
             Fate::Waiting => "waiting",
@@ -68,10 +68,10 @@ impl Fate {
     }
 }
 
-/// Every letter once, in the order in which they came, with what became of it.
+/// Returns every letter once, in the order of the records, with its fate.
 ///
-/// A letter that comes again is the same letter: its sink may give it twice. What is settled stays settled, whatever comes
-/// later, and a mark without a letter is one of a letter that is gone.
+/// A letter that occurs again is the same letter: its sink may return it twice. A settled letter stays settled,
+/// whatever comes later. A mark without a letter belongs to a letter that was deleted.
 pub fn fold(records: impl IntoIterator<Item = Record>) -> Vec<Filed> {
     let mut filed: Vec<Filed> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -128,7 +128,7 @@ mod tests {
         Event::Failed { why: "taken".to_owned() }
     }
 
-    /// C-47: once, however often its sink tells of it.
+    /// C-47: once, however often its sink returns it.
     #[test]
     fn a_letter_that_comes_twice_is_one_letter() {
         let filed = fold([letter("a"), letter("b"), mark("a", Event::Replayed), letter("a")]);
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_that_fails_leaves_the_letter_and_a_word_about_it() {
+    fn a_failed_replay_leaves_the_letter_and_the_reason() {
         let filed = fold([letter("a"), mark("a", Event::Begun), mark("a", failed()), mark("a", failed())]);
         assert_eq!((filed.len(), filed[0].fate.name(), filed[0].failures), (1, "waiting", 2));
         assert_eq!(filed[0].last_failure.as_deref(), Some("taken"));
     }
 
     #[test]
-    fn what_is_settled_stays_settled() {
+    fn a_settled_letter_stays_settled() {
         for settled in [Event::Replayed, Event::Dropped { why: None }] {
             let name = if settled == Event::Replayed { "replayed" } else { "dropped" };
             for later in [Event::Begun, failed(), Event::Replayed, Event::Dropped { why: None }] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_whose_end_nobody_told_is_known_as_such() {
+    fn a_replay_without_an_end_is_shown_as_begun() {
         let filed = fold([mark("gone", Event::Begun), letter("a"), mark("a", Event::Begun)]);
         assert_eq!((filed.len(), filed[0].fate.name()), (1, "begun"));
         assert!(!filed[0].fate.is_settled());

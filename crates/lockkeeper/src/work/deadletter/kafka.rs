@@ -1,18 +1,20 @@
-//! Dead letters in a Kafka topic, by way of a spool on this machine's disk.
+//! Dead letters in a Kafka topic, through a spool on this machine's disk.
 //!
-//! A letter counts as kept once it is in the [spool](spool), synced. From there a thread of the sink forwards it, at once if the
-//! brokers answer and as soon as they do if not; other processes with the same spool forward it too. Each forwarding is
-//! one transaction of Kafka, so that a letter is in the topic once, whoever dies when:
+//! A letter counts as kept once it is synced in the [spool](spool). From there a thread of the sink forwards it,
+//! immediately if the brokers answer, otherwise as soon as they do. Other processes with the same spool forward it too.
+//! Each forwarding is one Kafka transaction, so that a letter is in the topic once, whichever process dies at any time:
 //!
-//! 1. The ids of all that is to be sent need no list: they are the spool. *Since where* to look for them later is written to
-//!    the spool first: the end of each partition, the [intent](spool::Intent).
-//! 2. Everything is sent in one transaction and committed. Only then is it deleted from the spool, and the intent after it.
-//! 3. Whoever finds an intent does not know how that ended. Registering under the spool's transactional id ends it: the
-//!    brokers finish what was committed, abort what was not, and refuse whatever its sender still has under way (KIP-98).
-//!    Then it reads what is there since the intent's ends, and deletes from the spool what it finds.
+//! 1. The spool itself lists what must be sent. Before sending, the *start of the search* for a later recovery is
+//!    written to the spool: the end of each partition, the [intent](spool::Intent).
+//! 2. Everything is sent in one transaction and committed. Only then are the records deleted from the spool, and after
+//!    them the intent.
+//! 3. A process that finds an intent does not know how that transaction ended. Registering under the spool's
+//!    transactional id ends it: the brokers finish what was committed, abort what was not, and refuse whatever its
+//!    sender still has under way (KIP-98). Then the process reads the topic from the intent's ends, and deletes from
+//!    the spool what it finds.
 //!
-//! Reading back alone would not do: what a dead process had handed to the kernel could arrive after it. Nor would
-//! idempotence alone, which ends with the process.
+//! Reading back alone would not be enough: what a dead process had passed to the kernel could arrive after it. Nor
+//! would idempotence alone, which ends with the process.
 
 mod forward;
 mod spool;
@@ -35,21 +37,21 @@ use self::spool::Spool;
 use self::topic::Topic;
 use super::{Record, Records, Sink, SinkError};
 
-/// The topic unless another is named.
+/// The default topic.
 pub const TOPIC: &str = "MdmDeadLetterQueue";
 
-/// How long [`Sink::append`] waits for the brokers, once the record is in the spool.
+/// How long [`Sink::append`] waits for the brokers once the record is in the spool.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// An address that is none.
+/// An address that is not valid.
 #[derive(Debug, thiserror::Error)]
-#[error("{address:?} is no Kafka address ({why}): write kafka:HOST:PORT,HOST:PORT or kafka:HOST:PORT/TOPIC")]
+#[error("{address:?} is not a Kafka address ({why}): write kafka:HOST:PORT,HOST:PORT or kafka:HOST:PORT/TOPIC")]
 pub struct AddressError {
     address: String,
     why: &'static str,
 }
 
-/// Where the letters go: brokers and a topic. Written `kafka:HOST:PORT,HOST:PORT/TOPIC`; the topic is [`TOPIC`] unless named.
+/// The brokers and the topic, written as `kafka:HOST:PORT,HOST:PORT/TOPIC`. The default topic is [`TOPIC`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     brokers: String,
@@ -69,7 +71,7 @@ impl std::str::FromStr for Address {
                 return refuse("a broker without a host");
             }
             if port.parse::<u16>().ok().is_none_or(|port| port == 0) {
-                return refuse("a broker whose port is no number from 1 to 65535");
+                return refuse("a broker whose port is not a number from 1 to 65535");
             }
         }
         // Kafka's own rule.
@@ -98,15 +100,16 @@ struct Shared {
 
 /// Dead letters in a Kafka topic. Needs the feature `kafka`.
 ///
-/// A record is one message of JSON, as a line of a [`FileSink`](super::FileSink) is. A letter's key is its monitor object, a mark's
-/// its operation. The header `lockkeeper-entry` has an id of the message, `lockkeeper-operation` the operation. Readers
-/// must read what is committed only (`isolation.level=read_committed`, which is not every client's default): a transaction
-/// that was aborted leaves messages that do not count.
+/// A record is one JSON message, like a line of a [`FileSink`](super::FileSink). The key of a letter is its monitor
+/// object, the key of a mark its operation. The header `lockkeeper-entry` has an id of the message,
+/// `lockkeeper-operation` the operation. Readers must read only committed messages (`isolation.level=read_committed`,
+/// which is not every client's default): an aborted transaction leaves messages that do not count.
 ///
-/// The topic is made if it is missing, to be kept for ever (`retention.ms=-1`); one that is there keeps its own settings, and
-/// must not be compacted, for a key has many letters.
+/// A missing topic is created and kept forever (`retention.ms=-1`). An existing topic keeps its own settings. It must
+/// not be compacted, because a key has many letters.
 ///
-/// One spool is for one topic. It may be shared by all processes of a machine, and belongs on a disk that survives it.
+/// A spool belongs to one topic. All processes of a machine may share it. Put it on a disk that survives a restart of
+/// the machine.
 #[derive(Debug)]
 pub struct KafkaSink {
     shared: Arc<Shared>,
@@ -115,19 +118,21 @@ pub struct KafkaSink {
 }
 
 impl KafkaSink {
-    /// A sink for this address, with its spool in this directory, which is made if it is not there. Letters left there
-    /// by others are forwarded from now on.
+    /// Opens a sink for this address with its spool in this directory, which is created if it is missing. Letters that
+    /// other processes left there are forwarded from now on.
     ///
     /// # Errors
-    /// When the spool cannot be read or made.
+    ///
+    /// The spool cannot be read or created.
     pub fn open(address: Address, spool: impl Into<PathBuf>) -> Result<Self, SinkError> {
         Self::open_with(address, spool, PATIENCE)
     }
 
-    /// The same; [`Sink::append`] waits at most so long for the brokers, once the record is safe in the spool. Unless told
-    /// otherwise, 5 s.
+    /// Opens a sink with a limit on how long [`Sink::append`] waits for the brokers once the record is safe in the
+    /// spool. The default is 5 s.
     ///
     /// # Errors
+    ///
     /// As [`KafkaSink::open`].
     pub fn open_with(address: Address, spool: impl Into<PathBuf>, patience: Duration) -> Result<Self, SinkError> {
         let name = address.to_string();
@@ -142,24 +147,30 @@ impl KafkaSink {
         Ok(sink)
     }
 
-    /// How many records are in the spool still, not in the topic. A look at a directory.
+    /// Returns how many records are still in the spool, not in the topic. Reads a directory.
     ///
     /// # Errors
-    /// When it cannot be read.
+    ///
+    /// The directory cannot be read.
     pub fn waiting(&self) -> Result<usize, SinkError> {
         let entries = self.shared.spool.names().map_err(|source| self.shared.failed("read from", source))?;
         Ok(entries.len())
     }
 
-    /// The spool's directory.
+    /// Returns the spool's directory.
     pub fn spool(&self) -> &Path {
         self.shared.spool.dir()
     }
 
-    /// Forwards all that is in the spool, now, and says how many that were. Dropping the future does not call it back.
+    /// Forwards everything in the spool now, and returns how many records that were.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the forwarding.
     ///
     /// # Errors
-    /// What the brokers said, or that none could be reached within 30 s. Nothing is lost then.
+    ///
+    /// The brokers' error, or that none could be reached within 30 s. Nothing is lost then.
     pub fn forward(&self) -> BoxFuture<'static, Result<usize, SinkError>> {
         self.shared.apart("kept in", |shared| {
             let mut sender = None;
@@ -167,7 +178,7 @@ impl KafkaSink {
         })
     }
 
-    /// A way to wake the thread, which is started if need be.
+    /// The channel that wakes the thread, which is started if necessary.
     fn forwarder(&self) -> Result<mpsc::Sender<forward::Wake>, SinkError> {
         let mut forwarder = self.forwarder.lock().unwrap_or_else(PoisonError::into_inner);
         if forwarder.is_none() {
@@ -183,7 +194,8 @@ impl Shared {
         SinkError { sink: self.address.to_string(), what, source: source.into() }
     }
 
-    /// Runs `work` on a thread of its own: files and brokers block. Dropping the future leaves the thread to finish.
+    /// Runs `work` on a separate thread, because files and brokers block. Dropping the future leaves the thread to
+    /// finish.
     fn apart<T: Send + 'static>(
         self: &Arc<Self>,
         what: &'static str,
@@ -194,7 +206,7 @@ impl Shared {
         let started = std::thread::Builder::new().name("lockkeeper-kafka".to_owned()).spawn({
             let shared = shared.clone();
             move || {
-                // Nobody listens any more: that changes nothing.
+                // The caller may have gone, which changes nothing.
                 _ = sender.send(work(&shared));
             }
         });
@@ -224,7 +236,7 @@ impl Sink for KafkaSink {
         let record = record.clone();
         self.shared.apart("kept in", move |shared| {
             shared.spool.add(&record)?;
-            // It is kept. Whether it is there already is a courtesy to whoever looks next.
+            // It is kept. The rest only finds out whether it is in the topic already.
             let (sender, forwarded) = mpsc::channel();
             let told = match wake.send(sender) {
                 Ok(()) if shared.patience.is_zero() => return Ok(()),
@@ -241,7 +253,7 @@ impl Sink for KafkaSink {
 
     fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>> {
         self.shared.apart("read from", |shared| {
-            // The spool first: what is forwarded meanwhile is told twice, not never.
+            // The spool first: a record that is forwarded meanwhile is then returned twice, not left out.
             let mut unreadable = Vec::new();
             let spooled = shared.spool.read(&mut unreadable)?;
             let messages = shared.topic.read_all()?;

@@ -1,4 +1,4 @@
-//! From the spool to the topic, each record once. What makes it so stands at the top of [`super`].
+//! Forwards records from the spool to the topic, each once. [`super`] explains how.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,10 +12,10 @@ use super::Shared;
 use super::topic::{DEADLINE, Sender};
 use crate::work::deadletter::Record;
 
-/// How many go in one transaction.
+/// How many records go in one transaction.
 const BATCH: usize = 500;
 
-/// How long the thread waits before it tries again: at first, and at most.
+/// The pause before a retry: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// Why a pass failed.
@@ -24,10 +24,10 @@ pub(super) enum Failure {
     /// The spool cannot be used.
     #[error("the spool: {0}")]
     Spool(#[from] io::Error),
-    /// The brokers do not do it.
+    /// The brokers refused it or could not be reached.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
-    /// The test says so.
+    /// A test ends the pass.
     #[cfg(all(test, feature = "real-servers"))]
     #[error("died here")]
     Died,
@@ -40,14 +40,14 @@ pub(super) enum Moment {
     Intended,
     /// The transaction is committed.
     Committed,
-    /// The records are out of the spool.
+    /// The records are deleted from the spool.
     TakenOut,
 }
 
-/// Whoever wakes the thread is told how the pass that follows went.
+/// A waker, which gets the result of the pass that follows.
 pub(super) type Wake = mpsc::Sender<Result<(), String>>;
 
-/// The thread. It ends after its last wake-up can come, which is when the sink is dropped.
+/// The thread. It ends when the sink is dropped.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     pub(super) wake: mpsc::Sender<Wake>,
@@ -61,11 +61,11 @@ impl Forwarder {
     }
 }
 
-/// Passes: one at once, one after each wake-up, and after a failure again and again.
+/// Runs passes: one immediately, one after each wake-up, and retries after a failure.
 fn run(shared: &Shared, woken: &mpsc::Receiver<Wake>) {
     let (first, longest) = PAUSES;
     let (mut sender, mut waiting, mut pause) = (None, Vec::new(), first);
-    // The first time at once, for there may be letters of others.
+    // The first one immediately, because the spool may have letters of other processes.
     let mut again = Some(Duration::ZERO);
     loop {
         let wake = match again {
@@ -77,12 +77,12 @@ fn run(shared: &Shared, woken: &mpsc::Receiver<Wake>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // All that wait by now are in the spool already.
+        // The records of all wakers so far are in the spool already.
         waiting.extend(woken.try_iter());
         let outcome = pass(shared, &mut sender, &mut |_| Ok(()));
         let told = outcome.as_ref().map(|_| ()).map_err(Failure::to_string);
         for waiter in waiting.drain(..) {
-            // It may not have waited so long.
+            // The waker may have stopped waiting.
             _ = waiter.send(told.clone());
         }
         match outcome {
@@ -90,27 +90,27 @@ fn run(shared: &Shared, woken: &mpsc::Receiver<Wake>) {
             Err(failure) => {
                 let sink = shared.address.to_string();
                 tracing::debug!(%sink, %failure, again = ?pause, "dead letters wait in the spool");
-                // Whatever it had under way, the next one finds out.
+                // The next sender resolves whatever this one had under way.
                 (again, sender, pause) = (Some(pause), None, (pause * 2).min(longest));
             }
         }
     }
 }
 
-/// Forwards all there is, and says how many that were. `at` is for tests, which end it at a moment of their choice.
+/// Forwards everything and returns how many records that were. Tests use `at` to end it at a chosen moment.
 pub(super) fn pass(
     shared: &Shared,
     sender: &mut Option<Sender>,
     at: &mut dyn FnMut(Moment) -> Result<(), Failure>,
 ) -> Result<usize, Failure> {
     let mut forwarded = 0;
-    // Not to be waited for where there is nothing to do: another process may be at it, with brokers that do not answer.
+    // Do not wait for the turn if there is nothing to do: another process may have it, with brokers that do not answer.
     while !shared.spool.names()?.is_empty() {
         match batch(shared, sender, at) {
             Ok(0) => break,
             Ok(some) => forwarded += some,
             Err(failure) => {
-                // Nobody knows how far it came; the next one finds out.
+                // The result is unknown; the next sender resolves it.
                 *sender = None;
                 return Err(failure);
             }
@@ -130,7 +130,7 @@ fn batch(
     let deadline = Instant::now() + DEADLINE;
     let begun = turn.intent()?;
     if begun.is_some() {
-        // Perhaps of another process, while ours was registered: it has to be ended.
+        // Another process may have registered in the meantime: this sender must be replaced.
         *sender = None;
     }
     let sender = match sender {
@@ -170,7 +170,7 @@ fn batch(
     Ok(entries.len())
 }
 
-/// Whether this can be a name of ours: it becomes a file's, and anybody may write to the topic.
+/// Whether this can be the name of a record: it becomes a file name, and any client may write to the topic.
 fn is_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

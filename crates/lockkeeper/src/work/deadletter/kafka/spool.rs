@@ -1,8 +1,8 @@
-//! Records on this machine's disk until they are in the topic: a directory, a file each.
+//! Records on this machine's disk until they are in the topic: a directory with one file for each.
 //!
-//! A file is written aside, synced and renamed, so there are only whole ones; many processes add at once and none waits for
-//! another. Not the file of a [`FileSink`](crate::work::deadletter::FileSink): from there a record could not be taken out again.
-//! Whoever takes records out has the spool's lock.
+//! A file is written under another name, synced and renamed, so there are only complete files. Many processes add at
+//! once and none waits for another. This is not the file of a [`FileSink`](crate::work::deadletter::FileSink), from
+//! which a record could not be removed. A process that removes records holds the spool's lock.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -17,21 +17,21 @@ use uuid::Uuid;
 
 use crate::work::deadletter::Record;
 
-/// The ending of a record's file; any other file is none.
+/// The ending of a record's file; other files are not records.
 const ENTRY: &str = "record";
 const INTENT: &str = "intent";
 const IDENTITY: &str = "id";
 const LOCK: &str = "lock";
 
-/// A record with its name in the spool, which is its id in the topic too.
+/// A record with its name in the spool, which is also its id in the topic.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) record: Record,
 }
 
-/// Since where to look for what is under way: the end of each partition when it was begun. One that is missing here is
-/// looked at from its beginning.
+/// Where to search for a transaction that was under way: the end of each partition when it began. A partition that is
+/// missing here is read from its beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Intent {
     pub(super) ends: BTreeMap<i32, i64>,
@@ -42,7 +42,7 @@ pub(super) struct Spool {
     dir: PathBuf,
 }
 
-/// The right to take records out. It goes with the process.
+/// The right to remove records. It ends with the process.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     spool: &'a Spool,
@@ -59,9 +59,9 @@ impl Spool {
         &self.dir
     }
 
-    /// Adds a record, and returns when it is on disk.
+    /// Adds a record and returns when it is on disk.
     pub(super) fn add(&self, record: &Record) -> io::Result<()> {
-        // By time for people, and so that they are sent about as they came; distinct by the rest.
+        // Ordered by time, so that they are sent roughly in order; the rest makes them unique.
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
         let name = format!("{:013}-{turn:06}-{}", crate::clock::wall_clock_ms(), Uuid::new_v4().simple());
@@ -81,7 +81,7 @@ impl Spool {
         Ok(names)
     }
 
-    /// All records that can be read, the oldest first. One that another process takes out meanwhile may be missing.
+    /// All records that can be read, the oldest first. A record that another process removes meanwhile may be missing.
     pub(super) fn read(&self, unreadable: &mut Vec<String>) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for name in self.names()? {
@@ -111,7 +111,7 @@ impl Spool {
         Ok(Some(serde_json::from_slice(&bytes)?))
     }
 
-    /// Writes a file whole, and returns when it is on disk.
+    /// Writes a complete file and returns when it is on disk.
     fn write(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
         let aside = self.dir.join(format!("{name}.new-{}", Uuid::new_v4().simple()));
         let written = (|| {
@@ -134,14 +134,14 @@ impl Spool {
         }
     }
 
-    /// A name is durable, or gone for good, once the directory is.
+    /// A new name or a deletion is durable once the directory is synced.
     fn sync(&self) -> io::Result<()> {
         File::open(&self.dir)?.sync_all()
     }
 }
 
 impl Turn<'_> {
-    /// Who sends from this spool, for as long as it exists.
+    /// The identity of this spool's sender, which never changes.
     pub(super) fn identity(&self) -> io::Result<String> {
         if let Some(identity) = self.spool.get(IDENTITY)? {
             return Ok(identity);
@@ -151,17 +151,17 @@ impl Turn<'_> {
         Ok(identity)
     }
 
-    /// What somebody has begun, and nobody has ended.
+    /// The transaction that was begun and not ended, if there is one.
     pub(super) fn intent(&self) -> io::Result<Option<Intent>> {
         self.spool.get(INTENT)
     }
 
-    /// Something is begun.
+    /// A transaction begins.
     pub(super) fn intend(&self, intent: &Intent) -> io::Result<()> {
         self.spool.write(INTENT, intent)
     }
 
-    /// These are in the topic.
+    /// Removes records that are in the topic.
     pub(super) fn take_out<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> io::Result<()> {
         for name in names {
             self.spool.remove(&format!("{name}.{ENTRY}"))?;
@@ -169,14 +169,14 @@ impl Turn<'_> {
         self.spool.sync()
     }
 
-    /// What was begun has ended, and nothing that is in the topic is in the spool.
+    /// The transaction has ended, and no record of the topic is left in the spool.
     pub(super) fn ended(&self) -> io::Result<()> {
         self.spool.remove(INTENT)?;
         self.spool.sync()
     }
 }
 
-/// Files for their owner only.
+/// Files that only their owner can access.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -189,14 +189,14 @@ mod tests {
     use crate::work::deadletter::Letter;
 
     #[test]
-    fn what_was_added_is_read_in_order_until_it_is_taken_out() {
+    fn added_records_are_read_in_order_until_they_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::open(dir.path().join("deep/spool")).unwrap();
         let record = |operation: &str| Record::Letter(Box::new(Letter::new(operation, "P1", "/P1")));
         for operation in ["a", "b", "c"] {
             spool.add(&record(operation)).unwrap();
         }
-        // What a crash left half written is no record.
+        // A half-written file of a crash is not a record.
         fs::write(spool.dir().join("0.record.new-x"), "{").unwrap();
         fs::write(spool.dir().join("0.record"), "{").unwrap();
         let mut unreadable = Vec::new();

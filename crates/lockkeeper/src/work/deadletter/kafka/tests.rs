@@ -1,4 +1,4 @@
-//! On a real broker, which is killed: `cargo xtask kafka test`.
+//! Tests on a real broker, which is killed: `cargo xtask kafka test`.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -12,7 +12,7 @@ use super::forward::{Failure, Moment, pass};
 use super::*;
 use crate::work::deadletter::{Event, Letter, Mark, fold};
 
-/// How long anything may take that must come.
+/// The time limit for anything that must happen.
 const LONG: Duration = Duration::from_secs(120);
 
 fn letter(operation: &str) -> Record {
@@ -28,11 +28,11 @@ fn sink(broker: &Broker, spool: &Path) -> KafkaSink {
 }
 
 fn block<T>(outcome: impl Future<Output = T>) -> T {
-    // No reactor and no timer: whoever writes needs none of ours.
+    // No reactor and no timer: the sink must work without them.
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(outcome)
 }
 
-/// Waits for something that another thread does, which tells nobody but the disk.
+/// Waits for another thread, whose progress shows only on the disk.
 fn until(what: &str, mut there: impl FnMut() -> bool) {
     let start = Instant::now();
     while !there() {
@@ -41,7 +41,7 @@ fn until(what: &str, mut there: impl FnMut() -> bool) {
     }
 }
 
-/// How often each operation's letter is in the topic, as any reader of what is committed sees it.
+/// How often each operation's letter is in the topic for a reader of committed messages.
 fn letters(broker: &Broker) -> HashMap<String, usize> {
     let mut times = HashMap::new();
     for found in Topic::new(&broker.addr().to_string(), TOPIC).read_all().unwrap() {
@@ -56,7 +56,7 @@ fn once(operations: impl IntoIterator<Item = String>) -> HashMap<String, usize> 
     operations.into_iter().map(|operation| (operation, 1)).collect()
 }
 
-/// C-47: a thousand letters, and the broker killed and started again in the middle of them, twice.
+/// C-47: a thousand letters, and the broker is killed and restarted in the middle of them, twice.
 #[test]
 fn every_letter_is_in_the_topic_once_though_the_broker_is_killed_in_the_middle() {
     const WRITERS: usize = 4;
@@ -70,7 +70,7 @@ fn every_letter_is_in_the_topic_once_though_the_broker_is_killed_in_the_middle()
             let (sink, done) = (&sink, &done);
             scope.spawn(move || {
                 for at in 0..EACH {
-                    // Kept, whether there is a broker or not.
+                    // Kept, with or without a broker.
                     block(sink.append(&letter(&format!("{writer}-{at}")))).unwrap();
                     done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
@@ -79,7 +79,7 @@ fn every_letter_is_in_the_topic_once_though_the_broker_is_killed_in_the_middle()
         let written = || done.load(std::sync::atomic::Ordering::Relaxed);
         for part in [1, 2] {
             until("letters written", || written() >= part * WRITERS * EACH / 4);
-            // Some are through and some are not.
+            // Some are forwarded and some are not.
             until("letters forwarded", || sink.waiting().unwrap() < written());
             broker.kill();
             let at = written();
@@ -94,7 +94,7 @@ fn every_letter_is_in_the_topic_once_though_the_broker_is_killed_in_the_middle()
     assert_eq!(fold(block(sink.records()).unwrap().records).len(), WRITERS * EACH);
 }
 
-/// C-47: wherever the process that forwards dies, the next one brings each letter there once.
+/// C-47: wherever the forwarding process dies, the next one delivers each letter once.
 #[test]
 fn a_forwarder_that_dies_at_any_moment_loses_and_doubles_nothing() {
     let broker = Broker::start().unwrap();
@@ -124,9 +124,9 @@ fn a_forwarder_that_dies_at_any_moment_loses_and_doubles_nothing() {
     assert_eq!(letters(&broker), once(all));
 }
 
-/// What a dead process had sent and not committed counts for nothing; were it still alive, it could not commit any more.
+/// What a dead process had sent and not committed does not count; if it still lived, it could no longer commit.
 #[test]
-fn what_was_under_way_is_over_once_the_next_one_has_registered() {
+fn a_transaction_ends_once_the_next_sender_has_registered() {
     let broker = Broker::start().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let shared = KafkaSink::open_with(address(&broker), dir.path(), Duration::ZERO).unwrap().shared;
@@ -141,7 +141,7 @@ fn what_was_under_way_is_over_once_the_next_one_has_registered() {
         sender.flush();
         sender
     };
-    // Its message is in the topic, and nobody who reads what is committed sees it.
+    // Its message is in the topic, but readers of committed messages do not see it.
     assert!(letters(&broker).is_empty());
     assert_eq!(pass(&shared, &mut None, &mut |_| Ok(())).unwrap(), 1);
     assert!(undead.commit().is_err(), "it was replaced");
@@ -156,8 +156,8 @@ fn letters_that_came_without_a_broker_are_forwarded_when_it_is_back() {
     let first = KafkaSink::open_with(address(&broker), dir.path(), Duration::from_millis(100)).unwrap();
     block(first.append(&letter("a"))).unwrap();
     assert_eq!(first.waiting().unwrap(), 1);
-    assert!(block(first.records()).is_err(), "what is in the topic cannot be told");
-    // Its process ends. Another one finds the letter, and forwards it without being asked.
+    assert!(block(first.records()).is_err(), "the topic cannot be read");
+    // Its process ends. Another one finds the letter and forwards it by itself.
     drop(first);
     let second = sink(&broker, dir.path());
     broker.restart().unwrap();
@@ -179,7 +179,7 @@ fn letters_and_marks_are_read_as_they_were_written_and_the_rest_is_named() {
     let filed = fold(block(sink.records()).unwrap().records);
     let fates: HashMap<_, _> = filed.iter().map(|filed| (filed.letter.operation.as_str(), filed.fate.name())).collect();
     assert_eq!(fates, HashMap::from([("a", "replayed"), ("b", "waiting")]));
-    // Somebody else writes to the topic too.
+    // Another program writes to the topic too.
     sink.shared.topic.send_foreign(b"not ours");
     let read = block(sink.records()).unwrap();
     assert_eq!(read.records.len(), 3);

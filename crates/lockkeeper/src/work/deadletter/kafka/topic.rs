@@ -1,6 +1,6 @@
-//! The topic: messages sent in one transaction, and messages read.
+//! The topic: sends messages in one transaction, and reads messages.
 //!
-//! Every call blocks, and none longer than [`DEADLINE`].
+//! Every call blocks, for at most [`DEADLINE`].
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -17,42 +17,42 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::spool::{Entry, Intent};
 use crate::work::deadletter::Record;
 
-/// How long anything may take together: longer than brokers take to elect a leader, shorter than people wait.
+/// The time limit of a call: longer than brokers need to elect a leader, shorter than people wait.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long one is looked for that answers at all.
+/// How long to wait for any broker to answer.
 const REACH: Duration = Duration::from_secs(10);
 
-/// How long brokers wait for the end of a transaction before they abort it. Others' readers stand still meanwhile.
+/// How long brokers wait for the end of a transaction before they abort it. Other readers are blocked meanwhile.
 const TRANSACTION_MS: &str = "20000";
-/// A message that was not acknowledged by then fails its transaction; less than the former, as Kafka wants it.
+/// A message that was not acknowledged by then fails its transaction; shorter than the former, as Kafka requires.
 const MESSAGE_MS: &str = "15000";
 
-/// How often the end of another's transaction is looked for: the brokers tell nobody.
+/// How often to check for the end of another transaction: brokers do not notify.
 const LOOK: Duration = Duration::from_millis(50);
 
 const ENTRY: &str = "lockkeeper-entry";
 const OPERATION: &str = "lockkeeper-operation";
 
-/// Where letters are.
+/// The brokers and the topic.
 #[derive(Debug)]
 pub(super) struct Topic {
     brokers: String,
     name: String,
 }
 
-/// One that may send, for all with its spool. Another one for the same spool ends it.
+/// The sender of a spool. Registering another one for the same spool ends it.
 pub(super) struct Sender {
     producer: ThreadedProducer<DefaultProducerContext>,
 }
 
-/// A message that counts.
+/// A committed message.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Its id, if it was sent by one of us.
+    /// Its id, if a Lockkeeper sink sent it.
     pub(super) entry: Option<String>,
     pub(super) payload: Vec<u8>,
-    /// For people.
+    /// Its place, for people.
     pub(super) place: String,
 }
 
@@ -68,39 +68,40 @@ impl Topic {
     fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.brokers).set("client.id", "lockkeeper");
-        // Brokers that were down are tried again soon, not in ten seconds.
+        // Retry brokers that were down after one second, not ten.
         config.set("reconnect.backoff.max.ms", "1000");
         config
     }
 
     fn consumer(&self, isolation: &str) -> KafkaResult<BaseConsumer> {
         let mut config = self.config();
-        // A name is needed to read at all; nothing is ever committed under it.
+        // Reading needs a group name; nothing is ever committed under it.
         config.set("group.id", "lockkeeper-dead-letters").set("enable.auto.commit", "false");
         config.set("enable.partition.eof", "true").set("auto.offset.reset", "earliest");
         config.set("isolation.level", isolation);
         config.create()
     }
 
-    /// Whether the brokers answer, so that nobody waits for long who must not.
+    /// Whether the brokers answer, so that a caller in a hurry does not wait.
     pub(super) fn reach(&self, deadline: Instant) -> KafkaResult<()> {
         self.partitions(&self.consumer("read_uncommitted")?, deadline).map(drop)
     }
 
-    /// Registers as the one who sends from the spool of this identity. What another one had under way is over then, one
-    /// way or the other.
+    /// Registers as the sender of the spool with this identity. This ends what another sender had under way, one way or
+    /// the other.
     pub(super) fn sender(&self, spool: &str, deadline: Instant) -> KafkaResult<Sender> {
         let mut config = self.config();
         config.set("transactional.id", format!("lockkeeper-{}-{spool}", self.name));
         config.set("transaction.timeout.ms", TRANSACTION_MS).set("message.timeout.ms", MESSAGE_MS);
-        // As Java's clients spread keys, so that all of one object are in one partition whoever wrote them.
+        // Java clients spread keys this way, so that all messages of one object are in one partition, whichever client
+        // wrote them.
         config.set("partitioner", "murmur2_random");
         let producer: ThreadedProducer<DefaultProducerContext> = config.create()?;
         producer.init_transactions(left(deadline))?;
         Ok(Sender { producer })
     }
 
-    /// The partitions; none if there is no such topic.
+    /// The partitions; none if the topic does not exist.
     fn partitions(&self, consumer: &BaseConsumer, deadline: Instant) -> KafkaResult<Vec<i32>> {
         let metadata = consumer.fetch_metadata(Some(&self.name), left(deadline).min(REACH))?;
         let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == self.name) else {
@@ -113,7 +114,7 @@ impl Topic {
         }
     }
 
-    /// Where each partition ends by now, messages under way included. The topic is made if it is missing.
+    /// The current end of each partition, including messages under way. A missing topic is created.
     pub(super) fn ends(&self, deadline: Instant) -> KafkaResult<Intent> {
         let consumer = self.consumer("read_uncommitted")?;
         let mut partitions = self.partitions(&consumer, deadline)?;
@@ -134,7 +135,7 @@ impl Topic {
 
     fn make(&self, deadline: Instant) -> KafkaResult<()> {
         let admin: AdminClient<DefaultClientContext> = self.config().create()?;
-        // As many partitions and copies as the brokers have for a topic of which nobody says.
+        // As many partitions and copies as the brokers' defaults.
         let topic = NewTopic::new(&self.name, -1, TopicReplication::Fixed(-1));
         let topic = topic.set("retention.ms", "-1").set("cleanup.policy", "delete");
         let options = AdminOptions::new().request_timeout(Some(left(deadline)));
@@ -148,24 +149,24 @@ impl Topic {
         }
     }
 
-    /// Everything that counts.
+    /// All committed messages.
     pub(super) fn read_all(&self) -> KafkaResult<Vec<Found>> {
         self.read(&Intent::default(), &BTreeMap::new(), Instant::now() + DEADLINE)
     }
 
-    /// Everything that counts since these ends, up to those now. Waits for transactions of others that stand in between.
+    /// All committed messages between these ends and the current ones. Waits for other transactions in between.
     pub(super) fn read_since(&self, since: &Intent, deadline: Instant) -> KafkaResult<Vec<Found>> {
         let now = self.ends(deadline)?;
         self.read(since, &now.ends, deadline)
     }
 
-    /// Reads since these ends, at least up to those.
+    /// Reads from these ends at least up to those.
     fn read(&self, since: &Intent, up_to: &BTreeMap<i32, i64>, deadline: Instant) -> KafkaResult<Vec<Found>> {
         let consumer = self.consumer("read_committed")?;
         let mut assignment = TopicPartitionList::new();
         let mut open = HashSet::new();
         for partition in self.partitions(&consumer, deadline)? {
-            // Up to where all transactions are over.
+            // Up to the point where all transactions are over.
             let (first, mut stable) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
             while up_to.get(&partition).is_some_and(|end| stable < *end) {
                 if left(deadline).is_zero() {
@@ -174,7 +175,7 @@ impl Topic {
                 std::thread::sleep(LOOK);
                 (_, stable) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
             }
-            // A topic that was made anew ends before, and is looked at from its beginning.
+            // A topic that was created again ends before that, and is read from its beginning.
             let from = since.ends.get(&partition).copied().filter(|end| (first..=stable).contains(end));
             assignment.add_partition_offset(&self.name, partition, Offset::Offset(from.unwrap_or(first)))?;
             open.insert(partition);
@@ -196,7 +197,7 @@ impl Topic {
 
 #[cfg(all(test, feature = "real-servers"))]
 impl Topic {
-    /// A message of somebody who does not know us.
+    /// A message of a foreign client.
     pub(super) fn send_foreign(&self, payload: &[u8]) {
         let producer: ThreadedProducer<DefaultProducerContext> = self.config().create().expect("a good configuration");
         let message = BaseRecord::<[u8], [u8]>::to(&self.name).payload(payload);
@@ -205,7 +206,7 @@ impl Topic {
     }
 }
 
-/// What the client tells of a connection that it is about to make again.
+/// The errors of a connection that the client is about to open again.
 fn is_passing(error: &KafkaError) -> bool {
     matches!(
         error,
@@ -228,21 +229,21 @@ fn read(message: &impl Message) -> Found {
 }
 
 impl Sender {
-    /// Sends these in one transaction, and returns when it is committed. After an error nobody knows whether it is, until
-    /// the next one has registered.
+    /// Sends these in one transaction, and returns when it is committed. After an error, it is unknown whether it is,
+    /// until the next sender has registered.
     pub(super) fn send(&self, topic: &Topic, entries: &[Entry], deadline: Instant) -> KafkaResult<()> {
         self.begin(topic, entries)?;
-        // It sends what is left first, and fails if any message did.
+        // The commit sends remaining messages first, and fails if any message did.
         self.producer.commit_transaction(left(deadline))
     }
 
-    /// The end of what was begun.
+    /// Commits what `begin` has begun.
     #[cfg(all(test, feature = "real-servers"))]
     pub(super) fn commit(&self) -> KafkaResult<()> {
         self.producer.commit_transaction(DEADLINE)
     }
 
-    /// The same without the end.
+    /// As `send`, without the commit.
     pub(super) fn begin(&self, topic: &Topic, entries: &[Entry]) -> KafkaResult<()> {
         self.producer.begin_transaction()?;
         for Entry { name, record } in entries {
@@ -260,7 +261,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Everything sent so far has arrived, for the tests: it is under way, and not committed.
+    /// Waits until everything sent so far has arrived, uncommitted. Only tests use it.
     #[cfg(all(test, feature = "real-servers"))]
     pub(super) fn flush(&self) {
         self.producer.flush(DEADLINE).expect("the broker runs");
