@@ -71,7 +71,7 @@ impl RequestStats {
         RequestStats { zxid, ..self }
     }
 
-    /// Counts answers that became durable at `now`.
+    /// Counts answers that could be sent at `now`.
     pub(super) fn answered(self, now: Duration, frames: &WaitingFrames) -> Self {
         let Some(count) = u32::try_from(frames.frames).ok().filter(|count| *count > 0) else { return self };
         let (latency, longest) = (now.saturating_sub(frames.last), now.saturating_sub(frames.first));

@@ -34,9 +34,9 @@ fn connected(server: &Server, open: &Sender<Result<(), ServerError>>) -> Client 
     Client::connect(server.addr())
 }
 
-/// Returns whether an answer arrives without the disk. This is the only wait for a time; an error would be that it
-/// passes.
-fn hears_something(client: &Client) -> bool {
+/// Returns whether an answer arrives without the disk. This is the only wait for a time: on a slow machine
+/// the test may pass wrongly, but it cannot fail wrongly.
+fn is_answered(client: &Client) -> bool {
     client.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let heard = client.stream.peek(&mut [0]).is_ok();
     client.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -53,8 +53,8 @@ fn nothing_is_visible_before_it_is_durable() {
     until("the create is applied", || server.stats().nodes == 5);
     reader.send(EXISTS, bytes().text("/a").flag(false));
     until("the read is answered, but not told", || server.stats().requests(OpCode::Exists) > asked);
-    assert!(!hears_something(&writer), "an answer before its fsync");
-    assert!(!hears_something(&reader), "an event or a read that shows what can still be lost");
+    assert!(!is_answered(&writer), "an answer before its fsync");
+    assert!(!is_answered(&reader), "an event or a read that shows what can still be lost");
     assert_eq!(server.stats().outstanding, 3);
     open.send(Ok(())).unwrap();
     assert_eq!(writer.answer().error, 0);
@@ -122,7 +122,7 @@ fn a_shutdown_waits_for_the_disk() {
     writer.send(CREATE, bytes().create("/a", b"", 0));
     until("the create is applied", || server.stats().nodes == 5);
     let stopping = std::thread::spawn(move || wait(server.shutdown()));
-    assert!(!hears_something(&writer));
+    assert!(!is_answered(&writer));
     open.send(Ok(())).unwrap();
     assert_eq!(writer.answer().error, 0);
     stopping.join().unwrap().unwrap();
