@@ -7,6 +7,7 @@ mod breaking;
 mod config;
 mod deciding;
 mod dlq;
+mod documents;
 mod errors;
 mod fencing;
 mod harness;

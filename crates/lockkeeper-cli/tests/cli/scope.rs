@@ -233,3 +233,48 @@ fn the_unit_file_starts_the_machines_server() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
 }
+
+/// Another program that answers something else at the address of the machine's server, while that is down and while it only
+/// seems to run.
+#[test]
+fn a_stranger_at_the_machines_address_gets_no_lock_and_no_wait() {
+    use std::io::{Read, Write};
+    let shared = Shared::new();
+    let machine = shared.option();
+    let (mut server, address) = shared.serve();
+    let home = Home::new();
+    assert!(home.output(&["run", "a", &machine, "--", "true"]).status.success());
+    server.signal(Signal::KILL);
+    server.wait();
+    let stranger = std::net::TcpListener::bind(&address).unwrap();
+    let (code, line) = failure(&home.output(&["run", "a", &machine, "--", "touch", "ran"]));
+    assert_eq!(code, Some(69), "{line}");
+    assert!(line.contains("this machine's server is not running"), "{line}");
+    stranger.set_nonblocking(true).unwrap();
+    assert!(stranger.accept().is_err(), "the stranger was spoken to");
+    stranger.set_nonblocking(false).unwrap();
+
+    // Another process holds the store, so the server seems to run.
+    let store = std::fs::File::open(shared.dir.join("data/lock")).unwrap();
+    store.lock().unwrap();
+    let answering = stranger.try_clone().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut connection, _)) = answering.accept() {
+            _ = connection.read(&mut [0; 64]);
+            _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let started = std::time::Instant::now();
+    let (code, line) = failure(&home.output(&["run", "a", &machine, "--wait", "2s", "--", "touch", "ran"]));
+    assert_eq!(code, Some(69), "{line}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(2 + 5), "{:?}", started.elapsed());
+    let (code, line) = failure(&home.output(&["list", &machine]));
+    assert_eq!(code, Some(69), "{line}");
+    assert!(!home.file("ran").exists());
+    drop(store);
+
+    // The server does not wait for the address, and clients find it at the new one.
+    let (_server, elsewhere) = shared.serve();
+    assert_ne!(elsewhere, address);
+    assert!(home.output(&["run", "a", "--try", &machine, "--", "true"]).status.success());
+}
