@@ -12,7 +12,7 @@ use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
 use lockkeeper::{ContenderInfo, NodeFormat};
 
 use crate::args::connect::ConnectArgs;
-use crate::output::is_active;
+use crate::text::is_active;
 
 const SERVERS: &str = "--servers";
 

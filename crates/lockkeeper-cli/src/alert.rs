@@ -1,6 +1,6 @@
 //! Tells somebody that an owner has not cleaned up in time: a shell command, an address on the web.
 //!
-//! Telling decides nothing: whoever is told answers with `lockkeeper approve` or `reject`. A program that knows the answer may
+//! An alert decides nothing: its receiver answers with `lockkeeper approve` or `reject`. A program that knows the answer may
 //! give it at once, in so many words, as `{"decision": "approve", "by": "...", "why": "..."}`; a status of success is no answer.
 
 use std::process::Stdio;
@@ -10,17 +10,17 @@ use lockkeeper::helix::{CleanupAlert, Decision};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::commands::requests::FactsView;
 use crate::output::Printer;
+use crate::views::FactsView;
 
 /// More than this is not read of an answer.
 const MAX_ANSWER: u64 = 64 * 1024;
 
-/// How long an address may take to answer. It is told once.
+/// How long an address may take to answer. It gets one request.
 #[cfg(feature = "webhook")]
 const WEBHOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Who is told.
+/// The receivers of an alert.
 #[derive(Clone, Debug)]
 pub(crate) struct Alerts {
     pub command: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Alerts {
     pub printer: Printer,
 }
 
-/// What is told. These fields are documented and stay.
+/// The content of an alert. These fields are documented and stay.
 #[derive(Serialize)]
 struct AlertView<'a> {
     event: &'static str,
@@ -77,7 +77,7 @@ impl Alerts {
             }
             told = others;
         }
-        // All were told, and somebody decides later.
+        // All receivers have the alert, and a decision comes later.
         std::future::pending().await
     }
 }
@@ -91,7 +91,7 @@ async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> 
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let write = async {
             if let Some(mut stdin) = stdin {
-                // One that does not read is told enough by being started.
+                // A command need not read it: its start is an alert too.
                 _ = stdin.write_all(body.as_bytes()).await;
             }
         };
@@ -151,11 +151,11 @@ async fn post(url: String, body: String, printer: Printer) -> Option<Decision> {
     match told.await {
         Ok(Ok(said)) => answer(&said, &address, printer),
         Ok(Err(error)) => {
-            printer.note(&format!("{address} could not be told: {error}"));
+            printer.note(&format!("cannot alert {address}: {error}"));
             None
         }
         Err(error) => {
-            printer.note(&format!("{address} could not be told: {error}"));
+            printer.note(&format!("cannot alert {address}: {error}"));
             None
         }
     }
@@ -183,19 +183,11 @@ fn post_blocking(url: &str, body: &str) -> Result<String, ureq::Error> {
     response.body_mut().with_config().limit(MAX_ANSWER).lossy_utf8(true).read_to_string()
 }
 
-/// An address that can be told.
-#[cfg(feature = "webhook")]
-pub(crate) fn webhook(text: &str) -> Result<String, String> {
-    let uri: ureq::http::Uri = text.parse().map_err(|error| format!("{error}; write https://host/path"))?;
-    let host = uri.host().unwrap_or_default();
-    match uri.scheme_str() {
-        Some("http" | "https") if !host.is_empty() => Ok(text.to_owned()),
-        _ => Err("only http and https addresses can be told; write https://host/path".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "webhook")]
+    use crate::args::values::webhook;
+
     use super::*;
 
     #[test]

@@ -122,7 +122,7 @@ impl Verb {
         }
     }
 
-    /// The options that name the place of the locks, for the commands that it prints.
+    /// The options that name the place of the locks. Printed commands repeat them.
     pub(crate) fn place(&self) -> Vec<PlaceOption> {
         let connect = match self {
             Verb::Run(args) => &args.connect,
@@ -171,13 +171,6 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
     Printer::new(json).failure(&mistakes::failure(&Args::command(), &error, &words));
     crate::streams::flush();
     Err(ExitCode::from(Code::Usage as u8))
-}
-
-/// The option of `run` that has this name, without its dashes.
-pub(crate) fn run_option(name: &str) -> Option<String> {
-    let command = Args::command();
-    let mut options = command.find_subcommand("run")?.get_arguments().filter_map(clap::Arg::get_long);
-    options.find(|option| *option == name).map(str::to_owned)
 }
 
 /// The definitions of all verbs and options.

@@ -1,4 +1,4 @@
-//! Who broke a lock of this command, and why.
+//! The author and the reason of a break of this command's lock.
 
 use std::time::Duration;
 

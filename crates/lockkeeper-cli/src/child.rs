@@ -43,7 +43,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// How long a signal waits for the line about it, so that a reader sees that line before what the command says to the signal.
 const IN_ORDER: Duration = Duration::from_millis(20);
 
-/// What is answered to whoever asks for a lock that the command is not told of.
+/// The answer to a revoke that the command gets no signal for.
 const REFUSAL: &str = "its command is not to be disturbed (--on-revoke ignore)";
 
 /// A command that runs.
@@ -60,13 +60,13 @@ pub(crate) struct Job {
 /// What the command may count on.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
-    /// How long it may take to end: so long before the lock can no longer be relied on, it is told to.
+    /// How long it may take to end. It gets SIGTERM this long before the lock can no longer be relied on.
     pub grace: Duration,
     /// What becomes of it while the connection is lost.
     pub on_suspect: OnSuspect,
     /// What it gets when somebody asks for the lock.
     pub on_revoke: OnRevoke,
-    /// Who takes the lock by a higher priority, and when; of leased locks.
+    /// The preemption of a leased lock by a higher priority.
     pub preemption: Option<watch::Receiver<Option<Preemption>>>,
 }
 
@@ -87,9 +87,9 @@ pub(crate) struct Outcome {
     pub status: u8,
     /// Why the lock was lost meanwhile, if it was.
     pub loss: Option<Loss>,
-    /// It was told to end because the lock could not be relied on any more.
+    /// It got SIGTERM because the lock could no longer be relied on.
     pub stopped: bool,
-    /// Somebody of a higher priority wanted the lock, and the command was told, or lost it.
+    /// A higher priority wanted the lock, and the command got a signal, or lost the lock.
     pub preempted: bool,
     _watchdog: Option<Dismissed>,
 }
@@ -104,7 +104,7 @@ impl Job {
         // A command that turns out to need it gets it then.
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
-        // Where no process is to be had for it, the kernel's death signal is what is left.
+        // If no process can be started for it, the kernel's death signal remains.
         let mut watchdog = Watchdog::start().ok();
         let now = watchdog::now();
         let end = now + valid_for(guard);
@@ -121,7 +121,7 @@ impl Job {
         Ok(Job { pid, changed, continued, terminal, watchdog })
     }
 
-    /// Follows the command to its end, passing signals and requests to let go on, and stops it when a lock is lost.
+    /// Follows the command to its end, passes on signals and revoke requests, and stops it when a lock is lost.
     pub(crate) async fn attend(
         mut self,
         keeper: &Lockkeeper,
@@ -167,8 +167,8 @@ impl Job {
                     if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
                         self.stop();
                     }
-                    // By the clock: the grace period was before. Whoever preempts is in already: a cleanup has had its time.
-                    // Else somebody took the lock away, and may be in as well; what the command has left is its cleanup.
+                    // By the clock: the grace period was before. A preemptor holds the lock already: the cleanup has had its time.
+                    // Otherwise the lock was removed, and another contender may hold it; the grace period is the command's cleanup.
                     let grace = match why {
                         Loss::Preempted | Loss::Unreachable | Loss::LeaseEnded => Duration::ZERO,
                         _ => terms.grace,
@@ -312,7 +312,7 @@ impl Job {
         }
     }
 
-    /// Passes a signal of ours on to the group.
+    /// Passes a signal for lockkeeper on to the group.
     fn pass_on(&self, signal: Signal) {
         // The terminal tells its own group of its size.
         let told = signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid));
@@ -362,20 +362,46 @@ impl Job {
 ///
 /// Judged by the trust of that moment: a heartbeat may be confirmed between the timer and this look, and then the command goes
 /// on. Dropping the future leaves nothing behind.
-async fn unreliable(guard: &MultiGuard, terms: &Terms) -> HoldState {
+async fn unreliable(locks: &impl Trusted, terms: &Terms) -> HoldState {
     loop {
         let suspected = async {
             match terms.on_suspect {
                 OnSuspect::Wait => std::future::pending().await,
-                OnSuspect::Stop => guard.changed(HoldState::Held).await,
+                OnSuspect::Stop => locks.changed(HoldState::Held).await,
             }
         };
-        select(pin!(guard.nearly_lost(terms.grace)), pin!(suspected)).await;
-        let state = guard.state();
+        select(pin!(locks.nearly_lost(terms.grace)), pin!(suspected)).await;
+        let state = locks.state();
         let suspected = terms.on_suspect == OnSuspect::Stop && state != HoldState::Held;
-        if suspected || valid_for(guard) <= terms.grace {
+        if suspected || locks.valid_for() <= terms.grace {
             return state;
         }
+    }
+}
+
+/// What [`unreliable`] asks of the locks.
+trait Trusted {
+    async fn nearly_lost(&self, margin: Duration) -> HoldState;
+    async fn changed(&self, seen: HoldState) -> HoldState;
+    fn state(&self) -> HoldState;
+    fn valid_for(&self) -> Duration;
+}
+
+impl Trusted for MultiGuard {
+    async fn nearly_lost(&self, margin: Duration) -> HoldState {
+        self.nearly_lost(margin).await
+    }
+
+    async fn changed(&self, seen: HoldState) -> HoldState {
+        self.changed(seen).await
+    }
+
+    fn state(&self) -> HoldState {
+        self.state()
+    }
+
+    fn valid_for(&self) -> Duration {
+        valid_for(self)
     }
 }
 
@@ -422,7 +448,7 @@ fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
     };
 }
 
-/// The next request to let go of a lock, another than the last one told of for that lock. Dropping the future loses none.
+/// The next revoke request that differs from the last one reported for its lock. Dropping the future loses none.
 async fn asked<'a>(guard: &'a MultiGuard, told: &[(&str, Revocation)]) -> (&'a Holding, Revocation) {
     let requests = guard.holdings().iter().map(|holding| {
         let last = told.iter().find(|(path, _)| *path == holding.path()).map(|(_, request)| request);
@@ -446,7 +472,7 @@ async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
     let admin = keeper.admin();
     for holding in guard.holdings() {
         if holding.node() == holding.path() {
-            // A lease: it ends by a clock that did not stop, and who wants the lock keeps saying so in the record.
+            // A lease ends by a clock that did not stop, and a preemption remains in the record.
             continue;
         }
         loop {
@@ -496,4 +522,51 @@ fn has_shell() -> bool {
     };
     let same_session = getsid(Some(parent)).ok() == getsid(None).ok();
     same_session && getpgid(Some(parent)).is_ok_and(|group| group != getpgrp())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Locks whose last heartbeat is confirmed late: between the timer and the look at it, for so many timers.
+    struct Late {
+        heartbeats: Cell<u32>,
+        timers: Cell<u32>,
+    }
+
+    impl Trusted for Late {
+        async fn nearly_lost(&self, _: Duration) -> HoldState {
+            self.timers.set(self.timers.get() + 1);
+            HoldState::Held
+        }
+
+        async fn changed(&self, _: HoldState) -> HoldState {
+            std::future::pending().await
+        }
+
+        fn state(&self) -> HoldState {
+            HoldState::Held
+        }
+
+        fn valid_for(&self) -> Duration {
+            let left = self.heartbeats.get();
+            self.heartbeats.set(left.saturating_sub(1));
+            Duration::from_secs(if left > 0 { 22 } else { 5 })
+        }
+    }
+
+    #[test]
+    fn a_late_heartbeat_cancels_a_stop() {
+        let locks = Late { heartbeats: Cell::new(3), timers: Cell::new(0) };
+        let grace = Duration::from_secs(5);
+        for on_suspect in [OnSuspect::Wait, OnSuspect::Stop] {
+            locks.heartbeats.set(3);
+            locks.timers.set(0);
+            let terms = Terms { grace, on_suspect, on_revoke: OnRevoke::Term, preemption: None };
+            let stopped = unreliable(&locks, &terms).now_or_never();
+            assert_eq!((stopped, locks.timers.get()), (Some(HoldState::Held), 4), "{on_suspect:?}");
+        }
+    }
 }

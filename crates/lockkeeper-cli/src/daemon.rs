@@ -33,7 +33,7 @@ pub(crate) const LOG: &str = "server.log";
 /// How long it stays without a session.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
 
-/// How long a predecessor may take to let go of the store.
+/// How long a predecessor may take to release the store.
 const PREDECESSOR: Duration = Duration::from_secs(5);
 
 /// How long after it can no longer be found somebody who found it just before may still come.
@@ -118,7 +118,7 @@ async fn serve(home: &Home) -> Result<(), Failure> {
         tracing::warn!(%former, %now, "another program listens at the former address; serving at another one");
     }
     tell(&Readiness::Ready);
-    // Its starter has heard all it will. A file that is always there stands in for the pipe.
+    // Its starter reads no more. A file that always exists replaces the pipe.
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         _ = rustix::stdio::dup2_stdout(null);
     }

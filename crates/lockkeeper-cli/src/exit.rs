@@ -18,7 +18,7 @@ use crate::place::Place;
 pub(crate) enum Code {
     /// There is no such lock, nobody to take it from, or nobody agreed: nothing was changed.
     NoSuchLock = 1,
-    /// Somebody who was asked to let go refused.
+    /// A holder that was asked to release refused.
     Declined = 2,
     /// The command line or a setting is wrong; nothing was done.
     Usage = 64,
@@ -38,7 +38,7 @@ pub(crate) enum Code {
     Mismatch = 78,
     /// Somebody of a higher priority took the lock while the command ran.
     Preempted = 79,
-    /// The session ended while the command waited, and with it the place in line and the time.
+    /// The session expired while the command waited, and the time was over.
     SessionExpired = 80,
     /// When the lock was to be unlocked, its node was not there any more.
     NoNode = 81,
@@ -97,15 +97,15 @@ pub(crate) fn statuses() -> String {
 pub(crate) struct Failure {
     /// The exit status.
     pub code: Code,
-    /// What happened, in one line.
+    /// What happened, as a single line.
     pub message: String,
-    /// What to do about it, in one line.
+    /// What to do about it, as a single line.
     pub hint: Option<String>,
     /// What to run about it: what that does, and the command.
     pub advice: Vec<(&'static str, Suggested)>,
     /// What follows from it for another attempt at the lock.
     pub cause: Cause,
-    /// Who held the lock, as far as that is known.
+    /// The holder of the lock, if it is known.
     pub behind: Option<String>,
     /// Where the locks are, if that was known.
     pub place: Option<Box<Place>>,
@@ -249,7 +249,7 @@ impl From<Error> for Failure {
         let mut message = error.to_string();
         if let Error::Timeout { holder: Some(holder), .. } | Error::Held { holder: Some(holder), .. } = &error {
             // Since when by this machine's clock and zone, as show has it.
-            message = message.replace(&holder.to_string(), &crate::output::who(holder));
+            message = message.replace(&holder.to_string(), &crate::text::who(holder));
         }
         let (cause, behind) = (error.cause(), error.behind());
         let failure = Failure { code, message, hint, advice: Vec::new(), cause, behind, place: None };
@@ -275,7 +275,7 @@ impl From<Error> for Failure {
             Error::NotContending { path, .. }
             | Error::TooManyWaiters { path, .. }
             | Error::IncompatibleFormat { path, .. } => {
-                failure.advise("see who holds it and who waits", Suggested::new(["show", path]))
+                failure.advise("see its holders and waiters", Suggested::new(["show", path]))
             }
             Error::Evicted { path, .. } => {
                 failure.advise("see who removed it and why", Suggested::new(["list", path, "--broken"]))

@@ -1,7 +1,7 @@
-//! How long a command may take to end when its lock can no longer be relied on, so that it is gone before anybody is let in.
+//! How long a command may take to end when its lock can no longer be relied on, so that it has ended before the next grant.
 //!
 //! A hold may be relied on for three quarters of the session timeout from the servers' last answer, and they are asked every
-//! fifth. So while the servers answer there is always half of the timeout left, and a command that gets a third of it is told to end
+//! fifth. So while the servers answer there is always half of the timeout left, and a command with a third of it as its grace gets SIGTERM
 //! only when answers stay out for longer than a hiccup.
 
 use std::time::Duration;

@@ -30,7 +30,7 @@ impl Group {
     pub(crate) fn is_alive(&mut self) -> bool {
         match test_kill_process_group(self.id) {
             Err(Errno::SRCH) => false,
-            // A member is there. It may be a zombie, or a process of another user's (`EPERM`).
+            // The group has a member. It may be a zombie, or a process of another user (`EPERM`).
             _ => self.runs(),
         }
     }

@@ -15,25 +15,14 @@ use std::time::Duration;
 use rustix::process::{Pid, getpid, getppid};
 
 use crate::exit::{Code, Failure};
-use crate::output::plain;
+use crate::program::this_program;
 use crate::streams;
 use crate::terminal::Terminal;
+use crate::text::plain;
 use crate::watchdog::{self, Watchdog};
 
 /// The word that starts it.
 pub(crate) const WORD: &str = "__exec";
-
-/// This very program, also when its file was replaced meanwhile, in the part that `word` starts.
-pub(crate) fn this_program(word: &str) -> Command {
-    let running = Path::new("/proc/self/exe");
-    let mut program = match std::env::current_exe() {
-        _ if running.exists() => Command::new(running),
-        Ok(file) => Command::new(file),
-        Err(_) => Command::new("lockkeeper"),
-    };
-    program.arg0("lockkeeper").arg(word);
-    program
-}
 
 /// A command that becomes `command` in the new process, unless that happens after the `end` of the hold, by [`watchdog::now`]. It
 /// tells the watchdog of its group before that.
@@ -59,7 +48,7 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     };
     die_with_parent();
     if parent.is_none() || getppid() != parent {
-        // It died before the line above could matter. Whoever waits for us is gone, and the hold soon is.
+        // It died before the line above took effect. The hold ends soon, and no process waits for this one.
         return ExitCode::from(Code::Internal as u8);
     }
     if let Some(descriptor) = watchdog {
@@ -86,7 +75,7 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Lets the kernel kill this process when lockkeeper dies.
 ///
-/// `SIGKILL`, for nobody is left to follow up on anything milder, and the lock goes to the next in line.
+/// `SIGKILL`, because no process is left to follow up on a milder signal, and the next waiter gets the lock.
 fn die_with_parent() {
     #[cfg(target_os = "linux")]
     // It cannot fail for a valid signal.

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use crate::daemon::{self, Readiness};
 use crate::exit::{Code, Failure};
-use crate::launcher::this_program;
 use crate::place::Place;
+use crate::program::this_program;
 
 /// Connects to the server of a home, starting it if none runs. It is started again if it ends before the session does.
 ///
@@ -97,7 +97,7 @@ async fn ensure(home: &Home) -> Result<Endpoint, Failure> {
         return Ok(endpoint);
     }
     let home = home.clone();
-    // On a thread of its own, for it waits for files and processes. If this command ends first, the thread just ends.
+    // On a separate thread, because it waits for files and processes. If this command ends first, the thread ends too.
     let started = tokio::task::spawn_blocking(move || ensure_blocking(&home)).await;
     started.map_err(|error| Failure::system("starting the server failed", error))?
 }
@@ -122,7 +122,7 @@ fn ensure_blocking(home: &Home) -> Result<Endpoint, Failure> {
 fn start(home: &Home) -> Result<(), Failure> {
     let failed = |error| Failure::system("cannot start this user's server", error);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
-    // Nothing of ours but this pipe: with our standard output it would keep `lockkeeper run x -- true | cat` waiting.
+    // The server inherits only this pipe: with our standard output it would keep `lockkeeper run x -- true | cat` waiting.
     let mut server = this_program(daemon::WORD);
     server.arg(home.dir()).stdin(Stdio::null());
     server.stdout(writer.try_clone().map_err(failed)?).stderr(writer);

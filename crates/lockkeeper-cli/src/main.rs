@@ -1,7 +1,17 @@
 //! The `lockkeeper` command: runs anything under a lock, shows locks, and serves them on one machine.
 //!
-//! Everything here is a thin face of the library; what it adds is what a Unix command owes its surroundings: signals, process
-//! groups, terminals, exit codes, and text that cannot be misused.
+//! It is a thin face of the library. It adds what a Unix command owes its surroundings: signals, process groups, terminals, exit
+//! codes, and text that nobody can misuse.
+//!
+//! Layers, top first; a file imports from its own layer and from layers below (ARCHITECTURE.md lists all files):
+//!
+//! 1. `main`
+//! 2. `commands`: one file for each verb
+//! 3. the command under the lock and what surrounds it: `child`, `retrying`, `letters`, `local`, `launcher`, `daemon`, `watchdog`
+//! 4. what the options mean: `settings`, `kind`, `grace`, `waiting`, `signals` and others
+//! 5. `args`: the parser, help and manual pages
+//! 6. `output`, below it `exit`, `advice` and the definitions of options
+//! 7. text, places, streams and terminals
 
 mod advice;
 mod alert;
@@ -22,11 +32,14 @@ mod local;
 mod nested;
 mod output;
 mod place;
+mod program;
 mod retrying;
 mod settings;
 mod signals;
 mod streams;
 mod terminal;
+mod text;
+mod views;
 mod waiting;
 mod watchdog;
 

@@ -1,6 +1,6 @@
 //! A `run` inside a `run`: what the outer ones hold, and that the inner one does not wait for it.
 //!
-//! The outer `run` lets go when its command has ended, and the command waits for the inner `run`. So an inner `run` that waits
+//! The outer `run` releases when its command has ended, and the command waits for the inner `run`. So an inner `run` that waits
 //! for a lock of the outer one waits for itself. The outer one tells the nodes of its holds in the environment. A node is one
 //! hold of one lock on one ensemble, so neither another ensemble nor a hold that has ended is mistaken for it.
 

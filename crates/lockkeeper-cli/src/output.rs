@@ -1,28 +1,27 @@
-//! What is printed: for people or for machines, data on stdout and everything else on stderr.
+//! Output for people and for machines: data on stdout and everything else on stderr.
 //!
-//! Messages, owners and node names are other people's text. Nothing of it reaches a terminal unescaped, or anyone who may
-//! write to a lock's node could move the cursor, retitle the window or fake a line.
+//! All text passes through [`plain`] or is escaped as JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
-use std::time::SystemTime;
 
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
-use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo, Revocation};
+use lockkeeper::{LockInfo, Revocation};
 use serde::Serialize;
 
 use crate::advice::{PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 use crate::place::Place;
 use crate::streams::STDERR;
+use crate::text::{asker, is_active, plain};
+use crate::views::{LockView, RequestView};
 
 /// Prints for people or for machines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
     timed: bool,
-    /// The options that say where the locks are, for the commands that are printed.
+    /// The options that name the place of the locks. Printed commands repeat them.
     place: &'static [PlaceOption],
     /// Where the locks are, once that is known.
     scope: Option<&'static ScopeView>,
@@ -117,7 +116,7 @@ impl Printer {
         let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let told = match signal.filter(|_| !again) {
             Some(signal) => format!("{signal} sent to the command"),
-            None if again => "the command was told before".to_owned(),
+            None if again => "the command got its signal before".to_owned(),
             None => "refused".to_owned(),
         };
         let signal = signal.filter(|_| !again);
@@ -178,10 +177,10 @@ impl Printer {
     }
 }
 
-/// One JSON document in one line, without any character that a terminal would act upon.
+/// One JSON document as a single line, without any character that a terminal would act upon.
 fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).expect("structs of strings and numbers always serialise");
-    // serde_json escapes C0 only. The others stand in strings, nowhere else.
+    // serde_json escapes C0 only. The others occur only within strings.
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         if is_active(c) {
@@ -248,341 +247,9 @@ pub(crate) fn tolerate_closed(written: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Text of unknown origin in one line, with what a terminal would act upon made visible.
-pub(crate) fn plain(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c == '\n' || c == '\t' || c == '\r' {
-            safe.push(' ');
-        } else if is_active(c) {
-            safe.extend(c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
-}
-
-/// `1 node`, `2 nodes`
-pub(crate) fn counted(count: impl Into<u64>, one: &str) -> String {
-    match count.into() {
-        1 => format!("1 {one}"),
-        count => format!("{count} {one}s"),
-    }
-}
-
-/// Controls, and the marks that let text run backwards over its surroundings.
-pub(crate) fn is_active(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// The time of day, with the date if that is not today's.
-pub(crate) fn moment(time: SystemTime) -> String {
-    let Ok(time) = Timestamp::try_from(time) else {
-        return "?".to_owned();
-    };
-    let zone = TimeZone::system();
-    let (time, now) = (time.to_zoned(zone.clone()), Timestamp::now().to_zoned(zone));
-    let format = if time.date() == now.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
-    time.strftime(format).to_string()
-}
-
-/// `build@ci-7 (pid 4711), reading, since 10:42:03 (nightly index)`
-pub(crate) fn who(contender: &ContenderInfo) -> String {
-    let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
-    let mut text = match contender.mode {
-        // Its record does not say since when.
-        "lease" => contender.described.clone(),
-        _ => format!("{}{part} since {}", contender.described, moment(contender.since)),
-    };
-    if let Some(message) = &contender.message {
-        _ = write!(text, " ({message})");
-    }
-    if let Some(request) = &contender.revocation {
-        _ = write!(text, ", {}", standing(request));
-    }
-    plain(&text)
-}
-
-/// The full path of a contender's node, which for a lease is the lock's own.
-fn node_path(path: &str, node: &str) -> String {
-    if node.is_empty() { path.to_owned() } else { format!("{path}/{node}") }
-}
-
-/// `for a lease until 10:42:03 by the server's clock, with priority 1`
-pub(crate) fn term(lease: &LeaseInfo) -> String {
-    let end = match lease.until {
-        Some(until) => format!("until {} by the server's clock", moment(until)),
-        None => "without an end".to_owned(),
-    };
-    format!("for a lease {end}, with priority {}", lease.priority)
-}
-
-/// `wanted by online-1 with priority 5 since 10:42:03`
-pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
-    let mut text =
-        format!("wanted by {} with priority {} since {}", requestor.id, requestor.priority, moment(requestor.since));
-    if let Some(until) = requestor.until {
-        _ = write!(text, ", which waits until {}", moment(until));
-    }
-    plain(&text)
-}
-
-/// What part of the lock is held or asked for, where it is not all of it.
-pub(crate) fn part(contender: &ContenderInfo) -> Option<String> {
-    match (contender.mode, contender.permits, &contender.class) {
-        (_, Some(permits), _) => Some(counted(permits, "permit")),
-        (_, _, Some(class)) => Some(format!("class {class}")),
-        ("read", ..) => Some("reading".to_owned()),
-        ("write", ..) => Some("writing".to_owned()),
-        _ => None,
-    }
-}
-
-/// How many contenders are ahead of the waiter at this place among the waiters: all who hold the lock, and the waiters before it.
-pub(crate) fn ahead(lock: &LockInfo, waiter: usize) -> usize {
-    lock.holders.len() + waiter
-}
-
-/// `2 of 3 permits taken`
-pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
-    let taken: u32 = lock.holders.iter().map(|holder| holder.permits.unwrap_or(1)).sum();
-    lock.permits.map(|permits| format!("{taken} of {} taken", counted(permits, "permit")))
-}
-
-/// `asked to let go by ops@desk (pid 9): deploying`
-pub(crate) fn standing(request: &Revocation) -> String {
-    let mut text = format!("asked to let go by {}", asker(request));
-    if let Some(reason) = &request.reason {
-        _ = write!(text, ": {reason}");
-    }
-    if let Some(why) = &request.refused {
-        _ = write!(text, "; refuses: {why}");
-    }
-    text
-}
-
-fn asker(request: &Revocation) -> String {
-    request.by.as_ref().map_or_else(|| "someone unnamed".to_owned(), Owner::to_string)
-}
-
-/// `2026-11-20 10:42:03  /locks/nightly  build@ci-7 (pid 4711) removed by op@desk (pid 7): its host is gone`
-pub(crate) fn broken_line(broken: &Broken) -> String {
-    let at = Timestamp::try_from(broken.at).map(|at| at.to_zoned(TimeZone::system()));
-    let at = at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
-    let Broken { path, described, by, reason, .. } = broken;
-    plain(&format!("{at}  {path}  {described} removed by {by}: {reason}"))
-}
-
-/// One who was removed from a lock, as `--json` shows it. These fields are documented and stay.
-#[derive(Serialize)]
-pub(crate) struct BrokenView<'a> {
-    path: &'a str,
-    node: String,
-    held: bool,
-    user: Option<&'a str>,
-    host: Option<&'a str>,
-    pid: Option<u32>,
-    program: Option<&'a str>,
-    described: &'a str,
-    message: Option<&'a str>,
-    since_ms: u64,
-    token: Option<i64>,
-    session: String,
-    by: ByView<'a>,
-    reason: &'a str,
-    at: Option<String>,
-    at_ms: i64,
-}
-
-#[derive(Serialize)]
-pub(crate) struct ByView<'a> {
-    user: &'a str,
-    host: &'a str,
-    pid: u32,
-}
-
-impl<'a> ByView<'a> {
-    /// The view of one.
-    pub(crate) fn of(owner: &'a Owner) -> Self {
-        let Owner { user, host, pid, .. } = owner;
-        ByView { user, host, pid: *pid }
-    }
-}
-
-/// A request to let go, as `--json` shows it. These fields are documented and stay.
-#[derive(Serialize)]
-pub(crate) struct RequestView<'a> {
-    by: Option<ByView<'a>>,
-    reason: Option<&'a str>,
-    at_ms: u64,
-    refused: Option<&'a str>,
-}
-
-impl<'a> RequestView<'a> {
-    fn of(request: &'a Revocation) -> Self {
-        RequestView {
-            by: request.by.as_ref().map(ByView::of),
-            reason: request.reason.as_deref(),
-            at_ms: request.at_ms,
-            refused: request.refused.as_deref(),
-        }
-    }
-}
-
-impl<'a> BrokenView<'a> {
-    /// The view of a record.
-    pub(crate) fn of(broken: &'a Broken) -> Self {
-        let owner = broken.owner.as_ref();
-        let at = Timestamp::try_from(broken.at).ok();
-        BrokenView {
-            path: &broken.path,
-            node: node_path(&broken.path, &broken.node),
-            held: broken.held,
-            user: owner.map(|owner| owner.user.as_str()),
-            host: owner.map(|owner| owner.host.as_str()),
-            pid: owner.map(|owner| owner.pid),
-            program: owner.and_then(|owner| owner.program.as_deref()),
-            described: &broken.described,
-            message: broken.message.as_deref(),
-            since_ms: broken.since_ms,
-            token: broken.token.map(|token| token.get()),
-            session: broken.session.to_string(),
-            by: ByView::of(&broken.by),
-            reason: &broken.reason,
-            at: at.map(|at| at.to_string()),
-            at_ms: at.map_or(0, Timestamp::as_millisecond),
-        }
-    }
-}
-
-/// One who holds or waits, as `--json` shows it. These fields are documented and stay.
-#[derive(Serialize)]
-pub(crate) struct ContenderView<'a> {
-    node: String,
-    mode: &'a str,
-    /// Of a waiter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ahead: Option<usize>,
-    permits: Option<u32>,
-    class: Option<String>,
-    user: Option<&'a str>,
-    host: Option<&'a str>,
-    pid: Option<u32>,
-    program: Option<&'a str>,
-    described: &'a str,
-    vanished: bool,
-    message: Option<&'a str>,
-    revocation: Option<RequestView<'a>>,
-    since: Option<String>,
-    since_ms: i64,
-    token: Option<i64>,
-    session: String,
-}
-
-/// A lock, as `--json` shows it. These fields are documented and stay.
-#[derive(Serialize)]
-pub(crate) struct LockView<'a> {
-    path: &'a str,
-    permits: Option<u32>,
-    holders: Vec<ContenderView<'a>>,
-    waiters: Vec<ContenderView<'a>>,
-    unknown: &'a [String],
-    lease: Option<LeaseView<'a>>,
-}
-
-/// What only a leased lock has, as `--json` shows it. These fields are documented and stay.
-#[derive(Serialize)]
-struct LeaseView<'a> {
-    owner: Option<&'a str>,
-    priority: i32,
-    until: Option<String>,
-    until_ms: Option<i64>,
-    cleanup_ms: u64,
-    requestor: Option<RequestorView<'a>>,
-}
-
-#[derive(Serialize)]
-struct RequestorView<'a> {
-    id: &'a str,
-    priority: i32,
-    since_ms: i64,
-    until_ms: Option<i64>,
-}
-
-impl<'a> LeaseView<'a> {
-    fn of(lease: &'a LeaseInfo) -> Self {
-        let stamp = |time: SystemTime| Timestamp::try_from(time).ok();
-        let until = lease.until.and_then(stamp);
-        LeaseView {
-            owner: lease.owner.as_deref(),
-            priority: lease.priority,
-            until: until.map(|until| until.to_string()),
-            until_ms: until.map(Timestamp::as_millisecond),
-            cleanup_ms: u64::try_from(lease.cleanup.as_millis()).unwrap_or(u64::MAX),
-            requestor: lease.requestor.as_ref().map(|requestor| RequestorView {
-                id: &requestor.id,
-                priority: requestor.priority,
-                since_ms: stamp(requestor.since).map_or(0, Timestamp::as_millisecond),
-                until_ms: requestor.until.and_then(stamp).map(Timestamp::as_millisecond),
-            }),
-        }
-    }
-}
-
-impl<'a> LockView<'a> {
-    /// The view of a lock.
-    pub(crate) fn of(lock: &'a LockInfo) -> Self {
-        let view = |contender: &'a ContenderInfo| ContenderView::of(&lock.path, contender);
-        let waits = |(at, waiter)| ContenderView { ahead: Some(ahead(lock, at)), ..view(waiter) };
-        LockView {
-            path: &lock.path,
-            permits: lock.permits,
-            holders: lock.holders.iter().map(view).collect(),
-            waiters: lock.waiters.iter().enumerate().map(waits).collect(),
-            unknown: &lock.unknown,
-            lease: lock.lease.as_ref().map(LeaseView::of),
-        }
-    }
-}
-
-impl<'a> ContenderView<'a> {
-    /// The view of one.
-    pub(crate) fn of(path: &str, contender: &'a ContenderInfo) -> Self {
-        let owner = contender.owner.as_ref();
-        let since = Timestamp::try_from(contender.since).ok();
-        ContenderView {
-            node: contender.node_path(path),
-            mode: contender.mode,
-            ahead: None,
-            permits: contender.permits,
-            class: contender.class.map(|class| class.to_string()),
-            user: owner.map(|owner| owner.user.as_str()),
-            host: owner.map(|owner| owner.host.as_str()),
-            pid: owner.map(|owner| owner.pid),
-            program: owner.and_then(|owner| owner.program.as_deref()),
-            described: &contender.described,
-            vanished: contender.vanished,
-            message: contender.message.as_deref(),
-            revocation: contender.revocation.as_ref().map(RequestView::of),
-            since: since.map(|since| since.to_string()),
-            since_ms: since.map_or(0, Timestamp::as_millisecond),
-            token: contender.token.map(|token| token.get()),
-            // As ZooKeeper's own tools write it; a number of this size would lose digits in most JSON readers.
-            session: contender.session.to_string(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_of_others_cannot_steer_a_terminal() {
-        assert_eq!(plain("a\x1b[2Jb\u{9b}1m\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{9b}1m\\u{202e}c d");
-        assert_eq!(plain("nächtlicher Lauf 夜"), "nächtlicher Lauf 夜");
-    }
 
     #[test]
     fn json_stays_json_and_passive() {

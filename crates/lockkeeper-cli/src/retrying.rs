@@ -1,4 +1,4 @@
-//! A command that tries again, and leaves a letter when that was in vain.
+//! Retries of a command, and its dead letter after the last one.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -7,17 +7,16 @@ use std::time::Duration;
 use lockkeeper::MultiGuard;
 use lockkeeper::contentserv::TASK_TIMEOUT;
 use lockkeeper::deadletter::Sink;
-use lockkeeper::retry::{Kept, Operation, Retrying};
+use lockkeeper::retry::{About, Kept, Operation, Retrying};
 
 use crate::advice::Suggested;
 use crate::args::run::RunArgs;
-use crate::commands::run::Line;
 use crate::exit::{Code, Failure};
 use crate::letters::{self, CommandLine};
 use crate::settings::Settings;
 
 /// How often, and what then.
-pub(crate) struct Stubborn {
+pub(crate) struct RetryPolicy {
     retries: u32,
     delay: Duration,
     letters: Option<(Arc<dyn Sink>, CommandLine)>,
@@ -25,7 +24,7 @@ pub(crate) struct Stubborn {
     letters_at: Vec<OsString>,
 }
 
-impl Stubborn {
+impl RetryPolicy {
     /// What was typed. The settings speak for the background only: nobody waits for that.
     pub(crate) fn of(args: &RunArgs, settings: &Settings) -> Result<Self, Failure> {
         let background = args.kind.background;
@@ -33,17 +32,17 @@ impl Stubborn {
         let retries = args.retries.unwrap_or(if background { set.retries.value } else { 0 });
         let delay = args.retry_delay.unwrap_or(set.retry_delay.value);
         let place = args.dead_letter.as_ref().or(set.dead_letter.value.as_ref().filter(|_| background));
-        let mut stubborn =
-            Stubborn { retries, delay, letters: None, letters_at: letters::options(args.dead_letter.as_deref()) };
+        let mut policy =
+            RetryPolicy { retries, delay, letters: None, letters_at: letters::options(args.dead_letter.as_deref()) };
         if let Some(place) = place {
             let sink = letters::open(place, settings)?;
             // Now, not at the end of a long wait.
             let waits = args.wait.is_some() || args.once;
             let wait = humantime::format_duration(set.background.timeout.value.unwrap_or(TASK_TIMEOUT)).to_string();
             let line = CommandLine::typed(&args.connect, settings, Some(wait.as_str()).filter(|_| !waits))?;
-            stubborn.letters = Some((sink, line));
+            policy.letters = Some((sink, line));
         }
-        Ok(stubborn)
+        Ok(policy)
     }
 
     /// How long an attempt waits where nobody said how long: one that waited as long as it takes would be the last.
@@ -51,8 +50,12 @@ impl Stubborn {
         (self.retries > 0 || self.letters.is_some()).then_some(TASK_TIMEOUT)
     }
 
-    /// Stands in line until the lock is granted or the retries are used up.
-    pub(crate) async fn stand(&self, line: &mut Line) -> Result<MultiGuard, Failure> {
+    /// Makes attempts until the lock is granted or the retries are used up.
+    pub(crate) async fn run(
+        &self,
+        about: About,
+        mut attempt: impl AsyncFnMut() -> Result<MultiGuard, Failure>,
+    ) -> Result<MultiGuard, Failure> {
         let mut retrying = Retrying::on_tokio(self.retries).delay(self.delay);
         let mut operation = Operation::unique();
         if let Some((sink, typed)) = &self.letters {
@@ -61,8 +64,7 @@ impl Stubborn {
                 serde_json::to_value(typed).map_err(|error| Failure::system("cannot keep the line", error))?;
             operation = operation.payload(payload);
         }
-        let about = line.about();
-        let given_up = match retrying.attempt(&operation, about, async || line.attempt().await).await {
+        let given_up = match retrying.attempt(&operation, about, &mut attempt).await {
             Ok(guard) => return Ok(guard),
             Err(given_up) => given_up,
         };

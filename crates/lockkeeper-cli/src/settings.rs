@@ -8,8 +8,8 @@ use lockkeeper::settings::{Key, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
 
 use crate::advice::Suggested;
-use crate::args;
 use crate::args::connect::ConnectArgs;
+use crate::args::run::is_option;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::place::Place;
@@ -115,9 +115,10 @@ fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
         if known.contains(&name) || is_of_kubernetes(rest) {
             return None;
         }
-        let remedy = match args::run_option(&rest.to_lowercase().replace('_', "-")) {
-            Some(option) => format!("write --{option} on the command line"),
-            None => {
+        let option = rest.to_lowercase().replace('_', "-");
+        let remedy = match is_option(&option) {
+            true => format!("write --{option} on the command line"),
+            false => {
                 let likeness = |known: &&String| strsim::jaro_winkler(rest, known.trim_start_matches("LOCKKEEPER_"));
                 // One whose beginning was left out, or else one that looks alike.
                 let end = format!("_{rest}");
@@ -211,7 +212,7 @@ fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
         Failure::new(Code::CannotServe, format!("there is no place for this user's own server: {error}"))
             .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")
     })?;
-    // The server works elsewhere, and two spellings of one directory should be told apart as little as possible.
+    // The server has another working directory. An absolute path also makes two spellings of one directory more alike.
     let dir = std::path::absolute(home.dir());
     let dir = dir.map_err(|error| Failure::system("cannot tell the current directory", error))?;
     Ok(if home.is_shared() { Home::shared(dir) } else { Home::new(dir) })
@@ -224,7 +225,7 @@ pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<Pat
     Ok(home(&own)?.dir().to_owned())
 }
 
-/// The path that a lock's name stands for, to look at what is there.
+/// The path that a lock's name means, for reading.
 pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     let path = match name {
         "" => LockPath::parse_node("")?,
@@ -234,7 +235,7 @@ pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     Ok(path)
 }
 
-/// The same to lock what is there.
+/// The same for locking.
 pub(crate) fn path_to_lock(name: &str) -> Result<LockPath, Failure> {
     Ok(LockPath::parse(lock_path(name)?.as_str())?)
 }

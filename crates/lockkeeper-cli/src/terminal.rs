@@ -56,7 +56,7 @@ impl Terminal {
         }
     }
 
-    /// Puts its modes back to what they were, for a command that was killed with the terminal in raw mode.
+    /// Restores its modes after a command that was killed with the terminal in raw mode.
     pub(crate) fn mend(&self) {
         if let Some(modes) = self.modes.as_ref().filter(|_| self.is_ours()) {
             _ = tcsetattr(self.tty.as_fd(), OptionalActions::Drain, modes);

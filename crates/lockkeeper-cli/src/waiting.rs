@@ -1,4 +1,4 @@
-//! What a waiting command tells: who holds the lock, since when, from where, why, and how many are ahead.
+//! What a waiting command prints: the holder of the lock, since when, from where, why, and how many contenders are ahead.
 //!
 //! One live line where stderr is a terminal, one plain line otherwise, nothing at all for a wait too short to read about.
 
@@ -11,7 +11,8 @@ use lockkeeper::{ContenderInfo, LockInfo, LockPath, Lockkeeper};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
 use crate::liveline::{LiveLine, progress, spell};
-use crate::output::{self, Printer, permits, plain, who};
+use crate::output::Printer;
+use crate::text::{self, permits, plain, who};
 
 /// A shorter wait is not worth a word.
 const SHORT: Duration = Duration::from_millis(250);
@@ -150,7 +151,7 @@ async fn live(
     loop {
         tokio::select! {
             Some(lock) = looks.next() => {
-                // Where it is not in line it holds the lock, or has not come to it yet.
+                // Without a place in the queue it holds the lock, or has not requested it yet.
                 if let Some(ahead) = ahead(keeper, &lock) {
                     text = describe(keeper, &lock, ahead, printer);
                 }
@@ -164,7 +165,7 @@ async fn live(
 
 /// How many hold the lock or stand before this process; `None` if it does not wait for this lock.
 fn ahead(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
-    own_place(keeper, lock).map(|at| output::ahead(lock, at))
+    own_place(keeper, lock).map(|at| text::ahead(lock, at))
 }
 
 /// The place of this process among the waiters, from 0.

@@ -1,11 +1,11 @@
 //! A process that ends the command under the lock when lockkeeper cannot: after `kill -9`, and while it is stopped.
 //!
-//! After `kill -9` nobody is left to stop the command's group, and the lock goes to the next in line. The kernel's death
+//! After `kill -9` no process is left to stop the command's group, and the next waiter gets the lock. The kernel's death
 //! signal reaches the command itself on Linux, but not what it started: of `sh -c 'rsync …'` it would leave the rsync. While
 //! lockkeeper is stopped (`kill -STOP`), its session expires and the lock goes to the next one as well.
 //!
 //! So `lockkeeper __watch` reads a pipe. The launcher writes which group it becomes, before it becomes the command. Lockkeeper
-//! writes until when the group may run, a line for each change, and that all is over. The end of the pipe without that means that lockkeeper is gone. Each heartbeat moves the
+//! writes until when the group may run, a line for each change, and that all is over. The end of the pipe without that means that lockkeeper has died. Each heartbeat moves the
 //! deadline; if lockkeeper does not move it in time, the watchdog sends `SIGTERM`, and at the deadline `SIGKILL`. It sleeps until
 //! then. It lives in a session of its own, where no signal meant for lockkeeper reaches it.
 
@@ -26,7 +26,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::daemon::detach;
 use crate::exit::Code;
 use crate::group;
-use crate::launcher::this_program;
+use crate::program::this_program;
 
 /// The word that starts it.
 pub(crate) const WORD: &str = "__watch";
@@ -289,7 +289,7 @@ impl Watch {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // `ESRCH`, if all of it is gone.
+            // `ESRCH`, if the whole group has ended.
             _ = kill_process_group(group, signal);
         }
     }

@@ -23,7 +23,7 @@ const ROUNDS: usize = 250;
 /// How many wrappers of each worker are killed. Each stalls the line until its session has expired.
 const KILLS: usize = 3;
 
-/// Within this time of its start, a wrapper that is to be killed connects, waits in line, or holds the lock.
+/// Within this time of its start, a wrapper that the test kills connects, waits, or holds the lock.
 const KILL_WITHIN: Duration = Duration::from_millis(250);
 
 const SESSION_TIMEOUT: &str = "3s";

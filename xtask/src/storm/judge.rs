@@ -149,7 +149,7 @@ impl Attempt {
     /// Whether it is sure to have kept its place since it was seen waiting.
     fn kept_its_place(&self, until: Duration) -> bool {
         let one_attempt = !matches!(self.job.wait, Wait::Retries(_)) && !self.job.kind.is_lease();
-        let again = ["in line again", "trying on", "again"].iter().any(|words| self.said.contains(words));
+        let again = ["trying on", "again"].iter().any(|words| self.said.contains(words));
         let disturbed = |done: &Done| match done.what {
             Trouble::Signal(_, whom) | Trouble::Stop(whom, _) => whom.has_keeper() && done.from < until,
             Trouble::Revoke | Trouble::Break => done.from < until,
@@ -715,7 +715,7 @@ mod tests {
         assert_eq!(found(pair(2.0)), [Promise::Order]);
         assert_eq!(found(pair(2.95)), [], "not seen before the other was started");
         let mut again = pair(2.0);
-        again[0].said = "the session is lost; standing in line again".into();
+        again[0].said = "the session is lost; joining the queue again".into();
         assert_eq!(found(again), []);
     }
 

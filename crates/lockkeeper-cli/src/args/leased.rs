@@ -49,7 +49,7 @@ pub(crate) struct LeaseArgs {
     pub alert_command: Option<String>,
     /// Post the same facts to this http or https address, once, within 10 s; redirects are not followed
     #[cfg(feature = "webhook")]
-    #[arg(long, hide_short_help = true, value_name = "URL", requires = "ask", value_parser = crate::alert::webhook)]
+    #[arg(long, hide_short_help = true, value_name = "URL", requires = "ask", value_parser = super::values::webhook)]
     pub alert_webhook: Option<String>,
     /// Add this hold and this wait to the statistics that lockkeeper stats prints
     #[arg(long, hide_short_help = true, requires = "lease")]

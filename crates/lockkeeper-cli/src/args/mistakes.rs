@@ -1,4 +1,4 @@
-//! Describes a mistake on the command line in one line, and what to type instead.
+//! Describes a mistake on the command line in a single line, and what to type instead.
 
 use std::ffi::{OsStr, OsString};
 
@@ -140,7 +140,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
         "kill" | "steal" | "force" => {
             failure.advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"]))
         }
-        "status" | "info" if named => failure.advise("see who holds it and who waits", about("show", None)),
+        "status" | "info" if named => failure.advise("see its holders and waiters", about("show", None)),
         "status" | "info" | "locks" => failure.advise("see which locks there are", about("list", None)),
         "history" | "log" => failure
             .advise("see what was broken, by whom and why", about("list", None).with(["--broken"]))

@@ -131,6 +131,12 @@ pub(crate) struct RunArgs {
     pub command: Vec<OsString>,
 }
 
+/// Whether `run` has an option of this name, given without its dashes.
+pub(crate) fn is_option(name: &str) -> bool {
+    let run = <RunArgs as clap::Args>::augment_args(clap::Command::new("run"));
+    run.get_arguments().any(|option| option.get_long() == Some(name))
+}
+
 /// How a lock is held. At most one of these, with its own options.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "How the lock is held")]

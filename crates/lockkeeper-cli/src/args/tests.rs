@@ -78,7 +78,7 @@ fn the_manual_names_every_option_and_no_other() {
     }
 }
 
-/// Every command line of ours in the documents and in the help can be typed.
+/// Every command line in the documents and in the help can be typed.
 #[test]
 fn examples_can_be_typed() {
     let mut examples = Vec::new();

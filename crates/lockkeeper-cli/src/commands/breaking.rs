@@ -1,4 +1,4 @@
-//! `lockkeeper break`: takes a lock from whoever holds it, or a place from one in line, on a person's word.
+//! `lockkeeper break`: removes a holder or a waiter by force, after a person's confirmation.
 //!
 //! What is shown is what is broken: the node that the person saw and agreed to, not whatever stands there by then.
 
@@ -8,8 +8,10 @@ use crate::args::ask::BreakArgs;
 use crate::commands::show::inquire;
 use crate::confirm;
 use crate::exit::{Code, Failure};
-use crate::output::{self, BrokenView, Printer, plain, who};
+use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path, node_name};
+use crate::text::{plain, who};
+use crate::views::BrokenView;
 
 /// Breaks a lock; returns the exit status.
 pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -31,14 +33,14 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     if printer.is_json() {
         output::answer(&settings.place, &BrokenView::of(&broken))?;
     } else {
-        let what = if broken.held { "was taken from" } else { "has no place in line any more for" };
+        let what = if broken.held { "was taken from" } else { "no longer has the waiter" };
         let on = printer.at(&settings.place).on_place();
         printer.note(&format!("{} {what} {}{on}", broken.path, broken.described));
     }
     Ok(0)
 }
 
-/// Who is to go: the one named, by its node's name or path, or the only one who holds. And whether it holds.
+/// The contender to remove: the one with this node's name or path, or the only holder. And whether it holds.
 fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool), Error> {
     let path = lock.path;
     let Some(node) = node else {
@@ -59,7 +61,7 @@ fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool
 fn agreed(path: &str, target: &ContenderInfo, holds: bool) -> bool {
     let role = if holds { "is held by" } else { "is waited for by" };
     confirm::agreed(&format!(
-        "{} {role} {}\nIt is told, but what it does at this moment is not undone. Break it?",
+        "{} {role} {}\nIt is notified, but what it is doing at this moment is not undone. Break it?",
         plain(path),
         who(target)
     ))

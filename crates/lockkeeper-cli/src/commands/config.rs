@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use crate::args::ask::ConfigArgs;
 use crate::exit::{Code, Failure};
-use crate::output::{self, Printer, plain};
+use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::settings::Settings;
+use crate::text::plain;
 
 use super::show::inquire_session_timeout;
 
@@ -91,7 +92,7 @@ fn unset(key: Key, place: &Result<Place, Failure>) -> String {
         (Key::StateDir, Ok(Place::Machine(home))) if !home.is_shared() => home.dir().display().to_string(),
         (Key::StateDir, Ok(_)) => "not used".to_owned(),
         (Key::StateDir, Err(failure)) => format!("none: {failure}"),
-        (Key::ConnectionRetry, _) => "for 10s; in line, as long as the session may live".to_owned(),
+        (Key::ConnectionRetry, _) => "for 10s; in the queue, as long as the session may live".to_owned(),
         (Key::ForegroundTimeout | Key::BackgroundTimeout, _) => "none: waits".to_owned(),
         _ => "none".to_owned(),
     }

@@ -10,8 +10,9 @@ use crate::advice::Suggested;
 use crate::args::ask::CopyArgs;
 use crate::commands::show::connect_running;
 use crate::exit::{Code, Failure};
-use crate::output::{self, Printer, counted, plain};
+use crate::output::{self, Printer};
 use crate::settings::Settings;
+use crate::text::{counted, plain};
 
 /// As `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
@@ -126,7 +127,7 @@ fn text(copied: &Copied) -> String {
         format!("nodes {verb}created: {created}, {verb}replaced: {replaced}, the same already: {same}{would}\n");
     // Writing to a string never fails.
     if *ephemeral > 0 {
-        _ = writeln!(text, "left out, for they end with a session: {ephemeral}");
+        _ = writeln!(text, "left out, because they end with a session: {ephemeral}");
     }
     if *changed > 0 {
         _ = writeln!(text, "changed while they were read: {changed}; stop who writes and copy again");

@@ -23,10 +23,11 @@ use crate::commands::run::lock_paths;
 use crate::exit::{Code, Failure};
 use crate::letters::{self, CommandLine};
 use crate::local;
-use crate::output::{self, Printer, counted, moment, plain};
+use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::settings::Settings;
 use crate::signals::{ENDING, RUNNING, Signals};
+use crate::text::{counted, moment, plain};
 
 /// Where replays are locked.
 const REPLAYS: &str = "/lockkeeper/replays";
@@ -119,7 +120,7 @@ impl Desk {
 
     async fn drop(&self, ids: Vec<String>, why: Option<String>) -> Result<u8, Failure> {
         let (filed, _) = self.filed().await?;
-        // All or none: a misspelt one is told before anything is marked.
+        // All or none: a misspelt one is reported before any letter is marked.
         let mut chosen = Vec::new();
         for id in &ids {
             let filed = self.find(&filed, id)?;
@@ -301,7 +302,7 @@ fn line(filed: &Filed) -> String {
     plain(&line)
 }
 
-/// The command of a letter, if it is one of ours.
+/// The command of a letter, if lockkeeper wrote it.
 fn command(letter: &Letter) -> Option<String> {
     let typed: CommandLine = serde_json::from_value(letter.payload.clone()).ok()?;
     Some(typed.command.iter().map(|word| quoted(OsStr::new(word))).collect::<Vec<_>>().join(" "))
@@ -326,7 +327,7 @@ fn text(filed: &Filed) -> String {
     row("lock info", letter.lock_info.as_deref().unwrap_or("-"));
     row("class", letter.class.as_deref().unwrap_or("-"));
     let waited = humantime::format_duration(Duration::from_millis(letter.waited_ms));
-    row("attempts", &format!("{}, {waited} in line", letter.attempts));
+    row("attempts", &format!("{}, {waited} in the queue", letter.attempts));
     row("first, last", &format!("{}, {}", when(letter.first_ms), when(letter.last_ms)));
     row("last error", &format!("{}: {}", letter.error, letter.detail));
     row("behind", letter.behind.as_deref().unwrap_or("-"));

@@ -8,8 +8,10 @@ use serde::Serialize;
 use crate::args::ask::ListArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
-use crate::output::{self, BrokenView, LockView, Printer, broken_line, permits, plain, term, wanted, who};
+use crate::output::{self, Printer};
 use crate::settings::{Settings, list_root};
+use crate::text::{broken_line, permits, plain, term, wanted, who};
+use crate::views::{BrokenView, LockView};
 
 #[derive(Serialize)]
 struct Listing<'a> {

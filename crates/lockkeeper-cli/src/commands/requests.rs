@@ -12,8 +12,10 @@ use crate::advice::Suggested;
 use crate::args::leased::{DecideArgs, RequestsArgs};
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
-use crate::output::{self, ByView, Printer, moment, plain};
+use crate::output::{self, Printer};
 use crate::settings::{Settings, list_root, lock_path};
+use crate::text::{moment, plain};
+use crate::views::{ByView, FactsView};
 
 #[derive(Serialize)]
 struct Listing<'a> {
@@ -161,36 +163,6 @@ struct DecisionView<'a> {
     on_behalf_of: Option<&'a str>,
     why: &'a str,
     at_ms: i64,
-}
-
-/// What a decision is about, as `--json` and alerts show it. These fields are documented and stay.
-#[derive(Serialize)]
-pub(crate) struct FactsView<'a> {
-    path: &'a str,
-    owner: &'a str,
-    owner_message: Option<&'a str>,
-    owner_priority: i32,
-    elapsed_ms: u64,
-    allotted_ms: u64,
-    requestor: &'a str,
-    requestor_message: Option<&'a str>,
-    requestor_priority: i32,
-}
-
-impl<'a> FactsView<'a> {
-    pub(crate) fn of(facts: &'a TransferFacts) -> Self {
-        FactsView {
-            path: &facts.path,
-            owner: &facts.owner,
-            owner_message: facts.owner_message.as_deref(),
-            owner_priority: facts.owner_priority,
-            elapsed_ms: facts.elapsed_ms,
-            allotted_ms: facts.allotted_ms,
-            requestor: &facts.requestor,
-            requestor_message: facts.requestor_message.as_deref(),
-            requestor_priority: facts.requestor_priority,
-        }
-    }
 }
 
 fn millis(time: SystemTime) -> i64 {

@@ -1,4 +1,4 @@
-//! `lockkeeper revoke`: asks whoever holds a lock to let go, and tells what came of it.
+//! `lockkeeper revoke`: asks the holders of a lock to release it, and prints their answers.
 
 use std::time::Duration;
 
@@ -9,8 +9,10 @@ use serde::Serialize;
 use crate::args::ask::RevokeArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
-use crate::output::{self, ContenderView, Printer, who};
+use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path, node_name};
+use crate::text::who;
+use crate::views::ContenderView;
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -75,7 +77,7 @@ async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<
         if !printer.is_json() {
             let who = &asked.contender().described;
             printer.note(&match &answer {
-                Answer::Released => format!("{who} has let go"),
+                Answer::Released => format!("{who} has released it"),
                 Answer::Refused(why) => format!("{who} refuses: {why}"),
                 _ => format!("no answer within {} from {who}", humantime::format_duration(wait)),
             });

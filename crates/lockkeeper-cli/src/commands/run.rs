@@ -1,4 +1,4 @@
-//! `lockkeeper run`: stand in line, run the command, let go.
+//! `lockkeeper run`: acquire the locks, run the command, release them.
 //!
 //! Three phases, and in each a signal means something else: while waiting it ends the wait, while the command runs it is the
 //! command's, while releasing it changes nothing any more. None of them ends without the lock's node gone, or a word about
@@ -27,12 +27,12 @@ use crate::local;
 use crate::nested;
 use crate::output::Printer;
 use crate::place::Place;
-use crate::retrying::Stubborn;
+use crate::retrying::RetryPolicy;
 use crate::settings::{Settings, path_to_lock};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::{self, Wait};
 
-/// How long a command that was told to stop waiting tries to leave the queue.
+/// How long a command whose wait was ended by a signal tries to leave the queue.
 const LEAVING: Duration = Duration::from_secs(2);
 
 /// How long a command whose wait is over tries to leave the queue.
@@ -58,19 +58,19 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
 /// Runs a command under locks at the place that the settings name.
 async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer: &Printer) -> Result<u8, Failure> {
     if let (Some(hand_to), id) = (&args.leased.hand_to, args.leased.id.as_deref().unwrap_or_default()) {
-        Heir::check(id, hand_to)?;
+        HandoverTarget::check(id, hand_to)?;
     }
     let lease = args.leased.lease;
     // Before anything is sent; a server that grants less is asked again below.
     term(lease, settings.all.session_timeout.value).grace(args.grace)?;
     let kind = Kind::of(&args.kind, &settings.all)?;
-    let stubborn = Stubborn::of(&args, &settings)?;
+    let retries = RetryPolicy::of(&args, &settings)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     // A wait of nothing is a try: no server could answer in no time.
     let wait = args.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.wait {
         // A class may have a wait of its own, which the files say.
-        None if !args.once => task_timeout(&args.kind, &settings.all).or(stubborn.usual_wait()),
+        None if !args.once => task_timeout(&args.kind, &settings.all).or(retries.usual_wait()),
         _ => None,
     });
     let mut line = Line {
@@ -94,10 +94,11 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
         keeper: None,
         printer: *printer,
     };
+    let about = line.about();
     let outcome = tokio::select! {
         biased;
         signal = signals.next() => Err(signal),
-        stood = stubborn.stand(&mut line) => Ok(stood),
+        stood = retries.run(about, async || line.attempt().await) => Ok(stood),
     };
     let guard = match outcome {
         Ok(Ok(guard)) => guard,
@@ -136,8 +137,8 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
     let held = broken::holds(&guard);
-    let released = match line.heir().filter(|_| succeeded) {
-        Some(heir) => heir.hand_over(guard, printer).await,
+    let released = match line.handover_target().filter(|_| succeeded) {
+        Some(target) => target.hand_over(guard, printer).await,
         None => release(guard, &line.locks()).await,
     };
     if let Err(Loss::Removed) = released {
@@ -148,7 +149,7 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
     let outcome = ran?;
     match released {
         Ok(_) if preempted => Ok(Code::Preempted as u8),
-        // It was not lost after all, but the command was told to end.
+        // The lock was not lost after all, but the command got SIGTERM.
         Ok(_) if outcome.stopped => Ok(Code::Lost as u8),
         Ok(None) => Ok(outcome.status),
         Ok(Some(problem)) => {
@@ -247,20 +248,20 @@ fn published(command: &[OsString], whole: bool) -> String {
     text.chars().take(PUBLISHED_CHARS).collect()
 }
 
-/// Whoever has the lock after this command.
-struct Heir {
+/// The owner of the lock after this command.
+struct HandoverTarget {
     lock: HelixLock,
     id: String,
 }
 
-impl Heir {
+impl HandoverTarget {
     /// Whether it can be handed from one id, empty if not chosen, to another.
     fn check(from: &str, to: &str) -> Result<(), Failure> {
         let from = if from.is_empty() { "a new one" } else { from };
         Ok(lockkeeper::helix::Terms::new(from, 1).check_heir(to).map_err(Error::from)?)
     }
 
-    /// Hands the lock over, as [`release`] lets go of it.
+    /// Hands the lock over, within the time limits of [`release`].
     async fn hand_over(self, guard: MultiGuard, printer: &Printer) -> Result<Option<String>, Loss> {
         let session_timeout = session_timeout(&guard);
         match timeout(RELEASING.max(session_timeout), self.lock.transfer(&self.id)).await {
@@ -277,8 +278,8 @@ impl Heir {
     }
 }
 
-/// A place in line, or the way to it.
-pub(crate) struct Line {
+/// The locks that are requested, and everything that an attempt needs.
+struct Line {
     /// In the order in which they are taken.
     paths: Vec<LockPath>,
     kind: Kind,
@@ -290,27 +291,27 @@ pub(crate) struct Line {
     rules: Vec<TransferRule>,
     /// The leased lock that is asked for.
     lock: Option<HelixLock>,
-    /// Who preempts the leased lock that was granted.
+    /// The preemption of the granted leased lock.
     preemption: Option<watch::Receiver<Option<Preemption>>>,
     builder: Builder,
     place: Place,
     connect_timeout: Duration,
-    /// Whether it was not said how often to try to connect, so that whoever was in line tries on, in new sessions too.
+    /// No setting says how often to try to connect, so a waiter keeps trying, in new sessions too.
     tries_on: bool,
     started: Instant,
-    /// The session timeout that was asked for, until it was told whether it is granted.
+    /// The requested session timeout, until the granted one is compared with it.
     asked_timeout: Option<Duration>,
     /// How long an attempt may take.
     wait: Option<Duration>,
     deadline: Option<Instant>,
-    /// Here, not in the future that stands in line, so that whoever drops that can still leave in order.
+    /// Here, not in the future of the attempt: after that is dropped, the queue can still be left in order.
     keeper: Option<Lockkeeper>,
     printer: Printer,
 }
 
 impl Line {
     /// Makes one attempt.
-    pub(crate) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
+    async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
         self.deadline = self.wait.map(|wait| Instant::now() + wait);
         let stood = self.stand().await.map_err(|failure| self.named(failure));
         if let Err(failure) = &stood
@@ -322,7 +323,7 @@ impl Line {
         stood
     }
 
-    /// A failure that says what was asked for, in the words of whoever asked.
+    /// A failure that names the locks and the message of this command.
     fn named(&self, mut failure: Failure) -> Failure {
         let names_it = self.paths.iter().any(|path| failure.message.contains(path.as_str()));
         if !names_it {
@@ -337,7 +338,7 @@ impl Line {
     }
 
     /// What is asked for, for those who read of it later.
-    pub(crate) fn about(&self) -> About {
+    fn about(&self) -> About {
         let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
         let class = match self.kind {
             Kind::Class(class) => Some(class.to_string()),
@@ -346,7 +347,7 @@ impl Line {
         About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
     }
 
-    /// Stands in line until the lock is granted or the deadline has passed, in a new session if one is lost.
+    /// Waits in the queue until the lock is granted or the deadline has passed, in a new session if one is lost.
     async fn stand(&mut self) -> Result<MultiGuard, Failure> {
         let mut stood = false;
         loop {
@@ -356,7 +357,7 @@ impl Line {
                 None => self.connect().await,
             };
             let keeper = match connected {
-                // It was there before: whoever waits without an end in sight waits for the servers as well.
+                // It was in the queue before: a wait without a limit also waits for the servers.
                 Err(failure) if stood && self.tries_on && failure.code == Code::Unreachable && self.has_time() => {
                     self.printer.note(&format!("{}; trying on", failure.message));
                     continue;
@@ -382,7 +383,7 @@ impl Line {
             if let Some(message) = &self.message {
                 acquire = acquire.message(message);
             }
-            // Each attempt has its own time; without a limit it is the whole wait that is told.
+            // Each attempt has its own time; without a limit the line shows the whole wait.
             let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
             let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
             let outcome = tokio::select! {
@@ -394,7 +395,7 @@ impl Line {
             };
             match outcome {
                 Err(error @ Error::SessionLost { .. }) if self.tries_on && self.has_time() => {
-                    self.printer.note(&format!("{error}; standing in line again"));
+                    self.printer.note(&format!("{error}; joining the queue again"));
                     self.leave(Duration::ZERO).await;
                 }
                 other => return Ok(other?),
@@ -509,9 +510,9 @@ impl Line {
     }
 
     /// To whom the lock is handed when the command has succeeded.
-    fn heir(&self) -> Option<Heir> {
+    fn handover_target(&self) -> Option<HandoverTarget> {
         let (lock, id) = (self.lock.clone()?, self.leased.hand_to.clone()?);
-        Some(Heir { lock, id })
+        Some(HandoverTarget { lock, id })
     }
 
     /// `lock /locks/nightly (nightly index)`, `locks /locks/a, /locks/b`

@@ -1,4 +1,4 @@
-//! `lockkeeper show`: who holds a lock, who waits for it, and what else is at its path.
+//! `lockkeeper show`: the holders and waiters of a lock, and other nodes at its path.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,9 +8,11 @@ use lockkeeper::{Admin, Builder, ContenderInfo, Error, LockInfo, Lockkeeper};
 use crate::args::ask::ShowArgs;
 use crate::exit::{Code, Failure};
 use crate::local;
-use crate::output::{self, LockView, Printer, ahead, moment, part, permits, plain, standing, term, wanted};
+use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::settings::{Settings, lock_path};
+use crate::text::{ahead, moment, part, permits, plain, standing, term, wanted};
+use crate::views::LockView;
 use crate::waiting;
 
 /// Shows a lock; returns the exit status.

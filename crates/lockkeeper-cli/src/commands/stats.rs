@@ -10,8 +10,9 @@ use crate::advice::Suggested;
 use crate::args::leased::StatsArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
-use crate::output::{self, Printer, counted, plain};
+use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path};
+use crate::text::{counted, plain};
 
 /// Tells or forgets what was counted; returns the exit status.
 pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Failure> {

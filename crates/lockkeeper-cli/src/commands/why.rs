@@ -1,4 +1,4 @@
-//! `lockkeeper why`: why a lock cannot be had now, and what one can do about it.
+//! `lockkeeper why`: why a lock is not available now, and what to do about it.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -12,12 +12,12 @@ use crate::args::ask::ShowArgs;
 use crate::args::run::NodeFormatArg;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
-use crate::output::{
-    self, BrokenView, LockView, Printer, ahead, broken_line, moment, part, permits, plain, standing, term, wanted,
-};
+use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path};
+use crate::text::{ahead, broken_line, moment, part, permits, plain, standing, term, wanted};
+use crate::views::{BrokenView, LockView};
 
-/// How many of those who wait are told one by one.
+/// How many waiters are printed one by one.
 const TOLD: usize = 10;
 
 #[derive(Serialize)]
@@ -55,7 +55,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         [] if lock.lease.is_none() && lock.waiters.is_empty() => {
             _ = writeln!(text, "{path} is free: nobody holds it, nobody waits")
         }
-        [] => _ = writeln!(text, "{path} is held by nobody at this moment; the next in line is about to have it"),
+        [] => _ = writeln!(text, "{path} has no holder at this moment; the next waiter is about to get it"),
         holders => {
             for (at, holder) in holders.iter().enumerate() {
                 let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
@@ -77,7 +77,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
     }
     if !lock.waiters.is_empty() {
         let waiters = lock.waiters.len();
-        _ = writeln!(text, "{waiters} in line; who comes now has {} ahead", ahead(lock, waiters));
+        _ = writeln!(text, "{waiters} waiting; a new contender has {} ahead", ahead(lock, waiters));
         for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
             _ = writeln!(text, "  {}. {}, {} ahead", at + 1, stands(waiter, now), ahead(lock, at));
         }
@@ -105,7 +105,7 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
     let run = |options: &[&str]| Suggested::new(["run", name]).with(options).running(["COMMAND"]);
     let mut recipes = Vec::new();
     if let Some(lease) = &lock.lease {
-        // There is no queue to stand in: who comes is refused until the lease is over.
+        // A lease has no queue: other contenders are refused until it is over.
         recipes.push(("take it if it is over", run(&["--lease", "10m"])));
         let next = lease.requestor.as_ref().map_or(lease.priority, |next| next.priority.max(lease.priority));
         if let Some(higher) = next.checked_add(1) {
@@ -118,7 +118,7 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
             let shared = [&kind[..], &["--shared"]].concat();
             recipes.push(("share it", run(&shared)));
         }
-        recipes.push(("wait in line", run(&kind)));
+        recipes.push(("wait in the queue", run(&kind)));
         recipes.push(("not for ever", run(&[&kind[..], &["--wait", "5m"]].concat())));
     }
     recipes.push(("see it all", Suggested::new(["show", name])));
@@ -135,7 +135,7 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
     recipes
 }
 
-/// The options with which a command stands in the same queue.
+/// The options with which a command joins the same queue.
 fn kind(lock: &LockInfo) -> Vec<String> {
     let all = || lock.holders.iter().chain(&lock.waiters);
     if let Some(permits) = lock.permits {

@@ -13,7 +13,7 @@ const ODD: &str = "it's a \"$HOME\" `id`; # & name";
 /// Where a state directory is that a shell would take for something else.
 const ODD_DIR: &str = "a state's $(dir)";
 
-/// A printed command, pasted into a terminal that knows nothing: no variable of ours, another directory.
+/// A printed command, pasted into another terminal: no LOCKKEEPER_ variable, another directory.
 fn paste(command: &str) -> Command {
     let mut shell = Command::new("sh");
     let path = format!("{}:{}", Path::new(BINARY).parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -73,7 +73,7 @@ impl Site<'_> {
         self.command(verb, words).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// A command that holds the lock until it is told to end, or its standard input ends.
+    /// A command that holds the lock until a signal, or until its standard input ends.
     fn hold(&self, name: &str, options: &[&str]) -> Running {
         let words = [&[name], options, &["--", "sh", "-c", "echo up; cat"]].concat();
         let mut holder = Running::start(&mut self.command("run", &words));
@@ -102,7 +102,7 @@ impl Site<'_> {
     }
 }
 
-/// The two commands of "taken", for this holder: one shows it, the other makes it end.
+/// The two commands of "taken", for this holder: one shows it, the second ends it.
 fn show_and_ask(hints: &[(String, String)], mut holder: Running) {
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
     let seen = told(that(hints, "see who is in the way"));
@@ -166,7 +166,7 @@ fn printed_commands_name_the_same_lock() {
     assert!(holder.wait().success());
 }
 
-/// Every recipe of `why`, for a lock of every kind that is held: what takes part in the queue waits and runs, what asks makes the
+/// Every recipe of `why`, with a held lock of every kind: what joins the queue waits and runs, what asks makes the
 /// holder end, what takes away stops it.
 #[test]
 fn every_recipe_of_why_does_what_it_says() {
@@ -199,7 +199,7 @@ fn every_recipe_of_why_does_what_it_says() {
             assert_eq!(shared.stdout, b"ran\n", "{kind:?}: {shared:?}");
         }
         let mut waiting: Vec<Running> = Vec::new();
-        for what in ["wait in line", "not for ever"] {
+        for what in ["wait in the queue", "not for ever"] {
             waiting.push(Running::start(&mut ran(what)));
             until(what, || site.waiters(&name) == waiting.len());
         }
@@ -265,7 +265,7 @@ fn what_a_failure_advises_can_be_run() {
     };
     let mut holder = site.hold(ODD, &[]);
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
-    let shows = |advice: &[(String, String)]| told(that(advice, "see who holds it and who waits")).contains(&pid);
+    let shows = |advice: &[(String, String)]| told(that(advice, "see its holders and waiters")).contains(&pid);
     assert!(shows(&advice("run", &[ODD, "--class", "K", "--", "true"])), "of another kind");
     assert!(shows(&advice("break", &[ODD, "-r", "x", "-y", "--node", "no-node"])), "no contender");
     assert!(told(that(&advice("show", &["nowhere"]), "see which locks there are")).contains(&pid));

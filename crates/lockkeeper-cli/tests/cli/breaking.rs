@@ -67,7 +67,7 @@ fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
     assert!(code == Some(76) && !text.contains("was broken by"), "told twice: {text}");
 }
 
-/// One in line, by the node that `show` tells; the command that waited ends as one that was not let in.
+/// A waiter, by the node that `show` prints; its command ends with 75.
 #[test]
 fn break_removes_the_one_that_was_named() {
     let home = Home::new();
@@ -126,7 +126,7 @@ fn break_refuses_what_was_not_meant() {
     assert!(home.output(&["list", "--broken"]).stdout.is_empty());
 }
 
-/// N-22, T-10: who is in the way, since when, who is before one, and what can be done.
+/// N-22, T-10: the holder, since when, the contenders ahead, and what to do.
 #[test]
 fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
     let home = Home::new();
@@ -146,7 +146,7 @@ fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
         &format!("(pid {pid}) since "),
         " ago (nightly index)",
         "which runs sh\n",
-        "11 in line; who comes now has 12 ahead",
+        "11 waiting; a new contender has 12 ahead",
         "\n  10. ",
         "(number 10.)",
         "and 1 more: lockkeeper show nightly",

@@ -86,7 +86,7 @@ fn an_operator_approves_and_the_command_runs() {
     assert_eq!((decided.len(), &decided[0]["approved"]), (1, &true.into()));
     assert_eq!((&decided[0]["why"], &decided[0]["by_rule"]), (&"its host hangs".into(), &false.into()));
     assert_eq!(failure(&fleet.home.output(&["approve", "a", "-r", "again"])).0, Some(1));
-    // Who hung finds out when it goes on.
+    // A preempted owner that hung learns of it when it runs again.
     fleet.hung.signal(Signal::CONT);
     assert_eq!(fleet.hung.end().0, Some(79));
     high.close_stdin();
@@ -214,7 +214,7 @@ fn an_address_is_trusted_by_the_machines_own_certificates() {
     let config = Arc::new(config);
     let server = std::thread::spawn(move || {
         let mut sockets = listener.incoming().map(Result::unwrap);
-        // Whoever does not trust it says so in place of a request.
+        // A client that does not trust the server reports that instead of sending a request.
         let mut refused = ServerConnection::new(config.clone()).unwrap();
         assert!(Stream::new(&mut refused, &mut sockets.next().unwrap()).read(&mut [0; 1]).is_err());
         let (mut connection, mut socket) = (ServerConnection::new(config).unwrap(), sockets.next().unwrap());
@@ -224,7 +224,7 @@ fn an_address_is_trusted_by_the_machines_own_certificates() {
     let ask = |how_long| [&args[..], &["--ask", how_long, "--", "true"]].concat();
     let stranger = fleet.home.command(&ask("4s")).stdin(std::process::Stdio::null()).output().unwrap();
     let told = String::from_utf8(stranger.stderr).unwrap();
-    assert!(stranger.status.code() == Some(75) && told.contains("could not be told"), "{told}");
+    assert!(stranger.status.code() == Some(75) && told.contains("cannot alert "), "{told}");
     let known = fleet.home.command(&ask("10m")).env("SSL_CERT_FILE", &trusted).output().unwrap();
     assert_eq!(known.status.code(), Some(75), "{known:?}");
     server.join().unwrap();

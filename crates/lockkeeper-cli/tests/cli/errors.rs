@@ -44,7 +44,7 @@ fn no_server_after_all_tries_is_69() {
     assert!(!home.file("ran").exists());
 }
 
-/// C-30, C-33, C-34: a session that ended in line is 80, where it was said how often to try to connect.
+/// C-30, C-33, C-34: a session that expired in the queue is 80 if a setting says how often to try to connect.
 #[test]
 fn a_session_that_ended_in_line_is_80() {
     let home = Home::new();

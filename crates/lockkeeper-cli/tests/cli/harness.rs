@@ -119,7 +119,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if let Some(pid) = self.server() {
-            // It is no child of ours any more, so its end shows in that it cannot be signalled.
+            // It is no longer a child of this process, so its end shows when a signal fails.
             _ = kill_process(pid, Signal::KILL);
             _ = kill_process(pid, Signal::CONT);
         }
@@ -128,7 +128,7 @@ impl Drop for Home {
 
 static HEED: Once = Once::new();
 
-/// Whoever runs the tests may have been told to ignore signals, by nohup or as a job in the background, and what is ignored stays so
+/// The test process may ignore signals, because of nohup or as a job in the background. An ignored signal stays ignored
 /// in every process below: commands under test would never hear of them. A signal with a handler is back to its default there.
 fn heed_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -245,7 +245,7 @@ impl Served {
     }
 }
 
-/// Whether a process is there; a zombie is not.
+/// Whether a process runs; a zombie does not.
 pub(crate) fn is_alive(pid: Pid) -> bool {
     if test_kill_process(pid).is_err() {
         return false;
@@ -278,7 +278,7 @@ pub(crate) fn failure(output: &Output) -> (Option<i32>, String) {
     let line = lines.next().unwrap_or_default();
     let line = without_time(line)
         .strip_prefix("lockkeeper: ")
-        .unwrap_or_else(|| panic!("{text:?} is no line of ours"))
+        .unwrap_or_else(|| panic!("{text:?} is not a line of lockkeeper"))
         .to_owned();
     for more in lines {
         assert!(more.starts_with("  hint: "), "{text}");

@@ -1,4 +1,4 @@
-//! While its server answers, no command is stopped, wherever it stood in the queue and however long it waited.
+//! While its server answers, no command is stopped, whatever its position in the queue and its wait.
 
 use std::time::Duration;
 

@@ -100,7 +100,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     }
     let cases: [(&[&str], &str); 17] = [
         (&["status"], "see which locks there are: lockkeeper list --"),
-        (&["status", "a b"], "see who holds it and who waits: lockkeeper show 'a b' --"),
+        (&["status", "a b"], "see its holders and waiters: lockkeeper show 'a b' --"),
         (&["lock", "a"], "run a command under the lock: lockkeeper run a --"),
         (&["lock"], "run a command under the lock: lockkeeper run NAME --"),
         (&["acquire", "a", "--try", "--", "echo", "$x"], " -- echo '$x'\n"),

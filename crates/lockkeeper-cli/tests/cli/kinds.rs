@@ -1,4 +1,4 @@
-//! Every kind of lock from the command line: who holds beside whom, and what is told of it.
+//! Every kind of lock from the command line: which holds share it, and how it is shown.
 
 use std::io::BufRead;
 
@@ -28,7 +28,7 @@ fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
     }
 }
 
-/// T-15, T-22, N-27: who shares and who does not, each pair in both orders, in every node format.
+/// T-15, T-22, N-27: shared and unshared holds, each pair in both orders, in every node format.
 #[test]
 fn readers_hold_together_and_with_nobody_else() {
     let home = Home::new();
@@ -70,7 +70,7 @@ fn a_reader_behind_a_waiting_writer_waits() {
     assert_eq!(crate::harness::text(&home.file("order")), "writer\nreader\n");
 }
 
-/// As many at once as there are permits, told as such; whoever thinks there are more is refused.
+/// There are as many holds as permits, and answers say so; a command with another number is refused.
 #[test]
 fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     let home = Home::new();

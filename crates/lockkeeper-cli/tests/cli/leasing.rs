@@ -4,7 +4,7 @@ use rustix::process::test_kill_process;
 
 use crate::harness::{Home, Running, Served, failure, is_alive, until, until_it_is};
 
-/// What waits until it is told to end, says so, and cleans up.
+/// A script that waits for SIGTERM, says so, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
 
 #[test]
@@ -60,7 +60,7 @@ fn a_preempted_command_without_cleanup_time_always_ends_with_79() {
     }
 }
 
-/// H-56: whoever does not end in time is killed, and its group with it, before the other has waited longer than it would.
+/// H-56: a command that does not end in time is killed with its group, before the requestor's wait ends.
 #[test]
 fn a_command_that_will_not_end_is_killed_when_its_cleanup_time_is_over() {
     let machine = Home::new();
@@ -142,7 +142,7 @@ fn the_end_of_the_lease_stops_the_command() {
     assert!(text.contains("its lease ends"), "{text}");
 }
 
-/// Who holds it, until when, and who wants it, is told of leased locks as of any other.
+/// The owner of a leased lock, its end and its requestor are shown as those of any lock.
 #[test]
 fn a_leased_lock_is_shown_listed_and_explained() {
     let machine = Home::new();
@@ -177,7 +177,7 @@ fn a_leased_lock_is_shown_listed_and_explained() {
     holder.wait();
 }
 
-/// Nothing is taken: the command is told, and ends or not.
+/// A revoke takes nothing by force: the command gets a signal, and ends or not.
 #[test]
 fn the_owner_of_a_lease_is_asked_and_broken_like_any_other() {
     let machine = Home::new();

@@ -35,11 +35,11 @@ fn case_45_a_stopped_server_stops_a_command_that_will_not_listen() {
     // Silent, not closed: the loss is judged by our own clock.
     let stopped = Instant::now();
     served.running.signal(Signal::STOP);
-    until("the group is gone", || !is_alive(command) && !is_alive(grandchild));
+    until("the group has ended", || !is_alive(command) && !is_alive(grandchild));
     let took = stopped.elapsed();
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");
-    // It is due at three quarters of the timeout after the last answer, which came before; nobody else can be let in before this.
+    // It is due at three quarters of the timeout after the last answer, which came before. No other contender gets the lock earlier.
     assert!(took < Duration::from_secs(8), "{took:?}");
     assert!(text.contains("no server answers") || text.contains("the connection is lost"), "{text}");
     served.running.signal(Signal::CONT);
@@ -144,7 +144,7 @@ fn a_short_stop_of_lockkeeper_changes_nothing() {
     assert_eq!(running.end(), (Some(7), String::new()));
 }
 
-/// The servers are away for a moment: whoever said so is stopped at once, and others go on.
+/// The servers are away for a moment: with --on-suspect stop a command is stopped immediately, others run on.
 #[test]
 fn case_45_a_suspected_lock_stops_the_command_that_wants_it() {
     let machine = Home::new();
@@ -167,7 +167,7 @@ fn case_45_a_suspected_lock_stops_the_command_that_wants_it() {
     assert_eq!(patient.wait().code(), Some(1), "read at the end of the input");
 }
 
-/// Said before anything is started: such a command could still run when the next is let in.
+/// Reported before the command starts: it could still run when the next contender gets the lock.
 #[test]
 fn case_45_a_grace_that_does_not_fit_is_refused_with_the_arithmetic() {
     let home = Home::new();

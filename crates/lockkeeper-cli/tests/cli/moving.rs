@@ -86,7 +86,7 @@ fn moved(from: &str, to: &str) -> i64 {
     let told = copied(&output);
     assert_eq!((&told["done"], &told["conflicting"], &told["tokens_fall"]), (&true.into(), &0.into(), &false.into()));
     assert_eq!(told["created"], look["created"]);
-    // The holder's place in line, and no node of the copy's own.
+    // The holder's node, and no node of the copy's own.
     assert_eq!(told["ephemeral"], 1, "{told}");
     assert_eq!(tree(from), tree(to));
     assert!(told["source_token"].as_i64() >= Some(greatest), "{told}");

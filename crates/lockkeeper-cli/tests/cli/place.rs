@@ -220,7 +220,7 @@ fn a_program_and_a_command_share_this_users_own_server() {
     assert_eq!(home.endpoint().unwrap()["address"], address);
 }
 
-/// Who is gone needs no server: it stays ended until the next command.
+/// Without users the server stays ended until the next command.
 #[test]
 fn a_server_that_nobody_uses_stays_ended() {
     let home = Home::new();
@@ -286,7 +286,7 @@ fn a_full_disk_is_named_and_no_server_stays() {
         assert!(line.contains("no space left for "), "{command}: {line}");
     }
     assert!(!home.file("ran").exists() && home.server().is_none());
-    // With room again, what is left does not stand in the way.
+    // With room again, leftover files do no harm.
     let output = home.output(&["run", "a", "--", "true"]);
     assert!(output.status.success(), "{output:?}");
 }

@@ -1,4 +1,4 @@
-//! Asking for a lock: what the command under it gets, what the asker is told, and that nothing is taken by force.
+//! Revoke: the signal of the command, the answer to the asker, and no force.
 
 use std::process::Output;
 
@@ -59,7 +59,7 @@ fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("lockkeeper: asked ") && lines[0].contains(" to release /locks/a, on "), "{text}");
     assert!(lines[0].contains(&who) && lines[0].contains("(long)"), "{text}");
-    assert!(lines[1].contains(&who) && lines[1].ends_with(" has let go"), "{text}");
+    assert!(lines[1].contains(&who) && lines[1].ends_with(" has released it"), "{text}");
     let (code, text) = holder.end();
     assert_eq!(code, Some(128 + 15), "{text}");
     assert!(text.ends_with(" asks for /locks/a (deploying): SIGTERM sent to the command\n"), "{text}");
@@ -84,7 +84,7 @@ fn the_signal_can_be_chosen() {
         assert!(asked["by"]["pid"].is_u64() && asked["at_ms"].is_u64(), "{lock}");
         for verb in ["show", "why", "list"] {
             let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
-            assert!(text.contains("asked to let go by "), "{text}");
+            assert!(text.contains("asked to release by "), "{text}");
         }
         holder.close_stdin();
         assert_eq!(holder.wait().code(), Some(7));
@@ -134,7 +134,7 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
     assert!(text.contains(" asks for /locks/a (second): refused\n"), "{text}");
 }
 
-/// One in line that is asked withdraws, and is told by whom.
+/// A waiter that is asked withdraws, and prints who asked.
 #[test]
 fn one_in_line_withdraws() {
     let home = Home::new();
@@ -155,7 +155,7 @@ fn one_in_line_withdraws() {
     assert!(holder.wait().success());
 }
 
-/// All who hold it are asked; of several locks, the command is told of each.
+/// All holders are asked; with several locks, the command gets a request for each.
 #[test]
 fn all_holders_are_asked() {
     let home = Home::new();
@@ -221,7 +221,7 @@ fn a_second_request_is_told_with_its_own_reason() {
         assert_ne!(holder.stderr.read_line(&mut said).unwrap(), 0, "{said}");
     }
     assert!(said.contains("asks for /locks/a (first): SIGTERM sent to the command"), "{said}");
-    assert!(said.contains("asks for /locks/a (second): the command was told before"), "{said}");
+    assert!(said.contains("asks for /locks/a (second): the command got its signal before"), "{said}");
     std::fs::write(home.file("done"), "").unwrap();
     assert_eq!(holder.end().0, Some(0));
 }

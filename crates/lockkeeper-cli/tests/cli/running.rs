@@ -175,7 +175,7 @@ fn killing_lockkeeper_kills_the_whole_group() {
     let (command, grandchild) = (running.pid_line(), running.pid_line());
     running.signal(Signal::KILL);
     running.wait();
-    until("the group is gone", || !is_alive(command) && !is_alive(grandchild));
+    until("the group has ended", || !is_alive(command) && !is_alive(grandchild));
 }
 
 #[test]

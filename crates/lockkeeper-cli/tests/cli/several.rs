@@ -88,7 +88,7 @@ fn case_52_two_orders_do_not_deadlock() {
     }
 }
 
-/// With one of its locks the command loses what it was promised, so it is stopped and the others are let go.
+/// After the loss of one lock the command is stopped, and the others are released.
 #[test]
 fn the_loss_of_one_stops_the_command_and_frees_the_others() {
     let home = Home::new();

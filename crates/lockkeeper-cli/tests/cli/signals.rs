@@ -34,7 +34,7 @@ fn case_46_a_signal_while_running_ends_the_whole_group_and_frees_the_lock() {
         running.signal(signal);
         assert_eq!(running.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");
         assert!(!is_alive(command), "{signal:?}");
-        until("the grandchild is gone", || !is_alive(grandchild));
+        until("the grandchild has ended", || !is_alive(grandchild));
         assert_eq!(home.count("a"), (0, 0), "{signal:?}");
     }
 }

@@ -94,7 +94,7 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
     assert_eq!(holder.line(), "up");
     let mut screen = Screen::start(&home, BINARY, &["run", "nightly", "--", "echo", "granted"]);
     screen.expect("waiting for /locks/nightly: held by ");
-    // It lives: the seconds pass, and one more in line shows.
+    // It is live: the seconds pass.
     let seconds = |screen: &mut Screen| {
         screen.expect("(nightly index), on ");
         screen.expect("'s own server; ");
@@ -171,7 +171,7 @@ fn connecting_shows_a_live_line_after_a_moment() {
     }
 }
 
-/// Of several locks it tells of the one that is waited for, and it goes on to the next.
+/// With several locks the line shows the one that is waited for, and then the next.
 #[test]
 fn the_live_line_follows_every_kind_and_each_of_several_locks() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! Standing in line: what is said, when it ends, and that nothing is left.
+//! Waiting in the queue: what is printed, when the wait ends, and that no node is left.
 
 use std::io::BufRead;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
     assert!(second.wait().success());
 }
 
-/// D-08: nobody cleans up after it, and whoever holds the lock goes on.
+/// D-08: the node of a killed waiter goes with its session, and the holder runs on.
 #[test]
 fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
     let home = Home::new();
@@ -67,7 +67,7 @@ fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
     let waiter = home.spawn("a", &["--session-timeout", "2s"], "touch ran");
     until("it waits", || home.count("a") == (1, 1));
     waiter.signal(Signal::KILL);
-    until("its place is gone", || home.count("a") == (1, 0));
+    until("its place is free", || home.count("a") == (1, 0));
     holder.close_stdin();
     assert!(holder.wait().success() && !home.file("ran").exists());
 }
@@ -78,7 +78,10 @@ fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let output = home.output(&["run", "a", "--try", "--", "touch", "ran"]);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("lockkeeper revoke /locks/a --"), "the way out is told");
+    assert!(
+        String::from_utf8(output.stderr).unwrap().contains("lockkeeper revoke /locks/a --"),
+        "the hint names the way out"
+    );
     let taken = |args: &[&str]| failure(&home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat()));
     let (code, line) = taken(&["--try"]);
     assert_eq!(code, Some(75));
@@ -186,7 +189,7 @@ fn an_uncontended_run_says_nothing() {
     assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
 }
 
-/// "Ahead" counts the contenders in front, those that hold the lock included, wherever it is told.
+/// "Ahead" counts the contenders in front, holders included, wherever it is printed.
 #[test]
 fn ahead_is_counted_the_same_everywhere() {
     let home = Home::new();
@@ -208,7 +211,7 @@ fn ahead_is_counted_the_same_everywhere() {
     let shown = text("show");
     assert!(shown.contains("    ahead    1\n") && shown.contains("    ahead    2\n"), "{shown}");
     let why = text("why");
-    assert!(why.contains("2 in line; who comes now has 3 ahead") && why.contains(", 2 ahead\n"), "{why}");
+    assert!(why.contains("2 waiting; a new contender has 3 ahead") && why.contains(", 2 ahead\n"), "{why}");
     for give_up in [&["--try"][..], &["--wait", "3s"]] {
         let output = home.output(&[&["run", "a"], give_up, &["--", "true"]].concat());
         let text = String::from_utf8(output.stderr).unwrap();

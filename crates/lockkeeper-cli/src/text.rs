@@ -1,0 +1,148 @@
+//! Text for people, about locks and times.
+//!
+//! Messages, owners and node names are other people's text. None of it reaches a terminal unescaped: otherwise every writer of a
+//! lock's node could move the cursor, retitle the window or fake a line.
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo, Revocation};
+
+/// Text of unknown origin as a single line. Characters that a terminal would act upon are made visible.
+pub(crate) fn plain(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || c == '\t' || c == '\r' {
+            safe.push(' ');
+        } else if is_active(c) {
+            safe.extend(c.escape_unicode());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// `1 node`, `2 nodes`
+pub(crate) fn counted(count: impl Into<u64>, one: &str) -> String {
+    match count.into() {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    }
+}
+
+/// Controls, and the marks that let text run backwards over its surroundings.
+pub(crate) fn is_active(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The time of day, with the date if that is not today's.
+pub(crate) fn moment(time: SystemTime) -> String {
+    let Ok(time) = Timestamp::try_from(time) else {
+        return "?".to_owned();
+    };
+    let zone = TimeZone::system();
+    let (time, now) = (time.to_zoned(zone.clone()), Timestamp::now().to_zoned(zone));
+    let format = if time.date() == now.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
+    time.strftime(format).to_string()
+}
+
+/// `build@ci-7 (pid 4711), reading, since 10:42:03 (nightly index)`
+pub(crate) fn who(contender: &ContenderInfo) -> String {
+    let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
+    let mut text = match contender.mode {
+        // Its record does not say since when.
+        "lease" => contender.described.clone(),
+        _ => format!("{}{part} since {}", contender.described, moment(contender.since)),
+    };
+    if let Some(message) = &contender.message {
+        _ = write!(text, " ({message})");
+    }
+    if let Some(request) = &contender.revocation {
+        _ = write!(text, ", {}", standing(request));
+    }
+    plain(&text)
+}
+
+/// The full path of a contender's node, which for a lease is the lock's own.
+pub(crate) fn node_path(path: &str, node: &str) -> String {
+    if node.is_empty() { path.to_owned() } else { format!("{path}/{node}") }
+}
+
+/// `for a lease until 10:42:03 by the server's clock, with priority 1`
+pub(crate) fn term(lease: &LeaseInfo) -> String {
+    let end = match lease.until {
+        Some(until) => format!("until {} by the server's clock", moment(until)),
+        None => "without an end".to_owned(),
+    };
+    format!("for a lease {end}, with priority {}", lease.priority)
+}
+
+/// `wanted by online-1 with priority 5 since 10:42:03`
+pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
+    let mut text =
+        format!("wanted by {} with priority {} since {}", requestor.id, requestor.priority, moment(requestor.since));
+    if let Some(until) = requestor.until {
+        _ = write!(text, ", which waits until {}", moment(until));
+    }
+    plain(&text)
+}
+
+/// What part of the lock is held or asked for, where it is not all of it.
+pub(crate) fn part(contender: &ContenderInfo) -> Option<String> {
+    match (contender.mode, contender.permits, &contender.class) {
+        (_, Some(permits), _) => Some(counted(permits, "permit")),
+        (_, _, Some(class)) => Some(format!("class {class}")),
+        ("read", ..) => Some("reading".to_owned()),
+        ("write", ..) => Some("writing".to_owned()),
+        _ => None,
+    }
+}
+
+/// How many contenders are ahead of the waiter at this place among the waiters: all who hold the lock, and the waiters before it.
+pub(crate) fn ahead(lock: &LockInfo, waiter: usize) -> usize {
+    lock.holders.len() + waiter
+}
+
+/// `2 of 3 permits taken`
+pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
+    let taken: u32 = lock.holders.iter().map(|holder| holder.permits.unwrap_or(1)).sum();
+    lock.permits.map(|permits| format!("{taken} of {} taken", counted(permits, "permit")))
+}
+
+/// `asked to release by ops@desk (pid 9): deploying`
+pub(crate) fn standing(request: &Revocation) -> String {
+    let mut text = format!("asked to release by {}", asker(request));
+    if let Some(reason) = &request.reason {
+        _ = write!(text, ": {reason}");
+    }
+    if let Some(why) = &request.refused {
+        _ = write!(text, "; refuses: {why}");
+    }
+    text
+}
+
+pub(crate) fn asker(request: &Revocation) -> String {
+    request.by.as_ref().map_or_else(|| "someone unnamed".to_owned(), Owner::to_string)
+}
+
+/// `2026-11-20 10:42:03  /locks/nightly  build@ci-7 (pid 4711) removed by op@desk (pid 7): its host is gone`
+pub(crate) fn broken_line(broken: &Broken) -> String {
+    let at = Timestamp::try_from(broken.at).map(|at| at.to_zoned(TimeZone::system()));
+    let at = at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
+    let Broken { path, described, by, reason, .. } = broken;
+    plain(&format!("{at}  {path}  {described} removed by {by}: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_cannot_steer_a_terminal() {
+        assert_eq!(plain("a\x1b[2Jb\u{9b}1m\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{9b}1m\\u{202e}c d");
+        assert_eq!(plain("nächtlicher Lauf 夜"), "nächtlicher Lauf 夜");
+    }
+}

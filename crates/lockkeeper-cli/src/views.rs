@@ -1,0 +1,239 @@
+//! Locks, contenders and requests, as `--json` shows them. The fields are documented and stay.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, Revocation, TransferFacts};
+use serde::Serialize;
+
+use crate::text::{ahead, node_path};
+
+/// One who was removed from a lock, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct BrokenView<'a> {
+    path: &'a str,
+    node: String,
+    held: bool,
+    user: Option<&'a str>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    program: Option<&'a str>,
+    described: &'a str,
+    message: Option<&'a str>,
+    since_ms: u64,
+    token: Option<i64>,
+    session: String,
+    by: ByView<'a>,
+    reason: &'a str,
+    at: Option<String>,
+    at_ms: i64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ByView<'a> {
+    user: &'a str,
+    host: &'a str,
+    pid: u32,
+}
+
+impl<'a> ByView<'a> {
+    /// The view of one.
+    pub(crate) fn of(owner: &'a Owner) -> Self {
+        let Owner { user, host, pid, .. } = owner;
+        ByView { user, host, pid: *pid }
+    }
+}
+
+/// A revoke request, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct RequestView<'a> {
+    by: Option<ByView<'a>>,
+    reason: Option<&'a str>,
+    at_ms: u64,
+    refused: Option<&'a str>,
+}
+
+impl<'a> RequestView<'a> {
+    pub(crate) fn of(request: &'a Revocation) -> Self {
+        RequestView {
+            by: request.by.as_ref().map(ByView::of),
+            reason: request.reason.as_deref(),
+            at_ms: request.at_ms,
+            refused: request.refused.as_deref(),
+        }
+    }
+}
+
+impl<'a> BrokenView<'a> {
+    /// The view of a record.
+    pub(crate) fn of(broken: &'a Broken) -> Self {
+        let owner = broken.owner.as_ref();
+        let at = Timestamp::try_from(broken.at).ok();
+        BrokenView {
+            path: &broken.path,
+            node: node_path(&broken.path, &broken.node),
+            held: broken.held,
+            user: owner.map(|owner| owner.user.as_str()),
+            host: owner.map(|owner| owner.host.as_str()),
+            pid: owner.map(|owner| owner.pid),
+            program: owner.and_then(|owner| owner.program.as_deref()),
+            described: &broken.described,
+            message: broken.message.as_deref(),
+            since_ms: broken.since_ms,
+            token: broken.token.map(|token| token.get()),
+            session: broken.session.to_string(),
+            by: ByView::of(&broken.by),
+            reason: &broken.reason,
+            at: at.map(|at| at.to_string()),
+            at_ms: at.map_or(0, Timestamp::as_millisecond),
+        }
+    }
+}
+
+/// One who holds or waits, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct ContenderView<'a> {
+    node: String,
+    mode: &'a str,
+    /// Of a waiter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ahead: Option<usize>,
+    permits: Option<u32>,
+    class: Option<String>,
+    user: Option<&'a str>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    program: Option<&'a str>,
+    described: &'a str,
+    vanished: bool,
+    message: Option<&'a str>,
+    revocation: Option<RequestView<'a>>,
+    since: Option<String>,
+    since_ms: i64,
+    token: Option<i64>,
+    session: String,
+}
+
+/// A lock, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct LockView<'a> {
+    path: &'a str,
+    permits: Option<u32>,
+    holders: Vec<ContenderView<'a>>,
+    waiters: Vec<ContenderView<'a>>,
+    unknown: &'a [String],
+    lease: Option<LeaseView<'a>>,
+}
+
+/// What only a leased lock has, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct LeaseView<'a> {
+    owner: Option<&'a str>,
+    priority: i32,
+    until: Option<String>,
+    until_ms: Option<i64>,
+    cleanup_ms: u64,
+    requestor: Option<RequestorView<'a>>,
+}
+
+#[derive(Serialize)]
+struct RequestorView<'a> {
+    id: &'a str,
+    priority: i32,
+    since_ms: i64,
+    until_ms: Option<i64>,
+}
+
+impl<'a> LeaseView<'a> {
+    pub(crate) fn of(lease: &'a LeaseInfo) -> Self {
+        let stamp = |time: SystemTime| Timestamp::try_from(time).ok();
+        let until = lease.until.and_then(stamp);
+        LeaseView {
+            owner: lease.owner.as_deref(),
+            priority: lease.priority,
+            until: until.map(|until| until.to_string()),
+            until_ms: until.map(Timestamp::as_millisecond),
+            cleanup_ms: u64::try_from(lease.cleanup.as_millis()).unwrap_or(u64::MAX),
+            requestor: lease.requestor.as_ref().map(|requestor| RequestorView {
+                id: &requestor.id,
+                priority: requestor.priority,
+                since_ms: stamp(requestor.since).map_or(0, Timestamp::as_millisecond),
+                until_ms: requestor.until.and_then(stamp).map(Timestamp::as_millisecond),
+            }),
+        }
+    }
+}
+
+impl<'a> LockView<'a> {
+    /// The view of a lock.
+    pub(crate) fn of(lock: &'a LockInfo) -> Self {
+        let view = |contender: &'a ContenderInfo| ContenderView::of(&lock.path, contender);
+        let waits = |(at, waiter)| ContenderView { ahead: Some(ahead(lock, at)), ..view(waiter) };
+        LockView {
+            path: &lock.path,
+            permits: lock.permits,
+            holders: lock.holders.iter().map(view).collect(),
+            waiters: lock.waiters.iter().enumerate().map(waits).collect(),
+            unknown: &lock.unknown,
+            lease: lock.lease.as_ref().map(LeaseView::of),
+        }
+    }
+}
+
+impl<'a> ContenderView<'a> {
+    /// The view of one.
+    pub(crate) fn of(path: &str, contender: &'a ContenderInfo) -> Self {
+        let owner = contender.owner.as_ref();
+        let since = Timestamp::try_from(contender.since).ok();
+        ContenderView {
+            node: contender.node_path(path),
+            mode: contender.mode,
+            ahead: None,
+            permits: contender.permits,
+            class: contender.class.map(|class| class.to_string()),
+            user: owner.map(|owner| owner.user.as_str()),
+            host: owner.map(|owner| owner.host.as_str()),
+            pid: owner.map(|owner| owner.pid),
+            program: owner.and_then(|owner| owner.program.as_deref()),
+            described: &contender.described,
+            vanished: contender.vanished,
+            message: contender.message.as_deref(),
+            revocation: contender.revocation.as_ref().map(RequestView::of),
+            since: since.map(|since| since.to_string()),
+            since_ms: since.map_or(0, Timestamp::as_millisecond),
+            token: contender.token.map(|token| token.get()),
+            // As ZooKeeper's own tools write it; a number of this size would lose digits in most JSON readers.
+            session: contender.session.to_string(),
+        }
+    }
+}
+
+/// What a decision is about, as `--json` and alerts show it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct FactsView<'a> {
+    path: &'a str,
+    owner: &'a str,
+    owner_message: Option<&'a str>,
+    owner_priority: i32,
+    elapsed_ms: u64,
+    allotted_ms: u64,
+    requestor: &'a str,
+    requestor_message: Option<&'a str>,
+    requestor_priority: i32,
+}
+
+impl<'a> FactsView<'a> {
+    pub(crate) fn of(facts: &'a TransferFacts) -> Self {
+        FactsView {
+            path: &facts.path,
+            owner: &facts.owner,
+            owner_message: facts.owner_message.as_deref(),
+            owner_priority: facts.owner_priority,
+            elapsed_ms: facts.elapsed_ms,
+            allotted_ms: facts.allotted_ms,
+            requestor: &facts.requestor,
+            requestor_message: facts.requestor_message.as_deref(),
+            requestor_priority: facts.requestor_priority,
+        }
+    }
+}
