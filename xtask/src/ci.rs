@@ -53,7 +53,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// Nothing that uses a core for long runs beside a step that promises a time. Only one lane of a phase fetches packages of the
 /// system or of Maven: neither apt nor Maven can run twice.
-const STEPS: [Step; 31] = [
+const STEPS: [Step; 32] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -87,6 +87,7 @@ const STEPS: [Step; 31] = [
     (3, 'a', 10, "mistakes planted in a storm", "xtask storm --self-check"),
     (3, 'a', 8, "kill -9 in the middle of writes", "xtask crash --rounds 120"),
     (3, 'a', 10, "ten thousand seeded worlds", "xtask simulate"),
+    (3, 'a', 15, "large worlds and many watches", "xtask deep"),
     (3, 'a', 5, "what features add", "xtask part features"),
     (3, 'a', 8, "the example", "xtask part example"),
 ];

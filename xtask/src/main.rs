@@ -51,6 +51,8 @@ enum Chore {
     Acceptance(acceptance::Options),
     /// Checks that imports point downwards in the layers that ARCHITECTURE.md lists.
     Layers,
+    /// Runs the tests that `cargo test` keeps small at their full size: large worlds of the model, 100 000 watches.
+    Deep,
     /// Checks that every published crate compiles with every set of its features.
     Features(features::Options),
     /// Runs Apache ZooKeeper on free loopback ports.
@@ -132,6 +134,7 @@ fn main() -> ExitCode {
         Chore::Part(part) => part.run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Layers => layers::run(&root()).map(|()| ExitCode::SUCCESS),
+        Chore::Deep => shell().and_then(|sh| programs::deep(&sh)).map(|()| ExitCode::SUCCESS),
         Chore::Features(options) => shell().and_then(|sh| features::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
         Chore::Kafka(command) => command.run(),

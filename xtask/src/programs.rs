@@ -79,6 +79,16 @@ impl Tests {
     }
 }
 
+/// Runs the tests that are small in `cargo test` at their full size.
+pub(crate) fn deep(sh: &Shell) -> Result<()> {
+    for (package, target, test) in
+        [("lockkeeper-core", "model", ""), ("lockkeeper", LIB, "case_37_many_thousand_watches")]
+    {
+        Tests { package, target, features: "" }.run(sh, &[test.to_owned()], [("LOCKKEEPER_DEEP", "1".into())])?;
+    }
+    Ok(())
+}
+
 /// The `lockkeeper` command, built as `cargo test` has it, checks for overflow included; its server is optimised.
 pub(crate) fn command(sh: &Shell) -> Result<PathBuf> {
     if let Some(program) = built("lockkeeper-cli", BIN)? {

@@ -47,13 +47,25 @@ fn tell(path: Path<State, Action>) -> String {
     format!("{}\nleads to {last:#?}", steps.join("\n"))
 }
 
-/// Explores `world` to its end: every claim holds, every witness is seen. Says how many distinct states there are.
+/// Whether worlds are explored to their ends: `cargo xtask deep`. Otherwise the first states of each must do.
+fn is_deep() -> bool {
+    std::env::var_os("LOCKKEEPER_DEEP").is_some()
+}
+
+/// How many states of a world are explored without LOCKKEEPER_DEEP.
+const FEW: usize = 10_000;
+
+/// Explores `world`: every claim holds, and every witness is seen if it is explored to its end. Returns the number of distinct
+/// states.
 fn explore(world: World) -> usize {
     let name = world.name;
     let witnesses = world.witnesses.clone();
     let start = Instant::now();
-    let checker = world.checker().threads(2).spawn_bfs().join();
+    let builder = world.checker().threads(2);
+    let builder = if is_deep() { builder } else { builder.target_state_count(FEW) };
+    let checker = builder.spawn_bfs().join();
     let states = checker.unique_state_count();
+    let is_whole = is_deep() || checker.state_count() < FEW;
     println!("{states:>8} states, up to {:>2} steps deep, {:.1?}: {name}", checker.max_depth(), start.elapsed());
     let found = checker.discoveries();
     let (seen, broken): (Vec<_>, Vec<_>) =
@@ -61,46 +73,46 @@ fn explore(world: World) -> usize {
     if let Some((claim, path)) = broken.into_iter().next() {
         panic!("in the world {name:?} it is not so that {claim}:\n{}", tell(path));
     }
-    for witness in witnesses {
+    for witness in witnesses.into_iter().filter(|_| is_whole) {
         let says = witness.says();
         assert!(seen.iter().any(|(claim, _)| *claim == says), "in the world {name:?} it was never seen that {says}");
     }
     states
 }
 
-/// Explores each of the worlds.
-fn explore_all(worlds: Vec<World>) {
+/// Explores each of the worlds; all of them must have so many states together if they are explored to their ends.
+fn explore_all(worlds: Vec<World>, least: usize) {
     let states: usize = worlds.into_iter().map(explore).sum();
     println!("{states:>8} states in all");
-    assert!(states >= 1_000_000, "only {states} distinct states were explored");
+    assert!(!is_deep() || states >= least, "only {states} distinct states were explored");
 }
 
 /// T-11, T-12: at every moment at most one holds, and who waits behind one that leaves is neither forgotten nor let in before
 /// its turn. Cases 2, 3, 6, 8, 9, 11, 15, 16, 18, 19, 20 and 23, and every mixture of them that a budget allows.
 #[test]
 fn every_interleaving_of_a_mutex_keeps_the_promises() {
-    explore_all(worlds::exclusive());
+    explore_all(worlds::exclusive(), 1_000_000);
 }
 
 /// N-30, T-22: readers hold together and a writer alone, each after all whom it waits for; a reader gets to be alone or stays one,
 /// a writer reads on in its place, and nobody waits for ever.
 #[test]
 fn every_interleaving_of_readers_and_writers_keeps_the_promises() {
-    explore_all(worlds::shared());
+    explore_all(worlds::shared(), 1_000_000);
 }
 
 /// Who holds takes no more than there is, in order, and nobody waits for whom there is room; one that thinks of another limit is
 /// turned away.
 #[test]
 fn every_interleaving_of_a_semaphore_keeps_the_promises() {
-    explore_all(worlds::permits());
+    explore_all(worlds::permits(), 1_000_000);
 }
 
 /// C-10, C-11, C-14, C-18..C-21, C-25: one holds, by the holder marker; within a class it is taken in order, and never by one that was not
 /// first while it was free; also beside clients that do as the document says and no more.
 #[test]
 fn every_interleaving_of_priority_classes_keeps_the_promises() {
-    explore_all(worlds::classes());
+    explore_all(worlds::classes(), 1_000_000);
 }
 
 /// A try gets the lock or leaves, and leaves nothing; a node without a session blocks nobody for ever.
@@ -114,8 +126,7 @@ fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
 /// at once, and leaves nothing behind.
 #[test]
 fn case_34_every_interleaving_with_delays_keeps_the_promises() {
-    let states: usize = worlds::delayed().into_iter().map(explore).sum();
-    println!("{states:>8} states in all");
+    explore_all(worlds::delayed(), 1_000_000);
 }
 
 /// Explores a world with a mistake in it until the mistake shows in each of `claims`; without it, all is well.

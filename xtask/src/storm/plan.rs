@@ -362,13 +362,7 @@ fn job(rng: &mut Rng, at: Duration, locks: Vec<usize>, calm: bool) -> Job {
         debug: rng.u8(..8) == 0,
         stderr: match rng.u8(..16) {
             0 => Stderr::Closed,
-            1 => {
-                if std::env::var_os("STORM_DEV").is_some() {
-                    Stderr::File
-                } else {
-                    Stderr::Full
-                }
-            }
+            1 => Stderr::Full,
             2 => Stderr::NoSpace,
             _ => Stderr::File,
         },
