@@ -5,6 +5,7 @@
 
 pub(crate) mod fenced;
 pub(crate) mod guard;
+pub(crate) mod lease;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,9 +16,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::ReleaseError;
+use crate::hold::lease::Lease;
 use crate::session::Session;
 use crate::session::on_lost::{LostLock, OnLost};
-use crate::session::watchdog::Ward;
+use crate::session::watchdog::{Ward, Watched};
 
 /// How long a process that is about to abort waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -75,26 +77,6 @@ enum TrustBasis {
     },
     /// A record that outlives sessions, until its lease expires.
     Lease(watch::Sender<Lease>),
-}
-
-/// The current state of a hold that depends on a lease.
-#[derive(Clone)]
-pub(crate) struct Lease {
-    /// The current session.
-    pub(crate) session: Arc<Session>,
-    /// The time on that session's clock until when the lease can be trusted.
-    pub(crate) until: Duration,
-    /// The record's owner, and its expiry by the server's clock. Together they identify this hold.
-    pub(crate) owner: (String, i64),
-    /// The versions of the record and of its parent node when last read; unknown after this client's own write.
-    pub(crate) versions: Option<Versions>,
-}
-
-/// Identifies a record: its version and that of its parent node, which increases when the record is deleted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Versions {
-    pub(crate) record: i32,
-    pub(crate) parent: i32,
 }
 
 /// One hold.
@@ -171,7 +153,7 @@ impl Hold {
             hold.liveness = Some(Liveness { every, until });
         }
         let hold = Arc::new(hold);
-        if let Some(ward) = hold.session().watch_over(&hold) {
+        if let Some(ward) = hold.session().watch_over(hold.clone()) {
             _ = hold.ward.set(ward);
         }
         hold
@@ -253,46 +235,6 @@ impl Hold {
         first
     }
 
-    /// Logs the loss and runs `on_lost`. Writing to the log may block.
-    pub(crate) fn tell(&self) {
-        let Some(loss) = self.loss() else { return };
-        let (path, node, token) = (self.path.clone(), self.node(), self.token);
-        match &self.on_lost {
-            OnLost::Abort if loss != Loss::Closed => {
-                let (said, heard) = std::sync::mpsc::channel();
-                let saying = std::thread::Builder::new().spawn(move || {
-                    tracing::error!(%path, %node, %token, %loss, "lock lost; the process is aborted");
-                    _ = said.send(());
-                });
-                if saying.is_ok() {
-                    // A log that blocks must not keep the process alive.
-                    _ = heard.recv_timeout(LAST_WORDS);
-                }
-                std::process::abort();
-            }
-            OnLost::Call(told) => {
-                let (told, token) = (told.clone(), Some(token).filter(|_| self.fences));
-                let lost = LostLock { path, token, loss };
-                let calling =
-                    std::thread::Builder::new().name("lockkeeper-on-lost".to_owned()).spawn(move || told(&lost));
-                if let Err(error) = calling {
-                    tracing::error!(path = %self.path, %error, "cannot create the thread that reports a lost lock");
-                }
-            }
-            OnLost::Nothing | OnLost::Abort => {}
-        }
-        tracing::warn!(path = %self.path, %node, %token, %loss, "lock lost");
-    }
-
-    /// The part of `tell` that cannot wait for a thread: aborts if `on_lost` says so.
-    pub(crate) fn tell_tersely(&self) {
-        if let (OnLost::Abort, Some(loss)) = (&self.on_lost, self.loss())
-            && loss != Loss::Closed
-        {
-            std::process::abort();
-        }
-    }
-
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.loss.get().copied()
     }
@@ -304,17 +246,6 @@ impl Hold {
             Trust::Held { .. } | Trust::Suspected { .. } => return false,
         }
         true
-    }
-
-    /// As `judge`, but reports nothing. Returns `None` if it is held, otherwise whether this call marked it lost.
-    pub(crate) fn lapse(&self) -> Option<bool> {
-        match self.trust() {
-            Trust::Lost(loss) => Some(self.mark(loss)),
-            Trust::Held { .. } | Trust::Suspected { .. } => {
-                self.warn();
-                None
-            }
-        }
     }
 
     /// Until when it can be trusted.
@@ -351,13 +282,6 @@ impl Hold {
             Some(liveness) => ends.min(Duration::from_nanos(liveness.until.load(Ordering::Relaxed))),
             None => ends,
         }
-    }
-
-    /// When to check it next: when it would be lost, or when a task wants to be notified before.
-    pub(crate) fn due(&self) -> Duration {
-        let early = self.early.lock().expect("held for a change only");
-        let margin = early.iter().map(|(margin, _)| *margin).max().unwrap_or_default();
-        self.ends().saturating_sub(margin)
     }
 
     /// Notifies the tasks that asked to know before the loss.
@@ -458,4 +382,60 @@ impl Hold {
 /// Times beyond the clock's range count as about 500 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Watched for Hold {
+    fn due(&self) -> Duration {
+        let early = self.early.lock().expect("held for a change only");
+        let margin = early.iter().map(|(margin, _)| *margin).max().unwrap_or_default();
+        self.ends().saturating_sub(margin)
+    }
+
+    fn lapse(&self) -> Option<bool> {
+        match self.trust() {
+            Trust::Lost(loss) => Some(self.mark(loss)),
+            Trust::Held { .. } | Trust::Suspected { .. } => {
+                self.warn();
+                None
+            }
+        }
+    }
+
+    fn tell(&self) {
+        let Some(loss) = self.loss() else { return };
+        let (path, node, token) = (self.path.clone(), self.node(), self.token);
+        match &self.on_lost {
+            OnLost::Abort if loss != Loss::Closed => {
+                let (said, heard) = std::sync::mpsc::channel();
+                let saying = std::thread::Builder::new().spawn(move || {
+                    tracing::error!(%path, %node, %token, %loss, "lock lost; the process is aborted");
+                    _ = said.send(());
+                });
+                if saying.is_ok() {
+                    // A log that blocks must not keep the process alive.
+                    _ = heard.recv_timeout(LAST_WORDS);
+                }
+                std::process::abort();
+            }
+            OnLost::Call(told) => {
+                let (told, token) = (told.clone(), Some(token).filter(|_| self.fences));
+                let lost = LostLock { path, token, loss };
+                let calling =
+                    std::thread::Builder::new().name("lockkeeper-on-lost".to_owned()).spawn(move || told(&lost));
+                if let Err(error) = calling {
+                    tracing::error!(path = %self.path, %error, "cannot create the thread that reports a lost lock");
+                }
+            }
+            OnLost::Nothing | OnLost::Abort => {}
+        }
+        tracing::warn!(path = %self.path, %node, %token, %loss, "lock lost");
+    }
+
+    fn tell_tersely(&self) {
+        if let (OnLost::Abort, Some(loss)) = (&self.on_lost, self.loss())
+            && loss != Loss::Closed
+        {
+            std::process::abort();
+        }
+    }
 }

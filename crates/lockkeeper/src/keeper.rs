@@ -11,8 +11,6 @@ use crate::admin::Admin;
 use crate::lease::Leases;
 use crate::session::context::Context;
 
-pub use builder::Builder;
-
 /// A handle for the locks of one ensemble. Cheap to clone; all clones share one session and one I/O thread.
 ///
 /// When the session is lost, the next call opens a new one. Guards stay with the session that granted them.

@@ -15,14 +15,15 @@ mod lock;
 pub(crate) mod node;
 mod recorder;
 mod request;
+mod status;
 mod verdict;
 
 pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
 pub use interface::DistributedLock;
 pub(crate) use leases::Leases;
-pub use lock::{HelixLock, LockStatus, Place, Unlocked};
+pub use lock::{HelixLock, Place, Unlocked};
 pub use lockkeeper_core::helix::{
     EMERGENCY, Histogram, LockInfo, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,
 };
-pub(crate) use node::standing;
+pub use status::LockStatus;

@@ -113,7 +113,8 @@ pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
 pub use hold::fenced::{FencedWrite, FencedWritten};
 pub use hold::guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use identity::this_process;
-pub use keeper::{Builder, Lockkeeper};
+pub use keeper::Lockkeeper;
+pub use keeper::builder::Builder;
 pub use lockkeeper_core::{
     Class, ClassError, FencingToken, IncompatibleFormat, LockPath, Loss, NodeFormat, Owner, PathError, Revocation,
     SessionId, TokenEpoch,

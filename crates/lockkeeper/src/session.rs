@@ -30,9 +30,8 @@ use tracing::{debug, info, warn};
 use crate::Error;
 use crate::clock::Clock;
 use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, Opened, Reply};
-use crate::hold::Hold;
 use crate::session::lag::Lag;
-use crate::session::watchdog::{Ward, Watchdog};
+use crate::session::watchdog::{Ward, Watchdog, Watched};
 
 /// Where the library's tasks run.
 pub(crate) struct Io {
@@ -361,7 +360,7 @@ impl Session {
     }
 
     /// Puts a hold under the watchdog, if there is one.
-    pub(crate) fn watch_over(&self, hold: &Arc<Hold>) -> Option<Ward> {
+    pub(crate) fn watch_over(&self, hold: Arc<dyn Watched>) -> Option<Ward> {
         self.io.watchdog.as_ref().map(|watchdog| watchdog.watch(hold))
     }
 

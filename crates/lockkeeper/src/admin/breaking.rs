@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use lockkeeper_core::{HOLDER_MARKER, LockPath};
 use tracing::warn;
 
-use super::{Admin, LockInfo, describe, lease};
+use super::describe::describe;
+use super::{Admin, LockInfo, lease};
 use crate::Error;
 use crate::broken::Broken;
 use crate::clock::as_millis_since_1970;

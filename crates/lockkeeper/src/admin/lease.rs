@@ -8,58 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_core::helix::{Held, Record, Requested};
 use lockkeeper_core::{FencingToken, SessionId, Zxid};
-use serde::{Serialize, Serializer};
 
-use super::LockInfo;
-use crate::clock::{as_millis, as_millis_since_1970};
+use super::info::{LeaseInfo, LockInfo, RequestorInfo};
 use crate::contender::{ContenderInfo, LEASE};
 use crate::ensemble::{Ensemble, Node};
-
-/// What only a leased lock has: terms, an expiry, and a requestor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct LeaseInfo {
-    /// The owner's user id; `None` while the previous owner has made room and the requestor has not taken the lock yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// The owner's priority; only a higher one can take the lock while the lease runs.
-    pub priority: i32,
-    /// When the lease expires, by the server's clock; `None` means never. An expired owner keeps the lock until another
-    /// client requests it.
-    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
-    pub until: Option<SystemTime>,
-    /// How long the owner may clean up when it is preempted.
-    #[serde(rename = "cleanup_ms", serialize_with = "duration_ms")]
-    pub cleanup: Duration,
-    /// The requestor that asked the owner to make room.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub requestor: Option<RequestorInfo>,
-}
-
-/// A requestor that asked a leased lock's owner to make room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct RequestorInfo {
-    /// Its user id.
-    pub id: String,
-    /// Its priority.
-    pub priority: i32,
-    /// When the owner was first asked, by the server's clock.
-    #[serde(rename = "since_ms", serialize_with = "as_millis")]
-    pub since: SystemTime,
-    /// When its wait ends: then it takes the lock by force or gives up. `None` means no limit, or that the record does
-    /// not say it.
-    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
-    pub until: Option<SystemTime>,
-}
-
-fn as_some_millis<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(time.map_or(0, as_millis_since_1970))
-}
-
-fn duration_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
-}
 
 impl LeaseInfo {
     fn of(record: &Record) -> Self {

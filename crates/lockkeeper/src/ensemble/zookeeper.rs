@@ -6,6 +6,7 @@
 
 mod carrier;
 mod dial;
+mod fault;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,12 +27,13 @@ pub(crate) use self::dial::Locate;
 #[cfg(feature = "embedded")]
 pub(crate) use self::dial::Located;
 use self::dial::{Dial, pauses};
+use self::fault::{at_node, told};
 use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::servers::Servers;
 use crate::ensemble::{
-    Children, Done, EPOCH_NODE, Ensemble, Grant, Kind, Network, Node, OpError, Opened, Reconnect, Reply, Step, Undone,
-    Watcher, Whole, Written,
+    Children, Done, EPOCH_NODE, Ensemble, Grant, Kind, Network, Node, Opened, Reconnect, Reply, Step, Undone, Watcher,
+    Whole, Written,
 };
 
 /// The mode and the access list of a new node.
@@ -533,57 +535,8 @@ async fn transaction(
     Ok(done.collect())
 }
 
-/// The meaning of an error, returned after a pause if an immediate retry would flood a server in trouble.
-async fn told(error: &zk::Error) -> OpError {
-    let fault = fault(error);
-    if fault == OpError::ConnectionLoss && connection_stands(error) {
-        tracing::debug!(%error, "the server is in trouble; retrying");
-        tokio::time::sleep(TROUBLED).await;
-    }
-    fault
-}
-
-/// A refusal with its node's path as the server knows it: often not the lock's own node, and below a chroot.
-fn at_node(fault: OpError, path: &str) -> OpError {
-    match fault {
-        OpError::Refused(reason) => OpError::Refused(format!("{reason} (node {path})")),
-        other => other,
-    }
-}
-
-/// The meaning of a client crate's error for the protocol.
-fn fault(error: &zk::Error) -> OpError {
-    match error {
-        zk::Error::NoNode => OpError::NoNode,
-        zk::Error::NodeExists => OpError::NodeExists,
-        zk::Error::BadVersion => OpError::BadVersion,
-        zk::Error::SessionExpired | zk::Error::ClientClosed | zk::Error::AuthFailed => OpError::SessionOver,
-        zk::Error::Unimplemented => OpError::Unsupported,
-        // The server examined the request and refused it, and would refuse it again.
-        zk::Error::NoAuth
-        | zk::Error::InvalidAcl
-        | zk::Error::NoChildrenForEphemerals
-        | zk::Error::NotEmpty
-        | zk::Error::QuotaExceeded
-        | zk::Error::BadArguments(_) => OpError::Refused(error.to_string()),
-        // All other errors mean that something went wrong, not that the request is wrong. A server that loses its
-        // leader or shuts down answers with a marshalling error, a moved session or a code of its own. Treating that as
-        // a refusal would leave a node behind forever. So the operation may have happened, and its result is looked up.
-        _ => OpError::ConnectionLoss,
-    }
-}
-
 /// The name of a node that does not exist.
 const NOBODYS: &str = "lockkeeper-heartbeat";
-
-/// The pause before an operation is retried on a connection that is not lost, so that a server in trouble is not
-/// flooded.
-const TROUBLED: Duration = Duration::from_millis(50);
-
-/// Whether the connection is not lost although the operation has failed with [`OpError::ConnectionLoss`].
-fn connection_stands(error: &zk::Error) -> bool {
-    !matches!(error, zk::Error::ConnectionLoss | zk::Error::Custom(_) | zk::Error::UnexpectedError(_))
-}
 
 #[cfg(test)]
 #[cfg(feature = "embedded")]

@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 use crate::ensemble::paths::above;
 use crate::ensemble::{Done, Ensemble, Kind, OpError, Step, Undone};
 use crate::error::WriteError;
+use crate::hold::Hold;
 use crate::hold::guard::Holding;
-use crate::hold::{Hold, Lease, Versions};
-use crate::lease::standing;
+use crate::hold::lease::{Lease, Versions, standing};
 
 /// The maximum size of one write: what a server accepts in one frame unless `jute.maxbuffer` differs, minus the
 /// encoding around the data.
@@ -67,6 +67,38 @@ impl FencedWritten {
     /// Returns the version of the data of a node that was set or created, for a later [`FencedWrite::set_if`].
     pub fn version(&self, path: &str) -> Option<i32> {
         self.versions.iter().rfind(|(written, _)| written == path).map(|(_, version)| *version)
+    }
+}
+
+impl Holding {
+    /// Returns a builder for changes of nodes in the same ensemble. They take effect in one transaction, and only if
+    /// this hold still exists at that moment by the ensemble's own order of events, even if this process is paused for
+    /// an hour before it sends them.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), Box<dyn std::error::Error>> {
+    /// use lockkeeper::WriteError;
+    ///
+    /// match guard.fenced_write().set("/index/current", "2026-11").delete("/index/next").await {
+    ///     Ok(written) => println!("now in version {:?}", written.version("/index/current")),
+    ///     Err(WriteError::Lost { loss, .. }) => println!("nothing was written: {loss}"),
+    ///     Err(WriteError::Unknown { .. }) => println!("read the nodes to know"),
+    ///     Err(other) => return Err(other.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// One round trip. [`FencedWrite`](crate::FencedWrite) describes what dropping the future leaves behind, and
+    /// [`WriteError`](crate::WriteError) the errors.
+    ///
+    /// Some node names carry no id: those of the node format `Recipe`, the holder marker of a lock with classes, and a
+    /// leased lock's record. For these, a node that was deleted by hand and created again under the same name counts as
+    /// this hold's.
+    pub fn fenced_write(&self) -> FencedWrite<'_> {
+        FencedWrite::new(vec![self])
     }
 }
 

@@ -13,7 +13,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{ChangeError, Error, ReleaseError, VerifyError, check_length};
-use crate::hold::fenced::FencedWrite;
 use crate::hold::{Hold, Request};
 use crate::session::Session;
 use crate::session::process::Owned;
@@ -359,36 +358,6 @@ impl Holding {
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.requests.send(Request::Refuse(why.to_owned()));
         Ok(())
-    }
-
-    /// Returns a builder for changes of nodes in the same ensemble. They take effect in one transaction, and only if
-    /// this hold still exists at that moment by the ensemble's own order of events, even if this process is paused for
-    /// an hour before it sends them.
-    ///
-    /// ```no_run
-    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), Box<dyn std::error::Error>> {
-    /// use lockkeeper::WriteError;
-    ///
-    /// match guard.fenced_write().set("/index/current", "2026-11").delete("/index/next").await {
-    ///     Ok(written) => println!("now in version {:?}", written.version("/index/current")),
-    ///     Err(WriteError::Lost { loss, .. }) => println!("nothing was written: {loss}"),
-    ///     Err(WriteError::Unknown { .. }) => println!("read the nodes to know"),
-    ///     Err(other) => return Err(other.into()),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Cost
-    ///
-    /// One round trip. [`FencedWrite`](crate::FencedWrite) describes what dropping the future leaves behind, and
-    /// [`WriteError`](crate::WriteError) the errors.
-    ///
-    /// Some node names carry no id: those of the node format `Recipe`, the holder marker of a lock with classes, and a
-    /// leased lock's record. For these, a node that was deleted by hand and created again under the same name counts as
-    /// this hold's.
-    pub fn fenced_write(&self) -> FencedWrite<'_> {
-        FencedWrite::new(vec![self])
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {

@@ -1,9 +1,11 @@
 //! Constructors of objects that a program makes from a [`Lockkeeper`].
 
-use crate::contentserv::MonitorLock;
-use crate::helix::QueueLock;
 use crate::keeper::Lockkeeper;
-use crate::retry::Retrying;
+use crate::lease::HelixGuard;
+use crate::queue::multi::MultiGuard;
+use crate::recipes::contentserv::MonitorLock;
+use crate::recipes::queue_lock::QueueLock;
+use crate::work::retry::Retrying;
 
 impl MonitorLock {
     /// Creates the lock of `monitor_object`. `lock_info` names the requestor; other clients can read it while the
@@ -28,5 +30,12 @@ impl Retrying {
     /// Creates a policy of up to `1 + retries` attempts, as `elastic.request.retry.count` counts.
     pub fn new(keeper: &Lockkeeper, retries: u32) -> Self {
         Retrying::on(keeper.context(), retries)
+    }
+}
+
+/// Wraps a single leased lock, for code that takes any lock.
+impl From<HelixGuard> for MultiGuard {
+    fn from(guard: HelixGuard) -> Self {
+        MultiGuard::of(vec![guard.into_holding()])
     }
 }

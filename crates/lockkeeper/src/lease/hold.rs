@@ -16,12 +16,13 @@ use crate::ensemble::{OpError, Watcher};
 use crate::error::ReleaseError;
 use crate::hold::guard::sealed::Here;
 use crate::hold::guard::{FromHolding, Guard, Holding};
-use crate::hold::{Hold, HoldOptions, Lease, Request, Versions};
+use crate::hold::lease::{Lease, Versions};
+use crate::hold::{Hold, HoldOptions, Request};
 use crate::lease::guard::{HelixGuard, Order, Preemption};
 use crate::lease::leases::Leases;
-use crate::lease::lock::LockStatus;
 use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
+use crate::lease::status::LockStatus;
 use crate::session::context::Context;
 use crate::wait::or_never;
 

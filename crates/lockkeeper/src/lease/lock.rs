@@ -19,6 +19,7 @@ use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, SessionRef, Stepped};
 use crate::lease::recorder::Recorder;
 use crate::lease::request::Request;
+use crate::lease::status::LockStatus;
 use crate::session::context::Context;
 
 /// The location of a leased lock.
@@ -46,21 +47,6 @@ impl From<Scope> for Place {
     fn from(scope: Scope) -> Self {
         Place::Scope(scope)
     }
-}
-
-/// The state of a lock object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LockStatus {
-    /// It neither holds nor requests the lock.
-    #[default]
-    Unlocked,
-    /// It asked the owner to make room.
-    Pending,
-    /// It holds the lock.
-    Locked,
-    /// A request of a higher priority took the lock or replaced its request.
-    Preempted,
 }
 
 /// The result of an unlock.

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::Error;
 use crate::ensemble::paths::{above, make_path};
 use crate::ensemble::{Children, Done, Ensemble, Kind, OpError, Reply, Step, Watcher, zxid_of};
-use crate::hold::Versions;
+use crate::hold::lease::Versions;
 use crate::session::Session;
 use crate::session::context::Context;
 use crate::session::epoch;
@@ -135,27 +135,6 @@ impl SessionRef {
         }
         Ok(())
     }
-}
-
-/// Returns the versions of the record at `path` if it shows this owner until this time; otherwise `None`. One round
-/// trip.
-pub(crate) async fn standing(
-    ensemble: &dyn Ensemble,
-    path: &str,
-    (id, until_ms): &(String, i64),
-) -> Result<Option<Versions>, OpError> {
-    // Another server than that of an earlier write may be stale, so sync first. Read the parent first, as in `look`.
-    let (sync, parent, node) = (ensemble.sync(path), ensemble.read(above(path)), ensemble.read(path));
-    let (synced, parent, node) = tokio::join!(biased; sync, parent, node);
-    synced?;
-    let (parent, node) = match (parent, node) {
-        (Ok(parent), Ok(node)) => (parent, node),
-        (_, Err(OpError::NoNode)) | (Err(OpError::NoNode), _) => return Ok(None),
-        (Err(fault), _) | (_, Err(fault)) => return Err(fault),
-    };
-    let owner = Record::from_bytes(&node.data).ok().and_then(|record| record.owner);
-    let is_its = owner.is_some_and(|owner| owner.id == *id && owner.until_ms == *until_ms);
-    Ok(is_its.then_some(Versions { record: node.version, parent: parent.version }))
 }
 
 impl LockNode {

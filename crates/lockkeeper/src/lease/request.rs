@@ -16,9 +16,9 @@ use crate::lease::approval::{Approval, CleanupAlert};
 use crate::lease::guard::HelixGuard;
 use crate::lease::hold::{Cleanup, LeaseTask};
 use crate::lease::leases::Leases;
-use crate::lease::lock::LockStatus;
 use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
 use crate::lease::recorder::Recorder;
+use crate::lease::status::LockStatus;
 use crate::lease::verdict::Verdict;
 use crate::session::context::Context;
 

@@ -22,12 +22,12 @@ use crate::error::check_length;
 use crate::hold::HoldOptions;
 use crate::hold::guard::sealed::Here;
 use crate::hold::guard::{FromHolding, Guard, Holding};
+use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::session::context::Context;
 use crate::session::on_lost::OnLost;
 use crate::session::{Io, Session};
 use crate::wait::cancelled;
-use crate::work::retry::About;
 
 /// A kind of lock on a path: the rule of its queue, and how this client takes part in it.
 #[derive(Clone, Debug)]

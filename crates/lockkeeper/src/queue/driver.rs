@@ -5,6 +5,8 @@
 //! behind: the task notices and leads the contender out (the create of `zookeeper-client`'s own lock, cancelled before its
 //! reply, leaves its node for ever).
 
+mod answering;
+mod attempt;
 mod caller;
 mod operations;
 
@@ -14,21 +16,21 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    Ask, Class, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Payload,
-    Place, Revocation, TokenEpoch,
+    Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Place,
+    Revocation, TokenEpoch,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::trace;
 
+pub(crate) use self::attempt::Attempt;
+use self::attempt::{Looked, Wake};
 use self::caller::Caller;
 use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Ensemble, Fired, Node, OpError, Watcher};
-use crate::hold::{HoldOptions, Request};
+use crate::ensemble::{Fired, Node, OpError, Watcher};
 use crate::registers::journal;
 use crate::session::epoch;
 use crate::session::{Dependant, Session};
@@ -40,60 +42,11 @@ use crate::wait::{or_never, passed};
 /// short is over before anyone could.
 const LINGER: Duration = Duration::from_millis(100);
 
+/// How long before its deadline a waiter asks whether the servers answer: a moment more than the silence after which servers are called unreachable, because timers are late.
+const PROBE_LEAD: Duration = Duration::from_millis(2_100);
+
 /// How long a waiter whose node was removed looks for who did it.
 const JOURNAL: Duration = Duration::from_secs(1);
-
-/// How an attempt is to be made.
-pub(crate) struct Attempt {
-    pub(crate) path: String,
-    /// Taken while the session was usable: were it over by now, the first operation says how it ended.
-    pub(crate) ensemble: Arc<dyn Ensemble>,
-    pub(crate) payload: Payload,
-    /// How many permits there are, where they are counted.
-    pub(crate) permits: Option<u32>,
-    /// The mark that it is held by, where there are classes.
-    pub(crate) mark: Option<String>,
-    /// Make the path where it is missing.
-    pub(crate) create_parents: bool,
-    /// More than so many ahead are too many.
-    pub(crate) max_waiters: usize,
-    /// Get the lock at once or not at all.
-    pub(crate) once: bool,
-    /// When to enter anew in another class.
-    pub(crate) ageing: Option<(Instant, Class)>,
-    pub(crate) timeout: Option<Duration>,
-    /// Which servers these are, for messages.
-    pub(crate) servers: Arc<str>,
-    /// How long the caller bears a lost connection, if not as long as the session may live.
-    pub(crate) reconnect: Option<Duration>,
-    pub(crate) started: Instant,
-    /// When the timeout ends; without one, never.
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) cancel: Option<CancellationToken>,
-    /// What is to be done about the hold.
-    pub(crate) options: HoldOptions,
-}
-
-/// What woke the driver.
-enum Wake {
-    Outcome(Outcome),
-    Fired(String, Fired),
-    Looked(Looked),
-    Verified(Result<(), OpError>),
-    Lingered,
-    DelayOver(String),
-    Aged,
-    NearDeadline,
-    Probed,
-    Deadline,
-    CutOff,
-    Cancelled,
-    CallerGone,
-    Requested(Request),
-    LinkChanged,
-    Proved,
-    Closing,
-}
 
 struct Driver {
     attempt: Attempt,
@@ -140,16 +93,6 @@ struct Driver {
     looked_for: Option<String>,
     looked_at: Option<Box<ContenderInfo>>,
     /// The holder of the lock is behind this one in the queue, and not in the contender's count of those ahead.
-    holder_behind: bool,
-}
-
-/// What a look at the node first in the queue told.
-#[derive(Default)]
-struct Looked {
-    name: String,
-    info: Option<Box<ContenderInfo>>,
-    /// It has no session.
-    sessionless: bool,
     holder_behind: bool,
 }
 
@@ -545,7 +488,7 @@ impl Driver {
 
     /// When to ask whether the servers answer, so that the deadline's error can tell a lock that is taken from servers that are silent.
     fn probe_at(&self) -> Option<Instant> {
-        self.attempt.deadline?.checked_sub(caller::PROBE_LEAD).filter(|at| *at > self.attempt.started)
+        self.attempt.deadline?.checked_sub(PROBE_LEAD).filter(|at| *at > self.attempt.started)
     }
 
     /// The connection stands, or is lost: for how long does the caller bear that?

@@ -18,7 +18,6 @@ use crate::Error;
 use crate::error::{ReleaseError, VerifyError};
 use crate::hold::fenced::FencedWrite;
 use crate::hold::guard::{HoldState, Holding, run_until};
-use crate::lease::HelixGuard;
 use crate::queue::acquire::Acquire;
 use crate::session::on_lost::OnLost;
 
@@ -156,15 +155,8 @@ pub struct MultiGuard {
     holdings: Vec<Holding>,
 }
 
-/// Wraps a single leased lock, for code that takes any lock.
-impl From<HelixGuard> for MultiGuard {
-    fn from(guard: HelixGuard) -> Self {
-        MultiGuard::of(vec![guard.into_holding()])
-    }
-}
-
 impl MultiGuard {
-    fn of(holdings: Vec<Holding>) -> Self {
+    pub(crate) fn of(holdings: Vec<Holding>) -> Self {
         MultiGuard { holdings }
     }
 

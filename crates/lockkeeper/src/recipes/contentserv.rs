@@ -12,11 +12,11 @@ use thiserror::Error as ThisError;
 
 use crate::error::{Error, ReleaseError};
 use crate::hold::guard::run_until;
+use crate::queue::about::About;
 use crate::queue::priority::PriorityLock;
 use crate::recipes::distributed::Slot;
 use crate::session::context::Context;
 use crate::wait::cancelled;
-use crate::work::retry::About;
 
 /// The default timeout of [`MonitorLock::lock_with_timeout`], for both classes.
 pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);

@@ -4,11 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use lockkeeper_core::{FencingToken, LockPath, Loss, PathError};
 
+use crate::Error;
 use crate::error::ReleaseError;
 use crate::hold::guard::Guard;
 use crate::queue::acquire::Acquire;
+use crate::queue::mutex::Mutex as ExclusiveLock;
 use crate::session::context::Context;
-use crate::{Error, Mutex as ExclusiveLock};
 
 /// What all such objects share: the guard, if locked, and the handle that acquired it.
 #[derive(Debug)]

@@ -12,12 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::admin::{Admin, LockInfo};
-use crate::contender::ContenderInfo;
-use crate::ensemble::{EPOCH_NODE, Ensemble, Fired, Node, OpError, refused};
-
-/// How often a change is retried if other clients change the epoch at the same moment.
-const MAX_ATTEMPTS: usize = 10;
+use crate::ensemble::{EPOCH_NODE, Ensemble, Fired, Node, OpError};
 
 /// What a session knows of the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +30,7 @@ pub(crate) enum Known {
 }
 
 /// The epoch that the node states.
-fn stated(node: Option<&Node>) -> Result<TokenEpoch, String> {
+pub(crate) fn stated(node: Option<&Node>) -> Result<TokenEpoch, String> {
     let Some(node) = node else { return Ok(TokenEpoch::default()) };
     let text = String::from_utf8_lossy(&node.data);
     let number = text.trim_ascii().parse::<u32>().ok().and_then(TokenEpoch::new);
@@ -96,97 +91,6 @@ pub(crate) async fn follow(
 /// The error for a grant without a token.
 pub(crate) fn unreadable(problem: String) -> Error {
     Error::TokenEpoch { node: EPOCH_NODE.to_owned(), problem }
-}
-
-impl ContenderInfo {
-    fn in_epoch(&mut self, epoch: TokenEpoch) {
-        self.token = self.token.map(|token| token.in_epoch(epoch));
-    }
-}
-
-impl LockInfo {
-    /// Applies the epoch; as read, tokens have epoch 0.
-    pub(crate) fn in_epoch(mut self, epoch: TokenEpoch) -> Self {
-        self.holders.iter_mut().chain(&mut self.waiters).for_each(|contender| contender.in_epoch(epoch));
-        self
-    }
-}
-
-impl Admin {
-    /// Returns the epoch of new tokens: 0 unless an operator has raised it.
-    ///
-    /// # Cost
-    ///
-    /// One round trip, and one from its server to the leader.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenEpoch`] if the node that states it cannot be read; otherwise the server cannot be reached.
-    pub async fn token_epoch(&self) -> Result<TokenEpoch, Error> {
-        let context = self.context.clone();
-        self.context
-            .run(async move {
-                let (session, ensemble) = context.session(None).await?;
-                // After the sync, this session has seen every earlier change.
-                ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
-                session.epoch().await
-            })
-            .await
-    }
-
-    /// The epoch as far as the session knows it: linearizable for callers behind a sync. No round trip, except in a
-    /// session that was just opened.
-    pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, Error> {
-        let context = self.context.clone();
-        self.context.run_while_answered(async move { context.session(None).await?.0.epoch().await }).await
-    }
-
-    /// Raises the epoch to `epoch` unless it is already greater, and returns the epoch. It is never lowered.
-    ///
-    /// An operator calls this once after an ensemble was rebuilt empty, restored from a backup or replaced by another,
-    /// before the clients come back: with [`TokenEpoch::above`] the greatest token that a resource has seen. Open
-    /// sessions notice the change; holders keep their tokens.
-    ///
-    /// # Cost
-    ///
-    /// Two to four round trips.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the change either done or not done.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::TokenEpoch`] if the node states something other than an epoch.
-    /// - [`Error::Refused`] if the ACL does not let this client write it.
-    /// - [`Error::ConnectionLost`]: the change may have been done; try again.
-    pub async fn raise_token_epoch(&self, epoch: TokenEpoch) -> Result<TokenEpoch, Error> {
-        self.on_session(move |ensemble| async move {
-            for _ in 0..MAX_ATTEMPTS {
-                ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
-                let (node, _watcher) = ensemble.epoch().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
-                let stated = stated(node.as_ref()).map_err(unreadable)?;
-                if stated >= epoch {
-                    return Ok(stated);
-                }
-                let data = epoch.to_string().into_bytes();
-                match ensemble.set_epoch(data, node.map(|node| node.version)).await {
-                    Ok(()) => {
-                        tracing::warn!(target: "lockkeeper::audit", from = %stated, to = %epoch, "token epoch raised")
-                    }
-                    // Another client changed it at the same moment.
-                    Err(OpError::NodeExists | OpError::BadVersion | OpError::NoNode) => {}
-                    Err(fault) => return Err(refused(EPOCH_NODE, fault)),
-                }
-            }
-            Err(Error::ConnectionLost { path: EPOCH_NODE.to_owned() })
-        })
-        .await
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,18 @@ use std::time::Duration;
 
 use self::alarm::Alarm;
 use crate::clock::Clock;
-use crate::hold::Hold;
+
+/// A hold, as the watchdog sees it.
+pub(crate) trait Watched: Send + Sync {
+    /// Returns when to check it next.
+    fn due(&self) -> Duration;
+    /// Marks it lost if its clock says so. Returns `None` if it is held, otherwise whether this call marked it lost.
+    fn lapse(&self) -> Option<bool>;
+    /// Logs the loss and does what the owner chose for a loss. Writing to the log may block.
+    fn tell(&self);
+    /// The part of `tell` that cannot wait for a thread.
+    fn tell_tersely(&self);
+}
 
 /// The thread. Dropping this ends it.
 pub(crate) struct Watchdog {
@@ -33,7 +44,7 @@ struct Shared {
 #[derive(Default)]
 struct Wards {
     by_due: BTreeSet<(Duration, u64)>,
-    holds: HashMap<u64, (Duration, Weak<Hold>)>,
+    holds: HashMap<u64, (Duration, Weak<dyn Watched>)>,
     next: u64,
     /// When the alarm rings.
     set: Option<Duration>,
@@ -56,12 +67,12 @@ impl Watchdog {
     }
 
     /// Watches a hold: two insertions, and a system call if it is the first to be checked.
-    pub(crate) fn watch(&self, hold: &Arc<Hold>) -> Ward {
+    pub(crate) fn watch(&self, hold: Arc<dyn Watched>) -> Ward {
         let due = hold.due();
         let mut wards = self.shared.wards.lock().expect("held for a change only");
         let id = wards.next;
         wards.next += 1;
-        wards.put(id, due, Arc::downgrade(hold));
+        wards.put(id, due, Arc::downgrade(&hold));
         self.shared.set_alarm(&mut wards);
         Ward { shared: self.shared.clone(), id }
     }
@@ -95,19 +106,19 @@ impl Drop for Ward {
 }
 
 impl Wards {
-    fn put(&mut self, id: u64, due: Duration, hold: Weak<Hold>) {
+    fn put(&mut self, id: u64, due: Duration, hold: Weak<dyn Watched>) {
         self.by_due.insert((due, id));
         self.holds.insert(id, (due, hold));
     }
 
-    fn take(&mut self, id: u64) -> Option<Weak<Hold>> {
+    fn take(&mut self, id: u64) -> Option<Weak<dyn Watched>> {
         let (due, hold) = self.holds.remove(&id)?;
         self.by_due.remove(&(due, id));
         Some(hold)
     }
 
     /// The holds to be checked by now. They stay registered.
-    fn due(&self, now: Duration) -> Vec<(u64, Weak<Hold>)> {
+    fn due(&self, now: Duration) -> Vec<(u64, Weak<dyn Watched>)> {
         let due = self.by_due.range(..=(now, u64::MAX));
         due.map(|(_, id)| (*id, self.holds[id].1.clone())).collect()
     }
@@ -164,12 +175,12 @@ enum Found {
     /// It is held; check it again then.
     Holds(Duration),
     /// It is lost, and the tasks that wait for that were woken just now.
-    Lost(Arc<Hold>),
+    Lost(Arc<dyn Watched>),
     /// Nothing more to do.
     Over,
 }
 
-fn look(hold: &Weak<Hold>) -> Found {
+fn look(hold: &Weak<dyn Watched>) -> Found {
     let Some(hold) = hold.upgrade() else { return Found::Over };
     match hold.lapse() {
         Some(true) => Found::Lost(hold),
@@ -180,7 +191,7 @@ fn look(hold: &Weak<Hold>) -> Found {
 }
 
 /// Reports what was lost and runs `on_lost`, on a separate thread, because a log may block.
-fn tell(lost: Vec<Arc<Hold>>) {
+fn tell(lost: Vec<Arc<dyn Watched>>) {
     let told = lost.clone();
     let telling = std::thread::Builder::new()
         .name("lockkeeper-lost".to_owned())

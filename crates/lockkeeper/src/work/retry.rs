@@ -36,6 +36,8 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::clock::wall_clock_ms;
+pub use crate::queue::about::About;
+
 use crate::error::Error;
 use crate::hold::guard::FromHolding;
 use crate::queue::acquire::Acquire;
@@ -75,19 +77,6 @@ impl Operation {
         self.payload = payload.into();
         self
     }
-}
-
-/// The lock that an operation requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
-    /// The locked object, in the caller's words.
-    pub monitor_object: String,
-    /// The lock's path.
-    pub path: String,
-    /// The caller's text about the lock.
-    pub lock_info: Option<String>,
-    /// The class of the request, if the lock has classes.
-    pub class: Option<String>,
 }
 
 /// Why an attempt was not granted, by its consequence.

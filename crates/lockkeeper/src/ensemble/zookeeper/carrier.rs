@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client as zk;
 
-use super::told;
+use super::fault::told;
 use crate::ensemble::{Fired, OpError, Watcher};
 
 /// The maximum size of watched paths that is left to the client: half of its packet, because paths may still be added

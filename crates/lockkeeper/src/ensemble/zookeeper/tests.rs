@@ -6,8 +6,9 @@ use lockkeeper_core::Loss;
 use lockkeeper_server::{Config, Server};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
+use super::fault::{connection_stands, fault};
 use super::*;
-use crate::ensemble::{Connection, Fired, Watcher};
+use crate::ensemble::{Connection, Fired, OpError, Watcher};
 
 /// If one of these counted as a refusal of a delete, the node would stay at the head of the queue as long as the
 /// session lives.

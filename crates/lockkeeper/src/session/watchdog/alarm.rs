@@ -13,16 +13,16 @@ mod imp {
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
     };
 
-    pub(in crate::session::watchdog) struct Alarm(File);
+    pub(crate) struct Alarm(File);
 
     impl Alarm {
-        pub(in crate::session::watchdog) fn new() -> std::io::Result<Self> {
+        pub(crate) fn new() -> std::io::Result<Self> {
             let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
             Ok(Alarm(timer.into()))
         }
 
         /// Rings at this time of the system's clock, even if it has passed. Replaces the previous time.
-        pub(in crate::session::watchdog) fn set(&self, at: Duration) {
+        pub(crate) fn set(&self, at: Duration) {
             // Zero would disarm the timer.
             let at = at.max(Duration::from_nanos(1));
             let never = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -33,7 +33,7 @@ mod imp {
         }
 
         /// Waits until it rings.
-        pub(in crate::session::watchdog) fn wait(&self) {
+        pub(crate) fn wait(&self) {
             // A signal may interrupt the read: then the check comes a moment too early.
             _ = (&self.0).read(&mut [0; 8]);
         }
@@ -49,24 +49,24 @@ mod imp {
     use crate::clock::Clock;
 
     #[derive(Default)]
-    pub(in crate::session::watchdog) struct Alarm {
+    pub(crate) struct Alarm {
         at: Mutex<Option<Duration>>,
         changed: Condvar,
     }
 
     impl Alarm {
-        pub(in crate::session::watchdog) fn new() -> std::io::Result<Self> {
+        pub(crate) fn new() -> std::io::Result<Self> {
             Ok(Alarm::default())
         }
 
         /// Rings at this time of the system's clock, even if it has passed. Replaces the previous time.
-        pub(in crate::session::watchdog) fn set(&self, at: Duration) {
+        pub(crate) fn set(&self, at: Duration) {
             *self.at.lock().expect("held for a copy only") = Some(at);
             self.changed.notify_one();
         }
 
         /// Waits until it rings.
-        pub(in crate::session::watchdog) fn wait(&self) {
+        pub(crate) fn wait(&self) {
             let mut at = self.at.lock().expect("held for a copy only");
             loop {
                 let left = at.map(|at| at.saturating_sub(Clock::System.now()));

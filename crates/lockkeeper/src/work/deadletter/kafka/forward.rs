@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 
-use super::Shared;
+use super::shared::Shared;
 use super::topic::{DEADLINE, Sender};
 use crate::work::deadletter::Record;
 

@@ -1,0 +1,52 @@
+//! `Admin`, the handle for questions and interventions.
+
+use std::sync::Arc;
+
+use lockkeeper_core::Owner;
+
+use crate::Error;
+use crate::ensemble::Ensemble;
+use crate::session::context::Context;
+
+/// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
+///
+/// Reads about locks are linearizable: each one is preceded by a `sync`, with which the session's server catches up
+/// with the leader. That costs a round trip between these servers, not one more of the client's. A server without a
+/// majority cannot catch up, and does not answer from stale data. The call then waits until that server notices and
+/// closes the connection, which takes seconds, and fails with [`Error::ConnectionLost`].
+#[derive(Clone, Debug)]
+pub struct Admin {
+    pub(crate) context: Context,
+}
+
+impl Admin {
+    pub(crate) fn new(context: Context) -> Self {
+        Admin { context }
+    }
+
+    /// The handle that it uses.
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The owner of this client.
+    pub(crate) fn owner(&self) -> &Owner {
+        self.context.owner()
+    }
+
+    /// Runs `question` on the I/O thread, so that any runtime, or none, can wait for it.
+    pub(crate) async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let context = self.context.clone();
+        self.context
+            .run(async move {
+                let (_session, ensemble) = context.session(None).await?;
+                question(ensemble).await
+            })
+            .await
+    }
+}

@@ -1,0 +1,116 @@
+//! What `Admin` says about locks.
+
+use std::time::{Duration, SystemTime};
+
+use lockkeeper_core::TokenEpoch;
+use serde::{Serialize, Serializer};
+
+use crate::clock::{as_millis, as_millis_since_1970};
+use crate::contender::ContenderInfo;
+
+/// A lock and its contenders.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Its path.
+    pub path: String,
+    /// The number of permits of a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u32>,
+    /// The holders.
+    pub holders: Vec<ContenderInfo>,
+    /// The waiters, in the order of the queue.
+    pub waiters: Vec<ContenderInfo>,
+    /// Children that are not contenders; they are ignored.
+    pub unknown: Vec<String>,
+    /// The record of a leased lock; its owner is in `holders` too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseInfo>,
+}
+
+impl LockInfo {
+    /// Whether its children show no holder and no waiter.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty()
+    }
+}
+
+impl LockInfo {
+    /// Applies the epoch; as read, tokens have epoch 0.
+    pub(super) fn in_epoch(mut self, epoch: TokenEpoch) -> Self {
+        self.holders.iter_mut().chain(&mut self.waiters).for_each(|contender| contender.in_epoch(epoch));
+        self
+    }
+}
+
+impl ContenderInfo {
+    fn in_epoch(&mut self, epoch: TokenEpoch) {
+        self.token = self.token.map(|token| token.in_epoch(epoch));
+    }
+}
+
+/// What only a leased lock has: terms, an expiry, and a requestor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// The owner's user id; `None` while the previous owner has made room and the requestor has not taken the lock yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The owner's priority; only a higher one can take the lock while the lease runs.
+    pub priority: i32,
+    /// When the lease expires, by the server's clock; `None` means never. An expired owner keeps the lock until another
+    /// client requests it.
+    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
+    pub until: Option<SystemTime>,
+    /// How long the owner may clean up when it is preempted.
+    #[serde(rename = "cleanup_ms", serialize_with = "duration_ms")]
+    pub cleanup: Duration,
+    /// The requestor that asked the owner to make room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requestor: Option<RequestorInfo>,
+}
+
+/// A requestor that asked a leased lock's owner to make room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RequestorInfo {
+    /// Its user id.
+    pub id: String,
+    /// Its priority.
+    pub priority: i32,
+    /// When the owner was first asked, by the server's clock.
+    #[serde(rename = "since_ms", serialize_with = "as_millis")]
+    pub since: SystemTime,
+    /// When its wait ends: then it takes the lock by force or gives up. `None` means no limit, or that the record does
+    /// not say it.
+    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
+    pub until: Option<SystemTime>,
+}
+
+fn as_some_millis<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.map_or(0, as_millis_since_1970))
+}
+
+fn duration_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The locks of a part of the tree, and the nodes that could not be read. Returned by [`Admin::survey`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Survey {
+    /// The locks with holders or waiters, by path.
+    pub locks: Vec<LockInfo>,
+    /// The nodes that this client has no right to read, by path. Locks at and below them are missing in `locks`.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A node that this client has no right to read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Unreadable {
+    /// Its path.
+    pub path: String,
+    /// The server's reason.
+    pub reason: String,
+}

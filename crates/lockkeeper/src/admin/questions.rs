@@ -1,0 +1,139 @@
+//! Which locks there are, who holds them, who waits.
+
+use std::collections::HashMap;
+
+use futures_util::stream::{self, StreamExt};
+use lockkeeper_core::LockPath;
+
+use super::describe::{describe, permits_in};
+use super::handle::Admin;
+use super::info::{LockInfo, Survey, Unreadable};
+use super::lease;
+use crate::Error;
+use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, refused, synced};
+use crate::registers::{journal, requests, statistics};
+
+/// The side trees of this library, which contain no locks.
+const OURS: [&str; 3] = [journal::ROOT, requests::ROOT, statistics::ROOT];
+
+/// How deep below the root a listing searches for locks.
+const MAX_DEPTH: usize = 16;
+
+impl Admin {
+    /// Returns the holders and the waiters of the lock at `path`, in order.
+    ///
+    /// # Cost
+    ///
+    /// A sync and a listing in one round trip, then one read for each contender, also sent together. Without
+    /// contenders, one read of the path, for its permits or its record.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchLock`] if the path has no node; a node without contenders is not an error.
+    /// [`Error::ConnectionLost`] without a majority. Otherwise, the server refuses the read or cannot be reached.
+    pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
+        let path = LockPath::parse_node(path)?;
+        let shown = self.on_session(move |ensemble| async move {
+            let listed = synced(&*ensemble, path.as_str(), ensemble.list(path.as_str())).await;
+            let names = listed.map_err(|fault| refused(path.as_str(), fault))?.names;
+            let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
+            if info.is_quiet()
+                && let Ok(seen) = ensemble.read(path.as_str()).await
+            {
+                info.permits = permits_in(&seen);
+                if let Some(record) = lease::read(&seen) {
+                    lease::tell(&mut info, &seen, &record);
+                }
+            }
+            Ok(info)
+        });
+        let info = shown.await?;
+        Ok(info.in_epoch(self.known_epoch().await?))
+    }
+
+    /// Returns the locks at and below `root` that have holders or waiters, by path. `root` may be `/`.
+    ///
+    /// A root that does not exist has no locks. Nodes that cannot be read are left out, with everything below them;
+    /// [`Admin::survey`] names them.
+    ///
+    /// # Cost
+    ///
+    /// Walks the tree behind one sync: one listing for each node, and the reads of [`Admin::show`]. A node that is not
+    /// a queue costs one read more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
+        Ok(self.survey(root).await?.locks)
+    }
+
+    /// Returns the locks as [`Admin::list`] does, and the nodes that this client has no right to read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Admin::list`].
+    pub async fn survey(&self, root: &str) -> Result<Survey, Error> {
+        let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
+        let listed = self.on_session(move |ensemble| async move {
+            let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+            // Later reads of a session are never older than earlier ones.
+            let mut listings = vec![(root.clone(), synced(&*ensemble, &root, ensemble.list(&root)).await)];
+            for _ in 0..MAX_DEPTH {
+                let mut level = Vec::new();
+                for (path, listed) in std::mem::take(&mut listings) {
+                    match listed {
+                        // Deleted since its parent was listed, or a root that does not exist yet.
+                        Err(OpError::NoNode) => {}
+                        // One unreadable node does not hide the others.
+                        Err(OpError::Refused(reason)) if path != root => unreadable.push(Unreadable { path, reason }),
+                        Err(fault) => return Err(refused(&path, fault)),
+                        Ok(Children { names, .. }) => {
+                            let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
+                            let above = path.trim_end_matches('/');
+                            let below = info.unknown.iter().map(|name| format!("{above}/{name}"));
+                            level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
+                            if info.is_quiet() { quiet.push(info) } else { found.push(info) }
+                        }
+                    }
+                }
+                let records = std::mem::take(&mut quiet).into_iter().map(|mut info| async {
+                    let (seen, record) = lease::record(&*ensemble, &info.path).await?;
+                    lease::tell(&mut info, &seen, &record);
+                    Some(info)
+                });
+                let records = stream::iter(records).buffered(READS_IN_FLIGHT).collect::<Vec<_>>().await;
+                found.extend(records.into_iter().flatten());
+                if level.is_empty() {
+                    break;
+                }
+                listings = stream::iter(level)
+                    .map(|path| {
+                        let listing = ensemble.list(&path);
+                        async move { (path, listing.await) }
+                    })
+                    .buffered(READS_IN_FLIGHT)
+                    .collect()
+                    .await;
+            }
+            found.sort_by(|a, b| a.path.cmp(&b.path));
+            unreadable.sort_by(|a: &Unreadable, b| a.path.cmp(&b.path));
+            Ok((found, unreadable))
+        });
+        let (found, unreadable) = listed.await?;
+        let epoch = self.known_epoch().await?;
+        Ok(Survey { locks: found.into_iter().map(|info| info.in_epoch(epoch)).collect(), unreadable })
+    }
+}

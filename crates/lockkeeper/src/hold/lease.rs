@@ -1,0 +1,51 @@
+//! What a hold by a leased lock's record depends on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::helix::Record;
+
+use crate::ensemble::paths::above;
+use crate::ensemble::{Ensemble, OpError};
+use crate::session::Session;
+
+/// The current state of a hold that depends on a lease.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    /// The current session.
+    pub(crate) session: Arc<Session>,
+    /// The time on that session's clock until when the lease can be trusted.
+    pub(crate) until: Duration,
+    /// The record's owner, and its expiry by the server's clock. Together they identify this hold.
+    pub(crate) owner: (String, i64),
+    /// The versions of the record and of its parent node when last read; unknown after this client's own write.
+    pub(crate) versions: Option<Versions>,
+}
+
+/// Identifies a record: its version and that of its parent node, which increases when the record is deleted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Versions {
+    pub(crate) record: i32,
+    pub(crate) parent: i32,
+}
+
+/// Returns the versions of the record at `path` if it shows this owner until this time; otherwise `None`. One round
+/// trip.
+pub(crate) async fn standing(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    (id, until_ms): &(String, i64),
+) -> Result<Option<Versions>, OpError> {
+    // Another server than that of an earlier write may be stale, so sync first. Read the parent first, as in `look`.
+    let (sync, parent, node) = (ensemble.sync(path), ensemble.read(above(path)), ensemble.read(path));
+    let (synced, parent, node) = tokio::join!(biased; sync, parent, node);
+    synced?;
+    let (parent, node) = match (parent, node) {
+        (Ok(parent), Ok(node)) => (parent, node),
+        (_, Err(OpError::NoNode)) | (Err(OpError::NoNode), _) => return Ok(None),
+        (Err(fault), _) | (_, Err(fault)) => return Err(fault),
+    };
+    let owner = Record::from_bytes(&node.data).ok().and_then(|record| record.owner);
+    let is_its = owner.is_some_and(|owner| owner.id == *id && owner.until_ms == *until_ms);
+    Ok(is_its.then_some(Versions { record: node.version, parent: parent.version }))
+}

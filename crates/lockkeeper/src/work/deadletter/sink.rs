@@ -1,0 +1,43 @@
+//! What a sink does.
+
+use std::fmt;
+
+use futures_util::future::BoxFuture;
+
+use super::record::Record;
+
+/// The content of a sink.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Records {
+    /// All records that could be read, a letter before its marks.
+    pub records: Vec<Record>,
+    /// The places that could not be read, each with the reason.
+    pub unreadable: Vec<String>,
+}
+
+/// A place for dead letters. [This module](crate::deadletter) describes what it must guarantee.
+pub trait Sink: fmt::Debug + Send + Sync {
+    /// Returns its name for people: `file:/var/lib/app/dead-letters.jsonl`.
+    fn name(&self) -> String;
+
+    /// Adds a record, and returns once it is stored. Dropping the future leaves it stored or not; adding it again does
+    /// no harm.
+    fn append<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<(), SinkError>>;
+
+    /// Returns all records. Dropping the future changes nothing.
+    fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>>;
+}
+
+/// A sink cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("dead letters cannot be {what} {sink}")]
+pub struct SinkError {
+    /// The sink's name.
+    pub sink: String,
+    /// The operation: `kept in`, `read from`.
+    pub what: &'static str,
+    /// The cause.
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
