@@ -44,9 +44,9 @@ pub struct ContenderInfo {
     /// Whether it has vanished: its hold was lost, and the lock stays unavailable until its lock delay has passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub vanished: bool,
-    /// The fencing token of its hold; for a waiter, the one that it will have. The holder of a lock with classes has
-    /// the token of the holder marker. `None` for the owner of a leased lock if a foreign client has written the record
-    /// since the grant.
+    /// The fencing token of its hold; a waiter has the one that its hold will have. The holder of a lock with classes
+    /// has the token of the holder marker. `None` for the owner of a leased lock if a foreign client has written the
+    /// record since the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
     /// The id of its attempt, if the node has one.

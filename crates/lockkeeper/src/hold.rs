@@ -289,7 +289,7 @@ impl Hold {
         let left = self.ends().saturating_sub(self.session().now());
         let mut early = self.early.lock().expect("held for a change only");
         // Dropping the sender is the notification.
-        early.retain(|(margin, told)| left > *margin && !told.is_closed());
+        early.retain(|(margin, notify)| left > *margin && !notify.is_closed());
     }
 
     /// Resolves when the hold can be trusted for no longer than `margin`, or is lost. It checks again when it would
@@ -298,8 +298,8 @@ impl Hold {
     pub(crate) async fn nearly_lost(&self, margin: Duration) {
         let Some(ward) = self.ward.get() else { return self.nearly_lost_by_timer(margin).await };
         while !self.lost.is_cancelled() && self.ends().saturating_sub(self.session().now()) > margin {
-            let (told, warned) = oneshot::channel::<()>();
-            self.early.lock().expect("held for a change only").push((margin, told));
+            let (notify, warned) = oneshot::channel::<()>();
+            self.early.lock().expect("held for a change only").push((margin, notify));
             ward.look_by(self.due());
             tokio::select! {
                 biased;

@@ -82,8 +82,8 @@ impl Lockkeeper {
         Admin::new(self.context.clone())
     }
 
-    /// Closes the session: pending calls fail with [`Error::Closed`](crate::Error::Closed), guards are lost, and their nodes are deleted.
-    /// Returns when the server has confirmed this, or when the session has ended.
+    /// Closes the session: pending calls fail with [`Error::Closed`](crate::Error::Closed), guards are lost, and their
+    /// nodes are deleted. Returns when the server has confirmed this, or when the session has ended.
     ///
     /// Dropping the last handle and the last guard does the same in the background. If the process exits meanwhile, its
     /// locks become free only when the session expires.

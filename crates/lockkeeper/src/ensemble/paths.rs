@@ -10,11 +10,12 @@ pub(crate) fn above(path: &str) -> &str {
     }
 }
 
-/// Makes `path` and what is missing above it, from the bottom up: where the deepest exists, nothing above is touched, so no
-/// right is needed there.
+/// Creates `path` and its missing parents, from the bottom up. If the deepest parent exists, no node above it is
+/// touched, so no right is needed there.
 ///
-/// Containers above, so that a path nobody uses any more goes away by itself; where the server knows none (before 3.5), nodes
-/// that stay. The path itself is of the kind asked for and gets the data; one that is there already keeps its own.
+/// The parents are containers, so that an unused path is deleted by the server; servers before 3.5 do not know
+/// containers, so there they are persistent. The path itself is of the requested kind and gets the data; an existing
+/// one keeps its data.
 pub(crate) async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, data: Vec<u8>) -> Result<(), OpError> {
     let mut missing = vec![path];
     let mut containers = true;

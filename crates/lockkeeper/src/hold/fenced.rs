@@ -64,7 +64,7 @@ pub struct FencedWritten {
 }
 
 impl FencedWritten {
-    /// Returns the version of the data of a node that was set or created, for a later [`FencedWrite::set_if`].
+    /// Returns the version of the data of a node that was set or created. A later [`FencedWrite::set_if`] can check it.
     pub fn version(&self, path: &str) -> Option<i32> {
         self.versions.iter().rfind(|(written, _)| written == path).map(|(_, version)| *version)
     }

@@ -209,8 +209,8 @@ impl Holding {
         self.state()
     }
 
-    /// Confirms that the program is at work, for a lock that was acquired
-    /// [`with_liveness`](crate::Acquire::with_liveness). Returns whether the lock is held. No round trip.
+    /// Confirms that the program is at work. A lock that was acquired [`with_liveness`](crate::Acquire::with_liveness)
+    /// needs this. Returns whether the lock is held. No round trip.
     ///
     /// Call it from the work itself, not from a timer.
     pub fn alive(&self) -> bool {

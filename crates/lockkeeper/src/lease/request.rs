@@ -1,7 +1,7 @@
 //! One attempt to acquire a leased lock: from the first read until it is held, refused or given up.
 //!
-//! A task on the library's thread; the caller only waits for its result. If the caller stops waiting, nothing is left
-//! behind: the task withdraws a request in the record and releases a lock that was just granted.
+//! A task on the library's thread; the caller only waits for its result. If the caller stops waiting, the task cleans
+//! up: it withdraws a request in the record and releases a lock that was just granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,9 +73,9 @@ impl Request {
         };
         if self.terms.priority == EMERGENCY {
             tracing::warn!(target: "lockkeeper::audit", path = %self.node.path, by = %self.terms.id,
-                message = ?self.terms.message, "a lock is asked for with the emergency priority");
+                message = ?self.terms.message, "a lock is requested with the emergency priority");
         }
-        // Where no server answers, `Err`. The caller hears of it now; the request is withdrawn when a server answers again.
+        // `Err` if no server answers. The caller gets it now; the request is withdrawn when a server answers again.
         let context = self.context.clone();
         let pursued = tokio::select! {
             biased;

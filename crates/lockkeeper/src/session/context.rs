@@ -115,8 +115,8 @@ impl Context {
         }
     }
 
-    /// As [`Context::run`], for a call without a timeout that retries after lost connections and sessions. It fails
-    /// with [`Error::Unreachable`] when no server answers.
+    /// As [`Context::run`], if the call has no timeout and retries after lost connections and sessions. It fails with
+    /// [`Error::Unreachable`] when no server answers.
     pub(crate) fn run_while_answered<T: Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, Error>> + Send + 'static,

@@ -47,7 +47,7 @@ impl<T> Deref for Owned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.value.as_ref().expect("taken by nobody but drop")
+        self.value.as_ref().expect("only drop takes it")
     }
 }
 

@@ -99,8 +99,8 @@ impl Dial {
         silence(self.session_timeout).is_none_or(|silence| silence <= granted * 2 / 5 || silence > granted * 3 / 5)
     }
 
-    /// Tries every server once, for a new session or for that of a previous client. Dropping the future leaves no
-    /// session behind.
+    /// Tries every server once to open a new session or to continue that of a previous client. Dropping the future
+    /// leaves no session behind.
     ///
     /// It runs in a separate task: a try cancelled between the server's opening of the session and its answer would
     /// leave the session until it expires, and with short timeouts every call would leave one.

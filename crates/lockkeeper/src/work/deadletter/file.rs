@@ -2,7 +2,8 @@
 //!
 //! Records are only appended, under a lock file that all processes of the machine use, and synced before a letter
 //! counts as kept. A line that a crash has torn stays and is reported; the next one begins on a new line. A file that
-//! has grown too large is rotated to a numbered name. A rotated file is deleted once everything in it is settled.
+//! has grown too large is rotated to a numbered name. Once there are eight, each rotation deletes the oldest ones, up
+//! to the first that has an unsettled letter.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
