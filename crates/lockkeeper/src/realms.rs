@@ -195,7 +195,7 @@ mod tests {
             (&[("/a/", "one:1")], "\"/a/\""),
             (&[("/a", "one:1"), ("/a", "two:2")], "\"/a\""),
             (&[("/a", "one:x")], "one:x"),
-            (&[], "none"),
+            (&[], "no realm"),
         ] {
             let error = realms(given).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
