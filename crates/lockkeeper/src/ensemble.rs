@@ -310,10 +310,12 @@ pub trait Ensemble: Send + Sync + 'static {
     fn sync(&self, path: &str) -> Reply<()>;
 }
 
-/// A linearizable read, whichever client wrote the data: without a sync, this session's server may be stale.
+/// Reads behind a `sync`: this session's server may be behind the leader, and catches up first.
 ///
-/// The sync is sent before the read without waiting for its reply, so it costs a round trip between server and leader,
-/// but none of the client's.
+/// Both leave in one flight, so this costs the server's way to the leader and no round trip more of the client's. A follower's
+/// answer is linearizable. Apache's leader answers the `sync` of a client of its own without waiting for commits that its
+/// `CommitProcessor` has not applied yet (`matchSyncs`), so there the read may miss the newest commits. A failing write before the
+/// read ([`Ensemble::prove`]) would exclude that and costs a quorum write for each question.
 pub(crate) async fn synced<T>(ensemble: &dyn Ensemble, path: &str, read: Reply<T>) -> Result<T, OpError> {
     let (synced, seen) = tokio::join!(biased; ensemble.sync(path), read);
     synced.and(seen)

@@ -14,6 +14,8 @@ on_the_embedded_server!(
     a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout,
     case_50_a_session_without_holds_sends_no_heartbeat_writes,
     a_grant_waits_for_a_proof_that_the_session_is_alive,
+    an_upgrade_waits_for_a_proof_that_the_session_is_alive,
+    a_downgrade_waits_for_a_proof_that_the_session_is_alive,
     only_heartbeats_that_extend_the_trust_are_reported,
 );
 
@@ -81,6 +83,52 @@ async fn a_grant_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     assert!(waiter.waits());
     cut_off.release();
     let guard = waiter.granted().await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// The reader ahead of it releases while the session's last heartbeat leaves less than half of the timeout.
+async fn an_upgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) {
+    let (proxy, timeout) = (world.proxy().await, TIMEOUT * 6);
+    let keeper = world.keeper_through(&proxy, timeout).await;
+    let reader = world.keeper().await.rwlock(&world.lock()).read().acquire().await.unwrap();
+    let guard = keeper.rwlock(&world.lock()).upgradeable().acquire().await.unwrap();
+    let mut upgrade = Box::pin(guard.upgrade(None));
+    assert!((&mut upgrade).now_or_never().is_none());
+    // It reads the reader's node and its own to watch them.
+    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) >= 2).await;
+    let before = proxy.counts();
+    let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    cut_off.caught().await;
+    // Less than half of the timeout is left of the heartbeat before then.
+    tokio::time::sleep(timeout * 3 / 10).await;
+    reader.release().await.unwrap();
+    proxy.wait_until(|counts| counts.since(&before).watch_events >= 1).await;
+    let early = tokio::time::timeout(timeout / 20, &mut upgrade).await;
+    assert!(early.is_err(), "{early:?}");
+    cut_off.release();
+    let guard = upgrade.await.unwrap();
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// The reply to the transaction that makes it a reader is late. It proves the session only from when the request was sent.
+async fn a_downgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) {
+    let (proxy, timeout) = (world.proxy().await, TIMEOUT * 6);
+    let keeper = world.keeper_through(&proxy, timeout).await;
+    let guard = keeper.rwlock(&world.lock()).write().acquire().await.unwrap();
+    let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    let late = proxy.on(OpCode::Multi).hold_reply();
+    let mut downgrade = Box::pin(guard.downgrade());
+    assert!((&mut downgrade).now_or_never().is_none());
+    late.caught().await;
+    // Less than half of the timeout is left of that proof then.
+    tokio::time::sleep(timeout * 3 / 10).await;
+    late.release();
+    let early = tokio::time::timeout(timeout / 20, &mut downgrade).await;
+    assert!(early.is_err(), "{early:?}");
+    cut_off.release();
+    let guard = downgrade.await.unwrap();
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }

@@ -31,21 +31,28 @@ async fn case_19_a_parent_deleted_at_any_step_is_created_again(world: &World) {
         world.remove(&lock).await;
         world.remove(&above).await;
     }
-    // Between the parent's creation and the contender's create, several times.
+    // Between the parent's creation, whose reply is lost, and the contender's create, several times.
     for times in 1..=3 {
+        let lost = || proxy.on(OpCode::CreateContainer).path(&lock).nth(1).cut_after_reply();
+        let held = |nth| proxy.on_any(&[OpCode::Create, OpCode::Create2]).path(&lock).nth(nth).hold_request();
+        // The first create finds no parent.
+        let (mut made, mut create) = (lost(), held(2));
         let mut asked = Box::pin(mutex.acquire().into_future());
-        for _ in 0..times {
-            let made = proxy.on(OpCode::CreateContainer).path(&lock).nth(1).cut_after_reply();
+        for round in 1..=times {
             tokio::select! {
-                () = made.fired() => {}
+                () = async { made.fired().await; create.caught().await } => {}
                 early = &mut asked => panic!("{early:?}"),
             }
-            // The parent may or may not exist by now; what matters is that it vanishes during the attempt.
-            _ = world.observer.delete(&lock, None).await;
+            world.remove(&lock).await;
+            let before = std::mem::replace(&mut create, held(1));
+            made = lost();
+            if round == times {
+                proxy.heal();
+            }
+            before.release();
         }
-        proxy.heal();
         asked.await.unwrap().release().await.unwrap();
-        _ = world.observer.delete(&lock, None).await;
+        world.remove(&lock).await;
     }
     // Just before the create arrives.
     mutex.acquire().await.unwrap().release().await.unwrap();
