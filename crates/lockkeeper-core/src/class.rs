@@ -1,7 +1,7 @@
-//! Classes of a priority queue: who goes first, whatever the order of arrival.
+//! Classes of a priority queue: a lower class goes first, whatever the order of arrival.
 //!
 //! A class is the letters that its nodes' names begin with, and the order of classes is the order of those letters, because
-//! the clients of other makers that share a path sort the names (Contentserv's `A-` before `B-`).
+//! the foreign clients that share a path sort the names (Contentserv's `A-` before `B-`).
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! One attempt to enter a queue, hold, and leave again, as a state machine.
 //!
 //! The driver feeds what happened with [`Contender::handle`] and carries out what [`Contender::next_command`] asks for, until that
-//! says `None`. At most one command is in flight, except that it may be told to leave, or of a watch, at any moment.
+//! says `None`. At most one command is in flight. A watch event and a request to leave may come at any moment.
 //!
 //! The machine keeps *facts* (is there a node of mine, whom do I wait for, am I leaving) and derives the next command from
 //! them, instead of having a state for every path through the protocol. So a lost reply, a cancel and an expiry at the
@@ -11,8 +11,8 @@
 //! time; a watch event comes before any read that shows the change; a create whose reply was lost may have happened
 //! (ZooKeeper, "Consistency Guarantees"); after `sync` on the same session nothing sent before it can still take effect.
 //!
-//! Here are the facts and what follows from them; how each is learned is told in the rooms below: [`queueing`] for listings,
-//! [`standing`] for the own nodes, [`abandoned`] for what is left of those that ended against their will, [`doubt`] for what a lost reply leaves open, [`leaving`].
+//! This file has the facts and what follows from them. The modules below learn them: [`queueing`] from listings, [`standing`] from
+//! the own nodes, [`abandoned`] from tombstones, [`doubt`] after a lost reply, and [`leaving`] deletes the nodes.
 
 mod abandoned;
 mod doubt;
@@ -29,7 +29,7 @@ use self::standing::{Downgrade, HolderMarker, Record, Upgrade};
 use crate::protocol::{Command, End, Event, Failure, Grant, Inspection, Place, WatchKind};
 use crate::{AttemptId, Class, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Sequence, SessionId, Zxid};
 
-/// How often a abandoned parent is made again before the attempt gives up.
+/// How often a parent that was removed is created again before the attempt gives up.
 ///
 /// The reaper of container nodes takes a parent at most once a check (a minute by default); a second miss in a row already
 /// means that someone deletes it on purpose.
@@ -92,10 +92,10 @@ enum Flight {
 
 /// The state machine of one attempt.
 ///
-/// A waiter watches its own node beside the one before it. An operator may delete it, and then the going of the node before
-/// proves nothing any more; as the server tells of the two in order, a waiter that is told of its blocker's going and not
-/// of its own still stands. Whoever never waited watches its node only once [`Event::Lingered`] says that it is worth a
-/// request: an uncontended hold of a few milliseconds pays nothing for that chance.
+/// A waiter watches its own node as well as its blocker. An operator may delete the own node, and then the deletion of the blocker
+/// proves nothing. The server reports the two in order, so if only the blocker's deletion is reported, the own node still exists. An
+/// attempt that did not wait watches its own node only after [`Event::Lingered`]: an uncontended hold of a few milliseconds costs no
+/// extra request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     discipline: Discipline,
@@ -136,18 +136,18 @@ pub struct Contender {
     reclassify: Option<Class>,
     holder_marker: HolderMarker,
     granted: bool,
-    /// The grant follows from the blocker's going alone; no listing has shown the own node first.
+    /// The grant follows from the blocker's deletion alone; no listing has shown the own node first.
     inferred: bool,
-    /// The listing that granted showed somebody behind, who may have seen more before us than it did.
+    /// The listing that granted showed contenders behind this one. They may have seen more contenders ahead than this one did.
     followed: bool,
     handed_over: bool,
     token: Option<FencingToken>,
-    /// An upgradeable reader's wish to be alone.
+    /// An upgradeable reader's change to a writer.
     upgrade: Upgrade,
-    /// A writer's wish to read on in its place.
+    /// A writer's change to a reader in its place.
     downgrade: Downgrade,
 
-    /// It stood behind someone once.
+    /// It waited behind another contender.
     waited: bool,
     lingered: bool,
     own_watched: bool,
@@ -157,7 +157,7 @@ pub struct Contender {
     /// The reply to a delete was lost: what this server shows may be older than that delete.
     delete_doubted: bool,
 
-    /// How long nobody is to follow it if its hold ends against its will.
+    /// How long the lock stays unavailable after a loss.
     delay: Option<LockDelay>,
     tombstone: OwnTombstone,
     /// The abandoned before it whose delay is counted.
@@ -171,7 +171,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// An attempt of `session` to enter a queue.
+    /// Creates an attempt of `session` to acquire a lock.
     ///
     /// # Panics
     /// If the node format has no name for `mode`: which modes a lock's face offers is fixed where the face is written.
@@ -231,7 +231,7 @@ impl Contender {
         Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, node_format, Mode::Write, id, session) }
     }
 
-    /// Nobody is to follow it for this long if its hold ends against its will.
+    /// Keeps the lock unavailable for this long after a loss.
     ///
     /// # Panics
     /// If the node format has no room for that in its names.
@@ -274,8 +274,8 @@ impl Contender {
         self.granted && self.leaving.is_none() && !self.session_over && stands
     }
 
-    /// Whether it is on its way out, for whatever reason: who was told that it holds must know at once, before the way out
-    /// lets anybody else in.
+    /// Whether it leaves, for any reason. Its caller must know that immediately, before the deletes grant the lock to the next
+    /// contender.
     pub fn leaves(&self) -> bool {
         self.leaving.is_some()
     }
@@ -285,13 +285,13 @@ impl Contender {
         self.leaving.map(Leaving::end)
     }
 
-    /// Whether what it holds is for it alone, beside no reader: not any more once it has asked to read on.
+    /// Whether it holds exclusively. Not any more once it has asked for a downgrade.
     pub fn is_alone(&self) -> bool {
         let reads = self.mode == Mode::Read || self.reads_early || self.downgrade != Downgrade::None;
         self.holds() && !reads && self.upgrade != Upgrade::Wanted
     }
 
-    /// Where it stood in the last listing, while it waits.
+    /// Its place in the last listing, while it waits.
     pub fn place(&self) -> Option<&Place> {
         self.place.as_ref().filter(|_| self.waits())
     }
@@ -302,7 +302,7 @@ impl Contender {
         own || self.blocker.as_ref().is_some_and(|blocker| blocker.watches(name))
     }
 
-    /// For the lock, or for the readers before it to leave.
+    /// Whether it waits for the lock, or for the readers ahead of it to release.
     fn waits(&self) -> bool {
         !self.granted || self.upgrade == Upgrade::Wanted
     }
@@ -448,7 +448,7 @@ impl Contender {
         Command::Watch { name, kind }
     }
 
-    /// The name to ask for, for what this is to be.
+    /// The name to create for a node of this mode.
     fn prefix(&self, mode: Mode) -> String {
         let prefix = self.node_format.prefix_with(mode, self.id, self.delay);
         prefix.expect("checked when the contender was made, and a node format that names writers names readers")
@@ -461,7 +461,7 @@ impl Contender {
         format!("{prefix}{sequence}")
     }
 
-    /// The lock, or being alone, is reached.
+    /// The lock, or the upgrade, is granted.
     fn let_in(&mut self, inferred: bool) {
         self.inferred = inferred;
         if self.granted {
@@ -496,7 +496,7 @@ impl Contender {
         true
     }
 
-    /// A node of ours is gone for good.
+    /// An own node does not exist any more.
     fn forget(&mut self, name: &str) {
         self.strays.retain(|(stray, _)| stray != name);
         if self.node() == Some(name) {
@@ -504,13 +504,13 @@ impl Contender {
         }
     }
 
-    /// Somebody else deleted the own node.
+    /// Another client deleted the own node.
     fn evicted(&mut self) {
         self.own = Own::None;
         self.leave_because(Leaving::Evicted);
     }
 
-    /// Leave; the first reason is the one to tell.
+    /// Leaves. The first reason stays.
     fn leave_because(&mut self, why: Leaving) {
         _ = self.leaving.get_or_insert(why);
     }

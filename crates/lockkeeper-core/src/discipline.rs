@@ -5,7 +5,7 @@
 
 use crate::{Entry, Mode, Queue};
 
-/// The rule of a queue: who may hold beside whom, and in which order.
+/// The rule of a queue: which contenders may hold together, and in which order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Discipline {
     /// Oldest first; one holder.
@@ -37,21 +37,21 @@ pub enum Verdict<'a> {
     Missing,
 }
 
-/// What a blocked contender watches: exactly one node, chosen so that a release wakes those who can go on and nobody else.
+/// What a blocked contender watches: exactly one node, chosen so that a release wakes only the contenders that it grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch<'a> {
-    /// Until this node is gone.
+    /// Until this node is deleted.
     Deleted {
         /// The node.
         name: &'a str,
-        /// Whether its going alone proves that I hold: nobody else stood between, and newcomers stand behind me.
+        /// Whether its deletion alone grants the lock: no other contender is between, and newcomers are behind.
         grants: bool,
     },
-    /// Until this node is gone or says that it was granted.
+    /// Until this node is deleted or says that it was granted.
     GrantedOrDeleted(&'a str),
     /// Until any child comes or goes.
     Children,
-    /// Until the holder marker is gone.
+    /// Until the holder marker is deleted.
     HolderMarkerGone,
 }
 
@@ -95,9 +95,9 @@ pub fn decide<'a>(discipline: &Discipline, queue: &Queue<'a>, me: &str) -> Verdi
 
 /// Judges the contender whose node is called `me` as one that only reads for now, whatever its node says.
 ///
-/// So an upgradeable reader enters: its node is a writer's, which keeps everyone behind it waiting, and it reads beside the
-/// readers before it. To become a writer it need only wait for those ([`decide`]), and nobody waits for it meanwhile who
-/// holds anything: no deadlock. (The asymmetric update lock of Gray and Reuter, "Transaction Processing", 7.8.)
+/// An upgradeable reader acquires in this way: its node is a writer's, so all contenders behind it wait, and it reads together with
+/// the readers ahead of it. To become a writer it only waits for those ([`decide`]). No holder waits for it meanwhile, so there is
+/// no deadlock. (The asymmetric update lock of Gray and Reuter, "Transaction Processing", 7.8.)
 pub fn decide_as_reader<'a>(queue: &Queue<'a>, me: &str) -> Verdict<'a> {
     match queue.position(me) {
         Some(position) => behind_the_nearest_writer(&queue.entries()[..position]),
@@ -109,7 +109,7 @@ pub fn decide_as_reader<'a>(queue: &Queue<'a>, me: &str) -> Verdict<'a> {
 fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
     match older.last() {
         None => Verdict::Granted,
-        // A writer may have turned into a reader that still stands in the same place, and one with a delay may have left its
+        // A writer may have become a reader in the same place, and a holder with a delay may have left its
         // tombstone.
         Some(next) => {
             let grants = older.len() == 1 && next.mode != Mode::Write && next.delay.is_none();
@@ -119,7 +119,7 @@ fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
 }
 
 /// A reader waits for the *nearest* older writer: when that one is gone so are all older ones, and it wakes once.
-/// (Curator's readers watch the first writer in line and wake for each.)
+/// (Curator's readers watch the first writer of the queue and wake for each.)
 fn behind_the_nearest_writer<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
     let is_writer = |e: &&Entry<'a>| e.mode != Mode::Read;
     match older.iter().rev().find(is_writer) {
@@ -139,7 +139,7 @@ fn behind_the_nearest_writer<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
 fn within_permits<'a>(permits: u32, entries: &[Entry<'a>], position: usize) -> Verdict<'a> {
     let mut taken = 0u64;
     for (i, entry) in entries[..=position].iter().enumerate() {
-        // Who takes the path for an exclusive lock's is beside nobody.
+        // An exclusive lock's contender takes all permits.
         taken += u64::from(if let Mode::Permits(n) = entry.mode { n } else { permits.max(1) });
         if taken > u64::from(permits) {
             return Verdict::Blocked(if i == position {

@@ -23,11 +23,11 @@ pub enum Loss {
     Closed,
     /// The server refused this process's credentials.
     AuthFailed,
-    /// Its lease is over; whoever asks next gets the lock.
+    /// Its lease is over; the next request gets the lock.
     LeaseEnded,
     /// Somebody of a higher priority got the lock.
     Preempted,
-    /// The same owner acquired the lock anew; that hold goes on.
+    /// The same owner acquired the lock again; that hold goes on.
     Superseded,
     /// The program did not say in time that it is still at work (its own liveness limit).
     Unattended,
@@ -75,12 +75,12 @@ pub enum LinkState {
 pub struct Link {
     /// The session.
     pub state: LinkState,
-    /// Whether a server is connected: what is told of will be heard.
+    /// Whether a server is connected, so that events arrive.
     pub connected: bool,
     /// How many deadlines have passed unproved. A hold granted before the latest one is lost for good, also if its holder slept
     /// through the whole break and finds the session proved again.
     pub missed_deadlines: u32,
-    /// How often the connection was lost. What was told meanwhile is told in no order afterwards.
+    /// How often the connection was lost. Events of the meantime come in no order afterwards.
     pub disconnects: u32,
 }
 

@@ -1,6 +1,6 @@
 //! The lock protocols of Lockkeeper, as state machines without I/O.
 //!
-//! A [`Contender`] is told what happened ([`Event`]) and says what to do next ([`Command`]). It never touches a socket, a
+//! A [`Contender`] gets what happened ([`Event`]) and returns what to do next ([`Command`]). It never touches a socket, a
 //! clock or a log; this crate's `Cargo.toml` has nothing it could do that with. So the model checker in `tests/model.rs`
 //! explores the code that runs in production, not a copy of it.
 //!

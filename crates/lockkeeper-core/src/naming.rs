@@ -1,6 +1,6 @@
 //! Node formats: how the nodes of one lock path are named, and which of its children count.
 //!
-//! A path has one node format, shared by all who use it, so that a Rust, a Java and a Python client stand in one queue.
+//! A path has one node format, shared by all its clients, so that a Rust, a Java and a Python client are in one queue.
 //! Children of another shape are never counted: a foreign node must not block a lock for ever, nor be deleted by it.
 
 use std::fmt;
@@ -87,7 +87,7 @@ impl AttemptId {
 pub enum Mode {
     /// Nobody beside me.
     Exclusive,
-    /// Nobody beside me, among readers. Such a node may turn into a reader's in its place (a downgrade), so its going proves
+    /// Exclusive, among readers. A reader's node may replace such a node (a downgrade), so its deletion proves
     /// less than that of an exclusive one.
     Write,
     /// Other readers beside me, no writer.
@@ -146,7 +146,7 @@ pub struct NodeName {
     pub mode: Mode,
     /// Its place among all creates under the parent.
     pub sequence: Sequence,
-    /// How long nobody is to follow it if it ends against its will.
+    /// How long the lock stays unavailable after a loss.
     pub delay: Option<LockDelay>,
 }
 
@@ -172,7 +172,7 @@ impl NodeFormat {
         Self::ALL.into_iter().rev().max_by_key(counts).unwrap_or_default()
     }
 
-    /// The node format of a line that somebody stands in, if any of these names is that of a contender or of what tells of a holder.
+    /// The node format of a queue, if any of these names is a contender's, or shows that the lock has a holder.
     pub fn of_line<S: AsRef<str>>(names: &[S]) -> Option<NodeFormat> {
         let stands = |node_format: &NodeFormat, name: &str| {
             node_format.parse(name).is_some() || node_format.tells_of_holder(name)
@@ -193,12 +193,12 @@ impl NodeFormat {
         }
     }
 
-    /// Whether a name that is no contender's says that somebody holds: the mark, or what stands in for one that has abandoned.
+    /// Whether a name that is no contender's shows that the lock has a holder: the holder marker, or a tombstone.
     pub(crate) fn tells_of_holder(self, name: &str) -> bool {
         self.mark() == Some(name) || Tombstone::read(self, name).is_some()
     }
 
-    /// The words that ask the holder of such a node to let go, where its makers know one.
+    /// The word that asks the holder of such a node to release, if its clients know one.
     pub const fn revocation_word(self) -> Option<&'static str> {
         match self {
             NodeFormat::Curator => Some("__REVOKE__"),
@@ -224,8 +224,8 @@ impl NodeFormat {
         self.prefix_with(mode, id, None)
     }
 
-    /// The same for a contender that nobody is to follow at once if it ends against its will: its name says so, for whoever
-    /// waits behind it must not take its going for the turn. Curator's node format alone has room for that.
+    /// The same for a contender with a lock delay. Its name carries the delay, because a waiter
+    /// behind it must not take its deletion for a grant. Only Curator's node format has room for that.
     pub fn prefix_with(self, mode: Mode, id: AttemptId, delay: Option<LockDelay>) -> Option<String> {
         if let Some(delay) = delay {
             let plain = self.prefix_with(mode, id, None).filter(|_| self == NodeFormat::Curator)?;

@@ -149,7 +149,7 @@ impl LockPath {
         Ok(checked)
     }
 
-    /// Checks that a node may be at `path`, also one where no lock may be: to look at what is there.
+    /// Checks that a node may be at `path`, also where no lock may be: for reads.
     ///
     /// # Errors
     /// As [`LockPath::parse`], except [`PathError::Contender`] and [`PathError::OwnTree`].

@@ -1,20 +1,20 @@
 //! What a node says of its owner, and what can be understood of nodes that other clients wrote.
 //!
-//! "Who holds it?" must have an answer at three in the morning (kazoo #412, hazelcast #17260), so every node of ours carries
-//! a record. Reading is forgiving: Curator writes an address, Kazoo a host and pid, the recipes nothing; a revocation
+//! "Who holds it?" must have an answer at three in the morning (kazoo #412, hazelcast #17260), so each of our nodes has a
+//! record. Reading is forgiving: Curator writes an address, Kazoo a host and pid, the recipes nothing; a revocation
 //! replaces the record by a word. Nothing read here is trusted for the protocol but the attempt's id.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{AttemptId, Limit};
 
-/// The words by which other makers ask a holder to let go.
+/// The words by which foreign clients ask a holder to release.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
 
 /// Longest message accepted, in bytes: it travels with every look at the node.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Who stands behind a node.
+/// The owner of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
     /// The user, as the operating system names it.
@@ -31,14 +31,14 @@ pub struct Owner {
     pub program: Option<String>,
 }
 
-/// The record in a node of ours.
+/// The record in one of our nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload {
     /// The version of this format, now 1.
     pub lockkeeper: u32,
     /// The attempt that made the node, as a uuid.
     pub id: String,
-    /// Who stands behind it.
+    /// Its owner.
     #[serde(flatten)]
     pub owner: Owner,
     /// Why, in the caller's words.
@@ -49,21 +49,21 @@ pub struct Payload {
     /// The attempt tells those behind it that it was granted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub granted: bool,
-    /// Somebody asks the owner to let go.
+    /// A request to the owner to release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Revocation>,
 }
 
-/// A request to let go, and the answer to it.
+/// A request to release, and the answer to it.
 ///
-/// Part of the owner's record, so that asking erases nothing. The answer "released" is the node's going.
+/// Part of the owner's record, so that a request erases nothing. The answer "released" is the deletion of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Revocation {
     /// The asker's name for this request, to recognise the answer by. Empty for a bare word.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub id: String,
-    /// Who asks; unknown for a bare word.
+    /// The requester; unknown for a bare word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Owner>,
     /// Why, in the asker's words.
@@ -159,9 +159,9 @@ impl Payload {
 /// What a node's bytes tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeData {
-    /// A record of ours.
+    /// Our record.
     Record(Box<Payload>),
-    /// A word that asks the owner to let go stands where the record was.
+    /// A word that asks the owner to release, in place of the record.
     Revoked,
     /// Text of another maker: an address, a host and pid.
     Text(String),
@@ -197,7 +197,7 @@ impl NodeData {
         }
     }
 
-    /// The request to let go that stands unanswered.
+    /// The request to release that has no answer yet.
     pub fn revocation(&self) -> Option<Revocation> {
         match self {
             NodeData::Record(record) => record.revocation.clone().filter(|asked| asked.refused.is_none()),
@@ -206,7 +206,7 @@ impl NodeData {
         }
     }
 
-    /// The record, where it is one of ours.
+    /// The record, if it is ours.
     pub fn record(&self) -> Option<&Payload> {
         match self {
             NodeData::Record(record) => Some(record),

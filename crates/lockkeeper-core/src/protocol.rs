@@ -26,10 +26,10 @@ pub enum Event<'a> {
     /// The outcome of [`Command::Watch`]: the watch stands and this was read, or the node is gone ([`Failure::NoNode`]) and no
     /// watch stands.
     Watched(Result<Inspection, Failure>),
-    /// The outcome of [`Command::TakeHolderMarker`]: the transaction that made it. [`Failure::NoNode`]: the own node is gone;
+    /// The outcome of [`Command::TakeHolderMarker`]: the transaction that made it. [`Failure::NoNode`]: the own node does not exist;
     /// [`Failure::NodeExists`]: somebody else has the holder marker.
     HolderMarkerTaken(Result<Zxid, Failure>),
-    /// The outcome of [`Command::Tombstone`]. [`Failure::NoNode`]: the own node is gone.
+    /// The outcome of [`Command::Tombstone`]. [`Failure::NoNode`]: the own node does not exist.
     TombstoneMade(Result<(), Failure>),
     /// The delay of [`Command::Delay`] has passed for this node.
     DelayOver(&'a str),
@@ -51,14 +51,14 @@ pub enum Event<'a> {
     Lingered,
     /// The connection was lost; the session may live.
     ///
-    /// What happened meanwhile is told in no particular order once it is back (the server answers `setWatches` watch by
-    /// watch), so nothing may be concluded from the going of the blocker without a listing.
+    /// Events of the meantime come in no particular order once it is back (the server answers `setWatches` watch by watch). So the
+    /// deletion of the blocker proves nothing without a listing.
     Disconnected,
     /// The caller wants something of the contender.
     Ask(Ask),
     /// The caller no longer wants to wait or to hold.
     Leave,
-    /// The caller's hold is lost, by a clock, and the caller has not let go: it may not know yet.
+    /// The caller's hold is lost, by a clock, and the caller has not released it: it may not know yet.
     Lost,
     /// The session is over.
     SessionOver,
@@ -73,9 +73,9 @@ pub enum Ask {
     Upgrade,
     /// It no longer wants that, and goes on reading.
     StayReader,
-    /// The waiter wants to stand in another class. It loses its place: it enters there as the last.
+    /// The waiter changes to another class. It loses its place and is the last of that class.
     Reclassify(Class),
-    /// The holder refuses to let go: its node is to say so, and the next request is told again.
+    /// The holder refuses to release. Its node must say so, and the next request is reported again.
     Refuse,
 }
 
@@ -116,7 +116,7 @@ pub enum Limit {
 pub enum Failure {
     /// The node, or for a create and a listing its parent, is not there.
     NoNode,
-    /// The node to create is there; without effect.
+    /// The node to create exists; without effect.
     NodeExists,
     /// The connection was lost before the reply: it may have taken effect.
     ConnectionLoss,
@@ -141,7 +141,7 @@ pub struct Inspection {
     pub version: i32,
     /// Its data says that it was granted.
     pub granted: bool,
-    /// Its data asks its owner to let go.
+    /// Its data asks its owner to release.
     pub asked: bool,
 }
 
@@ -221,8 +221,8 @@ pub enum Command {
         /// How long.
         delay: LockDelay,
     },
-    /// Write the owner's record into the own node anew, if its data has this version: what the record said, that it was
-    /// granted, and that it was asked to let go.
+    /// Write the owner's record into the own node again, if its data has this version: what the record said, that it was granted,
+    /// and the request to release.
     WriteRecord {
         /// The own node.
         name: String,
@@ -289,13 +289,13 @@ pub enum End {
     SessionOver,
     /// Somebody deleted its node.
     Evicted,
-    /// The server refused to let it in; nothing is left.
+    /// The server refused an operation; no node is left.
     Refused,
     /// The server refuses to delete its node; the node stays until the session ends.
     Stuck,
     /// The parent abandoned each time it was made.
     ParentVanishes,
-    /// Somebody asked it to let go before it was granted.
+    /// A client asked it to withdraw before it was granted.
     Revoked,
     /// The path states another limit than this attempt's, or, with `None`, something else.
     LimitDiffers(Option<u32>),
@@ -309,16 +309,16 @@ pub enum End {
         /// How many, those that hold the lock included.
         ahead: usize,
     },
-    /// Somebody who came before it locks the path in another way, in which nobody sees it.
+    /// An earlier contender uses another node format on the path, so neither sees the other.
     IncompatibleFormat(IncompatibleFormat),
 }
 
 /// Where a waiting contender stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// How many stood before it in the last listing.
+    /// How many were ahead of it in the last listing.
     pub ahead: usize,
-    /// Who was first in that listing, or the holder's holder marker where there is one: whose data names the holder.
+    /// The first of that listing, or the holder marker if there is one: its data names the holder.
     pub first: String,
     /// The first of the queue, where the owner of the holder marker may be behind this one and is not in `ahead` then. It is in
     /// `ahead` if both nodes are of one session and attempt ([`Inspection::is_same_attempt`]).

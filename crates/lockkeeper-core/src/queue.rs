@@ -16,13 +16,13 @@ pub struct Entry<'a> {
     pub mode: Mode,
     /// Its place among all creates under the parent.
     pub sequence: Sequence,
-    /// How long nobody is to follow it if it ends against its will.
+    /// How long the lock stays unavailable after a loss.
     pub delay: Option<LockDelay>,
-    /// It is no contender but stands in for a holder that has abandoned: before all others, until its delay is over.
+    /// It is not a contender but the tombstone of an abandoned hold: ahead of all contenders, until its delay is over.
     pub abandoned: bool,
 }
 
-/// A lock's queue at one moment, the first in line first.
+/// A lock's queue at one moment, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue<'a> {
     entries: Vec<Entry<'a>>,
@@ -65,12 +65,12 @@ impl<'a> Queue<'a> {
         queue
     }
 
-    /// Puts those before all others that stand in for a holder whose own node is gone. While that is there, it counts itself.
+    /// Puts the tombstones of abandoned holds first. While the holder's own node exists, its tombstone does not count.
     fn put_abandoned_first(&mut self, mut tombstones: Vec<(&'a str, Tombstone)>) {
         tombstones.retain(|(_, tombstone)| !self.entries.iter().any(|entry| entry.id == Some(tombstone.id)));
         tombstones.sort_unstable_by_key(|(name, _)| *name);
         let abandoned = tombstones.into_iter().map(|(name, Tombstone { id: _, mode, delay })| {
-            // No id: whoever looks for its own nodes finds none here.
+            // No id: a contender that searches for its own nodes must not find a tombstone.
             Entry { name, id: None, mode, sequence: Sequence::new(0), delay: Some(delay), abandoned: true }
         });
         self.entries.splice(0..0, abandoned);
@@ -79,8 +79,8 @@ impl<'a> Queue<'a> {
     /// Puts the entries in order.
     ///
     /// Sequences live on a circle, so a first one must be chosen before "earlier" means anything: it is the one behind
-    /// the widest gap, for the numbers in use lie together and the free ones are the gap. Any set of numbers, also one
-    /// no server ever made, gets one order, the same for every reader.
+    /// the widest gap, because the numbers in use lie together and the free ones are the gap. Every set of numbers gets one order,
+    /// the same for every reader.
     fn sort(&mut self) {
         self.entries.sort_unstable_by_key(|e| e.sequence.get());
         let numbers = |i: usize| self.entries[i].sequence.get();
@@ -101,7 +101,7 @@ impl<'a> Queue<'a> {
         });
     }
 
-    /// The entries in order, the first in line first.
+    /// The entries in order, the first one first.
     pub fn entries(&self) -> &[Entry<'a>] {
         &self.entries
     }
@@ -111,10 +111,10 @@ impl<'a> Queue<'a> {
         &self.unknown
     }
 
-    /// The node format of a line that somebody before `me` stands in, where that is another one than `ours`.
+    /// The node format of an earlier contender than `me`, if it is not `ours`.
     ///
-    /// Two lines on one path do not see each other, so each would have a holder. Both number their nodes by one counter, and
-    /// whoever came later sees the other in its first listing: so it is enough that the later one leaves.
+    /// Contenders of two node formats on one path do not see each other, so each format would have a holder. Both number their nodes
+    /// by one counter, and the later contender sees the earlier one in its first listing. It is enough that the later one leaves.
     pub fn incompatible_format_before(&self, ours: NodeFormat, me: &str) -> Option<NodeFormat> {
         let own = ours.parse(me)?.sequence.get();
         let before = |name: &str, theirs: NodeFormat| match theirs.parse(name) {
@@ -139,12 +139,12 @@ impl<'a> Queue<'a> {
         self
     }
 
-    /// Whether the holder's mark is there.
+    /// Whether the holder marker exists.
     pub fn has_holder_marker(&self) -> bool {
         self.holder_marker
     }
 
-    /// Where `name` stands: 0 is first in line.
+    /// The position of `name`; the first one has 0.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.entries.iter().position(|e| e.name == name)
     }

@@ -1,21 +1,21 @@
-//! Lock delay: nobody follows at once who ended against his will.
+//! Lock delay: after a loss, the lock stays unavailable for a while.
 //!
 //! A holder that is cut off may still be at work, or its last write on the way, when the lock is free again. Where that would
-//! do harm and the resource cannot check tokens, the next one is kept out for a while (Burrows, "The Chubby lock service",
-//! section 2.4). After a release it is let in at once.
+//! do harm and the resource cannot check tokens, the next contender waits for a while (Burrows, "The Chubby lock service",
+//! section 2.4). After a release it is granted immediately.
 //!
-//! How the end of a hold is told apart: with its grant the holder makes a second node, which does not end with the session, its
-//! *tombstone*. A release takes both away in one transaction. So a tombstone without its holder's node says that the holder has
-//! abandoned, in any listing, to whoever comes and however late. It then stands at the head of the queue as a contender would,
-//! and whoever it blocks removes it once the delay has passed since it was first seen. (Seen, not abandoned: no server keeps
-//! the time of that, and a wait that is too long does no harm.)
+//! How a contender tells a loss from a release: before a hold begins, the holder creates a second node that does not end with the
+//! session, its *tombstone*. A release deletes both in one transaction. So a tombstone without its holder's node shows that the hold
+//! was abandoned, in every later listing. It is first in the queue then, like a contender. The contender that it blocks deletes it
+//! when the delay has passed since that contender first saw it. (The delay is not counted from the loss: no server records the time
+//! of a loss, and a longer wait does no harm.)
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{AttemptId, Mode, NodeFormat};
 
-/// How long nobody is to follow a holder that ended against its will: 1 ms to 1 h.
+/// How long the lock stays unavailable after a loss: 1 ms to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockDelay(u32);
 
@@ -62,7 +62,7 @@ impl fmt::Display for LockDelay {
 /// own in; Kazoo does not count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tombstone {
-    /// The attempt whose holder it stands in for.
+    /// The attempt whose hold it belongs to.
     pub id: AttemptId,
     /// What that one held.
     pub mode: Mode,

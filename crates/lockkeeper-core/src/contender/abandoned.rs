@@ -1,4 +1,4 @@
-//! What is left of holders that ended against their will, and what this one would leave: see [`Tombstone`].
+//! The tombstones of abandoned holds, and the own one: see [`Tombstone`].
 
 use super::queueing::Blocker;
 use super::{Contender, Flight, Leaving};
@@ -10,7 +10,7 @@ use crate::{LockDelay, Mode, Queue, Tombstone};
 pub(super) enum Own {
     /// There is none.
     None,
-    /// A create was sent: there may be one, for what was held then.
+    /// A create was sent: a tombstone of this mode may exist.
     Doubtful(Mode),
     /// It stands.
     Stands(Mode),
@@ -61,7 +61,7 @@ impl Contender {
         }
     }
 
-    /// Whether the own tombstone is to stay when this one leaves: its caller has, or had, the lock and has not let go of it.
+    /// Whether the own tombstone stays when this contender leaves: its caller got the lock and has not released it.
     fn is_to_be_followed_late(&self) -> bool {
         self.handed_over && !matches!(self.leaving, None | Some(Leaving::Asked))
     }
@@ -69,7 +69,7 @@ impl Contender {
     /// On the way out: takes the own node and its tombstone away together, or what is left of them.
     ///
     /// In one transaction, so that no listing shows the one without the other. Where that fails because one of them is not there,
-    /// the own node goes first: a wait too many, for a moment, is better than one too few.
+    /// the own node is deleted first: a short wait too many is better than one too few.
     pub(super) fn delete_with_tombstone(&mut self, own: Option<&str>) -> Option<Command> {
         let (Own::Doubtful(mode) | Own::Stands(mode)) = self.tombstone else { return None };
         if self.is_to_be_followed_late() {
@@ -96,7 +96,7 @@ impl Contender {
                 self.tombstone = Own::None;
                 self.forget(own);
             }
-            // One of the two is gone: each by itself.
+            // One of the two does not exist: delete each by itself.
             Err(Failure::NoNode | Failure::BadVersion) => {
                 if let Own::Stands(mode) = self.tombstone {
                     self.tombstone = Own::Doubtful(mode);
@@ -129,7 +129,7 @@ impl Contender {
         }
     }
 
-    /// Counts the delays, and removes the one that stands in the way when its delay is over.
+    /// Counts the delays, and deletes the tombstone that blocks this contender when its delay is over.
     pub(super) fn wait_for_the_abandoned(&mut self) -> Option<Command> {
         if !self.waits() {
             return None;
@@ -139,7 +139,7 @@ impl Contender {
             return Some(Command::Delay { name: new.name.clone(), delay: new.delay });
         }
         let blocker = self.blocker.as_ref()?;
-        // Who waits for any child to go is the first that does not fit: each of the abandoned is in its way.
+        // A contender that watches the children is the first without room, so each tombstone blocks it.
         let in_the_way = |abandoned: &&Abandoned| *blocker == Blocker::Children || blocker.watches(&abandoned.name);
         let name = self.abandoned.iter().filter(|abandoned| abandoned.over).find(in_the_way)?.name.clone();
         self.flight = Some(Flight::DeleteTombstone(name.clone()));
@@ -156,7 +156,7 @@ impl Contender {
         match outcome {
             Ok(()) | Err(Failure::NoNode) => {
                 self.abandoned.retain(|abandoned| abandoned.name != name);
-                // Its watch may have told so already.
+                // Its watch may have reported that already.
                 self.blocker.take_if(|blocker| *blocker != Blocker::Children && blocker.watches(name));
                 self.listing_due |= self.blocker.is_none();
             }

@@ -32,7 +32,7 @@ impl Contender {
     /// Asks which of the nodes and marks in doubt stand.
     ///
     /// The node may be gone, the parent removed and made again, and the name someone else's; and a server that lags would still
-    /// show what is gone. So no look before a sync.
+    /// show a deleted node. So no look before a sync.
     pub(super) fn settle(&mut self) -> Command {
         self.flight = Some(Flight::Settle);
         Command::Recover
@@ -104,7 +104,7 @@ impl Contender {
         }
     }
 
-    /// A suspect was looked at: the first that is ours is adopted, any other of ours is a stray.
+    /// A suspect was read: our first node is adopted, every other one is a stray.
     ///
     /// Ours means: this attempt *and this session*. A node that another session made dies with that session, however much
     /// it looks like ours (CURATOR-498, CURATOR-604).
@@ -151,7 +151,7 @@ impl Contender {
         }
     }
 
-    /// Whether the node just seen under the name of one of ours is still that one.
+    /// Whether the node just read under an own name is still the own node.
     fn is_ours(&self, name: &str, seen: &Inspection) -> bool {
         let own = match &self.own {
             Own::Node { name: own, czxid } if own == name => Some(czxid),

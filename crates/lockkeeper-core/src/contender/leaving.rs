@@ -5,7 +5,7 @@ use super::{Contender, Flight};
 use crate::IncompatibleFormat;
 use crate::protocol::{Command, End, Failure};
 
-/// Why it leaves.
+/// The reason for leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Leaving {
     /// The caller wants to.
@@ -18,7 +18,7 @@ pub(super) enum Leaving {
     Refused,
     /// The parent cannot be kept.
     ParentVanishes,
-    /// It was asked to let go before it was granted.
+    /// It was asked to withdraw before it was granted.
     Revoked,
     /// The path states another limit, or something else.
     LimitDiffers(Option<u32>),
@@ -26,7 +26,7 @@ pub(super) enum Leaving {
     Held { ahead: usize },
     /// The queue is longer than it accepts.
     TooManyAhead { ahead: usize },
-    /// Somebody locks the path in another way.
+    /// An earlier contender uses another node format.
     IncompatibleFormat(IncompatibleFormat),
 }
 
@@ -69,7 +69,7 @@ impl Contender {
         Command::End(why.end())
     }
 
-    /// Deletes a node of ours, the holder marker with it if it is the own one and there is a holder marker.
+    /// Deletes one of our nodes; with the own node also the own holder marker, if there is one.
     ///
     /// A name without an id may belong to someone else by now (the parent was removed, made again, and counts from zero): look
     /// before each delete, and bind the delete to what was seen. The holder marker is such a name. While it is the very node

@@ -99,7 +99,7 @@ impl Contender {
         match (flight, names) {
             (_, Err(Failure::SessionOver)) => self.session_over = true,
             (Flight::Recover, Ok(names)) => self.search(names),
-            // No parent, no children: nothing of ours can be left.
+            // No parent, no children: none of our nodes can be left.
             (Flight::Recover, Err(Failure::NoNode)) => self.search(&[]),
             (Flight::Recover, Err(Failure::ConnectionLoss)) => self.doubted = true,
             (Flight::Settle, Ok(names)) => self.settled(Some(names)),
@@ -264,7 +264,7 @@ impl Contender {
         }
     }
 
-    /// The blocker has new data: it was granted, or it was asked to let go.
+    /// The blocker has new data: it was granted, or it was asked to release.
     pub(super) fn blocker_changed(&mut self, name: &str) {
         if let Some(Blocker::Node { name: blocker, watched, or_granted, .. }) = &mut self.blocker
             && blocker == name
@@ -292,7 +292,7 @@ impl Contender {
         }
     }
 
-    /// Wants to stand in another class.
+    /// Changes to another class, if it still waits.
     pub(super) fn wants_class(&mut self, class: Class) {
         if matches!(self.mode, Mode::Class(now) if now != class) && !self.granted {
             self.reclassify = Some(class);

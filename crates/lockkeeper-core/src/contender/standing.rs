@@ -7,7 +7,7 @@ use crate::{Mode, Zxid};
 /// What is known of the holder marker, where the discipline has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum HolderMarker {
-    /// None of ours.
+    /// There is no own one.
     None,
     /// To be taken.
     Due,
@@ -42,7 +42,7 @@ pub(super) enum Downgrade {
     Doubtful,
     /// It took effect, the reader's node is yet to be looked at.
     Adopt,
-    /// The caller is to be told.
+    /// The caller does not know yet.
     Done,
 }
 
@@ -55,9 +55,9 @@ pub(super) struct Record {
     announced: bool,
     /// It is to be written again for the owner's sake.
     pub(super) due: bool,
-    /// Somebody asks us to let go.
+    /// It asks us to release.
     asked: bool,
-    /// The caller was told so.
+    /// The caller knows of the request.
     asked_told: bool,
 }
 
@@ -108,8 +108,8 @@ impl Contender {
 
     /// Whether something must be written into the own node.
     ///
-    /// Who was let in by counting tells those whom the listing that let it in showed behind it: they may have listed earlier, seen
-    /// more before it than it did, and wait to hear of it. Whoever entered later sees no more before it than it did.
+    /// A contender that was granted a permit announces that to the contenders that its granting listing showed behind it. They may have
+    /// listed earlier, seen more contenders ahead, and wait for the announcement. Later contenders see no more ahead than it did.
     pub(super) fn must_announce(&self) -> bool {
         let counted = self.discipline.permits().is_some() && self.granted && self.followed;
         self.record.due || counted && !self.record.announced
@@ -154,14 +154,14 @@ impl Contender {
         }
         self.record.asked = true;
         if self.granted {
-            // A bare word stands where it was told who we are.
+            // A bare word replaced the record that names the owner.
             self.record.due |= seen.id != Some(self.id);
         } else {
             self.leave_because(Leaving::Revoked);
         }
     }
 
-    /// A watched node is gone.
+    /// A watched node was deleted.
     pub(super) fn gone(&mut self, name: &str) {
         if self.node() == Some(name) {
             // Our own doing, perhaps: the reply says, or where that is lost the look that follows.

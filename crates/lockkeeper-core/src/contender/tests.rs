@@ -8,7 +8,7 @@ const ID: AttemptId = AttemptId::new(1);
 const SEEN: Inspection =
     Inspection { owner: SessionId(1), czxid: Zxid(7), id: Some(ID), version: 0, granted: false, asked: false };
 
-/// A contender whose node is the second in line.
+/// A contender whose node is the second of the queue.
 fn second() -> (Contender, String) {
     let mut contender = Contender::new(Discipline::Exclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
     let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
@@ -88,7 +88,7 @@ fn the_going_of_its_own_node_by_its_own_downgrade_is_no_eviction() {
     let Some(Command::Downgrade { into, .. }) = writer.next_command() else {
         panic!("it was asked to");
     };
-    // The server tells of the watch before it answers.
+    // The server sends the watch event before the reply.
     writer.handle(Event::Gone(&own));
     assert!(writer.holds());
     writer.handle(Event::Downgraded(Ok(Zxid(8))));

@@ -21,7 +21,7 @@ const OURS: &str = "LOCKKEEPER";
 /// In [`OURS`]: the server's time at which the requestor's wait ends, in milliseconds since 1970.
 const REQUEST_UNTIL: &str = "REQUEST_UNTIL";
 
-/// In [`OURS`]: who asks the owner to let go, and its answer, as JSON.
+/// In [`OURS`]: the request to release, and the owner's answer, as JSON.
 const REVOCATION: &str = "REVOCATION";
 
 /// In [`OURS`]: the transaction that granted the owner the lock.
@@ -30,7 +30,7 @@ const GRANTED_BY: &str = "GRANTED_BY";
 /// The record's ten attributes as Helix names and stores them. Times are milliseconds, ends since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockInfo {
-    /// OWNER: who owns the lock, or `NONE`.
+    /// OWNER: the lock's owner, or `NONE`.
     pub owner: String,
     /// MESSAGE: why, or `NONE`.
     pub message: String,
@@ -70,7 +70,7 @@ impl Default for LockInfo {
     }
 }
 
-/// Who owns the lock, and on what terms.
+/// The owner of the lock, and its terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
     /// The owner.
@@ -85,7 +85,7 @@ pub struct Held {
     pub waiting_ms: i64,
     /// How long it may clean up, in milliseconds; nothing or less is not at all.
     pub cleanup_ms: i64,
-    /// Who asks it to let go, and its answer. Only our clients write it, and only they look.
+    /// The request to release, and the owner's answer. Only our clients write and read it.
     pub revocation: Option<Box<Revocation>>,
     /// The transaction that granted it the lock, where one of our clients has written the record since. [`Record::granted_by`] reads it.
     pub granted_by: Option<i64>,
@@ -111,7 +111,7 @@ pub struct Requested {
 pub struct Record {
     /// The owner, if there is one. Its lease may have ended.
     pub owner: Option<Held>,
-    /// Who waits for it to make room.
+    /// The requestor that waits for the owner to make room.
     pub request: Option<Requested>,
 }
 
@@ -139,7 +139,7 @@ impl Record {
     }
 
     /// The transaction that granted the owner the lock, in a record that was last written by transaction `written`. `None` if there
-    /// is no owner, or if it cannot be known: a foreign client has written the record since and kept nothing of ours.
+    /// is no owner, or if it cannot be known: a foreign client has written the record since and dropped our field.
     pub fn granted_by(&self, written: i64) -> Option<i64> {
         let owner = self.owner.as_ref()?;
         let only_write = self.request.is_none() && owner.revocation.is_none();

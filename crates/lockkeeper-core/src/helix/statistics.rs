@@ -1,7 +1,7 @@
 //! What became of leases, cleanups and preemptions, counted by lock and owner; and the timeouts that follow.
 //!
 //! Pure sums: what many processes count adds up to what one that saw everything would have counted. Only who did it is bounded:
-//! of more owners than a node has room for, those with the least to tell are counted together.
+//! of more owners than a node has room for, those with the smallest counts are counted together.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub enum Event {
         /// Its lease ended it, so nobody knows how long the work would have taken.
         overran: bool,
     },
-    /// An owner that was preempted has cleaned up, whoever has the lock by then.
+    /// A preempted owner has cleaned up, possibly after another owner got the lock.
     Cleanup {
         /// How long it took, from the first request.
         real_ms: u64,
@@ -222,7 +222,7 @@ impl Statistics {
         self.owners.is_empty() && self.others == Tally::default()
     }
 
-    /// Counts those with the least to tell together until no more than `owners` are told apart. The total stays.
+    /// Merges the owners with the smallest counts until at most `owners` are listed. The total stays.
     pub fn fold_to(&mut self, owners: usize) {
         while self.owners.len() > owners {
             let least = self.owners.iter().min_by_key(|(_, tally)| tally.weight()).map(|(owner, _)| owner.clone());

@@ -11,7 +11,7 @@ const FOR_EVER: i64 = i32::MAX as i64;
 /// On what terms a client asks. The times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// Who asks. Unique: whoever uses the same id is the same owner.
+    /// The user's id. It is unique: clients with the same id are the same owner.
     pub id: String,
     /// Why, for those who ask who has the lock.
     pub message: Option<String>,
@@ -39,7 +39,7 @@ pub enum TermsError {
         /// What was given.
         id: String,
     },
-    /// The lock cannot be handed to whoever has it.
+    /// The lock cannot be handed to its own owner.
     #[error("{id:?} has the lock already; hand it to somebody else")]
     SameOwner {
         /// What was given.

@@ -46,14 +46,14 @@ pub enum Wish<'a> {
     /// A new lease of a lock that is held.
     Renew,
     /// To hand it over as it is: the same lease, priority and cleanup, another owner. In one step, so that nobody gets in between;
-    /// who waits, waits on, and for the same time.
+    /// a requestor waits on, and for the same time.
     Transfer {
         /// The new owner.
         to: &'a str,
     },
-    /// To ask the owner, whoever it is, to let go. Nothing is taken, and nothing changes but that it is told.
+    /// To ask the current owner to release. Only the request is written.
     Revoke {
-        /// Who asks, and why.
+        /// The requester and its reason.
         request: &'a Revocation,
     },
     /// To answer such a request with a no.
@@ -95,7 +95,7 @@ pub enum Answer {
     Unfinished(Unfinished),
     /// Somebody else owns the lock, as was wished.
     Transferred,
-    /// The owner is told; or the client, as the owner, has answered what it was asked.
+    /// The request is in the record; or the client, as the owner, has answered it.
     Told,
     /// It neither owns the lock nor asks for it.
     Left {
@@ -119,7 +119,7 @@ pub struct Unfinished {
     pub allotted_ms: i64,
 }
 
-/// Why a wish is not to be had.
+/// Why a wish is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Somebody of the same or a higher priority owns the lock.
@@ -128,7 +128,7 @@ pub enum Refusal {
     Requested(Requested),
     /// The owner needs time for its cleanup, and there is none left to wait. Nothing was asked of it.
     Unfinished(Unfinished),
-    /// The lock is not the client's; or, where its owner was asked to let go, nobody's.
+    /// The lock is not the client's. If the wish was a request to release, the lock has no owner.
     NotOwner {
         /// Whose it is.
         owner: Option<String>,
@@ -255,7 +255,7 @@ impl<'a> Facts<'a> {
             return Err(Refusal::LeaseOver { until_ms: owner.until_ms });
         }
         let heir = Held { id: to.to_owned(), revocation: None, granted_by: None, ..owner.clone() };
-        // Who becomes the owner does not wait for it any more.
+        // The new owner does not wait for the lock any more.
         let request = self.request().filter(|request| request.id != to).cloned();
         Ok(Transition { record: Some(Record { owner: Some(heir), request }), answer: Answer::Transferred })
     }
@@ -312,7 +312,7 @@ impl<'a> Facts<'a> {
     fn become_owner(&self, request: Option<Requested>) -> Transition {
         let me = self.me;
         let ends_ms = self.now.latest_ms.saturating_add(me.lease_ms);
-        // A lease that is begun anew ends later, be it in the same millisecond: by its end the hold is told from the one before.
+        // A new lease ends later, even in the same millisecond: its end tells the new hold from the old one.
         let until_ms = self.own().map_or(ends_ms, |own| ends_ms.max(own.until_ms.saturating_add(1)));
         let owner = Held {
             id: me.id.clone(),
@@ -321,7 +321,7 @@ impl<'a> Facts<'a> {
             priority: me.priority,
             waiting_ms: me.stored_waiting_ms(),
             cleanup_ms: me.cleanup_ms,
-            // Put to whoever has the lock: a renewal does not answer it.
+            // A request to the current owner: a renewal does not answer it.
             revocation: self.own().ok().and_then(|owner| owner.revocation.clone()),
             granted_by: None,
         };
