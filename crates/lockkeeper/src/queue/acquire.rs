@@ -97,6 +97,13 @@ const MAX_WAITERS: usize = 10_000;
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct Acquire<G = Guard> {
+    call: Call,
+    guard: PhantomData<fn() -> G>,
+}
+
+/// One call to acquire a lock, whatever guard it returns.
+#[derive(Debug)]
+struct Call {
     context: Context,
     kind: Result<Kind, Error>,
     once: bool,
@@ -110,7 +117,6 @@ pub struct Acquire<G = Guard> {
     options: HoldOptions,
     /// The runtime in which the caller awaits it.
     runtime: Option<Handle>,
-    guard: PhantomData<fn() -> G>,
 }
 
 impl<G> Acquire<G> {
@@ -118,7 +124,7 @@ impl<G> Acquire<G> {
     pub(crate) fn new(context: Context, kind: Result<Kind, Error>, once: bool) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
         let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
-        Acquire {
+        let call = Call {
             context,
             kind,
             once,
@@ -130,64 +136,37 @@ impl<G> Acquire<G> {
             max_waiters: MAX_WAITERS,
             options,
             runtime: None,
-            guard: PhantomData,
-        }
+        };
+        Acquire { call, guard: PhantomData }
     }
 
     /// The lock's path. An invalid argument is reported here, once, instead of by awaiting the request.
     pub(crate) fn path(&mut self) -> Result<String, Error> {
-        match &self.kind {
+        match &self.call.kind {
             Ok(kind) => kind.check().map(|()| kind.path.to_string()),
-            Err(_) => std::mem::replace(&mut self.kind, Err(Error::Closed)).map(|kind| kind.path.to_string()),
+            Err(_) => std::mem::replace(&mut self.call.kind, Err(Error::Closed)).map(|kind| kind.path.to_string()),
         }
     }
 
     /// What it requests, for dead letters.
     pub(crate) fn about(&self) -> About {
-        let kind = self.kind.as_ref().ok();
+        let kind = self.call.kind.as_ref().ok();
         let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();
         let class = kind.and_then(|kind| match kind.mode {
             Mode::Class(class) => Some(class.to_string()),
             _ => None,
         });
-        About { monitor_object: path.clone(), path, lock_info: self.message.clone(), class }
+        About { monitor_object: path.clone(), path, lock_info: self.call.message.clone(), class }
     }
 
     /// Where the library's tasks for it run.
     pub(crate) fn io(&self) -> &Arc<Io> {
-        self.context.io()
+        self.call.context.io()
     }
 
     /// Converts to a request for a hold of any kind, so that locks of different kinds can be acquired in one call.
     pub fn any(self) -> Acquire<Holding> {
-        let Acquire {
-            context,
-            kind,
-            once,
-            timeout,
-            until,
-            message,
-            cancel,
-            create_parents,
-            max_waiters,
-            options,
-            runtime,
-            ..
-        } = self;
-        Acquire {
-            context,
-            kind,
-            once,
-            timeout,
-            until,
-            message,
-            cancel,
-            create_parents,
-            max_waiters,
-            options,
-            runtime,
-            guard: PhantomData,
-        }
+        Acquire { call: self.call, guard: PhantomData }
     }
 
     /// Fails after `timeout`, counted from when the request is awaited: with [`Error::Timeout`], or with
@@ -201,19 +180,19 @@ impl<G> Acquire<G> {
     /// if a call of at least 250 ms had no answer at all. A shorter silence may come from a busy server. To find out, a
     /// wait costs one more `sync`, 2.1 s before its deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.call.timeout = Some(timeout);
         self
     }
 
     /// Limits this part of a call to the whole call's timeout and deadline.
     pub(crate) fn until(mut self, whole: Duration, deadline: Instant) -> Self {
-        (self.timeout, self.until) = (Some(whole), Some(deadline));
+        (self.call.timeout, self.call.until) = (Some(whole), Some(deadline));
         self
     }
 
     /// Sets a message for clients that ask who holds the lock. A message of more than 4096 bytes is [`Error::TooLong`].
     pub fn message(mut self, message: impl Into<String>) -> Self {
-        self.message = Some(message.into());
+        self.call.message = Some(message.into());
         self
     }
 
@@ -223,27 +202,27 @@ impl<G> Acquire<G> {
     /// Every contender receives the listing of the queue in one packet. A packet of 1 MiB, the usual limit, holds about
     /// 17 700 names.
     pub fn max_waiters(mut self, waiters: usize) -> Self {
-        self.max_waiters = waiters;
+        self.call.max_waiters = waiters;
         self
     }
 
     /// Fails with [`Error::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
-        self.cancel = Some(token);
+        self.call.cancel = Some(token);
         self
     }
 
     /// Sets whether a missing lock path is created; the default is `true`. With `false`, a missing path is
     /// [`Error::NoSuchLock`], for ensembles in which an operator decides which locks exist.
     pub fn create_parents(mut self, create: bool) -> Self {
-        self.create_parents = create;
+        self.call.create_parents = create;
         self
     }
 
     /// Sets what happens when the lock is lost after the grant, instead of the setting of
     /// [`Builder::on_lost`](crate::Builder::on_lost).
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-        self.options.on_lost = on_lost;
+        self.call.options.on_lost = on_lost;
         self
     }
 
@@ -254,7 +233,7 @@ impl<G> Acquire<G> {
     /// limit counts from the grant, by a clock that keeps running during suspend. No round trip. A limit of zero is
     /// [`Error::InvalidLiveness`].
     pub fn with_liveness(mut self, limit: Duration) -> Self {
-        self.options.liveness = Some(limit);
+        self.call.options.liveness = Some(limit);
         self
     }
 
@@ -278,7 +257,7 @@ impl<G> Acquire<G> {
     /// The request fails with [`Error::InvalidLockDelay`] if `delay` is out of range, or if the lock is not a mutex, a
     /// shared lock or a semaphore in the node format [`Curator`](lockkeeper_core::NodeFormat::Curator).
     pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.options.delay = Some(delay);
+        self.call.options.delay = Some(delay);
         self
     }
 
@@ -297,13 +276,12 @@ impl<G> Acquire<G> {
     where
         G: FromHolding,
     {
-        let io = self.context.io().clone();
+        let io = self.call.context.io().clone();
         io.block_on(self.into_future())
     }
 }
 
-/// The request that is sent does not depend on the kind of guard.
-impl Acquire<Holding> {
+impl Call {
     /// Starts the attempt; the receiver waits for its result.
     fn start(mut self) -> oneshot::Receiver<Result<Holding, Error>> {
         let (caller, outcome) = oneshot::channel();
@@ -380,8 +358,7 @@ impl Acquire<Holding> {
         caller: oneshot::Sender<Result<Holding, Error>>,
     ) {
         let deadline = self.deadline(started);
-        let Acquire { context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } =
-            self;
+        let Call { context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } = self;
         if let Some(runtime) = runtime {
             session.used_from(runtime);
         }
@@ -427,6 +404,6 @@ impl<G: FromHolding> IntoFuture for Acquire<G> {
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
         let wrap = |holding| G::from_holding(holding, Here(()));
-        self.any().start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(wrap)).boxed()
+        self.call.start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(wrap)).boxed()
     }
 }
