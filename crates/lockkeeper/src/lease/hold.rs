@@ -20,7 +20,7 @@ use crate::hold::lease::{Lease, Versions};
 use crate::hold::{Hold, HoldOptions, Request};
 use crate::lease::guard::{HelixGuard, Order, Preemption};
 use crate::lease::leases::Leases;
-use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
+use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped};
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::lease::status::LockStatus;
 use crate::session::context::Context;
@@ -75,7 +75,7 @@ pub(super) struct LeaseTask {
 
 /// What woke the task.
 enum Wake {
-    Looked(Result<Result<Box<Look>, OpError>, Error>),
+    Looked(Result<Box<Look>, LookError>),
     Changed,
     SessionOver,
     Closing,
@@ -154,7 +154,7 @@ impl LeaseTask {
                 None => self.look().await,
             };
             match wake {
-                Wake::Looked(Ok(Ok(look))) => {
+                Wake::Looked(Ok(look)) => {
                     if !self.judge(&look) {
                         self.ended();
                         return self.outlive_by_its_cleanup();
@@ -180,16 +180,16 @@ impl LeaseTask {
                     }
                     watcher = look.watcher;
                 }
-                Wake::Looked(Ok(Err(fault))) => {
-                    if let Err(error) = self.seat.recover(&self.context, &fault).await {
+                Wake::Looked(Err(failure)) => {
+                    if let Err(error) = self.seat.recover(&self.context, failure).await {
                         return self.cut_off(&error);
                     }
                 }
-                Wake::Looked(Err(error)) => return self.cut_off(&error),
                 Wake::Changed => watcher = None,
                 Wake::SessionOver => {
                     watcher = None;
-                    if let Err(error) = self.seat.recover(&self.context, &OpError::SessionOver).await {
+                    if let Err(error) = self.seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await
+                    {
                         return self.cut_off(&error);
                     }
                 }
@@ -232,9 +232,9 @@ impl LeaseTask {
             biased;
             () = tokio::time::sleep(left), if hold.loss().is_none() => {
                 hold.lose(Loss::LeaseEnded);
-                Wake::Looked(looked.await.map(|look| look.map(Box::new)))
+                Wake::Looked(looked.await.map(Box::new))
             }
-            looked = &mut looked => Wake::Looked(looked.map(|look| look.map(Box::new))),
+            looked = &mut looked => Wake::Looked(looked.map(Box::new)),
         }
     }
 
@@ -422,13 +422,7 @@ impl LeaseTask {
     async fn leave(&mut self) -> Result<Option<Box<Look>>, Error> {
         let mut unsure = false;
         loop {
-            let look = match self.node.look(&mut self.seat).await? {
-                Ok(look) => look,
-                Err(fault) => {
-                    self.seat.recover(&self.context, &fault).await?;
-                    continue;
-                }
-            };
+            let look = self.node.look_until_answered(&self.context, &mut self.seat).await?;
             let owner = look.record.owner.as_ref();
             if !owner.is_some_and(|owner| owner.id == self.terms.id && owner.until_ms == self.until_ms) {
                 // It did show this hold, if a write whose reply was lost has released it.
@@ -468,13 +462,7 @@ impl LeaseTask {
     async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, Error> {
         let mut unsure = false;
         loop {
-            let look = match self.node.look(&mut self.seat).await? {
-                Ok(look) => look,
-                Err(fault) => {
-                    self.seat.recover(&self.context, &fault).await?;
-                    continue;
-                }
-            };
+            let look = self.node.look_until_answered(&self.context, &mut self.seat).await?;
             match &look.record.owner {
                 Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => {}
                 // This client's own write, whose reply was lost.

@@ -494,12 +494,8 @@ impl HelixLock {
         let (node, context) = (self.node()?, self.context.clone());
         let looked = self.context.run_while_answered(async move {
             let mut seat = SessionRef::take(&context).await?;
-            loop {
-                match node.look(&mut seat).await? {
-                    Ok(look) => return Ok(read(&look.record, look.now.latest_ms)),
-                    Err(fault) => seat.recover(&context, &fault).await?,
-                }
-            }
+            let look = node.look_until_answered(&context, &mut seat).await?;
+            Ok(read(&look.record, look.now.latest_ms))
         });
         looked.await
     }

@@ -87,6 +87,14 @@ pub(crate) enum Stepped {
     },
 }
 
+/// Why a look at the lock's node failed.
+pub(crate) enum LookError {
+    /// Another try may succeed, in a new session if this one is over.
+    Passing(OpError),
+    /// Another try would fail too.
+    Final(Error),
+}
+
 impl SessionRef {
     /// References the current session, or opens one if it is over.
     pub(crate) async fn take(context: &Context) -> Result<SessionRef, Error> {
@@ -120,10 +128,14 @@ impl SessionRef {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] or a server's refusal. If the ensemble cannot be reached, this retries.
-    pub(crate) async fn recover(&mut self, context: &Context, fault: &OpError) -> Result<(), Error> {
+    /// The failure itself if it is final, [`Error::Closed`], or a server's refusal. If the ensemble cannot be reached, this retries.
+    pub(crate) async fn recover(&mut self, context: &Context, failure: LookError) -> Result<(), Error> {
         self.behind = true;
-        if *fault == OpError::SessionOver {
+        let fault = match failure {
+            LookError::Passing(fault) => fault,
+            LookError::Final(error) => return Err(error),
+        };
+        if fault == OpError::SessionOver {
             self.over().await;
         }
         while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
@@ -150,17 +162,17 @@ impl LockNode {
     ///
     /// # Errors
     ///
-    /// `Ok(Err(fault))` if the read may be retried in a session that lives.
-    pub(crate) async fn look(&self, seat: &mut SessionRef) -> Result<Result<Look, OpError>, Error> {
+    /// [`LookError`] says whether another try may succeed.
+    pub(crate) async fn look(&self, seat: &mut SessionRef) -> Result<Look, LookError> {
         let clock = match self.clock(seat).await {
             Ok(clock) => clock,
-            Err(fault) => return self.passing(fault),
+            Err(fault) => return Err(self.look_error(fault)),
         };
         let over = || Err(Error::ConnectionLost { path: self.path.clone() });
         let epoch = match seat.reply(seat.session.epoch(), over).await {
             Ok(epoch) => Ok(epoch),
             Err(Error::TokenEpoch { problem, .. }) => Err(problem),
-            Err(_) => return Ok(Err(OpError::SessionOver)),
+            Err(_) => return Err(LookError::Passing(OpError::SessionOver)),
         };
         let sync: Reply<()> = match seat.behind {
             true => seat.ensemble.sync(&self.path),
@@ -174,13 +186,13 @@ impl LockNode {
         let (synced, parent, node) = seat.reply(replies, over).await;
         if let Err(fault) = synced {
             seat.behind = true;
-            return self.passing(fault);
+            return Err(self.look_error(fault));
         }
         let parent = match parent {
             Ok(parent) => Parent { data: parent.data, version: parent.version },
             // The parent can be missing only together with the lock's node; creating the node creates it.
             Err(OpError::NoNode) => Parent { data: Vec::new(), version: 0 },
-            Err(fault) => return self.passing(fault),
+            Err(fault) => return Err(self.look_error(fault)),
         };
         let now = clock.at(seat.session.now());
         let look = match node {
@@ -192,7 +204,9 @@ impl LockNode {
                     Err(_) if matches!(PathRecord::limit(&node.data, node.version), Limit::Permits(_)) => {
                         Record::default()
                     }
-                    Err(problem) => return Err(Error::NotARecord { path: self.path.clone(), problem }),
+                    Err(problem) => {
+                        return Err(LookError::Final(Error::NotARecord { path: self.path.clone(), problem }));
+                    }
                 };
                 Look {
                     record,
@@ -219,10 +233,23 @@ impl LockNode {
                 watcher: None,
                 written: false,
             },
-            Err(fault) => return self.passing(fault),
+            Err(fault) => return Err(self.look_error(fault)),
         };
         seat.behind = false;
-        Ok(Ok(look))
+        Ok(look)
+    }
+
+    /// Looks until a server answers, in a new session if this one is over.
+    ///
+    /// # Errors
+    /// As [`SessionRef::recover`].
+    pub(crate) async fn look_until_answered(&self, context: &Context, seat: &mut SessionRef) -> Result<Look, Error> {
+        loop {
+            match self.look(seat).await {
+                Ok(look) => return Ok(look),
+                Err(failure) => seat.recover(context, failure).await?,
+            }
+        }
     }
 
     /// Decides and writes once.
@@ -280,21 +307,21 @@ impl LockNode {
     ///
     /// # Errors
     ///
-    /// `Ok(Err(fault))` as in [`LockNode::look`].
+    /// As [`LockNode::look`].
     pub(crate) async fn refuse_incompatible_formats(
         &self,
         seat: &mut SessionRef,
         children: usize,
-    ) -> Result<Result<(), OpError>, Error> {
+    ) -> Result<(), LookError> {
         if children == 0 {
-            return Ok(Ok(()));
+            return Ok(());
         }
         match seat.reply(seat.ensemble.list(&self.path), || Err(OpError::SessionOver)).await {
             Ok(Children { names, .. }) => match NodeFormat::of_line(&names).map(IncompatibleFormat::Named) {
-                Some(theirs) => Err(Error::IncompatibleFormat { path: self.path.clone(), theirs }),
-                None => Ok(Ok(())),
+                Some(theirs) => Err(LookError::Final(Error::IncompatibleFormat { path: self.path.clone(), theirs })),
+                None => Ok(()),
             },
-            Err(fault) => self.passing(fault),
+            Err(fault) => Err(self.look_error(fault)),
         }
     }
 
@@ -302,13 +329,7 @@ impl LockNode {
     pub(crate) async fn settle(&self, context: &Context, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
         let mut seat = SessionRef::take(context).await?;
         loop {
-            let look = match self.look(&mut seat).await? {
-                Ok(look) => look,
-                Err(fault) => {
-                    seat.recover(context, &fault).await?;
-                    continue;
-                }
-            };
+            let look = self.look_until_answered(context, &mut seat).await?;
             match self.step(&mut seat, look, me, wish).await? {
                 Stepped::Again { .. } => {}
                 settled => return Ok(settled),
@@ -394,11 +415,11 @@ impl LockNode {
         }
     }
 
-    /// Classifies a fault: it may pass, or it is an error.
-    fn passing<T>(&self, fault: OpError) -> Result<Result<T, OpError>, Error> {
+    /// Classifies a fault: it may pass, or it is final.
+    fn look_error(&self, fault: OpError) -> LookError {
         match fault {
-            OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(Err(fault)),
-            fault => Err(self.refused(&fault)),
+            OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => LookError::Passing(fault),
+            fault => LookError::Final(self.refused(&fault)),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::lease::approval::{Approval, CleanupAlert};
 use crate::lease::guard::HelixGuard;
 use crate::lease::hold::{Cleanup, LeaseTask};
 use crate::lease::leases::Leases;
-use crate::lease::node::{LockNode, Look, SessionRef, Stepped};
+use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped};
 use crate::lease::recorder::Recorder;
 use crate::lease::status::LockStatus;
 use crate::lease::verdict::Verdict;
@@ -118,17 +118,11 @@ impl Request {
         let mut asked: Option<Asked> = None;
         let mut verdict = Verdict::new(&self.approval, &self.terms);
         loop {
-            let look = match self.node.look(seat).await? {
-                Ok(look) => look,
-                Err(fault) => {
-                    seat.recover(&self.context, &fault).await?;
-                    continue;
-                }
-            };
+            let look = self.node.look_until_answered(&self.context, seat).await?;
             if look.record.is_free()
-                && let Err(fault) = self.node.refuse_incompatible_formats(seat, look.children).await?
+                && let Err(failure) = self.node.refuse_incompatible_formats(seat, look.children).await
             {
-                seat.recover(&self.context, &fault).await?;
+                seat.recover(&self.context, failure).await?;
                 continue;
             }
             let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
@@ -165,7 +159,9 @@ impl Request {
                         verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.context, seat));
                     match self.wait(seat, *look, until_ms, &mut verdict).await {
                         Woken::LookAgain => {}
-                        Woken::SessionOver => seat.recover(&self.context, &OpError::SessionOver).await?,
+                        Woken::SessionOver => {
+                            seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?
+                        }
                         Woken::CallerGone => return Ok(Outcome::CallerGone),
                         Woken::Closing => {
                             self.withdraw(seat).await;
@@ -224,12 +220,8 @@ impl Request {
     /// Removes the own request, or an unwanted grant, from the record.
     async fn withdraw(&self, seat: &mut SessionRef) {
         loop {
-            let left = match self.node.look(seat).await {
-                Ok(Ok(look)) => self.node.step(seat, look, &self.terms, Wish::Leave).await,
-                Ok(Err(fault)) => match seat.recover(&self.context, &fault).await {
-                    Ok(()) => continue,
-                    Err(error) => Err(error),
-                },
+            let left = match self.node.look_until_answered(&self.context, seat).await {
+                Ok(look) => self.node.step(seat, look, &self.terms, Wish::Leave).await,
                 Err(error) => Err(error),
             };
             match left {
