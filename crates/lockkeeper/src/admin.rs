@@ -1,6 +1,6 @@
 //! Reads about locks: which locks exist, their holders and their waiters.
 //!
-//! A read consists of a sync, a listing behind it, and the reads that follow. Its result was true at some moment since
+//! A read consists of an ordered write, a listing behind it, and the reads that follow. Its result was true at some moment since
 //! the call, however far this session's server lags behind the leader. Nothing here changes a node, except for a break
 //! that a person requests (`breaking`).
 

@@ -303,22 +303,22 @@ pub trait Ensemble: Send + Sync + 'static {
         _ = whole;
         unsupported(path)
     }
-    /// Sends a request that changes nothing and that a majority orders with all writes, which proves that the session
-    /// lives. A server that is cut off from the others cannot answer it.
+    /// Sends a write that changes nothing and that a majority orders with all other writes. Its reply proves that the
+    /// session is alive, and every later read of this session sees what was confirmed before it was sent. A server that is
+    /// cut off from the others cannot answer it.
+    ///
+    /// ZooKeeper's `sync` gives less: the leader answers it for its own clients before it has applied what its followers
+    /// have (`CommitProcessor`), and a former leader answers it too.
     fn prove(&self) -> Reply<()>;
-    /// Brings this session's server up to date with the leader.
-    fn sync(&self, path: &str) -> Reply<()>;
 }
 
-/// Reads behind a `sync`: this session's server may be behind the leader, and catches up first.
+/// A linearizable read, whichever client wrote the data: without the write before it, this session's server may be stale.
 ///
-/// Both leave in one flight, so this costs the server's way to the leader and no round trip more of the client's. A follower's
-/// answer is linearizable. Apache's leader answers the `sync` of a client of its own without waiting for commits that its
-/// `CommitProcessor` has not applied yet (`matchSyncs`), so there the read may miss the newest commits. A failing write before the
-/// read ([`Ensemble::prove`]) would exclude that and costs a quorum write for each question.
-pub(crate) async fn synced<T>(ensemble: &dyn Ensemble, path: &str, read: Reply<T>) -> Result<T, OpError> {
-    let (synced, seen) = tokio::join!(biased; ensemble.sync(path), read);
-    synced.and(seen)
+/// The write is sent before the read without waiting for its reply. So it costs the ensemble a write, but the client no
+/// round trip.
+pub(crate) async fn linearizable<T>(ensemble: &dyn Ensemble, read: Reply<T>) -> Result<T, OpError> {
+    let (ordered, seen) = tokio::join!(biased; ensemble.prove(), read);
+    ordered.and(seen)
 }
 
 /// The caller's error for a failed operation on this path.

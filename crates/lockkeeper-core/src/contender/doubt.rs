@@ -1,4 +1,4 @@
-//! What a lost reply leaves open, and how it is settled: behind a `sync`, by looking at what stands.
+//! What a lost reply leaves open, and how it is settled: by looking, behind an ordered write, at what stands.
 
 use super::standing::{Downgrade, HolderMarker};
 use super::{Contender, Flight, Own};

@@ -61,7 +61,7 @@ impl Contender {
             return self.delete_holder_marker();
         }
         if self.doubted {
-            // The last look, behind a sync: whatever carries our id goes too.
+            // The last look, behind an ordered write: whatever carries our id goes too.
             self.doubted = false;
             self.flight = Some(Flight::Recover);
             return Command::Recover;

@@ -17,7 +17,7 @@ use crate::broken::Broken;
 use crate::clock::as_millis_since_1970;
 use crate::contender::ContenderInfo;
 use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, OpError, Step, refused, synced};
+use crate::ensemble::{Ensemble, OpError, Step, linearizable, refused};
 use crate::error::check_length;
 use crate::registers::journal::{self, Entry};
 use crate::registers::make;
@@ -83,7 +83,7 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// A sync and a listing in one round trip, then one read for each entry.
+    /// An ordered write and a listing in one round trip, then one read for each entry.
     ///
     /// # Cancel safety
     ///
@@ -215,7 +215,7 @@ struct Freed {
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
-    let names = synced(ensemble, path, ensemble.list(path)).await.map_err(|fault| refused(path, fault))?.names;
+    let names = linearizable(ensemble, ensemble.list(path)).await.map_err(|fault| refused(path, fault))?.names;
     let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
     if lock.is_quiet() {
         // Read the parent first: then its version is not newer than the record.

@@ -208,7 +208,7 @@ impl Copying {
     async fn all(&self, dry_run: bool) -> Result<Copied, Error> {
         for side in [&self.source, &self.target] {
             // The session's server may be stale.
-            side.ensemble.sync("/").await.map_err(|fault| refused("/", fault))?;
+            side.ensemble.prove().await.map_err(|fault| refused("/", fault))?;
         }
         let start = self.source.now().await?;
         let mut told = self.pass(start, false).await?;

@@ -29,14 +29,14 @@ impl Admin {
         self.context
             .run(async move {
                 let (session, ensemble) = context.session(None).await?;
-                // After the sync, this session has seen every earlier change.
-                ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
+                // After the write, this session has seen every earlier change.
+                ensemble.prove().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 session.epoch().await
             })
             .await
     }
 
-    /// The epoch as far as the session knows it: linearizable for callers behind a sync. No round trip, except in a
+    /// The epoch as far as the session knows it: linearizable for callers behind an ordered write. No round trip, except in a
     /// session that was just opened.
     pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, Error> {
         let context = self.context.clone();
@@ -65,7 +65,7 @@ impl Admin {
     pub async fn raise_token_epoch(&self, epoch: TokenEpoch) -> Result<TokenEpoch, Error> {
         self.on_session(move |ensemble| async move {
             for _ in 0..MAX_ATTEMPTS {
-                ensemble.sync("/").await.map_err(|fault| refused(EPOCH_NODE, fault))?;
+                ensemble.prove().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 let (node, _watcher) = ensemble.epoch().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 let stated = stated(node.as_ref()).map_err(unreadable)?;
                 if stated >= epoch {

@@ -10,11 +10,11 @@ use super::handle::Admin;
 use super::info::LockInfo;
 use crate::Error;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Watcher, refused, synced};
+use crate::ensemble::{Watcher, linearizable, refused};
 
 /// The changes of one lock. Created by [`Admin::follow`].
 ///
-/// It watches the lock's children, so every contender that enters or leaves wakes it and costs a sync: it is meant for
+/// It watches the lock's children, so every contender that enters or leaves wakes it and costs a write: it is meant for
 /// a person, not for a fleet.
 pub struct Follow {
     admin: Admin,
@@ -53,7 +53,7 @@ impl Follow {
             .admin
             .on_session(move |ensemble| async move {
                 // Always, because the session may be a new one since the last read.
-                let (names, watcher) = match synced(&*ensemble, &path, ensemble.list_and_watch(&path)).await {
+                let (names, watcher) = match linearizable(&*ensemble, ensemble.list_and_watch(&path)).await {
                     Ok((names, watcher)) => (names, Some(watcher)),
                     Err(fault) => return Err(refused(&path, fault)),
                 };

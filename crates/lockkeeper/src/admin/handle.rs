@@ -10,10 +10,11 @@ use crate::session::context::Context;
 
 /// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
 ///
-/// Reads about locks are linearizable: each one is preceded by a `sync`, with which the session's server catches up
-/// with the leader. That costs a round trip between these servers, not one more of the client's. A server without a
-/// majority cannot catch up, and does not answer from stale data. The call then waits until that server notices and
-/// closes the connection, which takes seconds, and fails with [`Error::ConnectionLost`].
+/// Reads about locks are linearizable: each one is preceded by a write that changes nothing, so the session's server
+/// answers from a state that contains everything confirmed before. That costs the ensemble a write, but the client no
+/// round trip. A server without a majority cannot order the write, and does not answer from stale data. The call then
+/// waits until that server notices and closes the connection, which takes seconds, and fails with
+/// [`Error::ConnectionLost`].
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub(crate) context: Context,

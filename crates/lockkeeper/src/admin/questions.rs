@@ -10,7 +10,7 @@ use super::handle::Admin;
 use super::info::{LockInfo, Survey, Unreadable};
 use super::lease;
 use crate::Error;
-use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, refused, synced};
+use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, linearizable, refused};
 use crate::registers::{journal, requests, statistics};
 
 /// The side trees of this library, which contain no locks.
@@ -24,7 +24,7 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// A sync and a listing in one round trip, then one read for each contender, also sent together. Without
+    /// An ordered write and a listing in one round trip, then one read for each contender, also sent together. Without
     /// contenders, one read of the path, for its permits or its record.
     ///
     /// # Cancel safety
@@ -38,7 +38,7 @@ impl Admin {
     pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
         let path = LockPath::parse_node(path)?;
         let shown = self.on_session(move |ensemble| async move {
-            let listed = synced(&*ensemble, path.as_str(), ensemble.list(path.as_str())).await;
+            let listed = linearizable(&*ensemble, ensemble.list(path.as_str())).await;
             let names = listed.map_err(|fault| refused(path.as_str(), fault))?.names;
             let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
             if info.is_quiet()
@@ -62,7 +62,7 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// Walks the tree behind one sync: one listing for each node, and the reads of [`Admin::show`]. A node that is not
+    /// Walks the tree behind one ordered write: one listing for each node, and the reads of [`Admin::show`]. A node that is not
     /// a queue costs one read more.
     ///
     /// # Cancel safety
@@ -90,7 +90,7 @@ impl Admin {
         let listed = self.on_session(move |ensemble| async move {
             let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
             // Later reads of a session are never older than earlier ones.
-            let mut listings = vec![(root.clone(), synced(&*ensemble, &root, ensemble.list(&root)).await)];
+            let mut listings = vec![(root.clone(), linearizable(&*ensemble, ensemble.list(&root)).await)];
             for _ in 0..MAX_DEPTH {
                 let mut level = Vec::new();
                 for (path, listed) in std::mem::take(&mut listings) {

@@ -14,7 +14,7 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// A sync and a listing in one round trip, then one read for each decision.
+    /// An ordered write and a listing in one round trip, then one read for each decision.
     ///
     /// # Cancel safety
     ///
@@ -65,7 +65,7 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// A sync and a listing in one round trip, then one read for each entry.
+    /// An ordered write and a listing in one round trip, then one read for each entry.
     ///
     /// # Cancel safety
     ///

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::admin::Admin;
 use crate::clock::wall_clock_ms;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Ensemble, Node, OpError, refused, synced};
+use crate::ensemble::{Ensemble, Node, OpError, linearizable, refused};
 use crate::error::check_length;
 use crate::lease::node::{LockNode, Stepped};
 use crate::wait::passed;
@@ -57,7 +57,7 @@ impl Asked {
     ///
     /// # Cost
     ///
-    /// A watch, no polling; one sync and one read for each change of the node.
+    /// A watch, no polling; one ordered write and one read for each change of the node.
     ///
     /// # Cancel safety
     ///
@@ -76,7 +76,7 @@ impl Asked {
                 loop {
                     // This session may differ from the one that sent the request, at a server that does not have the
                     // node yet.
-                    let (node, changed) = match synced(&*ensemble, &at, ensemble.read_and_watch(&at)).await {
+                    let (node, changed) = match linearizable(&*ensemble, ensemble.read_and_watch(&at)).await {
                         Ok(read) => read,
                         Err(OpError::NoNode) => return Ok(Answer::Released),
                         Err(fault) => return Err(refused(&path, fault)),

@@ -207,7 +207,8 @@ impl ZooKeeper {
         if chroot.is_empty() || self.create_chroot {
             return Ok(());
         }
-        // Sync first: this server may be stale if the chroot was just created.
+        // Sync first: this server may be stale if the chroot was just created. At a leader that can still miss the create;
+        // then the user repeats the command.
         let (synced, stat) = tokio::join!(biased; client.sync(chroot), client.check_stat(chroot));
         synced?;
         match stat? {
@@ -464,10 +465,6 @@ impl Ensemble for Client {
                 Err(error) => Err(error),
             }
         })
-    }
-
-    fn sync(&self, path: &str) -> Reply<()> {
-        self.reply(path, |client, path| async move { client.sync(&path).await })
     }
 }
 

@@ -36,10 +36,10 @@ pub(crate) async fn standing(
     path: &str,
     (id, until_ms): &(String, i64),
 ) -> Result<Option<Versions>, OpError> {
-    // Another server than that of an earlier write may be stale, so sync first. Read the parent first, as in `look`.
-    let (sync, parent, node) = (ensemble.sync(path), ensemble.read(above(path)), ensemble.read(path));
-    let (synced, parent, node) = tokio::join!(biased; sync, parent, node);
-    synced?;
+    // Another server than that of an earlier write may be stale, so order the reads behind a write. Read the parent first, as in `look`.
+    let (ordered, parent, node) = (ensemble.prove(), ensemble.read(above(path)), ensemble.read(path));
+    let (ordered, parent, node) = tokio::join!(biased; ordered, parent, node);
+    ordered?;
     let (parent, node) = match (parent, node) {
         (Ok(parent), Ok(node)) => (parent, node),
         (_, Err(OpError::NoNode)) | (Err(OpError::NoNode), _) => return Ok(None),

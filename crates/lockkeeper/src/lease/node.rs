@@ -113,7 +113,7 @@ impl SessionRef {
         }
     }
 
-    /// This session may be stale: the next read is preceded by a sync.
+    /// This session may be stale: the next read is preceded by an ordered write.
     pub(crate) fn distrust(&mut self) {
         self.behind = true;
     }
@@ -174,17 +174,17 @@ impl LockNode {
             Err(Error::TokenEpoch { problem, .. }) => Err(problem),
             Err(_) => return Err(LookError::Passing(OpError::SessionOver)),
         };
-        let sync: Reply<()> = match seat.behind {
-            true => seat.ensemble.sync(&self.path),
+        let ordered: Reply<()> = match seat.behind {
+            true => seat.ensemble.prove(),
             false => Box::pin(std::future::ready(Ok(()))),
         };
         // Read the parent first: then its version is not newer than the record.
         let parent = seat.ensemble.read(self.parent());
         let node = seat.ensemble.read_and_watch(&self.path);
-        let replies = async { tokio::join!(biased; sync, parent, node) };
+        let replies = async { tokio::join!(biased; ordered, parent, node) };
         let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
-        let (synced, parent, node) = seat.reply(replies, over).await;
-        if let Err(fault) = synced {
+        let (ordered, parent, node) = seat.reply(replies, over).await;
+        if let Err(fault) = ordered {
             seat.behind = true;
             return Err(self.look_error(fault));
         }

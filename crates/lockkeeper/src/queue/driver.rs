@@ -259,7 +259,7 @@ impl Driver {
                 }
                 Wake::NearDeadline => {
                     (probe_at, probed_at) = (None, self.session.now());
-                    probe = self.contender.place().map(|_| self.attempt.ensemble.sync(&self.attempt.path));
+                    probe = self.contender.place().map(|_| self.attempt.ensemble.prove());
                 }
                 Wake::Probed => probe = None,
                 Wake::Deadline => {
@@ -529,7 +529,7 @@ impl Driver {
         }
         let session_stands = async {
             loop {
-                match self.attempt.ensemble.sync(&self.attempt.path).await {
+                match self.attempt.ensemble.prove().await {
                     Err(OpError::SessionOver) => return false,
                     // The next one waits until the connection is back, or the session over.
                     Err(OpError::ConnectionLoss) => {}

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::records;
 use crate::Error;
 use crate::broken::Broken;
-use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, refused, synced};
+use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, linearizable, refused};
 use crate::session::context::Context;
 
 /// How often writing an entry is tried.
@@ -110,7 +110,7 @@ pub(crate) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
 /// Reads one entry, no older than anything that this session has sent; `None` if it does not exist.
 pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, OpError> {
     let path = node(id);
-    match synced(ensemble, &path, ensemble.read(&path)).await {
+    match linearizable(ensemble, ensemble.read(&path)).await {
         Ok(seen) => Ok(parse(&seen)),
         Err(OpError::NoNode) => Ok(None),
         Err(fault) => Err(fault),

@@ -2,7 +2,7 @@
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::ensemble::{Ensemble, Kind, Node, OpError, READS_IN_FLIGHT, synced};
+use crate::ensemble::{Ensemble, Kind, Node, OpError, READS_IN_FLIGHT, linearizable};
 
 /// Creates the parent of all records, and its parent.
 pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
@@ -18,7 +18,7 @@ pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpEr
 
 /// The names of all current records; empty if no record was written yet.
 pub(crate) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, OpError> {
-    match synced(ensemble, root, ensemble.list(root)).await {
+    match linearizable(ensemble, ensemble.list(root)).await {
         Err(OpError::NoNode) => Ok(Vec::new()),
         listed => Ok(listed?.names),
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::records;
 use crate::Error;
-use crate::ensemble::{Ensemble, Kind, OpError, refused, synced};
+use crate::ensemble::{Ensemble, Kind, OpError, linearizable, refused};
 use crate::session::context::Context;
 
 /// The parent of all locks' nodes.
@@ -62,7 +62,7 @@ fn node(path: &str) -> String {
 /// Reads the fleet's counters of the lock at `path`; `None` if there are none.
 pub(crate) async fn read(ensemble: &dyn Ensemble, path: &str) -> Result<Option<Statistics>, Error> {
     let at = node(path);
-    match synced(ensemble, &at, ensemble.read(&at)).await {
+    match linearizable(ensemble, ensemble.read(&at)).await {
         Ok(seen) => Ok(Some(Stored::read(path, &seen.data)?.statistics)),
         Err(OpError::NoNode) => Ok(None),
         Err(fault) => Err(refused(path, fault)),
@@ -85,7 +85,7 @@ pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> 
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
-        if unsure && let Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) = ensemble.sync(ROOT).await {
+        if unsure && let Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) = ensemble.prove().await {
             tracing::debug!(%path, %fault, "looking again");
             continue;
         }

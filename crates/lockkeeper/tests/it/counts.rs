@@ -119,10 +119,10 @@ async fn a_removed_waiter_learns_it_from_its_watch_without_a_query(world: &World
     assert!(waiter.outcome().await.is_err());
     keeper.admin().show(&world.lock()).await.unwrap();
     let since = proxy.counts().since(&before);
-    // The admin's query above is a sync, a listing and a read of the holder. The waiter removes its watch on the holder.
-    // Another sync shows that the session's end did not delete the node, and a sync and a listing look for the record of a
-    // break.
-    let asked = [OpCode::GetChildren2, OpCode::GetData, OpCode::RemoveWatches, OpCode::Sync];
+    // The admin's query above is a write that changes nothing (a delete), a listing and a read of the holder. The waiter
+    // removes its watch on the holder. Another such write shows that the session's end did not delete the node, and a write
+    // and a listing look for the record of a break.
+    let asked = [OpCode::GetChildren2, OpCode::GetData, OpCode::RemoveWatches, OpCode::Delete];
     let asked = asked.map(|op| since.requested.of(op));
     assert_eq!((asked, since.requested.total(), since.watch_events), ([2, 1, 1, 3], 7, 1), "{since:?}");
     guard.release().await.unwrap();

@@ -182,10 +182,6 @@ impl Ensemble for Client {
         let asked = self.ask(Request::Delete(nobodys), |_| Some(()));
         asked.map(|answer| answer.or_else(|fault| if fault == OpError::NoNode { Ok(()) } else { Err(fault) })).boxed()
     }
-
-    fn sync(&self, path: &str) -> Reply<()> {
-        self.ask(Request::Sync { path: path.to_owned() }, |_| Some(()))
-    }
 }
 
 fn mode(kind: Kind) -> CreateMode {

@@ -77,7 +77,7 @@ impl Crowd {
             let create = |node: &usize| Step::Create { path: path(*node), data: Vec::new(), kind: Kind::Persistent };
             other.ensemble.transact(some.iter().map(create).collect()).await.unwrap();
         }
-        opened.ensemble.sync("/").await.unwrap();
+        opened.ensemble.prove().await.unwrap();
         let watching = stream::iter(names).map(|node| {
             let read = opened.ensemble.read_and_watch(&path(node));
             async move { Ok::<_, OpError>((node, read.await?.1)) }

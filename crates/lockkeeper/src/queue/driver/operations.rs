@@ -8,7 +8,7 @@ use lockkeeper_core::helix::Record;
 use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, NodeData, PathRecord, Payload, Revocation, Zxid};
 
 use crate::ensemble::paths::make_path;
-use crate::ensemble::{Children, Ensemble, Kind, Node, OpError, Reply, Step, Watcher, synced, zxid_of};
+use crate::ensemble::{Children, Ensemble, Kind, Node, OpError, Reply, Step, Watcher, linearizable, zxid_of};
 
 /// The outcome of an operation.
 pub(super) enum Outcome {
@@ -142,9 +142,9 @@ impl Operations<'_> {
                 .boxed()
             }
             Command::Recover => {
-                let (ensemble, path) = (ensemble.clone(), self.path.to_owned());
+                let ensemble = ensemble.clone();
                 let look = self.look(ensemble.list(self.path), false);
-                async move { Outcome::Listed(synced(&*ensemble, &path, look).await.map(|seen| (seen, None))) }.boxed()
+                async move { Outcome::Listed(linearizable(&*ensemble, look).await.map(|seen| (seen, None))) }.boxed()
             }
             Command::Inspect { name } => {
                 ensemble.read(&self.child(&name)).map(|read| Outcome::Inspected(name, read)).boxed()

@@ -80,10 +80,10 @@ impl Waiters {
     }
 }
 
-/// Counts the waiters' requests without pings and without the queries of [`Waiters::since`], a sync and a listing per session.
-/// Heartbeats are deletes like releases, so deletes are counted elsewhere.
+/// Counts the waiters' requests without pings and without the queries of [`Waiters::since`], a write and a listing per session.
+/// Heartbeats and the queries' writes are deletes like releases, so deletes are counted elsewhere.
 fn asked(since: &Counts) -> u64 {
-    since.requested.total() - since.requested.of(OpCode::Ping) - since.requested.of(OpCode::Delete) - 2 * 4
+    since.requested.total() - since.requested.of(OpCode::Ping) - since.requested.of(OpCode::Delete) - 4
 }
 
 /// Counts the requests that a proxy saw since then for the lock at `path`, without deletes. A session's heartbeats are for another
