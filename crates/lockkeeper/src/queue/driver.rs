@@ -1,9 +1,9 @@
-//! Carries out what a contender asks for: the only effectful room of the lock protocol.
+//! Carries out the contender's commands: the only part of the lock protocol that does I/O.
 //!
-//! One task per attempt, on the session's thread, from the create until the node is seen deleted or the session is over.
-//! It *owns* every outcome; the caller only listens. So a caller that stops listening, at whatever moment, leaves nothing
-//! behind: the task notices and leads the contender out (the create of `zookeeper-client`'s own lock, cancelled before its
-//! reply, leaves its node for ever).
+//! Each attempt has one task on the session's thread. The task runs from the create until the node is seen deleted or
+//! the session is over. It *owns* every outcome; the caller only listens. A caller that stops listening, at any moment,
+//! leaves nothing behind: the task notices it and makes the contender leave. (`zookeeper-client`'s own lock leaves its
+//! node for ever if its create is cancelled before the reply.)
 
 mod answering;
 mod attempt;
@@ -36,16 +36,17 @@ use crate::session::epoch;
 use crate::session::{Dependant, Session};
 use crate::wait::{or_never, passed};
 
-/// How old a node must be to be watched by its own maker.
+/// How old a node must be before its own contender watches it.
 ///
-/// The watch costs a read. It tells of an operator who deletes the node, and of whoever asks for the lock; a hold or wait this
-/// short is over before anyone could.
+/// The watch costs a read. It reports an operator who deletes the node, and a request to release the lock. A hold or
+/// wait shorter than this is over before either could happen.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How long before its deadline a waiter asks whether the servers answer: a moment more than the silence after which servers are called unreachable, because timers are late.
+/// How long before its deadline a waiter checks whether the servers answer. It is slightly longer than the silence
+/// after which servers are called unreachable, because timers are late.
 const PROBE_LEAD: Duration = Duration::from_millis(2_100);
 
-/// How long a waiter whose node was removed looks for who did it.
+/// How long a waiter whose node was removed searches the journal for who removed it.
 const JOURNAL: Duration = Duration::from_secs(1);
 
 struct Driver {
@@ -53,50 +54,52 @@ struct Driver {
     session: Arc<Session>,
     contender: Contender,
     caller: Caller,
-    /// A grant that waits for fresh trust in the session, and when it came, by the session's clock.
+    /// A grant that waits until the session is trusted again, and when the grant came, by the session's clock.
     granted: Option<(Grant, Duration)>,
-    /// The transaction that granted it, as a token without its epoch.
+    /// The transaction that granted the lock, as a token without its epoch.
     granted_by: Option<FencingToken>,
-    /// Until when the caller bears the connection's loss, while it is lost.
+    /// While the connection is lost: until when the caller tolerates that.
     cut_off: Option<Instant>,
-    /// How many deletes were sent: before the first, nobody but a stranger can have deleted a node of ours.
+    /// The number of deletes sent. Before the first, only another client can have deleted a node of ours.
     deletes: u32,
-    /// How often the connection had been lost when that was looked at last.
+    /// The number of disconnects when they were last checked.
     disconnects: u32,
-    /// When the operation under way was started, by the session's clock.
+    /// When the current operation was started, by the session's clock.
     sent: Duration,
-    /// An operation was answered.
+    /// Whether an operation was answered.
     answered: bool,
-    /// Kept while the session must be proved at all times.
+    /// Kept while the session needs heartbeats at all times.
     dependant: Option<Dependant>,
-    /// Told when the change of its hold has happened that the caller asked for.
+    /// Notified when the change of the hold that the caller requested has happened.
     changing: Option<oneshot::Sender<()>>,
-    /// When that change happened, by the session's clock, while it waits for fresh trust in the session.
+    /// When that change happened, by the session's clock, while it waits until the session is trusted again.
     changed_at: Option<Duration>,
-    /// Told when the hold is proved; and when that request was sent.
+    /// Notified when the servers have confirmed the hold; and when that request was sent.
     verifying: Vec<oneshot::Sender<Result<(), String>>>,
     asked_at: Duration,
-    /// Whose tombstones are to go, and when.
+    /// The tombstones to delete, and when.
     delays: Vec<(Instant, String)>,
-    /// The request to let go that was last seen in the own node, and the answer.
+    /// The revocation that was last seen in the own node, and the answer to it.
     revocation: Option<Revocation>,
-    /// That answer is a refusal which is not in the node yet.
+    /// That answer is a refusal that is not yet written to the node.
     refusing: bool,
-    /// The last refusal, for the caller.
+    /// The last refusal; the caller's error contains it.
     refusal: Option<String>,
-    /// The node last known as the own one, for messages after it is gone.
+    /// The last known own node; messages name it after its deletion.
     node: String,
-    /// Who removed the waiting node, where that is recorded.
+    /// Who removed the waiter's node, where that is recorded.
     broken: Option<Box<Broken>>,
     lingered: bool,
-    /// The node first in line that was last read, or is being read, for the caller's error; and what it told.
+    /// The first node of the queue that was last read, or is being read, and what it contained. The caller's error uses
+    /// both.
     looked_for: Option<String>,
     looked_at: Option<Box<ContenderInfo>>,
-    /// The holder of the lock is behind this one in the queue, and not in the contender's count of those ahead.
+    /// The holder of the lock is behind this contender in the queue, so the contender's count of those ahead does not
+    /// include it.
     holder_behind: bool,
 }
 
-/// Runs one attempt to its end. Whoever listens to `answer` gets the outcome.
+/// Runs one attempt to its end, and sends the outcome to `answer`.
 pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<Session>, answer: caller::Answer) {
     let disconnects = session.link().borrow().disconnects;
     let driver = Driver {
@@ -196,7 +199,7 @@ impl Driver {
             }
             let aged = self.attempt.ageing.map(|(when, _)| when);
             let delayed = self.delays.iter().min().cloned();
-            // Biased, so that a simulation replays by its seed alone.
+            // Biased, so that the seed alone determines a simulation.
             let wake = tokio::select! {
                 biased;
                 () = closing.cancelled(), if !close_seen => Wake::Closing,
@@ -269,7 +272,7 @@ impl Driver {
                 }
                 Wake::CutOff => {
                     self.cut_off = None;
-                    // A holder judges by its own clock.
+                    // A holder decides by its own clock.
                     if self.caller.is_waiting() {
                         let error = Error::ConnectionLost { path: self.attempt.path.clone() };
                         self.give_up(error);
@@ -288,7 +291,7 @@ impl Driver {
                     let link = *link.borrow_and_update();
                     self.judge_link(link);
                 }
-                // Looked at above.
+                // Handled above.
                 Wake::Proved => {}
                 Wake::Closing => {
                     close_seen = true;
@@ -299,11 +302,11 @@ impl Driver {
         }
     }
 
-    /// Hands a grant, or a changed hold, over to the caller once the session is trusted afresh.
+    /// Hands a grant, or a changed hold, to the caller once the session is trusted again.
     ///
-    /// The session may have expired since the node before was deleted, and its last heartbeat may be old: then the hold would
-    /// start with nearly nothing left, and its work would be stopped at once. The second in the queue sends heartbeats, so its
-    /// grant needs no round trip here. Others need one heartbeat.
+    /// The session may have expired since the node ahead was deleted, and its last heartbeat may be old. The hold would
+    /// then start with almost no time left, and its work would be stopped immediately. The second contender in the
+    /// queue sends heartbeats, so its grant needs no round trip here. Others need one heartbeat.
     fn hand_over_if_fresh(&mut self) {
         let next = self.contender.holds() || self.contender.place().is_some_and(|place| place.ahead <= 1);
         if next != self.dependant.is_some() {
@@ -322,7 +325,7 @@ impl Driver {
             self.granted = None;
         } else if self.session.is_fresh(at) {
             let known = match self.attempt.permits {
-                // They have no token.
+                // These holds have no token.
                 Some(_) => epoch::Known::Epoch(TokenEpoch::default()),
                 None => self.session.known_epoch(),
             };
@@ -336,7 +339,7 @@ impl Driver {
                     self.granted = None;
                     self.give_up(epoch::unreadable(problem));
                 }
-                // The link's next change tells of it.
+                // The next change of the connection reports it.
                 epoch::Known::Unknown | epoch::Known::Over => {}
             }
         }
@@ -347,7 +350,7 @@ impl Driver {
         Operations { ensemble, path, payload, revocation: self.revocation.as_ref() }
     }
 
-    /// Tells the contender how an operation went.
+    /// Passes the outcome of an operation to the contender.
     fn settle(&mut self, outcome: Outcome, watches: &mut Vec<(String, Watcher)>) {
         if outcome.proves() {
             self.session.proved(self.sent);
@@ -382,7 +385,7 @@ impl Driver {
                 if matches!(read, Err(OpError::NoNode)) && self.deletes == 0 {
                     self.was_taken();
                 }
-                // Of a try: the holder, for its caller's error.
+                // In a try, this is the holder: the caller's error names it.
                 if let (Ok(node), None) = (&read, &self.looked_at) {
                     self.looked_at = Some(Box::new(ContenderInfo::read(name, node)));
                 }
@@ -402,13 +405,14 @@ impl Driver {
                         let unanswered = self.revocation.as_ref().filter(|before| before.refused.is_none());
                         let replaced = unanswered.is_some_and(|before| before.id != asked.id);
                         (self.revocation, self.refusing) = (Some(asked), false);
-                        // The contender tells of the first only.
+                        // The contender reports only the first.
                         if replaced {
                             self.revoke();
                         }
                     }
                 }
-                // The own node's first: if it and the blocker are both gone, it does not matter any more who was before.
+                // The own node's watch comes first: if the own node and the blocker are both deleted, the blocker no
+                // longer matters.
                 watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
                 self.contender.handle(Event::Watched(Ok(seen)));
             }
@@ -434,7 +438,7 @@ impl Driver {
                 self.contender.handle(Event::Downgraded(made));
             }
             Outcome::Deleted(deleted) => {
-                // Not after another: that one's reply may be what was lost.
+                // Not after a second delete: the lost reply may be the first one's.
                 if matches!(deleted, Err(OpError::NoNode)) && self.deletes == 1 {
                     self.was_taken();
                 }
@@ -444,7 +448,7 @@ impl Driver {
         }
     }
 
-    /// What a fault means to the contender; a refusal's words are kept for the caller.
+    /// Returns what an operation's error means to the contender. Keeps the text of a refusal for the caller.
     fn failure(&mut self, fault: &OpError) -> Failure {
         let failure = failure(fault);
         if let Failure::Refused | Failure::NodeExists = failure {
@@ -453,8 +457,9 @@ impl Driver {
         failure
     }
 
-    /// The caller hears that the contender leaves before it has left. A waiter need not wait for that; and the owner of a hold whose
-    /// node was taken must know it before its other node is deleted, which grants the lock to the next.
+    /// Tells the caller that the contender leaves, before it has left. A waiter's caller need not wait for the end. The
+    /// owner of a hold whose node was taken must know before the hold's other node is deleted, because that grants the
+    /// lock to the next contender.
     fn tell_if_it_leaves(&mut self) {
         let Some(end) = self.contender.leaves_for() else { return };
         let path = || self.attempt.path.clone();
@@ -472,26 +477,28 @@ impl Driver {
         }
     }
 
-    /// Somebody took a node of the hold that is being released, before it was: its owner may have shared the lock at the end.
+    /// A node of the hold was deleted by another client before its release: near the end, the owner may not have been
+    /// the only holder.
     fn was_taken(&mut self) {
         if let Caller::Releasing { hold, .. } = &self.caller {
             hold.lose(Loss::Removed);
         }
     }
 
-    /// The hold, if there is one, is lost.
+    /// Ends the hold, if there is one, as lost.
     fn lose(&mut self, loss: Loss) {
         if let Some(hold) = self.caller.hold() {
             hold.lose(loss);
         }
     }
 
-    /// When to ask whether the servers answer, so that the deadline's error can tell a lock that is taken from servers that are silent.
+    /// Returns when to check whether the servers answer, so that the error at the deadline can distinguish a lock that
+    /// is held from servers that are silent.
     fn probe_at(&self) -> Option<Instant> {
         self.attempt.deadline?.checked_sub(PROBE_LEAD).filter(|at| *at > self.attempt.started)
     }
 
-    /// The connection stands, or is lost: for how long does the caller bear that?
+    /// Starts or stops the clock for how long the caller tolerates a lost connection.
     fn bear(&mut self, connected: bool) {
         let now = Instant::now();
         self.cut_off = match (connected, self.attempt.reconnect) {
@@ -500,16 +507,17 @@ impl Driver {
         };
     }
 
-    /// The connection changed: holders may have lost, waiters go on as long as the session may live.
+    /// Handles a change of the connection: a holder may have lost its hold; a waiter continues as long as the session
+    /// may live.
     fn judge_link(&mut self, link: Link) {
         if let Caller::Holding { hold, .. } = &self.caller
             && hold.judge()
         {
-            // Should the session live on after all, the node must go: nobody believes in this hold any more.
+            // If the session lives on after all, the node must be deleted: the hold already counts as lost.
             self.contender.handle(Event::Lost);
         }
         self.bear(link.connected);
-        // Also when it is up again already: a break that came and went while nobody looked was one all the same.
+        // Also if the connection is up again already: a disconnect that nobody observed still counts.
         if std::mem::replace(&mut self.disconnects, link.disconnects) != link.disconnects {
             self.contender.handle(Event::Disconnected);
         }
@@ -519,10 +527,11 @@ impl Driver {
         }
     }
 
-    /// A waiter's node is gone: did somebody take it, or did the session end and the server tell of its nodes first?
+    /// Finds out why a waiter's node is deleted: another client deleted it, or the session ended and the server
+    /// reported its nodes first.
     ///
-    /// One round trip, or as long as a lost connection leaves that open, but not past the deadline. A holder is told of its
-    /// loss at once instead, whatever the cause.
+    /// This takes one round trip, or longer while the connection is lost, but never goes past the deadline. A holder
+    /// instead learns of its loss immediately, whatever the cause.
     async fn look_closer(&self, end: End) -> End {
         if end != End::Evicted || !self.caller.is_waiting() {
             return end;
@@ -531,7 +540,7 @@ impl Driver {
             loop {
                 match self.attempt.ensemble.prove().await {
                     Err(OpError::SessionOver) => return false,
-                    // The next one waits until the connection is back, or the session over.
+                    // The next check waits until the connection is back or the session is over.
                     Err(OpError::ConnectionLoss) => {}
                     _ => return true,
                 }
@@ -544,7 +553,8 @@ impl Driver {
         }
     }
 
-    /// The session is over: waits until it is known why. An operation may fail a moment before the session's own task has heard.
+    /// Waits until it is known why the session is over. An operation may fail a moment before the session's own task
+    /// learns the reason.
     async fn learn_how_it_ended(&self, link: &mut watch::Receiver<Link>) {
         tokio::select! {
             biased;
@@ -553,8 +563,8 @@ impl Driver {
         }
     }
 
-    /// Who removed the waiting node and why: the record is of the same transaction. One `sync`, one listing and the reads, within a
-    /// second and not past the deadline.
+    /// Returns who removed the waiter's node, and why: the same transaction writes the record. This takes one `sync`,
+    /// one listing and the reads, at most a second, and does not go past the deadline.
     async fn who_broke_it(&self) -> Option<Box<Broken>> {
         let path = &self.attempt.path;
         let looked = async {
@@ -570,8 +580,8 @@ impl Driver {
         }
     }
 
-    /// Whose node to read to tell who holds the lock, once for each that a listing shows: for the error of a wait that is worth it.
-    /// (A try's contender reads it itself.)
+    /// Returns the node to read to find the holder's name, once for each node that a listing shows. The error of a long
+    /// enough wait uses it. (A try's contender reads that node itself.)
     fn wants_a_look(&self) -> Option<Place> {
         let worth_it = self.lingered && self.attempt.timeout.is_some() && !self.attempt.once;
         let place = self.contender.place().filter(|_| self.caller.is_waiting() && worth_it)?;
@@ -604,7 +614,7 @@ impl Driver {
     }
 }
 
-/// A watch that has fired, the foremost if several have, taken out.
+/// Takes out and returns a watch that has fired: the foremost if several have.
 async fn first_fired(watches: &mut Vec<(String, Watcher)>) -> (String, Fired) {
     let (at, fired) = std::future::poll_fn(|cx| {
         for (at, (_, watcher)) in watches.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! What the driver tells its caller: the grant, the changes of the hold, and the error at the end.
+//! What the driver reports to its caller: the grant, the changes of the hold, and the error at the end.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::hold::guard::Holding;
 use crate::hold::{Hold, Request};
 use crate::session::epoch;
 
-/// How old a request without an answer is at the deadline if the servers are called unreachable. A younger one may only have
-/// met a busy server.
+/// How old a request without an answer must be at the deadline before the error calls the servers unreachable. A
+/// younger one may only have met a busy server.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The same for a call that had no answer at all: then it is not known either that the lock is taken.
+/// The same for a call that had no answer at all: in that case it is also unknown whether the lock is held.
 const FIRST_SILENCE: Duration = Duration::from_millis(250);
 
 impl Driver {
-    /// Gives the lock to the caller; if nobody takes it, leaves again.
+    /// Gives the lock to the caller; releases it if the caller no longer listens.
     pub(super) fn hand_over(&mut self, grant: Grant) {
         let caller = std::mem::replace(&mut self.caller, Caller::Gone);
         let Caller::Waiting(caller) = caller else {
@@ -38,20 +38,21 @@ impl Driver {
         let Attempt { path, mark, options, .. } = &self.attempt;
         let hold = Hold::new(path.clone(), grant, mark.clone(), fences, self.session.clone(), options);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
-        // Asked while the grant waited for its proof.
+        // The revocation may have come while the grant waited for its heartbeat.
         hold.asked.send_replace(self.revocation.clone().filter(|asked| asked.refused.is_none()));
         self.caller = Caller::Holding { hold: hold.clone(), requests };
-        // A guard that nobody takes is dropped here, and asks for the release by that.
+        // If the caller no longer listens, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(Holding::new(hold, sender)));
     }
 
-    /// The guard's owner wants something.
+    /// Handles a request from the guard's owner.
     pub(super) fn requested(&mut self, request: Request) {
         use lockkeeper_core::{Ask, Event};
         match request {
             Request::Release(confirm) => {
                 if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
-                    // What its owner sees by the clock, it is told on release too, whether or not the timer has run.
+                    // The owner's clock may already show a loss; the release reports it too, whether or not the timer
+                    // has run.
                     hold.judge();
                     self.caller = Caller::Releasing { hold, confirm };
                 }
@@ -81,10 +82,10 @@ impl Driver {
         }
     }
 
-    /// Asks the servers whether the node of the hold stands, and its mark where there is one.
+    /// Asks the servers whether the node of the hold exists, and its holder marker if the lock has one.
     ///
-    /// A check in a transaction is put in order with all writes, so the answer is a majority's and proves the session. It is
-    /// asked again where the connection is lost.
+    /// A check in a transaction is ordered with all writes, so a majority gives the answer, and the answer proves that
+    /// the session is alive. The check is repeated if the connection is lost.
     pub(super) fn prove_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), OpError>>> {
         let hold = self.caller.hold()?;
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
@@ -112,14 +113,15 @@ impl Driver {
         Some(asked.boxed())
     }
 
-    /// What the servers say of the hold.
+    /// Handles the servers' answer about the hold.
     pub(super) fn verified(&mut self, proved: Result<(), OpError>) {
         let answer = match proved {
             Ok(()) => {
                 self.session.proved(self.asked_at);
                 Ok(())
             }
-            // Told as a loss: by this word, or by the link's. The contender's own watch tells the contender.
+            // This counts as a loss, and is reported by this answer or by the connection's state. The contender's own
+            // watch informs the contender.
             Err(OpError::NoNode) => {
                 self.verifying.clear();
                 return self.lose(Loss::Removed);
@@ -132,7 +134,7 @@ impl Driver {
         }
     }
 
-    /// The holder is asked to let go.
+    /// Handles a revocation: the holder is asked to release.
     pub(super) fn revoke(&mut self) {
         let asked = self.revocation.get_or_insert_with(Revocation::default);
         if let Caller::Holding { hold, .. } = &self.caller {
@@ -141,14 +143,14 @@ impl Driver {
         }
     }
 
-    /// A change of the hold that its owner waits for has happened.
+    /// Reports that the change of the hold that its owner waits for has happened.
     pub(super) fn changed(&mut self) {
         if let Some(done) = self.changing.take() {
             _ = done.send(());
         }
     }
 
-    /// The attempt is over: whoever still waits for something learns how.
+    /// Ends the attempt and reports the outcome to every caller that still waits.
     pub(super) fn finish(self, end: End) {
         let loss = session_loss(self.session.link().borrow().state);
         let refusal = self.refusal;
@@ -157,7 +159,8 @@ impl Driver {
             Caller::Waiting(caller) => {
                 let error = match end {
                     End::SessionOver => match self.session.known_epoch() {
-                        // A server with a secret answers a stranger's first question, which is that one, and ends the session.
+                        // A server that requires a secret rejects the first request of a client without it, which is
+                        // this one, and ends the session.
                         epoch::Known::Refused(reason) => Error::Refused { path, reason },
                         _ => Error::SessionLost { path, loss },
                     },
@@ -203,14 +206,14 @@ impl Driver {
         }
     }
 
-    /// The caller gets an error now; the contender leaves in its own time.
+    /// Reports an error to the caller now; the contender leaves on its own afterwards.
     pub(super) fn give_up(&mut self, error: Error) {
         self.caller.refuse(error);
         self.contender.handle(lockkeeper_core::Event::Leave);
     }
 
-    /// The error of a call at its deadline. `unanswered`: when the oldest request was sent that has no answer yet, by the session's
-    /// clock.
+    /// Returns the error of a call at its deadline. `unanswered` is when the oldest request without an answer was sent,
+    /// by the session's clock.
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> Error {
         let path = self.attempt.path.clone();
         let place = self.contender.place().map(|place| place.ahead + usize::from(self.holder_behind));
@@ -230,7 +233,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// How long the servers have been silent.
+    /// Returns how long the servers have been silent.
     fn silent_for(&self, unanswered: Option<Duration>) -> Duration {
         // A grant waits for a heartbeat.
         let heartbeat = self.granted.as_ref().map(|(_, at)| *at);
@@ -239,7 +242,7 @@ impl Driver {
     }
 }
 
-/// How the session ended. Only a server says that it has expired.
+/// Returns how the session ended. Only a server can say that it has expired.
 fn session_loss(state: LinkState) -> Loss {
     match state {
         LinkState::Over(loss) => loss,

@@ -1,4 +1,4 @@
-//! What one attempt is asked to do, and what wakes its driver.
+//! The settings of one attempt, and the events that wake its driver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired, OpError};
 use crate::hold::{HoldOptions, Request};
 
-/// How an attempt is to be made.
+/// The settings of an attempt.
 pub(crate) struct Attempt {
     pub(crate) path: String,
-    /// Taken while the session was usable: were it over by now, the first operation says how it ended.
+    /// Taken while the session was usable. If the session is over by now, the first operation reports how it ended.
     pub(crate) ensemble: Arc<dyn Ensemble>,
     pub(crate) payload: Payload,
-    /// How many permits there are, where they are counted.
+    /// The number of permits, for a semaphore.
     pub(crate) permits: Option<u32>,
-    /// The mark that it is held by, where there are classes.
+    /// The name of the holder marker, for a lock with classes.
     pub(crate) mark: Option<String>,
-    /// Make the path where it is missing.
+    /// Create the path if it is missing.
     pub(crate) create_parents: bool,
-    /// More than so many ahead are too many.
+    /// Fail if more than this many contenders are ahead.
     pub(crate) max_waiters: usize,
-    /// Get the lock at once or not at all.
+    /// Get the lock immediately or fail.
     pub(crate) once: bool,
-    /// When to enter anew in another class.
+    /// When to enter the queue again in another class.
     pub(crate) ageing: Option<(Instant, Class)>,
     pub(crate) timeout: Option<Duration>,
-    /// Which servers these are, for messages.
+    /// The servers' addresses, for messages.
     pub(crate) servers: Arc<str>,
-    /// How long the caller bears a lost connection, if not as long as the session may live.
+    /// How long the caller tolerates a lost connection, if not as long as the session may live.
     pub(crate) reconnect: Option<Duration>,
     pub(crate) started: Instant,
-    /// When the timeout ends; without one, never.
+    /// The end of the timeout; `None` means no timeout.
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancel: Option<CancellationToken>,
-    /// What is to be done about the hold.
+    /// The options of the hold.
     pub(crate) options: HoldOptions,
 }
 
-/// What woke the driver.
+/// The event that woke the driver.
 pub(super) enum Wake {
     Outcome(Outcome),
     Fired(String, Fired),
@@ -64,12 +64,12 @@ pub(super) enum Wake {
     Closing,
 }
 
-/// What a look at the node first in the queue told.
+/// The result of reading the first node of the queue.
 #[derive(Default)]
 pub(super) struct Looked {
     pub(super) name: String,
     pub(super) info: Option<Box<ContenderInfo>>,
-    /// It has no session.
+    /// The node belongs to no session.
     pub(super) sessionless: bool,
     pub(super) holder_behind: bool,
 }

@@ -1,4 +1,4 @@
-//! Whoever waits for an attempt's outcome, or has it: the other end of the driver.
+//! The caller's end of the driver: the caller waits for an attempt's outcome, or has it.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::hold::guard::Holding;
 use crate::hold::{Hold, Request};
 use crate::wait::{cancelled, passed};
 
-/// Where the outcome goes.
+/// Where the driver sends the outcome.
 pub(crate) type Answer = oneshot::Sender<Result<Holding, Error>>;
 
-/// Who is on the other end.
+/// The state of the caller.
 pub(super) enum Caller {
-    /// Somebody waits for the lock.
+    /// The caller waits for the lock.
     Waiting(Answer),
-    /// Somebody has the guard.
+    /// The caller has the guard.
     Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<Request> },
-    /// Somebody waits for the release to be confirmed.
+    /// The caller waits for the confirmation of the release.
     Releasing { hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>> },
-    /// Nobody.
+    /// The caller no longer listens.
     Gone,
 }
 
 impl Caller {
-    /// What the other end does next.
+    /// Waits for the caller's next action.
     pub(super) async fn state_changed(
         &mut self,
         deadline: Option<Instant>,
@@ -56,7 +56,7 @@ impl Caller {
         matches!(self, Caller::Waiting(_))
     }
 
-    /// The hold that somebody has.
+    /// Returns the hold, if the caller has one.
     pub(super) fn hold(&self) -> Option<&Arc<Hold>> {
         match self {
             Caller::Holding { hold, .. } | Caller::Releasing { hold, .. } => Some(hold),
@@ -64,7 +64,7 @@ impl Caller {
         }
     }
 
-    /// Whoever waits gets this error. Who holds, keeps.
+    /// Fails a waiting caller with this error. A holder keeps its hold.
     pub(super) fn refuse(&mut self, error: Error) {
         match std::mem::replace(self, Caller::Gone) {
             Caller::Waiting(caller) => _ = caller.send(Err(error)),

@@ -1,4 +1,4 @@
-//! Operations under way: what a command asks of the ensemble, and its outcome as owned data.
+//! Operations in progress: what a command requests from the ensemble, and its outcome as owned data.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) enum Outcome {
     TombstoneMade(Result<(), OpError>),
     Told {
         written: Result<i32, OpError>,
-        /// What was written says that a request to let go is refused.
+        /// The write contains the refusal of a revocation.
         refusal: bool,
     },
     Downgraded(Result<Zxid, OpError>),
@@ -30,7 +30,8 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether it shows that the session lived when the operation was sent: a write that took effect does.
+    /// Whether the outcome proves that the session was alive when the operation was sent: a write that took effect
+    /// does.
     pub(super) fn proves(&self) -> bool {
         match self {
             Outcome::Entered(created, _) => created.is_ok(),
@@ -61,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// What a look at the parent showed.
+/// The result of reading the parent.
 pub(super) struct Seen {
     names: Vec<String>,
     limit: Option<Limit>,
@@ -86,12 +87,12 @@ pub(super) fn inspection(node: &Node) -> Inspection {
     }
 }
 
-/// Whatever an operation of one attempt needs.
+/// Everything that an operation of one attempt needs.
 pub(super) struct Operations<'a> {
     pub(super) ensemble: &'a Arc<dyn Ensemble>,
     pub(super) path: &'a str,
     pub(super) payload: &'a Payload,
-    /// The request to let go that the own node is to keep.
+    /// The revocation that the own node must keep.
     pub(super) revocation: Option<&'a Revocation>,
 }
 
@@ -100,14 +101,14 @@ impl Operations<'_> {
         format!("{}/{name}", self.path)
     }
 
-    /// Starts an operation; it is sent at the next poll.
+    /// Starts an operation; the next poll sends it.
     pub(super) fn start(&self, command: Command) -> BoxFuture<'static, Outcome> {
         let ensemble = self.ensemble;
         match command {
             Command::Enter { prefix, limit } => {
                 let create = ensemble.create(&self.child(&prefix), self.payload.to_bytes(), Kind::EphemeralSequential);
                 let look = self.look(ensemble.list(self.path), limit);
-                // Joined futures are polled in this order, so the two leave in one flight, the create first.
+                // Joined futures are polled in this order, so both requests leave together, the create first.
                 async move {
                     let (created, seen) = tokio::join!(biased; create, look);
                     Outcome::Entered(created, seen)
@@ -196,7 +197,7 @@ impl Operations<'_> {
         }
     }
 
-    /// A transaction that makes a node.
+    /// Runs a transaction that creates a node.
     fn made(
         &self,
         steps: Vec<Step>,
@@ -214,8 +215,8 @@ impl Operations<'_> {
         zxid.map(outcome).boxed()
     }
 
-    /// A listing, and the parent's limit behind it if that is wanted. If it is not, or there is none, and the parent has data that
-    /// may be a leased lock's record, one read more.
+    /// Reads a listing, and then the parent's limit if it is wanted. If it is not wanted or missing, and the parent has
+    /// data that may be a leased lock's record, reads that too.
     fn look(&self, list: Reply<Children>, limit: bool) -> Reply<Seen> {
         let limit = self.limit(limit);
         let (ensemble, path) = (self.ensemble.clone(), self.path.to_owned());
@@ -239,7 +240,7 @@ impl Operations<'_> {
     }
 }
 
-/// What a fault means to the contender.
+/// Returns what an operation's error means to the contender.
 pub(super) fn failure(fault: &OpError) -> Failure {
     match fault {
         OpError::NoNode => Failure::NoNode,
