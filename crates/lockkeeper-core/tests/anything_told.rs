@@ -1,4 +1,4 @@
-//! A contender told anything at all, asked for or not, stays sane: nothing from the network is trusted to make sense.
+//! A contender that receives any events, requested or not, stays consistent: it trusts nothing from the network.
 
 use lockkeeper_core::{
     Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, Inspection, Limit, Listing, LockDelay, Mode,
@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Counterexamples worth keeping become named tests, so nothing is written beside the sources.
+/// Counterexamples worth keeping become named tests, so proptest writes no file beside the sources.
 fn config() -> ProptestConfig {
     ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -17,7 +17,7 @@ const HOLDER_MARKER: &str = "privateLock";
 const ME: AttemptId = AttemptId::new(1);
 const SESSION: SessionId = SessionId(1);
 
-/// What a contender may be.
+/// The kind of a contender.
 #[derive(Clone, Debug)]
 struct Kind {
     discipline: Discipline,
@@ -27,7 +27,7 @@ struct Kind {
 }
 
 impl Kind {
-    /// With a lock delay where that is wanted and its names have room for one.
+    /// Creates the contender, with a lock delay if that is wanted and its names have room for one.
     fn contender(&self, delayed: bool) -> Contender {
         let contender = match self.upgradeable {
             true => Contender::upgradeable(self.node_format, ME, SESSION),
@@ -39,7 +39,8 @@ impl Kind {
         }
     }
 
-    /// Names that a listing may have: a few of each mode and id, their numbers about the end of the circle, and others.
+    /// Names that a listing may have: a few of each mode and id, with numbers near the end of the circle, and other
+    /// names.
     fn names(&self) -> Vec<String> {
         let modes = match self.mode {
             Mode::Class(_) => [Mode::Class(Class::FOREGROUND), Mode::Class(Class::BACKGROUND)],
@@ -80,7 +81,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
     ]
 }
 
-/// What one look at the parent is said to have shown: some of the names, and a limit.
+/// The result of one read of the parent: some of the names, and a limit.
 type Look = (Vec<usize>, Option<Limit>);
 
 #[derive(Clone, Debug)]
@@ -97,7 +98,7 @@ enum Told {
     Other(Event<'static>),
 }
 
-/// The outcome of which write.
+/// The write whose outcome is reported.
 #[derive(Clone, Copy, Debug)]
 enum Written {
     Parent,
@@ -168,7 +169,7 @@ fn told() -> impl Strategy<Value = Told> {
     ]
 }
 
-/// Tells a contender, in words that it understands.
+/// Passes the event to a contender.
 fn tell(contender: &mut Contender, names: &[String], told: &Told) {
     let pick = |(shown, limit): &Look| -> (Vec<String>, Option<Limit>) {
         (shown.iter().map(|i| names[*i].clone()).collect(), *limit)
@@ -208,8 +209,8 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
 proptest! {
     #![proptest_config(config())]
 
-    /// Case 5: whatever a contender is told, also what it did not ask for, it goes on asking for one thing at a time, holds
-    /// only with a node, and says nothing more once it has ended.
+    /// Case 5: whatever events a contender receives, including some that it did not request, it requests one thing at a
+    /// time, holds only with a node, and requests nothing more after its end.
     #[test]
     fn case_05_a_contender_survives_whatever_it_is_told(
         kind in kinds(), delayed in any::<bool>(), events in vec(told(), 0..40)
@@ -233,7 +234,7 @@ proptest! {
                 prop_assert!(requests <= 1, "two things at a time: {command:?}");
                 prop_assert!(words <= 4 && delays <= 2, "the same again: {command:?}");
             }
-            // A writer that reads on has no node that it knows while a lost reply is settled.
+            // A writer that reads on knows no node of its own while it resolves a lost reply.
             prop_assert!(!contender.holds() || contender.node().is_some() || kind.mode == Mode::Write);
             prop_assert!(!contender.is_alone() || contender.holds());
             prop_assert!(contender.place().is_none_or(|place| place.ahead > 0));

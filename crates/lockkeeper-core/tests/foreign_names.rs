@@ -1,7 +1,7 @@
-//! Golden names: what each maker's nodes are called, and what is read in them.
+//! Golden names: the names that each client gives its nodes, and how they are parsed.
 //!
-//! A path is shared with other clients by its names alone, so each name here is a promise: what counts is ordered by its
-//! number, and what is not of the path's node format is never counted, whatever number it ends in.
+//! Clients share a path by its names alone, so each name here is a promise. Contenders are ordered by their numbers. A
+//! name that is not of the path's node format never counts, whatever number it ends in.
 
 use lockkeeper_core::{AttemptId, Class, Mode, NodeFormat, NodeName, Queue, Sequence};
 
@@ -18,7 +18,7 @@ fn read(id: Option<AttemptId>, mode: Mode, sequence: i32) -> Option<NodeName> {
 #[test]
 fn curators_names_are_read() {
     let curators: [(&str, Option<NodeName>); 14] = [
-        // InterProcessMutex, with protection as it always writes it, and without.
+        // InterProcessMutex: with protection, as it always writes it, and without.
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-0000000001", read(Some(ID), Exclusive, 1)),
         ("_c_0A1B2C3D-4E5F-4A6B-8C7D-9E0F1A2B3C4D-lock-0000000001", read(Some(ID), Exclusive, 1)),
         ("lock-0000000001", read(None, Exclusive, 1)),
@@ -27,7 +27,7 @@ fn curators_names_are_read() {
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__WRIT__0000000003", read(Some(ID), Write, 3)),
         ("__READ__0000000002", read(None, Read, 2)),
         ("__WRIT__0000000003", read(None, Write, 3)),
-        // About and beyond the end of the counter.
+        // Near and beyond the end of the counter.
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-2147483647", read(Some(ID), Exclusive, i32::MAX)),
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock--2147483648", read(Some(ID), Exclusive, i32::MIN)),
         ("_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-__READ__-2147483648", read(Some(ID), Read, i32::MIN)),
@@ -56,7 +56,7 @@ fn the_recipes_names_are_read() {
     }
 }
 
-/// Kazoo's lock and its writer's lock are named alike, and its pattern takes a sign.
+/// Kazoo names its lock and its writer's lock alike, and its pattern accepts a sign.
 #[test]
 fn kazoos_names_are_read() {
     let kazoos: [(&str, Option<NodeName>); 8] = [
@@ -76,7 +76,7 @@ fn kazoos_names_are_read() {
     assert_eq!(Kazoo.prefix(Read, ID).as_deref(), Some("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__rlock__"));
 }
 
-/// C-07, C-08, C-12: a class, a dash and ten digits; the holder's mark is no request.
+/// C-07, C-08, C-12: a class, a dash and ten digits. The holder marker is no contender.
 #[test]
 fn contentservs_names_are_read() {
     let class = |letters| Mode::Class(Class::new(letters).expect("a class"));
@@ -96,7 +96,7 @@ fn contentservs_names_are_read() {
     assert_eq!(Contentserv.prefix(Mode::Class(Class::BACKGROUND), ID).as_deref(), Some("B-"));
 }
 
-/// C-09: lowest letters first, then the lowest number, and the mark is told apart.
+/// C-09: the lowest letter first, then the lowest number. The holder marker is recognized.
 #[test]
 fn contentservs_listing_is_ordered_by_class_first() {
     let listed = ["B-0000000001", "privateLock", "A-0000000004", "C-0000000000", "A-0000000002", "LOCK"];
@@ -160,7 +160,8 @@ fn case_26_foreign_names_count_nowhere() {
     }
 }
 
-/// What one node format counts, the other does not where the shapes differ: a path has one.
+/// Where the name shapes differ, a name that counts in one node format does not count in the other: a path has one
+/// format.
 #[test]
 fn case_26_each_node_format_refuses_the_other() {
     for name in ["_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-0000000001", "__READ__0000000001", "__WRIT__0000000001"]
@@ -172,8 +173,8 @@ fn case_26_each_node_format_refuses_the_other() {
     }
 }
 
-/// Case 20: only the name of a protected node tells whose it is; of the others the number alone is left, and that is used
-/// again when the parent is made again.
+/// Case 20: only the name of a protected node identifies its owner. Other nodes have only the number, and the server
+/// assigns the same number again after the parent is recreated.
 #[test]
 fn case_20_only_protected_names_carry_an_id() {
     assert!(Curator.protects() && !Recipe.protects());
@@ -186,7 +187,7 @@ fn case_20_only_protected_names_carry_an_id() {
     }
 }
 
-/// Case 29: by number, whatever stands before it, in a listing that several makers share.
+/// Case 29: ordered by number, whatever precedes it in the name, in a listing that several kinds of client share.
 #[test]
 fn case_29_a_shared_listing_is_ordered_by_number_alone() {
     let listed = [
@@ -203,7 +204,7 @@ fn case_29_a_shared_listing_is_ordered_by_number_alone() {
     assert_eq!(queue.unknown(), [listed[1], listed[3], listed[6]]);
 }
 
-/// Case 18: 2^31 creates later, the next in line is still the next in line.
+/// Case 18: after 2^31 creates, the next contender is still the next one.
 #[test]
 fn case_18_a_shared_listing_is_ordered_across_the_wrap() {
     let listed = [

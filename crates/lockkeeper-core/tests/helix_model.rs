@@ -1,8 +1,8 @@
 //! Every interleaving of small worlds of Helix's lock: stateright explores the real `transition`.
 //!
-//! Three clients read, decide and write under compare-and-set; replies are lost, clients die, time passes, leases end. Every
-//! write that takes effect is judged by a referee that knows the time exactly, and every belief of a client is held against
-//! the record. That the claims can fail is shown by the seeded mistakes of the original: each changes how a decision is
+//! Three clients read, decide and write under compare-and-set. Replies are lost, clients die, time passes, leases end.
+//! A referee that knows the exact time judges every write that takes effect, and every belief of a client is compared
+//! with the record. The seeded mistakes of the original show that the claims can fail: each changes how a decision is
 //! carried out, none changes `transition`.
 
 #[path = "helix/referee.rs"]
@@ -84,7 +84,8 @@ fn worlds() -> Vec<World> {
     ]
 }
 
-/// At every version of the record one owner, no request forgotten, the highest gets in, nobody waits for ever.
+/// At every version of the record there is one owner, no request is forgotten, the highest priority gets the lock, and
+/// no client waits for ever.
 #[test]
 fn every_claim_holds_in_every_world() {
     let mut states = 0;
@@ -117,7 +118,7 @@ fn found(mistake: Mistake, claims: &[&'static str]) {
     assert!(claims.iter().any(|claim| checker.discovery(claim).is_some()), "{mistake:?} is not found");
 }
 
-/// B1: the write's result decides who holds.
+/// B1: the result of the write decides which client holds.
 #[test]
 fn a_force_whose_write_failed_is_found() {
     found(Mistake::ForceUnchecked, &[BELIEVES, ONE_OWNER]);
@@ -129,7 +130,7 @@ fn a_hold_after_a_cleanup_that_somebody_else_took_is_found() {
     found(Mistake::CleanupUnchecked, &[BELIEVES, ONE_OWNER]);
 }
 
-/// B3: a pending request yields to strictly higher ones only.
+/// B3: a pending request yields only to strictly higher ones.
 #[test]
 fn an_equal_request_written_over_another_is_found() {
     found(Mistake::RequestOverwritten, &[referee::REQUEST_FORGOTTEN]);
@@ -141,25 +142,25 @@ fn an_unlock_that_wipes_the_request_is_found() {
     found(Mistake::WipedByUnlock, &[referee::REQUEST_FORGOTTEN]);
 }
 
-/// B11: the count begins with the first request.
+/// B11: the count starts with the first request.
 #[test]
 fn a_replacement_that_starts_the_count_again_is_found() {
     found(Mistake::CountRestarted, &[referee::COUNT_RESTARTED]);
 }
 
-/// case_35: handing over takes nothing from whoever waits.
+/// case_35: a transfer takes nothing from a waiting requestor.
 #[test]
 fn a_transfer_that_wipes_the_request_is_found() {
     found(Mistake::WipedByTransfer, &[referee::REQUEST_FORGOTTEN]);
 }
 
-/// case_35: it leaves nothing with whoever handed over.
+/// case_35: a transfer leaves nothing with the old owner.
 #[test]
 fn an_owner_that_holds_on_after_a_transfer_is_found() {
     found(Mistake::HeldOn, &[ONE_OWNER]);
 }
 
-/// The claims by name, so that a typing error cannot leave one unasked.
+/// The claims by name, so that a typing error cannot leave one unchecked.
 #[test]
 fn every_world_asks_every_claim() {
     for world in worlds() {

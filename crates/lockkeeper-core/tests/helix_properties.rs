@@ -1,4 +1,4 @@
-//! Laws of Helix's lock: no record that `transition` writes, from whatever it was shown, is one the referee would not allow.
+//! Laws of Helix's lock: `transition` writes only records that the referee allows, whatever record it was shown.
 
 #[path = "helix/referee.rs"]
 mod referee;
@@ -22,7 +22,7 @@ fn id() -> impl Strategy<Value = String> {
     select(&["a", "b", "c"][..]).prop_map(str::to_owned)
 }
 
-/// Few enough that equals meet, with the ends of the range among them.
+/// Few enough values that equal ones meet, including the ends of the range.
 fn priority() -> impl Strategy<Value = i32> {
     prop_oneof![0..4i32, Just(EMERGENCY), Just(EMERGENCY - 1)]
 }
@@ -88,10 +88,11 @@ fn now() -> impl Strategy<Value = ServerNow> {
 proptest! {
     #![proptest_config(config())]
 
-    /// Also where the client is unsure of the time, and where the record is one that no client of ours would write.
+    /// Also if the client is unsure of the time, and if none of our clients would write the record.
     ///
     /// H-30, H-57, H-58, H-60, H-61: what the referee says of each.
-    /// B3, B7, B11, B13: none of them is a write that it allows.
+    ///
+    /// B3, B7, B11, B13: none of them is a write that the referee allows.
     #[test]
     fn the_referee_allows_every_write(
         record in record(), modified_ms in 850..1_001i64, me in terms(), wish in wish(), now in now(),
@@ -106,8 +107,8 @@ proptest! {
         }
     }
 
-    /// Asked again after its own write, as after a lost reply, a client is told the same and the lock is in nobody else's
-    /// hands.
+    /// A client that asks again after its own write, as after a lost reply, gets the same answer, and no other client
+    /// owns the lock.
     ///
     /// B14: a write whose reply was lost is simply decided again.
     #[test]
@@ -123,18 +124,18 @@ proptest! {
             }
             (Answer::Transferred | Answer::Told, Ok(again)) => again.record.is_none() && again.answer == once.answer,
             (Answer::Left { .. }, Ok(again)) => again.record.as_ref().is_none_or(|record| record.owner.is_none()),
-            // Its time may have come with the first step already.
+            // Its time may already have come with the first step.
             (Answer::Waits { .. }, Ok(again)) => !matches!(again.answer, Answer::Left { .. }),
             (Answer::Unfinished(_), Ok(again)) => !matches!(again.answer, Answer::Holds { .. }),
             (Answer::Unfinished(_), Err(Refusal::Unfinished(_))) => true,
-            // A lease so short that it may be over already is not renewed before the requestor.
+            // A lease so short that it may already be over is not renewed ahead of the requestor.
             (Answer::Holds { until_ms }, Err(Refusal::Requested(_))) => *until_ms <= now.latest_ms,
             (_, Err(_)) => false,
         };
         prop_assert!(same, "{:?}, then {:?}", once.answer, again);
     }
 
-    /// H-03, H-30, H-58: whoever is not strictly higher changes nothing while the owner's lease runs.
+    /// H-03, H-30, H-58: a client whose priority is not strictly higher changes nothing while the owner's lease runs.
     #[test]
     fn nobody_lower_or_equal_touches_a_running_lease(
         mut owner in held(), mut me in terms(), now in now(), give_up_ms in end(),
@@ -149,7 +150,7 @@ proptest! {
         prop_assert_eq!(unlocked, Err(Refusal::NotOwner { owner: record.owner.map(|owner| owner.id) }));
     }
 
-    /// case_35: one write, and all that changes is whose it is; whoever waits, waits on for the same time.
+    /// case_35: one write, which changes only the owner. A waiting requestor continues to wait, until the same time.
     #[test]
     fn a_lock_is_handed_over_as_it_is(
         mut owner in held(), mut request in proptest::option::of(requested()), now in now(),
@@ -173,7 +174,7 @@ proptest! {
         prop_assert_eq!(stranger, Err(Refusal::NotOwner { owner: Some(me.id) }));
     }
 
-    /// Asking changes nothing but that the owner is told.
+    /// A revocation changes nothing except that the owner learns of it.
     #[test]
     fn asking_takes_nothing(record in record(), now in now()) {
         let request = Revocation::default();
@@ -197,7 +198,7 @@ proptest! {
         prop_assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
     }
 
-    /// Any bytes are fine.
+    /// Any bytes are accepted.
     #[test]
     fn reading_never_panics(data in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(record) = Record::from_bytes(&data) {
@@ -236,7 +237,8 @@ fn sum(parts: &[&Statistics]) -> Statistics {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..config() })]
 
-    /// H-73: what a fleet counts is what one would have counted who saw it all, whoever adds to whom and in whatever order.
+    /// H-73: merged counts of a fleet equal those of one observer that saw everything, in whatever order they are
+    /// merged.
     #[test]
     fn sums_do_not_depend_on_their_order(
         a in proptest::collection::vec(event(), 0..20),

@@ -1,13 +1,13 @@
 //! Every interleaving of small worlds: stateright explores the real `Contender` against a model of the znode tree.
 //!
-//! `tree` is what a server has of a lock's path, `world` and `client` the clients, sessions and connections with all that can
-//! happen to them; `step` carries the contender's commands out and `serve` answers them; `claims` says what must always be so
-//! and `witness` what must be seen to happen. `worlds` are those explored, `replays` what they have found. Nothing of the
-//! protocol is here: a command is carried out as a driver would, and every decision is the contender's. (`plain`, a client of
-//! another maker, is no contender.)
+//! `tree` models what a server stores of a lock's path. `world` and `client` model the clients, sessions and
+//! connections, with everything that can happen to them. `step` carries out the contender's commands and `serve`
+//! answers them. `claims` states what must always be true, and `witness` what must be seen to happen. `worlds` lists
+//! the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
+//! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
-//! Each world spends a small budget of faults and is explored to its end. That the claims can fail is shown by the seeded
-//! mistakes: each breaks the carrying out of one command and is found.
+//! Each world has a small budget of faults and is explored to its end. The seeded mistakes show that the claims can
+//! fail: each mistake breaks how one command is carried out, and is found.
 
 #[path = "model/claims.rs"]
 mod claims;
@@ -40,14 +40,15 @@ use witness::Witness::*;
 use world::{Action, Budget, Mistake, State, World};
 use worlds::{BACKGROUND, FOREGROUND, NO_FAULT, WRITE, classes_rule, takes, world};
 
-/// A counterexample, as something to read and to replay.
+/// Formats a counterexample, for people to read and to replay.
 fn tell(path: Path<State, Action>) -> String {
     let last = path.last_state().clone();
     let steps: Vec<_> = path.into_actions().iter().map(|action| format!("    {action:?}")).collect();
     format!("{}\nleads to {last:#?}", steps.join("\n"))
 }
 
-/// Whether worlds are explored to their ends: `cargo xtask deep`. Otherwise the first states of each must do.
+/// Whether worlds are explored to their ends, as `cargo xtask deep` does. Otherwise only the first states of each are
+/// explored.
 fn is_deep() -> bool {
     std::env::var_os("LOCKKEEPER_DEEP").is_some()
 }
@@ -55,8 +56,8 @@ fn is_deep() -> bool {
 /// How many states of a world are explored without LOCKKEEPER_DEEP.
 const FEW: usize = 10_000;
 
-/// Explores `world`: every claim holds, and every witness is seen if it is explored to its end. Returns the number of distinct
-/// states.
+/// Explores `world`: every claim holds, and every witness is seen if the world is explored to its end. Returns the
+/// number of distinct states.
 fn explore(world: World) -> usize {
     let name = world.name;
     let witnesses = world.witnesses.clone();
@@ -80,56 +81,59 @@ fn explore(world: World) -> usize {
     states
 }
 
-/// Explores each of the worlds; all of them must have so many states together if they are explored to their ends.
+/// Explores each of the worlds. If they are explored to their ends, all together must have at least this many states.
 fn explore_all(worlds: Vec<World>, least: usize) {
     let states: usize = worlds.into_iter().map(explore).sum();
     println!("{states:>8} states in all");
     assert!(!is_deep() || states >= least, "only {states} distinct states were explored");
 }
 
-/// T-11, T-12: at every moment at most one holds, and who waits behind one that leaves is neither forgotten nor let in before
-/// its turn. Cases 2, 3, 6, 8, 9, 11, 15, 16, 18, 19, 20 and 23, and every mixture of them that a budget allows.
+/// T-11, T-12: at every moment there is at most one holder. A waiter behind a contender that leaves is never forgotten,
+/// and never granted the lock before its turn. Covers cases 2, 3, 6, 8, 9, 11, 15, 16, 18, 19, 20 and 23, and every
+/// mixture of them that a budget allows.
 #[test]
 fn every_interleaving_of_a_mutex_keeps_the_promises() {
     explore_all(worlds::exclusive(), 1_000_000);
 }
 
-/// N-30, T-22: readers hold together and a writer alone, each after all whom it waits for; a reader gets to be alone or stays one,
-/// a writer reads on in its place, and nobody waits for ever.
+/// N-30, T-22: readers hold together and a writer holds alone, each after all contenders that block it. An upgradeable
+/// reader becomes the only holder or stays a reader, a writer reads on in its place, and no contender waits for ever.
 #[test]
 fn every_interleaving_of_readers_and_writers_keeps_the_promises() {
     explore_all(worlds::shared(), 1_000_000);
 }
 
-/// Who holds takes no more than there is, in order, and nobody waits for whom there is room; one that thinks of another limit is
-/// turned away.
+/// Holders never take more permits than there are, and get them in order. No contender waits while there is room for
+/// it. A contender configured with another limit is rejected.
 #[test]
 fn every_interleaving_of_a_semaphore_keeps_the_promises() {
     explore_all(worlds::permits(), 1_000_000);
 }
 
-/// C-10, C-11, C-14, C-18..C-21, C-25: one holds, by the holder marker; within a class it is taken in order, and never by one that was not
-/// first while it was free; also beside clients that do as the document says and no more.
+/// C-10, C-11, C-14, C-18..C-21, C-25: one contender holds, by the holder marker. Within a class, contenders take the
+/// marker in order, and only a contender that was first while the marker was free takes it. This is also true beside
+/// clients that do what Contentserv's document says and no more.
 #[test]
 fn every_interleaving_of_priority_classes_keeps_the_promises() {
     explore_all(worlds::classes(), 1_000_000);
 }
 
-/// A try gets the lock or leaves, and leaves nothing; a node without a session blocks nobody for ever.
+/// A try gets the lock or leaves, and leaves nothing behind. A node without a session blocks no contender for ever.
 #[test]
 fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
     let states: usize = worlds::refused().into_iter().map(explore).sum();
     println!("{states:>8} states in all");
 }
 
-/// Nobody holds beside one whose hold has ended against its will, before its delay is over; after a release the next is let in
-/// at once, and leaves nothing behind.
+/// After a loss, no other contender that conflicts with the lost hold gets the lock before the delay is over. After a
+/// release, the next contender gets the lock immediately, and nothing stays behind.
 #[test]
 fn case_34_every_interleaving_with_delays_keeps_the_promises() {
     explore_all(worlds::delayed(), 1_000_000);
 }
 
-/// Explores a world with a mistake in it until the mistake shows in each of `claims`; without it, all is well.
+/// Explores a world with a mistake in it until the mistake violates each of `claims`. Without the mistake, no claim
+/// fails.
 fn is_found(world: impl Fn() -> World, claims: &[&'static str]) {
     explore(World { mistake: None, witnesses: Vec::new(), ..world() });
     let mistake = world().mistake.expect("the world has a mistake");
@@ -146,8 +150,8 @@ fn is_found(world: impl Fn() -> World, claims: &[&'static str]) {
 
 #[test]
 fn seeded_mistake_recovery_without_sync_is_found() {
-    // A second node is made although the first stands. The contender finds and deletes such a stray while it waits; what
-    // it cannot know without the sync is, on leaving, that there is none.
+    // A second node is created although the first exists. The contender finds and deletes such a stray while it waits.
+    // Without the sync it cannot know, when it leaves, that there is no stray.
     let world = || World {
         mistake: Some(Mistake::NoSync),
         budget: Budget { cuts: 1, cancels: 1, ..NO_FAULT },
@@ -173,7 +177,7 @@ fn seeded_mistake_listing_before_create_is_found() {
     is_found(world, &[EXCLUSION]);
 }
 
-/// Correct, only dear: each going wakes everyone.
+/// Correct, but expensive: each deletion wakes every waiter.
 #[test]
 fn seeded_mistake_watching_the_first_is_found() {
     let world = || World { mistake: Some(Mistake::WatchTheFirst), lag: 0, ..World::new("watch on the first", 3) };
@@ -187,7 +191,7 @@ fn seeded_mistake_watching_the_wrong_node_is_found() {
     is_found(world, &[NO_LOST_WAKEUP, SOMEONE_IN, SETTLES]);
 }
 
-/// Curator's `setMaxLeases` has it: another holder leaves first.
+/// Curator's `setMaxLeases` makes this mistake: another holder leaves first, and no watch fires.
 #[test]
 fn seeded_mistake_watching_one_place_for_permits_is_found() {
     let world = || World {
@@ -218,7 +222,7 @@ fn seeded_mistake_classes_without_a_holder_marker_are_found() {
     is_found(world, &[EXCLUSION]);
 }
 
-/// Without it, a release whose reply was lost takes away the holder marker of the next.
+/// Without a real read of the holder marker, a release whose reply was lost deletes the next holder's marker.
 #[test]
 fn seeded_mistake_deleting_the_holder_marker_by_name_is_found() {
     let world = || World {
@@ -241,7 +245,7 @@ fn seeded_mistake_granting_behind_a_writer_that_reads_on_is_found() {
     is_found(world, &[EXCLUSION]);
 }
 
-/// Whoever waits takes the going of the one before it for its turn.
+/// A waiter takes the deletion of the node ahead of it for its turn.
 #[test]
 fn seeded_mistake_a_delay_that_names_do_not_tell_is_found() {
     let world = || World {
@@ -264,7 +268,7 @@ fn seeded_mistake_a_listing_without_tombstones_is_found() {
     is_found(world, &[LATE_ENOUGH]);
 }
 
-/// The caller has not let go: its work may not know yet.
+/// The caller has not released: its work may not know of the loss yet.
 #[test]
 fn seeded_mistake_a_loss_that_looks_like_leaving_is_found() {
     let world = || World {

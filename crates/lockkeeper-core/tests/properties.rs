@@ -1,4 +1,4 @@
-//! Laws of the pure parts, checked against restatements that are too slow or too plain to ship.
+//! Laws of the pure parts, checked against restatements that are too slow or too simple for production.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
 
-/// Counterexamples worth keeping become named tests, so nothing is written beside the sources.
+/// Counterexamples worth keeping become named tests, so proptest writes no file beside the sources.
 fn config() -> ProptestConfig {
     ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -26,7 +26,7 @@ fn classes() -> Vec<Mode> {
     ["10", "A", "AB", "B"].map(|class| Mode::Class(Class::new(class).expect(class))).to_vec()
 }
 
-/// A rule, and the node format and modes that its queues are made of.
+/// A rule, and the node format and modes of its queues.
 type Rule = (Discipline, NodeFormat, Vec<Mode>);
 
 fn shared_rules() -> impl Strategy<Value = Rule> {
@@ -53,7 +53,7 @@ fn rules() -> impl Strategy<Value = Rule> {
         shared_rules(),
         (0..6u32).prop_map(|permits| {
             let mut modes = [1, 1, 2, 3, u32::MAX].map(Mode::Permits).to_vec();
-            // Somebody takes the path for an exclusive lock's.
+            // One contender treats the path as an exclusive lock's.
             modes.push(Mode::Exclusive);
             (Discipline::Permits { permits }, NodeFormat::Curator, modes)
         }),
@@ -61,7 +61,7 @@ fn rules() -> impl Strategy<Value = Rule> {
     ]
 }
 
-/// A queue in order, and its rule: distinct numbers from anywhere on the circle, close together or far apart.
+/// A queue in order, and its rule. The numbers are distinct, from anywhere on the circle, close together or far apart.
 #[derive(Clone, Debug)]
 struct Line {
     discipline: Discipline,
@@ -80,7 +80,7 @@ fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
             let sequences = offsets.into_iter().map(|offset| start.wrapping_add_unsigned(offset));
             let ids = (0..).map(|i: u128| id.wrapping_mul(2 * i + 1).wrapping_add(i));
             let mut entries: Vec<_> = sequences.zip(modes).zip(ids).collect();
-            // Stable: within a class it is the order of the numbers.
+            // Stable: within a class, the order is that of the numbers.
             entries.sort_by_key(|((_, mode), _)| if let Mode::Class(class) = mode { Some(*class) } else { None });
             let names = entries.into_iter().map(|((seq, mode), id)| name(node_format, mode, id, seq)).collect();
             Line { discipline: discipline.clone(), node_format, names }
@@ -88,7 +88,7 @@ fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
     })
 }
 
-/// What is said to somebody, kept beyond the queue it was said of.
+/// What `decide` says to a contender, as owned data that outlives the queue.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Granted,
@@ -115,7 +115,7 @@ impl From<Verdict<'_>> for Said {
 }
 
 impl Line {
-    /// What `decide` says to `me`.
+    /// Returns what `decide` says to `me`.
     fn judge(&self, me: &str) -> Said {
         let queue = Queue::read_with_holder_marker(self.node_format, self.discipline.holder_marker(), &self.names);
         decide(&self.discipline, &queue, me).into()
@@ -129,17 +129,17 @@ impl Line {
         self.mode(name) == Mode::Read
     }
 
-    /// What the one of this name takes, where permits are counted.
+    /// Returns how many permits the contender of this name takes, for rules that count permits.
     fn takes(&self, name: &str) -> u64 {
         match (self.mode(name), &self.discipline) {
             (Mode::Permits(permits), _) => permits.into(),
-            // All there are: it holds beside nobody.
+            // All permits: it holds beside no other contender.
             (_, Discipline::Permits { permits }) => u64::from(*permits).max(1),
             _ => 1,
         }
     }
 
-    /// The rule itself, restated: may the one at `me` hold, given who stands before it?
+    /// The rule itself, restated: may the contender at `me` hold, given the contenders ahead of it?
     fn may_hold(&self, me: usize) -> bool {
         let mut older = self.names[..me].iter();
         match self.discipline {
@@ -149,7 +149,7 @@ impl Line {
             Discipline::Permits { permits } => {
                 self.names[..=me].iter().map(|name| self.takes(name)).sum::<u64>() <= u64::from(permits)
             }
-            // Nobody holds by the queue alone.
+            // No contender holds by the queue alone.
             Discipline::Classes { .. } => false,
         }
     }
@@ -163,7 +163,7 @@ impl Line {
 proptest! {
     #![proptest_config(config())]
 
-    /// N-25, N-27, N-29, N-30, T-15, T-19, T-22: who holds is exactly who may; so exclusion and
+    /// N-25, N-27, N-29, N-30, T-15, T-19, T-22: the holders are exactly the contenders that may hold. So exclusion and
     /// first come, first served are those of the rule.
     #[test]
     fn granted_is_who_the_rule_lets_hold(line in line()) {
@@ -178,15 +178,15 @@ proptest! {
             }
             Discipline::Permits { permits } => {
                 prop_assert!(held.iter().map(|name| line.takes(name)).sum::<u64>() <= u64::from(permits));
-                // No one overtakes.
+                // No contender overtakes another.
                 prop_assert!(holders.is_sorted_by(|older, younger| older >= younger));
             }
             Discipline::Classes { .. } => prop_assert!(held.is_empty()),
         }
     }
 
-    /// A reader with a writer's node holds beside the readers before it, and nobody holds behind it: so that it has only those to
-    /// wait for when it wants to be alone.
+    /// A reader with a writer's node holds beside the readers ahead of it, and no contender behind it holds. So when it
+    /// upgrades, it waits only for those ahead.
     #[test]
     fn who_reads_with_a_writers_node_is_a_reader_to_those_before_it(line in line_by(shared_rules())) {
         let queue = Queue::read(line.node_format, &line.names);
@@ -204,7 +204,7 @@ proptest! {
         prop_assert_eq!(Said::from(decide_as_reader(&queue, "")), Said::Missing);
     }
 
-    /// C-10, C-12: the first takes the holder marker, or waits for it; nobody else thinks of it.
+    /// C-10, C-12: the first contender takes the holder marker, or waits for it; no other contender tries to.
     #[test]
     fn only_the_first_in_line_takes_the_holder_marker(line in line_by(class_rules()), taken in any::<bool>()) {
         let mut listed = line.clone();
@@ -219,7 +219,7 @@ proptest! {
         }
     }
 
-    /// What is watched is there and older; and following the watches from anyone leads to one who can go on.
+    /// A watched node exists and is older. Following the watches from any contender leads to one that can go on.
     #[test]
     fn every_chain_of_watches_leads_to_a_holder(line in line()) {
         for start in 0..line.names.len() {
@@ -231,7 +231,8 @@ proptest! {
                         prop_assert!(watched.is_some_and(|watched| watched < at), "{} watches {name}", line.names[at]);
                         at = watched.expect("just seen");
                     }
-                    // The first waiter hears of each holder that goes; where it asks for more than there is, there is none.
+                    // The first waiter hears of the deletion of each holder. If it asks for more permits than there
+                    // are, there is no first waiter.
                     Said::Children => {
                         prop_assert!(line.names[..at].iter().all(|older| line.judge(older) == Said::Granted));
                         break;
@@ -243,9 +244,10 @@ proptest! {
         }
     }
 
-    /// Whoever's going lets me hold, my watch fires for it, or for the grant of the one I watch that comes of it; and `grants`
-    /// is said exactly when the going of the watched node alone is enough, whoever came behind me meanwhile. (Not of a
-    /// writer's: it may go on as a reader.)
+    /// If the deletion of any node grants me the lock, my watch fires: for that deletion, or for the grant of the
+    /// contender that I watch, which follows from it. `grants` is set exactly when the deletion of the watched node
+    /// alone is enough, whatever contenders came behind me meanwhile. (This excludes a writer's node: a writer may go
+    /// on as a reader.)
     #[test]
     fn no_going_that_lets_me_hold_is_missed(line in line(), newcomers in 0..3usize) {
         for (i, me) in line.names.iter().enumerate() {
@@ -272,7 +274,8 @@ proptest! {
         }
     }
 
-    /// T-16, T-21: Curator's readers watch the first writer and wake for each; ours the nearest, and wake once.
+    /// T-16, T-21: Curator's readers watch the first writer and wake for each; our readers watch the nearest writer and
+    /// wake once.
     #[test]
     fn a_reader_watches_the_nearest_older_writer(line in line_by(shared_rules())) {
         for (i, me) in line.names.iter().enumerate().filter(|(_, name)| line.reads(name)) {
@@ -285,7 +288,7 @@ proptest! {
         }
     }
 
-    /// One watcher a node, but for the readers behind one writer: a going wakes one.
+    /// Each node has one watcher, except for the readers behind one writer: a deletion wakes one contender.
     #[test]
     fn nobody_shares_a_watch(line in line()) {
         let waits_alone = |name: &&String| line.discipline != Discipline::SharedExclusive || !line.reads(name);
@@ -303,8 +306,8 @@ proptest! {
         prop_assert_eq!(line.without(me).judge(me), Said::Missing);
     }
 
-    /// Cases 18 and 29: one order, however the server lists and wherever on the circle the numbers lie. `line` makes them
-    /// in order, so the order read is the order made.
+    /// Cases 18 and 29: there is one order, whatever order the server lists the names in and wherever on the circle the
+    /// numbers are. `line` makes the names in order, so the order read must be the order made.
     #[test]
     fn a_listing_has_one_order(line in line(), shuffled in any::<u64>()) {
         let mut listed = line.names.clone();
@@ -317,7 +320,7 @@ proptest! {
         prop_assert_eq!(queue.entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), line.names);
     }
 
-    /// Also numbers that no server ever made stand in one order, ties too, and nothing is lost.
+    /// Numbers that no server ever made have one order too, also with ties, and no entry is lost.
     #[test]
     fn any_listing_has_one_order(seqs in vec(any::<i32>(), 0..7), ties in 0..3usize, turn in any::<Index>()) {
         let mut listed: Vec<_> = seqs.iter().map(|seq| name(NodeFormat::Recipe, Mode::Exclusive, 0, *seq)).collect();
@@ -371,7 +374,7 @@ proptest! {
         prop_assert_eq!(id.to_string().to_uppercase().parse(), Ok(id));
     }
 
-    /// Case 26: any text may stand in a listing. What is read in it prints back into it.
+    /// Case 26: a listing may contain any text. Parsing a name and printing the result gives the same name.
     #[test]
     fn any_listing_is_read(
         names in vec(prop_oneof![any::<String>(), "[-_a-zA-Z0-9]{0,60}", "(_c_[-0-9a-f]{34,38})?-?(lock-|read-|__READ__|permits-[0-9]{1,11}-)-?[0-9]{7,20}",
@@ -409,8 +412,8 @@ proptest! {
     }
 }
 
-/// ZooKeeper's rules for a path, as its `PathUtils` states them, character by character over UTF-16; and ours beside them:
-/// not the root, not the server's own, 1024 bytes at most.
+/// ZooKeeper's rules for a path, as its `PathUtils` states them, character by character over UTF-16, together with
+/// ours: not the root, not the server's own paths, at most 1024 bytes.
 fn acceptable(path: &str) -> bool {
     let units: Vec<u16> = path.encode_utf16().collect();
     let unfit = |c: u16| matches!(c, 0..=0x1f | 0x7f..=0x9f | 0xd800..=0xf8ff | 0xfff0..=0xffff);
@@ -452,13 +455,13 @@ proptest! {
     }
 }
 
-/// What happens to a session, each some time after the last.
+/// An event of a session, and the time since the event before it.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     Disconnected,
     Reconnected,
     Tick,
-    /// The answer to a proof that was sent so many milliseconds ago.
+    /// The reply to a heartbeat that was sent this many milliseconds ago.
     Proved(u64),
     Over,
 }
@@ -476,9 +479,9 @@ fn turn() -> impl Strategy<Value = Turn> {
 proptest! {
     #![proptest_config(config())]
 
-    /// A hold is lost from the moment the last proof is no longer good, whether or not anyone looked at the clock then, and
-    /// for good; and at no moment is a session trusted that the leader may have expired. Until then it is held, or suspected
-    /// where the connection was lost since the last proof.
+    /// A hold is lost, finally, from the moment when the last heartbeat is no longer good, whether or not any code
+    /// looked at the clock then. A session is never trusted at a moment when the leader may have expired it. Until then
+    /// the lock is held, or suspected if the connection was lost since the last heartbeat.
     #[test]
     fn a_hold_is_lost_at_its_deadline_and_for_good(
         timeout_ms in 1..30_000u64,
@@ -490,7 +493,7 @@ proptest! {
         let granted_at = granted_at.index(turns.len() + 1);
         let mut hold = None;
         let mut now = Duration::from_secs(1000);
-        // By the rules alone: until when the proofs so far are good, and whether one was sent on this connection.
+        // By the rules alone: until when the heartbeats so far are good, and whether one was sent on this connection.
         let (mut good_until, mut connected, mut fresh, mut lost) = (Duration::ZERO, true, false, false);
         for (i, (turn, pause)) in turns.iter().enumerate() {
             if i == granted_at && fresh && now < good_until && !lost {
@@ -515,7 +518,7 @@ proptest! {
                         fresh = connected;
                     }
                     clock.proved(sent, now);
-                    // The leader heard of the session at most 3/20 of the timeout before it was sent.
+                    // The leader heard of the session at most 3/20 of the timeout before the heartbeat was sent.
                     let least = sent + timeout - timeout * 3 / 20;
                     prop_assert!(sent + clock.validity() <= least - timeout / 20);
                 }

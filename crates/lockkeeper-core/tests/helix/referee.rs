@@ -1,4 +1,4 @@
-//! What a write to the record may do, said a second time and plainly, by somebody who knows the server's time exactly.
+//! What a write to the record may do, restated in plain rules by a referee that knows the server's exact time.
 
 use lockkeeper_core::helix::{Held, Record, Requested, Rules, Terms};
 
@@ -10,10 +10,10 @@ pub(crate) const REQUEST_FORGOTTEN: Foul = "a request was forgotten";
 pub(crate) const COUNT_RESTARTED: Foul = "the time for the cleanup was counted anew";
 pub(crate) const FORGED: Foul = "somebody wrote for somebody else";
 
-/// How an owner came to be one no longer.
+/// How an owner stopped being the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// By its own will, or for the heir it named.
+    /// It released the lock, or transferred it to the client that it named.
     Left,
     /// Its lease was over.
     Expired,
@@ -21,8 +21,8 @@ pub(crate) enum Departure {
     Forced,
 }
 
-/// Whether `who`, whose wait ends at `give_up_ms`, may turn `before`, written at `modified_ms`, into `after` when the server's
-/// clock shows `now_ms`.
+/// Whether `who`, whose wait ends at `give_up_ms`, may change `before`, written at `modified_ms`, into `after` when the
+/// server's clock shows `now_ms`.
 pub(crate) fn judge(
     before: &Record,
     modified_ms: i64,
@@ -36,9 +36,10 @@ pub(crate) fn judge(
     if let Some(old) = old.filter(|old| new.is_none_or(|new| new.id != old.id)) {
         departure = Some(departed(old, before.request.as_ref(), (who, give_up_ms), now_ms)?);
     }
-    // What an owner is asked, and what it answers, changes nothing.
+    // A revocation and the owner's answer to it change nothing.
     let silent = |owner: &Held| Held { revocation: None, ..owner.clone() };
-    // An owner may name its heir, to have the lock as it is. A lease that ends on the way is inherited as one that is over.
+    // An owner may name its successor, which gets the lock as it is. A lease that ends on the way is inherited as one
+    // that is over.
     let heir = old.zip(new).is_some_and(|(old, new)| {
         old.id == who.id && new.id != old.id && silent(new) == Held { id: new.id.clone(), ..silent(old) }
     });
@@ -54,7 +55,7 @@ pub(crate) fn judge(
         match &after.request {
             Some(next) if next == request => {}
             Some(next) if next.id != who.id => return Err(FORGED),
-            // Only somebody higher replaces it, and inherits its count.
+            // Only a request of higher priority replaces it, and inherits its count.
             Some(next) if next.id != request.id && !stale && next.priority <= request.priority => {
                 return Err(REQUEST_FORGOTTEN);
             }
@@ -96,7 +97,7 @@ fn departed(
     }
 }
 
-/// When a requestor is to act at the latest.
+/// Returns the latest time at which a requestor must act.
 fn turn_ms(record: &Record, modified_ms: i64, request: &Requested, rules: &Rules) -> i64 {
     let until = request.until_ms.unwrap_or(i64::MAX);
     match &record.owner {

@@ -1,4 +1,4 @@
-//! Three clients, one record, and all that can happen between them.
+//! Three clients, one record, and everything that can happen between them.
 
 use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerNow, Terms, Transition, Wish, transition};
 use stateright::{Model, Property};
@@ -14,26 +14,26 @@ pub(crate) const HANDED_OVER: &str = "three priorities, the lock is handed over,
 
 pub(crate) const SETTLES: &str = "nobody waits for ever";
 
-/// What must be seen to happen, so that the claims are not about nothing.
+/// What must be seen to happen, so that the claims are not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Witness {
     /// A requestor replaced an owner whose time for the cleanup was over.
     Forced,
-    /// A requestor was replaced by a higher one.
+    /// A requestor was replaced by one of higher priority.
     Displaced,
-    /// An owner made room and its requestor came in.
+    /// An owner made room and its requestor got the lock.
     HandedOver,
     /// A lease that was over was taken.
     LeaseTaken,
     /// A write whose reply was lost was found done.
     Repeated,
-    /// A dead requestor's place was given to somebody else.
+    /// Another client got a dead requestor's place.
     Swept,
-    /// A wait ended without the owner having made room.
+    /// A wait ended before the owner had made room.
     Unfinished,
-    /// An owner handed the lock over.
+    /// An owner transferred the lock.
     Transferred,
-    /// Whoever was named the owner came and held the lock.
+    /// The client that was named the new owner came and held the lock.
     Inherited,
 }
 
@@ -65,27 +65,27 @@ impl Witness {
     }
 }
 
-/// A seeded mistake in the carrying out of decisions.
+/// A seeded mistake in how decisions are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
-    /// A force counts as done, whatever became of its write.
+    /// A force counts as done, whatever the result of its write.
     ForceUnchecked,
-    /// So does the taking of a lock whose owner has made room, by its requestor.
+    /// A requestor's write that takes the lock after its owner made room counts as done, whatever its result.
     CleanupUnchecked,
-    /// A request that is not lower than the own is not looked at.
+    /// A request that is not lower than the client's own is ignored.
     RequestOverwritten,
     /// The owner's unlock writes a free lock's record.
     WipedByUnlock,
-    /// A new requestor's time starts with it.
+    /// A new requestor restarts the count.
     CountRestarted,
-    /// Handing over writes a record without the request.
+    /// A transfer writes a record without the request.
     WipedByTransfer,
-    /// Whoever handed the lock over goes on as if it had not.
+    /// The old owner continues after a transfer as if it still held the lock.
     HeldOn,
 }
 
 impl Mistake {
-    /// The name of the world in which it does harm.
+    /// Returns the name of the world in which the mistake does harm.
     pub(crate) fn shown_in(self) -> &'static str {
         match self {
             Mistake::RequestOverwritten => EQUALS,
@@ -95,7 +95,7 @@ impl Mistake {
     }
 }
 
-/// How much may go wrong.
+/// How many things may go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub losses: u8,
@@ -110,11 +110,11 @@ pub(crate) struct World {
     pub name: &'static str,
     pub clients: Vec<Terms>,
     pub budget: Budget,
-    /// The client that must get in, if it lives.
+    /// The client that must get the lock, if it lives.
     pub gets_in: Option<usize>,
     pub witnesses: Vec<Witness>,
     pub mistake: Option<Mistake>,
-    /// How far a client's idea of the server's time may be off, each way.
+    /// How far a client's estimate of the server's time may be wrong, in each direction.
     pub blur_ms: i64,
     pub rules: Rules,
     /// Until when clients come.
@@ -140,18 +140,18 @@ impl Default for World {
     }
 }
 
-/// What a client is about.
+/// The phase of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     /// It has not asked yet.
     Idle,
     /// It is about to read and decide.
     Looking(Wish<'static>),
-    /// Its write is on the way; it takes effect if the record still is what was read.
+    /// Its write is on the way. The write takes effect if the record is still the one that was read.
     Writing { wish: Wish<'static>, current: bool, record: Box<Record>, answer: Answer, again: bool },
     /// It waits for a change of the record that it has seen, or for the end of its wait.
     Waiting { wish: Wish<'static>, current: bool, until_ms: i64 },
-    /// It was told that it owns the lock.
+    /// A reply said that it owns the lock.
     Holding { until_ms: i64 },
     /// It is done.
     Done,
@@ -164,9 +164,9 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     pub phase: Phase,
-    /// Somebody else was let in by the rules while this one held the lock, and it has not noticed yet.
+    /// By the rules, another client got the lock while this one held it, and this one has not noticed yet.
     pub displaced: bool,
-    /// A reply of its was lost.
+    /// A reply to it was lost.
     unsure: bool,
 }
 
@@ -186,18 +186,18 @@ pub(crate) struct State {
 pub(crate) enum Action {
     Tick,
     Ask(usize),
-    /// Reads and decides.
+    /// The client reads and decides.
     Look(usize),
-    /// The write reaches the server, and its reply the client.
+    /// The write reaches the server, and the reply reaches the client.
     Write(usize),
-    /// The write reaches the server or not, and the client hears nothing.
+    /// The write reaches the server or not, and the client gets no reply.
     Lose(usize, bool),
     Renew(usize),
     /// To the client that is named second.
     Transfer(usize, usize),
     Unlock(usize),
     Cancel(usize),
-    /// An owner sees that it is none any more.
+    /// An owner sees that it is no longer the owner.
     Notice(usize),
     Crash(usize),
 }
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// Lets a write arrive; `heard` is whether the client learns how it went.
+    /// Lets a write arrive; `heard` is whether the client learns the result.
     fn arrive(&self, state: &mut State, at: usize, heard: bool) -> Option<()> {
         let Phase::Writing { wish, current: done, record, answer, again } = state.clients[at].phase.clone() else {
             return None;
@@ -343,7 +343,7 @@ impl World {
         }
     }
 
-    /// Whether a client would act on its lock at this moment.
+    /// Whether a client would rely on its lock at this moment.
     fn relies(&self, state: &State, at: usize) -> bool {
         let client = &state.clients[at];
         let until_ms = match client.phase {
@@ -416,7 +416,7 @@ impl Model for World {
                 actions.push(Action::Crash(at));
             }
         }
-        // Clients may be slow until then; afterwards time passes only where somebody waits for it.
+        // Clients may be slow until then. Afterwards time passes only if a client waits for it.
         let waits = state.clients.iter().any(|client| matches!(client.phase, Phase::Waiting { .. }));
         if state.now_ms < self.end_ms
             || (waits && actions.iter().all(|action| matches!(action, Action::Crash(_) | Action::Cancel(_))))
@@ -479,7 +479,7 @@ impl Model for World {
             Property::<Self>::always(GETS_IN, |world, state| {
                 world.gets_in.is_none_or(|at| state.clients[at].phase != Phase::Refused)
             }),
-            // Asked where nothing can happen any more, time included.
+            // Checked where nothing more can happen, not even the passing of time.
             Property::<Self>::eventually(SETTLES, |_, state| {
                 let settled =
                     |client: &Client| matches!(client.phase, Phase::Idle | Phase::Done | Phase::Refused | Phase::Dead);
