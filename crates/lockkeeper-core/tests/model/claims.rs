@@ -1,4 +1,4 @@
-//! What must always be so. That it means anything is shown by the witnesses and by the seeded mistakes.
+//! What must always be true. The witnesses and the seeded mistakes show that the claims are not empty.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -68,8 +68,8 @@ impl Model for World {
 }
 
 impl State {
-    /// Who holds: says so, in a session that lives. Where an operator deletes nodes, the node must be there too: the one
-    /// whose node was taken hears of it a little later, and its token is worth nothing by then.
+    /// Returns the holders: clients that say they hold, in a live session. If operators delete nodes, the node must
+    /// exist too: a client whose node was deleted hears of it a little later, and its token is worthless by then.
     pub(crate) fn holders(&self, world: &World) -> Vec<usize> {
         let stands = |client: &Client| {
             let node = client.own().is_some_and(|own| self.leader.get(own).is_some());
@@ -84,7 +84,7 @@ impl State {
         (0..self.clients.len()).filter(|i| holds(&self.clients[*i])).collect()
     }
 
-    /// Nothing happens any more by itself.
+    /// Whether nothing more happens by itself.
     pub(crate) fn is_at_rest(&self, world: &World) -> bool {
         self.newborn.is_none() && self.pending.is_empty() && {
             let mut actions = Vec::new();
@@ -94,13 +94,13 @@ impl State {
     }
 }
 
-/// How many permits it takes, where they are counted.
+/// Returns how many permits the mode takes, where permits are counted.
 fn permits(mode: Option<Mode>) -> u32 {
     if let Some(Mode::Permits(permits)) = mode { permits } else { 1 }
 }
 
 impl World {
-    /// What client `i` asks for.
+    /// Returns the mode that client `i` requests.
     fn mode(&self, i: usize) -> Mode {
         match self.roles[i] {
             Role::Enters(mode) | Role::Tries(mode) => mode,
@@ -110,7 +110,8 @@ impl World {
         }
     }
 
-    /// Whether client `i` is to stand beside readers: as a holder as far as it knows, else by what it asks for.
+    /// Whether client `i` takes part as a reader: as a holder by what it knows of its hold, otherwise by what it
+    /// requests.
     pub(crate) fn reads(&self, state: &State, i: usize) -> bool {
         let client = &state.clients[i];
         match self.roles[i] {
@@ -119,13 +120,13 @@ impl World {
         }
     }
 
-    /// The rule of the discipline, said again in the plainest words: does what a server has let client `i` in?
+    /// The discipline's rule, restated as simply as possible: by what this server has, is client `i` granted the lock?
     fn lets_in(&self, state: &State, tree: &Tree, i: usize) -> bool {
         let session = state.clients[i].session;
         let queue = tree.queue();
         let Some(position) = queue.iter().position(|n| n.owner == session) else { return false };
         let older = &queue[..position];
-        // A writer that read on when it abandoned keeps new readers out; those who read beside it stay.
+        // A writer that read on before it abandoned its hold blocks new readers; the readers that read beside it stay.
         let reads_on = self.reads(state, i) && state.clients[i].says_it_holds();
         let mut abandoned = tree.abandoned().filter(|_| !reads_on);
         match &self.discipline {
@@ -143,7 +144,7 @@ impl World {
         }
     }
 
-    /// Whether client `i`, who waits, could have what it waits for, if this were what the leader has.
+    /// Whether the waiting client `i` could get what it waits for, if the leader had this tree.
     fn could_go_on(&self, state: &State, tree: &Tree, i: usize) -> bool {
         match &self.discipline {
             Discipline::Classes { .. } => {
@@ -169,7 +170,7 @@ fn exclusion(world: &World, state: &State) -> bool {
     }
 }
 
-/// The delay of whose hold has ended against its will is over before one holds who could not have held beside it.
+/// After a loss, the delay is over before a contender holds that could not have held together with the lost hold.
 fn late_enough(world: &World, state: &State) -> bool {
     let holders = state.holders(world);
     let holders = holders.iter().filter(|i| state.clients[**i].granted_by.is_some());
@@ -198,13 +199,13 @@ fn nothing_left(_: &World, state: &State) -> bool {
     let mut gone = state.clients.iter().filter(|c| says_it_left(c.life));
     gone.all(|c| state.leader.nodes.iter().all(|n| n.owner != c.session))
         && state.clients.iter().enumerate().all(|(i, c)| {
-            // Who has let go of what it held leaves no tombstone either.
+            // A client that released what it held leaves no tombstone either.
             let let_go = c.life == Life::Ended(End::Left) && !c.past.was_overdue && state.cooling[i].is_none();
             !let_go || state.leader.nodes.iter().all(|n| !n.name.tombstone || n.name.id != Some(i as u8))
         })
 }
 
-/// A claim on states in which nothing moves any more.
+/// A claim about states in which nothing moves any more.
 trait AtRest {
     fn holds(world: &World, state: &State) -> bool;
 }
@@ -218,7 +219,7 @@ struct NoGhost;
 impl AtRest for NoGhost {
     fn holds(_: &World, state: &State) -> bool {
         state.leader.nodes.iter().all(|n| {
-            // A tombstone stays until somebody comes; a persistent node that no client made stays.
+            // A tombstone stays until a contender comes; a persistent node that no client made stays for ever.
             if n.owner == NOBODY {
                 return true;
             }
@@ -259,7 +260,7 @@ struct Asked;
 
 impl AtRest for Asked {
     fn holds(world: &World, state: &State) -> bool {
-        // Who does not watch its node does not know yet.
+        // A client that does not watch its node does not know of the revocation yet.
         !world.linger
             || state.clients.iter().enumerate().all(|(i, client)| {
                 let Some(node) = client.own().and_then(|own| state.leader.get(own)) else { return true };
@@ -269,10 +270,10 @@ impl AtRest for Asked {
     }
 }
 
-/// Who watches what, and whether its going would let it on.
+/// Whether no two clients watch the same node, or the same set of children, for the same class.
 ///
-/// The one that holds the last watch on a node is the one behind it; who came in front of that one since then (a lower class)
-/// watches the same node for its own class.
+/// The client that holds the last watch on a node is the one behind it. A client that came in front of that client
+/// since then (with a lower class) watches the same node for its own class.
 fn no_herd(world: &World, state: &State) -> bool {
     let ours = |i: usize, client: &Client| {
         client.waits() && client.server.is_some() && !matches!(world.roles[i], Role::Plain(_))
@@ -283,13 +284,13 @@ fn no_herd(world: &World, state: &State) -> bool {
         let nodes = client.watches[..2].iter().flatten().map(|watch| Some(watch.target));
         for watched in nodes.chain(client.children.map(|_| None)) {
             let entry = (watched, own.class());
-            // The readers that a writer keeps out wake together.
+            // The readers that a writer blocks wake together.
             let writer = watched.is_some_and(|name| name.mode == Some(Mode::Write));
             if world.discipline == Discipline::SharedExclusive && writer && world.reads(state, i) {
                 continue;
             }
             if seen.contains(&entry) {
-                // While a change is on its way, two may stand at the same place in what they know of it.
+                // While a change is on its way, two clients may believe that they have the same position.
                 return world.discipline != Discipline::Exclusive && !state.is_at_rest(world);
             }
             seen.push(entry);
@@ -321,9 +322,11 @@ fn no_dead_end(world: &World, state: &State) -> bool {
     })
 }
 
-/// With no further fault and no newcomer, everyone who is in line comes to hold, holders leave, and nothing remains.
+/// With no further fault and no newcomer, every contender in the queue gets the lock, holders leave, and nothing
+/// remains.
 ///
-/// Dear to check, so only one state in sixteen is: which ones is decided by their hashes, the same in every run.
+/// The check is expensive, so it runs for only one state in sixteen. The states' hashes decide for which, the same in
+/// every run.
 fn settles(world: &World, state: &State) -> bool {
     const ENOUGH: usize = 400;
     let mut hasher = DefaultHasher::new();

@@ -1,4 +1,4 @@
-//! One client of a world: its contender, its session, its connection, and what it has asked of a server.
+//! One client of a world: its contender, its session, its connection, and its request to a server.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::plain::Plain;
 use super::tree::{Name, Node};
 use super::world::{Server, World};
 
-/// What a contender asked for, small.
+/// A contender's command, in a small form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
     Enter(Mode),
@@ -41,13 +41,13 @@ impl Request {
 pub(crate) enum Flight {
     None,
     Sent(Request),
-    /// The create is committed, the listing behind it is not read yet. The reply waits until the session's server has
-    /// applied `wait` more changes.
+    /// The create is committed, but the listing behind it is not read yet. The reply waits until the session's server
+    /// has applied `wait` more changes.
     Created {
         node: Node,
         wait: usize,
     },
-    /// A write is decided, its reply waits as above. The request tells which event it becomes.
+    /// A write is decided; its reply waits as above. The request determines which event it becomes.
     Decided {
         request: Request,
         outcome: Outcome,
@@ -61,7 +61,7 @@ pub(crate) enum Flight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     Done,
-    /// By this transaction a node was made.
+    /// This transaction created a node.
     Made(u8),
     /// The data has this version now.
     Version(u8),
@@ -73,13 +73,13 @@ pub(crate) enum Outcome {
 /// A one-shot watch on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Watching {
-    /// The node that the contender asked to watch; none where it asked for the children, by a mistake.
+    /// The node that the contender asked to watch. `None` if a mistake made it watch the children.
     pub(crate) asked: Option<Name>,
-    /// The node that is watched: the same, but for a mistake.
+    /// The node that is watched: the same one, unless a mistake is on.
     pub(crate) target: Name,
     /// The create of the node that was read when the watch was set.
     pub(crate) czxid: u8,
-    /// And the version of its data.
+    /// The version of its data at that time.
     pub(crate) version: u8,
 }
 
@@ -88,13 +88,13 @@ pub(crate) struct Watching {
 pub(crate) enum GrantedBy {
     FirstListing,
     LaterListing,
-    /// A look at a node whose create's reply was lost.
+    /// A read of a node after its create's reply was lost.
     Inspection,
-    /// A watch alone, with no second listing.
+    /// A watch alone, without a second listing.
     Handover,
 }
 
-/// Where a client is in its life.
+/// The stage of a client's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Life {
     Unborn,
@@ -110,7 +110,7 @@ pub(crate) enum Engine {
     Plain(Arc<Plain>),
 }
 
-/// The real contender, with what is often asked of it at hand: a step changes one of four.
+/// The real contender, with copies of its values that are read often: a step changes one machine of four.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     hash: u64,
@@ -125,7 +125,7 @@ impl Machine {
         Machine { hash: 0, own: None, holds: false, alone: false, engine }
     }
 
-    /// Tells it what happened; [`Machine::settle`] follows.
+    /// Passes an event to the contender; [`Machine::settle`] follows.
     pub(crate) fn handle(&mut self, event: Event<'_>) {
         match &mut self.engine {
             Engine::Contender(contender) => Arc::make_mut(contender).handle(event),
@@ -140,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// Whether a watch on this node, with an empty name the children, is still of use.
+    /// Whether a watch on this node is still of use; an empty name means the children.
     pub(crate) fn watches(&self, name: &str) -> bool {
         match &self.engine {
             Engine::Contender(contender) => contender.watches(name),
@@ -148,7 +148,7 @@ impl Machine {
         }
     }
 
-    /// Takes note of what it has become.
+    /// Copies the contender's new values.
     pub(crate) fn settle(&mut self, world: &World) {
         let (node, holds, alone) = match &self.engine {
             Engine::Contender(contender) => (contender.node(), contender.holds(), contender.is_alone()),
@@ -175,7 +175,8 @@ impl Hash for Machine {
     }
 }
 
-/// The watches that a client may have at once: the blocker's, the holder marker's as the blocker's, and those of its own nodes.
+/// The watches that a client may have at the same time: on the blocker, on the holder marker as a blocker, and on its
+/// own nodes.
 pub(crate) const WATCHES: usize = 4;
 
 /// A client: one contender, its session and its connection.
@@ -187,39 +188,39 @@ pub(crate) struct Client {
     pub(crate) server: Option<Server>,
     /// No server was reached for so long that the session may expire.
     pub(crate) overdue: bool,
-    /// How many changes the follower must still apply before it shows no less than this session saw.
+    /// How many changes the follower must still apply before it shows at least as much as this session saw.
     pub(crate) ahead: usize,
     pub(crate) flight: Flight,
     pub(crate) watches: [Option<Watching>; WATCHES],
-    /// A watch on the children stands since the server showed these.
+    /// A watch on the children is set since the server showed this set of them.
     pub(crate) children: Option<u64>,
-    /// Those whose delays it counts.
+    /// The tombstones whose delays it counts.
     pub(crate) counting: Vec<Name>,
     pub(crate) left: bool,
     pub(crate) lingered: bool,
-    /// It wants to be alone and is not yet.
+    /// It wants to become the only holder and is not yet.
     pub(crate) upgrading: bool,
-    /// It was told that it is alone.
+    /// It was informed that it is the only holder.
     pub(crate) told_alone: bool,
     /// It wants to read on.
     pub(crate) downgrading: bool,
-    /// It was told that somebody asks for the lock.
+    /// It was informed of a revocation.
     pub(crate) told: bool,
-    /// The driver keeps the request that it read in the own node.
+    /// The driver keeps the revocation that it read in the own node.
     pub(crate) keeps_request: bool,
-    /// It was first in line while no holder marker stood, since it entered.
+    /// It was first in the queue while no holder marker existed, at some time since it entered.
     pub(crate) was_first: bool,
     /// The czxid of the last node that it knows to be its own.
     pub(crate) knows: u8,
     /// The czxid of its last create, remembered only for the mistakes that answer from memory.
     pub(crate) made: u8,
 
-    // History, for the witnesses only.
+    // History; only the witnesses use it.
     pub(crate) granted_by: Option<GrantedBy>,
     pub(crate) past: Past,
 }
 
-/// What has happened to a client that some witness asks for.
+/// Events in a client's past that a witness looks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Past {
     pub(crate) adopted: bool,
@@ -239,7 +240,7 @@ pub(crate) struct Past {
 }
 
 impl Client {
-    /// The node that the contender takes for its own.
+    /// Returns the node that the contender takes for its own.
     pub(crate) fn own(&self) -> Option<Name> {
         self.machine.as_ref().and_then(|machine| machine.own)
     }
@@ -248,27 +249,27 @@ impl Client {
         self.life == Life::Live
     }
 
-    /// Its contender says that it holds.
+    /// Whether its contender says that it holds.
     pub(crate) fn says_it_holds(&self) -> bool {
         self.is_live() && self.machine.as_ref().is_some_and(|machine| machine.holds)
     }
 
-    /// Its contender says that it holds beside no reader.
+    /// Whether its contender says that it holds beside no reader.
     pub(crate) fn says_it_is_alone(&self) -> bool {
         self.is_live() && self.machine.as_ref().is_some_and(|machine| machine.alone)
     }
 
-    /// In the queue or on the way there, and not on the way out.
+    /// Whether it is in the queue or about to enter, and not about to leave.
     pub(crate) fn wants_in(&self) -> bool {
         self.is_live() && !self.left && !self.says_it_holds()
     }
 
-    /// Waits for the lock, or for being alone in it.
+    /// Whether it waits for the lock, or to become the only holder.
     pub(crate) fn waits(&self) -> bool {
         self.wants_in() || self.is_live() && !self.left && self.upgrading
     }
 
-    /// A watch of it stands that is for a node or node it waits for.
+    /// Whether it has a watch on a blocker or on the children.
     pub(crate) fn has_blocker_watch(&self) -> bool {
         self.children.is_some() || self.watches[..2].iter().any(Option::is_some)
     }

@@ -1,14 +1,14 @@
-//! A client of another maker: Contentserv's algorithm as its document tells it, without a thought of ours.
+//! A foreign client: Contentserv's algorithm as its document describes it, without any addition of ours.
 //!
-//! It watches the parent, sorts the names, and takes the holder marker when it was first in a listing without one, however old that
-//! listing is by then; it gives up request and holder marker one by one. It speaks the driver's words, so that the harness carries
-//! out what it wants as it does for a contender.
+//! It watches the parent and sorts the names. It takes the holder marker if it was first in a listing without one,
+//! however old that listing is by then. It deletes its request and its holder marker one by one. It uses the driver's
+//! commands, so that the harness carries them out as it does for a contender.
 
 use lockkeeper_core::{Class, Command, Event, Failure};
 
 use super::tree::HOLDER_MARKER;
 
-/// Where it is.
+/// The client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     Start,
@@ -71,7 +71,7 @@ impl Plain {
         }
     }
 
-    /// What it does next; one thing at a time.
+    /// Returns its next command; one at a time.
     pub(crate) fn next_command(&mut self) -> Option<Command> {
         if std::mem::replace(&mut self.asked, true) {
             return None;

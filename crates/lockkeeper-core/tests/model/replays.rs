@@ -1,4 +1,4 @@
-//! What the model has found, step by step: each is a path on which an earlier contender broke a promise.
+//! What the model has found, step by step: on each of these paths, an earlier contender broke a promise.
 
 use lockkeeper_core::{Discipline, End, Mode, NodeFormat};
 
@@ -31,8 +31,8 @@ fn enters(i: u8) -> [Action; 3] {
     [Start(i, Leader), Effect(i), Effect(i)]
 }
 
-/// The reply to a delete is lost, the session moves to a server that has not applied the delete yet,
-/// and there the node still looks like ours; meanwhile the parent is reaped and made again, and the name is another's.
+/// The reply to a delete is lost. The session moves to a server that has not applied the delete yet, where the node
+/// still looks like ours. Meanwhile the parent is reaped and recreated, and another client's node has the name.
 #[test]
 fn case_20_a_lost_delete_is_repeated_only_behind_a_sync() {
     let world = World {
@@ -54,8 +54,8 @@ fn case_20_a_lost_delete_is_repeated_only_behind_a_sync() {
     assert_eq!(state.leader.nodes.iter().map(|n| n.owner).collect::<Vec<_>>(), [1], "the other's node was deleted");
 }
 
-/// C enters behind A, who has all the permits. Before C lists, D enters behind C, lists, and watches C, whose turn is before its
-/// own; then A leaves, and C's first listing grants. C never waited, yet D waits for what C has to say.
+/// C enters behind A, which has all the permits. Before C lists, D enters behind C, lists, and watches C, which is
+/// ahead of it. Then A leaves, and C's first listing grants. C never waited, but D waits for C's announcement.
 #[test]
 fn one_granted_by_its_first_listing_tells_whoever_listed_before_it() {
     let world = world("a listing overtaken", Discipline::Permits { permits: 2 }, &[takes(2), takes(1), takes(1)]);
@@ -67,7 +67,7 @@ fn one_granted_by_its_first_listing_tells_whoever_listed_before_it() {
     assert!(state.clients[2].says_it_holds(), "there is room for it, and nobody wakes it");
 }
 
-/// The own writer's node goes by our own hand, and its watch tells of that before the reply does.
+/// The client deletes its own writer's node, and the watch on that node reports it before the reply does.
 #[test]
 fn a_downgrade_is_not_taken_for_an_eviction() {
     let budget = Budget { downgrades: 1, cuts: 1, ..NO_FAULT };
@@ -83,7 +83,7 @@ fn a_downgrade_is_not_taken_for_an_eviction() {
     }
 }
 
-/// From the moment on that it asks to read, others may read beside it.
+/// As soon as it asks to read, other readers may read beside it.
 #[test]
 fn who_asks_to_read_on_is_not_alone() {
     let budget = Budget { downgrades: 1, ..NO_FAULT };
@@ -97,7 +97,7 @@ fn who_asks_to_read_on_is_not_alone() {
     assert!(!world.after(&state, Downgrade(0)).clients[0].says_it_is_alone());
 }
 
-/// The listing that was asked for on the way to being alone comes when it no longer wants that.
+/// The listing that was requested for an upgrade arrives when the reader no longer wants the upgrade.
 #[test]
 fn who_stays_a_reader_is_not_told_that_it_is_alone() {
     let budget = Budget { upgrades: 1, stays: 1, ..NO_FAULT };
@@ -109,7 +109,7 @@ fn who_stays_a_reader_is_not_told_that_it_is_alone() {
     assert!(!state.clients[1].told_alone);
 }
 
-/// A bare word over the node that is given up erases whose it was, but not that we know it.
+/// A bare word over the node of the old class erases its owner, but the contender still knows that it is its own.
 #[test]
 fn a_node_of_the_old_class_goes_whatever_is_written_on_it() {
     let budget = Budget { ages: 1, words: 1, ..NO_FAULT };
@@ -126,7 +126,7 @@ fn a_node_of_the_old_class_goes_whatever_is_written_on_it() {
     assert!(state.leader.get(old).is_none(), "it stands before everyone behind it for as long as the session lives");
 }
 
-/// N-31: who refused once is told of the next who asks.
+/// N-31: a holder that refused one revocation is informed of the next.
 #[test]
 fn who_refused_is_asked_again() {
     let budget = Budget { asks: 2, refusals: 1, ..NO_FAULT };

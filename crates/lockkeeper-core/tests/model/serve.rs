@@ -1,4 +1,4 @@
-//! What the two servers make of a client's requests, and what becomes of those when the connection breaks.
+//! How the two servers handle a client's requests, and what happens to the requests when the connection breaks.
 
 use lockkeeper_core::{Event, Failure, Inspection, Limit, Listing, Mode, WatchKind, Zxid};
 
@@ -8,7 +8,7 @@ use super::tree::{Data, NOBODY, Name, Node, Tree, Txn, attempt};
 use super::world::{Cut, Mistake, Role, Server, session};
 
 impl Step<'_> {
-    /// A reply is seen: no server may show less from here on.
+    /// A client has seen a reply: from here on, no server may show it less.
     fn saw(&mut self, i: u8) {
         let behind = self.state.pending.len();
         let client = self.client(i);
@@ -47,7 +47,7 @@ impl Step<'_> {
         self.state.tree(server)
     }
 
-    /// What a listing shows.
+    /// Returns the names that a listing shows.
     fn list(&self, i: u8) -> Result<Vec<String>, Failure> {
         let tree = self.view(i);
         let seen = |n: &&Node| {
@@ -59,7 +59,7 @@ impl Step<'_> {
         tree.counter.map(|_| names()).ok_or(Failure::NoNode)
     }
 
-    /// Tells of a listing, with the limit where limits are.
+    /// Returns a listing, with the limit if the discipline has one.
     fn listing<'a>(&self, i: u8, names: &'a [String]) -> Listing<'a> {
         let limit = self.world.discipline.permits().map(|_| self.view(i).limit);
         Listing { names, limit, leased: false }
@@ -75,7 +75,7 @@ impl Step<'_> {
         self.tell(i, Event::Entered { created, listed });
     }
 
-    /// A new node of client `i`.
+    /// Returns a new node of client `i`.
     fn node(&mut self, i: u8, name: Name) -> Node {
         self.state.created += 1;
         let unprotected = self.world.mistake == Some(Mistake::Unprotected);
@@ -202,7 +202,7 @@ impl Step<'_> {
     }
 
     fn note_delete(&mut self, i: u8, node: Node) {
-        // Of tombstones the own, and those of the abandoned whose delay is over.
+        // A client may delete its own tombstone, and those of abandoned holds whose delay is over.
         let tombstone_deleted = node.name.tombstone && self.state.leader.abandoned().any(|n| n.name == node.name);
         let client = &mut self.state.clients[usize::from(i)];
         let cooling = node.name.id.is_some_and(|id| self.state.cooling[usize::from(id)].is_some());
@@ -322,7 +322,7 @@ impl Step<'_> {
         }
     }
 
-    /// A watch on the children stands from here on.
+    /// Sets a watch on the children.
     fn watch_children(&mut self, i: u8) {
         let tree = self.view(i);
         if self.world.mistake != Some(Mistake::WatchOnePlace) {
@@ -345,7 +345,7 @@ impl Step<'_> {
             _ => false,
         };
         if from_memory {
-            // What it made is what must be there.
+            // The node must be the one that it created.
             let (owner, czxid) = (session(me.session), Zxid(i64::from(me.made)));
             return Ok(Inspection { owner, czxid, id: Some(attempt(i)), version: 0, granted: false, asked: false });
         }
@@ -361,7 +361,7 @@ impl Step<'_> {
         })
     }
 
-    /// Where a watch goes: to the node asked for, unless a mistake is on.
+    /// Returns the node that a watch is set on: the requested one, unless a mistake is on.
     fn watch_target(&self, i: u8, name: Name, kind: WatchKind) -> Name {
         let nodes = &self.view(i).nodes;
         let at = nodes.iter().position(|n| n.name == name);
@@ -418,7 +418,7 @@ impl Step<'_> {
         }
     }
 
-    /// The session goes on at `server`, and its watches with it: what changed meanwhile fires at once.
+    /// The session continues at `server`, and its watches too: what changed meanwhile fires immediately.
     pub(crate) fn reconnect(&mut self, i: u8, server: Server) {
         let session = self.client(i).session;
         if self.state.is_expired(session) {
@@ -430,7 +430,7 @@ impl Step<'_> {
             let Some(watch) = self.client(i).watches[slot] else { continue };
             let gone = match self.state.tree(server).get(watch.target) {
                 None => true,
-                // Another node by now, or other data: to the server, a change since this session last saw it.
+                // Another node by now, or other data: for the server, a change since this session last saw the node.
                 Some(node) if (node.czxid, node.version) != (watch.czxid, watch.version) => false,
                 Some(_) => continue,
             };

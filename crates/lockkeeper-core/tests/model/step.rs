@@ -1,4 +1,4 @@
-//! What each action does: the commands carried out as a driver would, and the changes that every server applies.
+//! The effect of each action: commands are carried out as a driver would, and every server applies the changes.
 
 use lockkeeper_core::{Ask, Class, Command, Discipline, End, Event, Mode, WatchKind, Zxid};
 
@@ -7,7 +7,7 @@ use super::tree::{Data, Fired, Txn};
 use super::world::{Action, Held, Mistake, Role, Server, State, World};
 
 impl World {
-    /// The world after `action`.
+    /// Returns the world after `action`.
     pub(crate) fn after(&self, state: &State, action: Action) -> State {
         let mut next = Step { world: self, state: state.clone() };
         next.take(action);
@@ -102,7 +102,7 @@ impl Step<'_> {
                 if let Some(i) = evicted {
                     self.cools(i as u8);
                 }
-                // Who takes a holder marker away takes its owner's node with it, as `lockkeeper break` does.
+                // An operator who deletes a holder marker also deletes its owner's node, as `lockkeeper break` does.
                 let leader = &self.state.leader;
                 let owner =
                     leader.holder_marker().filter(|_| name.is_holder_marker()).map(|holder_marker| holder_marker.owner);
@@ -164,7 +164,7 @@ impl Step<'_> {
         self.carry_out(i, None);
     }
 
-    /// The client is no more, or needs its session no more for this lock.
+    /// The client stops, or no longer needs its session for this lock.
     fn stop(&mut self, i: u8, life: Life) {
         let client = self.client(i);
         client.life = life;
@@ -181,7 +181,7 @@ impl Step<'_> {
         (client.told, client.keeps_request, client.was_first) = (false, false, false);
     }
 
-    /// Tells a client what happened and carries out what needs no server.
+    /// Passes an event to a client and carries out what needs no server.
     pub(crate) fn tell(&mut self, i: u8, event: Event<'_>) {
         let by = match event {
             Event::Gone(_) => GrantedBy::Handover,
@@ -209,7 +209,7 @@ impl Step<'_> {
             let Some(machine) = client.machine.as_mut() else { return };
             let Some(command) = machine.next_command() else {
                 machine.settle(world);
-                // As the driver does, which takes off what is of no more use.
+                // As the driver does, which removes watches that are of no more use.
                 for watch in &mut client.watches {
                     watch.take_if(|watch| {
                         let name = watch.asked.map_or_else(String::new, |name| world.print(name));
@@ -283,7 +283,7 @@ impl Step<'_> {
         }
     }
 
-    /// The hold of a client ends against its will, where it was handed over: nobody is to follow it at once.
+    /// Notes that a client has lost a hold that was handed to it: no contender may follow it immediately.
     fn cools(&mut self, i: u8) {
         let client = &self.state.clients[usize::from(i)];
         if self.world.delay.is_none() || !client.says_it_holds() || client.granted_by.is_none() || client.left {
@@ -304,11 +304,12 @@ impl Step<'_> {
         self.state.granted_to_none |=
             !made(self.state.tree(server)) && self.world.mistake != Some(Mistake::NoHolderMarker);
         if self.world.budget.evictions > 0 && !made(&self.state.leader) {
-            // Its server does not know yet that an operator took the node. A later token fences it off, whenever it came.
+            // Its server does not know yet that an operator deleted the node. A later token fences the client off,
+            // whenever it came.
             return;
         }
         if let Discipline::Permits { .. } = self.world.discipline {
-            // Holders together have no order.
+            // Contenders that hold together have no order.
             return;
         }
         let (any, writer) = self.state.tokens;
@@ -316,13 +317,13 @@ impl Step<'_> {
             self.world.roles[usize::from(i)],
             Role::Enters(Mode::Read) | Role::Tries(Mode::Read) | Role::Upgradeable
         );
-        // Readers hold together, so among themselves they may be told in any order.
+        // Readers hold together, so they may learn of their grants in any order.
         let least = if reads { writer } else { any };
         self.state.token_went_back |= token <= least;
         self.state.tokens = (any.max(token), if reads { writer } else { writer.max(token) });
     }
 
-    /// A reader is alone: its token, by which it was let in, is a writer's from here on.
+    /// A reader is now the only holder: the token of its grant is a writer's from here on.
     fn upgraded(&mut self, i: u8) {
         let session = self.client(i).session;
         let Some(node) = self.state.leader.nodes.iter().find(|n| n.owner == session) else { return };
@@ -331,7 +332,7 @@ impl Step<'_> {
         self.state.tokens = (any, writer.max(node.czxid));
     }
 
-    /// The leader decides on a change; the watches of those connected to it fire.
+    /// The leader decides on a change; the watches of the clients connected to it fire.
     pub(crate) fn commit(&mut self, txn: Txn) {
         let fired = self.state.leader.apply(txn);
         self.state.pending.push(txn);
@@ -342,7 +343,7 @@ impl Step<'_> {
         }
     }
 
-    /// Who is first in line while nobody holds may take the holder marker, now or a little later.
+    /// Notes the first contender while there is no holder marker: it may take the marker, now or a little later.
     fn note_the_first(&mut self) {
         if self.world.discipline.holder_marker().is_some()
             && self.state.leader.holder_marker().is_none()
@@ -385,7 +386,7 @@ impl Step<'_> {
                     }
                     continue;
                 };
-                // The driver asks its own nodes' watches first.
+                // The driver checks the watches of its own nodes first.
                 for slot in (0..WATCHES).rev() {
                     if let Some(watch) = self.client(i).watches[slot].take_if(|watch| watch.target == name) {
                         self.tell_fired(i, watch, matches!(fired, Fired::Gone(_)));
@@ -395,7 +396,7 @@ impl Step<'_> {
         }
     }
 
-    /// A watch's event, under the name that the contender asked for.
+    /// Delivers a watch's event, under the name that the contender asked for.
     pub(crate) fn tell_fired(&mut self, i: u8, watch: Watching, gone: bool) {
         let name = match watch.asked {
             Some(name) => self.world.print(name),
@@ -404,13 +405,13 @@ impl Step<'_> {
         self.tell(i, if gone { Event::Gone(&name) } else { Event::Changed(&name) });
     }
 
-    /// Which of a client's watches one is.
+    /// Returns which of a client's watches this one is.
     pub(crate) fn slot(watched: super::tree::Name, kind: WatchKind) -> usize {
         usize::from(watched.is_holder_marker()) + if kind == WatchKind::Own { 2 } else { 0 }
     }
 }
 
-/// Whether an attempt ended in a way that says: nothing of it is left.
+/// Whether an attempt ended in a way that means that nothing of it is left.
 pub(crate) fn says_it_left(life: Life) -> bool {
     matches!(life, Life::Ended(end) if end != End::SessionOver && end != End::Stuck)
 }

@@ -1,8 +1,8 @@
-//! The znodes of one lock path, as small as the protocol can tell: the parent, its counter and data, its children.
+//! The znodes of one lock path, as few as the protocol can distinguish: the parent, its counter and data, its children.
 //!
-//! A transaction is applied by every server in the same order and means the same on each; only the leader decides whether
-//! it happens. Names are kept apart into what they tell (so a state stays small) and printed and read by the real
-//! [`NodeFormat`], so that what the contender sees are the names it would see in production.
+//! Every server applies a transaction in the same order and with the same effect; only the leader decides whether it
+//! happens. Names are stored as their parts (so a state stays small). The real [`NodeFormat`] prints and parses them,
+//! so the contender sees the names that it would see in production.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -22,23 +22,23 @@ pub(crate) const SOMEBODY: u8 = 7;
 /// The holder marker's name, as Contentserv's document has it.
 pub(crate) const HOLDER_MARKER: &str = "privateLock";
 
-/// What a child's name tells.
+/// The parts of a child's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
-    /// The client whose attempt's id it carries; none in a node format without.
+    /// The client whose attempt's id the name contains; `None` in a node format without ids.
     pub(crate) id: Option<u8>,
-    /// What it asks for; none for the holder marker.
+    /// The mode that it requests; `None` for the holder marker.
     pub(crate) mode: Option<Mode>,
     /// Its number; the holder marker has none.
     pub(crate) seq: i32,
-    /// It is no contender's: it stands in for the holder of this id.
+    /// It is no contender's node, but the tombstone of the holder with this id.
     pub(crate) tombstone: bool,
 }
 
 impl Name {
     pub(crate) const HOLDER_MARKER: Name = Name { id: None, mode: None, seq: 0, tombstone: false };
 
-    /// A contender's, without an id.
+    /// Returns the name of a contender's node without an id.
     pub(crate) fn of(mode: Mode, seq: i32) -> Name {
         Name { id: None, mode: Some(mode), seq, tombstone: false }
     }
@@ -51,7 +51,7 @@ impl Name {
         if let Some(Mode::Class(class)) = self.mode { Some(class) } else { None }
     }
 
-    /// Reads a name that a contender said.
+    /// Parses a name that a contender used.
     pub(crate) fn read(node_format: NodeFormat, text: &str) -> Name {
         if text == HOLDER_MARKER {
             return Name::HOLDER_MARKER;
@@ -64,12 +64,12 @@ impl Name {
         Name { id: name.id.map(client), mode: Some(name.mode), seq: name.sequence.get(), tombstone: false }
     }
 
-    /// The tombstone of client `i`, who holds this.
+    /// Returns the tombstone of client `i`, which holds in this mode.
     pub(crate) fn tombstone(i: u8, mode: Mode) -> Name {
         Name { id: Some(i), mode: Some(mode), seq: 0, tombstone: true }
     }
 
-    /// As the server lists it.
+    /// Returns the name as the server lists it.
     pub(crate) fn print(self, node_format: NodeFormat, delay: Option<LockDelay>) -> String {
         let Some(mode) = self.mode else { return HOLDER_MARKER.to_owned() };
         let prefix = match self.id {
@@ -78,7 +78,7 @@ impl Name {
                 return Tombstone { id: attempt(client), mode, delay }.name(node_format).expect("has such names");
             }
             Some(client) => node_format.prefix_with(mode, attempt(client), delay),
-            // Without its protection a Curator mutex is named as the recipe's lock is.
+            // Without its protection, a Curator mutex is named like the recipe's lock.
             None if node_format.protects() => NodeFormat::Recipe.prefix(mode, attempt(0)),
             None => node_format.prefix(mode, attempt(0)),
         };
@@ -86,22 +86,22 @@ impl Name {
     }
 }
 
-/// What a node's data says.
+/// The content of a node's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Data {
     /// The client whose attempt it names.
     pub(crate) id: Option<u8>,
-    /// It was granted.
+    /// The contender was granted the lock.
     pub(crate) granted: bool,
-    /// Its owner is asked to let go.
+    /// A client asks the node's owner to release the lock.
     pub(crate) asked: bool,
 }
 
 impl Data {
-    /// What an asker's bare word leaves of it.
+    /// What remains after another client writes a bare word over the data.
     pub(crate) const WORD: Data = Data { id: None, granted: false, asked: true };
 
-    /// The record of client `i`, as it is created.
+    /// Returns the record of client `i` at its creation.
     pub(crate) fn of(i: u8) -> Data {
         Data { id: Some(i), granted: false, asked: false }
     }
@@ -113,21 +113,21 @@ pub(crate) struct Node {
     pub(crate) name: Name,
     /// The create that made it, counted over the life of the world.
     pub(crate) czxid: u8,
-    /// The session it lives and dies with; [`NOBODY`]'s stays.
+    /// The session that it belongs to; a node of [`NOBODY`] is persistent.
     pub(crate) owner: u8,
     pub(crate) data: Data,
     /// How often its data was written.
     pub(crate) version: u8,
 }
 
-/// What one server has of the lock's path.
+/// What one server stores of the lock's path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tree {
-    /// The number the next create gets; none while there is no parent.
+    /// The number that the next create gets; `None` while there is no parent.
     pub(crate) counter: Option<i32>,
     /// The limit that the parent's data states.
     pub(crate) limit: Limit,
-    /// The children, in the order of their numbers; the holder marker, which has none, where it was made.
+    /// The children in the order of their numbers. The holder marker, which has no number, is where it was created.
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -136,22 +136,22 @@ pub(crate) struct Tree {
 pub(crate) enum Txn {
     Create(Node),
     Delete(Name),
-    /// A contender's node and the holder marker.
+    /// Deletes a contender's node and the holder marker.
     DeleteBoth(Name),
-    /// A contender's node and its tombstone.
+    /// Deletes a contender's node and its tombstone.
     DeleteWith(Name, Name),
-    /// The node of this name gives its place to the other.
+    /// Replaces the node of this name with the other node.
     Replace(Name, Node),
     Write(Name, Data),
     MakeParent(Option<u32>),
     StoreLimit(u32),
-    /// The reaper of empty containers took the parent.
+    /// The reaper of empty containers deleted the parent.
     Reap,
-    /// A session and all its nodes ended.
+    /// A session ended, with all its nodes.
     Expire(u8),
 }
 
-/// What a watch may have to say of a change.
+/// The part of a change that a watch may report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fired {
     Gone(Name),
@@ -164,7 +164,7 @@ impl Tree {
         Tree { counter: Some(first), ..Tree::empty() }
     }
 
-    /// Without the parent.
+    /// A tree without the parent.
     pub(crate) fn empty() -> Tree {
         Tree { counter: None, limit: Limit::Unset { version: 0 }, nodes: Vec::new() }
     }
@@ -173,12 +173,12 @@ impl Tree {
         self.nodes.iter().find(|n| n.name == name)
     }
 
-    /// The holder marker.
+    /// Returns the holder marker.
     pub(crate) fn holder_marker(&self) -> Option<&Node> {
         self.get(Name::HOLDER_MARKER)
     }
 
-    /// The contenders' nodes, the first in line first: by class, then in the order of their numbers.
+    /// Returns the contenders' nodes, the first in the queue first: by class, then in the order of their numbers.
     pub(crate) fn queue(&self) -> Vec<&Node> {
         let contends = |n: &&Node| !n.name.is_holder_marker() && !n.name.tombstone && n.owner != NOBODY;
         let mut queue: Vec<_> = self.nodes.iter().filter(contends).collect();
@@ -186,20 +186,20 @@ impl Tree {
         queue
     }
 
-    /// The tombstones whose holders' nodes are gone.
+    /// Returns the tombstones whose holders' nodes are deleted.
     pub(crate) fn abandoned(&self) -> impl Iterator<Item = &Node> {
         let stands = |id| self.nodes.iter().any(|n| !n.name.tombstone && n.name.id == id);
         self.nodes.iter().filter(move |n| n.name.tombstone && !stands(n.name.id))
     }
 
-    /// A number for the set of children, to see whether it has changed.
+    /// Returns a number for the set of children, to detect whether it has changed.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.nodes.iter().for_each(|n| n.czxid.hash(&mut hasher));
         hasher.finish()
     }
 
-    /// Applies a change and tells what watches may fire, in order.
+    /// Applies a change and returns the watches that may fire, in order.
     pub(crate) fn apply(&mut self, txn: Txn) -> Vec<Fired> {
         match txn {
             Txn::Create(node) => {

@@ -1,4 +1,4 @@
-//! What must be seen to happen: without it, a claim that nothing bad happens would say nothing.
+//! What must be seen to happen: otherwise a claim that nothing bad happens would mean nothing.
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ macro_rules! witnesses {
                 }
             }
 
-            /// The function that looks for it, which carries no data.
+            /// Returns the function that looks for it; the function carries no data.
             pub(crate) fn look(self) -> Look {
                 const LOOKS: [Look; Witness::COUNT] = [$(look::<{ Witness::$name as usize }>,)*];
                 LOOKS[self as usize]

@@ -1,12 +1,13 @@
 //! The world around the contenders: two servers, sessions and connections, and everything that can go wrong with them.
 //!
-//! A *leader* orders all changes and has each at once; a *follower* has them later, one by one. A change outstanding at the
-//! whole ensemble looks to a session like one that its server has not applied yet, so one lagging server is enough. What
-//! ZooKeeper promises is kept, and nothing else: a session's operations take effect in order, a reply to a write comes when
-//! the session's server has applied it, no reply shows less than one before it, a watch's event comes before any reply
-//! that shows the change. (That an event alone forbids an older server afterwards is *not* relied on: it carries no zxid.)
+//! A *leader* orders all changes and has each immediately; a *follower* has them later, one by one. A change that is
+//! outstanding in the whole ensemble looks to a session like one that its server has not applied yet, so one lagging
+//! server is enough. The model keeps what ZooKeeper promises, and nothing else. A session's operations take effect in
+//! order. The reply to a write comes when the session's server has applied it. No reply shows less than an earlier one.
+//! A watch's event comes before any reply that shows the change. (The model does *not* assume that after an event alone
+//! the session can meet no older server: an event has no zxid.)
 //!
-//! Each fault has a budget, so that the worlds are finite and explored to the end.
+//! Each fault has a budget, so the worlds are finite and explored to the end.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,43 +24,43 @@ pub(crate) struct World {
     pub(crate) name: &'static str,
     pub(crate) node_format: NodeFormat,
     pub(crate) discipline: Discipline,
-    /// One client each.
+    /// The clients, one for each role.
     pub(crate) roles: Vec<Role>,
     /// The number that the parent's next child gets at first.
     pub(crate) first: i32,
-    /// Whether the parent is there at first.
+    /// Whether the parent exists at first.
     pub(crate) parent: bool,
-    /// The limit that it states then.
+    /// The limit that it states at first.
     pub(crate) limit: Limit,
-    /// A persistent node that is named like a contender which asks for this, and has the first number.
+    /// A persistent node that is named like a contender in this mode, and has the first number.
     pub(crate) sessionless: Option<Mode>,
-    /// How far the follower may be behind; with 0 there is none.
+    /// How far the follower may be behind; with 0 there is no follower.
     pub(crate) lag: usize,
     pub(crate) budget: Budget,
-    /// How long nobody is to follow one that ends against its will.
+    /// The lock delay: how long the lock stays unavailable after a loss.
     pub(crate) delay: Option<LockDelay>,
     /// Whether time passes, so that each contender comes to watch its own node.
     pub(crate) linger: bool,
-    /// A mistake in the carrying out of commands, to show that it is found.
+    /// A mistake in how commands are carried out, to show that it is found.
     pub(crate) mistake: Option<Mistake>,
     /// What must be seen to happen in this world.
     pub(crate) witnesses: Vec<Witness>,
-    /// Which of them were seen.
+    /// The witnesses that were seen.
     pub(crate) seen: [AtomicBool; Witness::COUNT],
 }
 
-/// What a client is.
+/// The role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A contender that asks for this.
+    /// A contender in this mode.
     Enters(Mode),
-    /// One that asks for this and gets it at once or leaves.
+    /// A contender in this mode that gets the lock immediately or leaves.
     Tries(Mode),
-    /// One that reads first and may want to be alone later.
+    /// A contender that reads first and may upgrade later.
     Upgradeable,
-    /// One whose process thinks that there are this many permits, and asks for one.
+    /// A contender whose process is configured with this number of permits, and requests one.
     Dissents(u32),
-    /// A client of another maker.
+    /// A foreign client.
     Plain(Class),
 }
 
@@ -68,33 +69,34 @@ pub(crate) enum Role {
 pub(crate) struct Budget {
     /// Connections lost.
     pub(crate) cuts: u8,
-    /// Clients stopped for good, their sessions left to expire.
+    /// Clients stopped for good; their sessions are left to expire.
     pub(crate) crashes: u8,
-    /// Breaks that outlast what the client's own clock allows: its hold is lost, its session may expire or come back.
+    /// Disconnects that outlast what the client's own clock allows: its hold is lost, its session may expire or come
+    /// back.
     pub(crate) missed_deadlines: u8,
-    /// Sessions that their client gives up, of which the server learns only by expiry.
+    /// Sessions that their client gives up; the server learns of it only when the session expires.
     pub(crate) closes: u8,
-    /// Clients with a session over that come back with a new one and, on purpose, the same attempt.
+    /// Clients whose session is over and that come back with a new session and, on purpose, the same attempt.
     pub(crate) returns: u8,
-    /// Waits ended by their caller: timeout, cancel, a dropped future.
+    /// Waits that the caller ends: timeout, cancel, a dropped future.
     pub(crate) cancels: u8,
-    /// Parents taken by the reaper of empty containers.
+    /// Parents deleted by the reaper of empty containers.
     pub(crate) reaps: u8,
     /// Nodes deleted by an operator.
     pub(crate) evictions: u8,
-    /// Bare words written over a node's data: let go.
+    /// Revocations as bare words, which overwrite a node's data.
     pub(crate) words: u8,
-    /// The same, asked within the owner's record.
+    /// Revocations written into the owner's record.
     pub(crate) asks: u8,
-    /// Refusals of that.
+    /// Refusals of the latter.
     pub(crate) refusals: u8,
-    /// Readers that want to be alone.
+    /// Readers that ask to upgrade.
     pub(crate) upgrades: u8,
-    /// Those that think better of it.
+    /// Upgrades that the reader cancels.
     pub(crate) stays: u8,
     /// Writers that want to read on.
     pub(crate) downgrades: u8,
-    /// Waiters that change over to the first class.
+    /// Waiters that change to the first class.
     pub(crate) ages: u8,
 }
 
@@ -127,27 +129,28 @@ pub(crate) enum Mistake {
     Unprotected,
     /// The listing is taken before the create.
     ListBeforeCreate,
-    /// The first in line is watched in place of the blocker.
+    /// The first node of the queue is watched instead of the blocker.
     WatchTheFirst,
-    /// The next younger node is watched in place of the blocker.
+    /// The next younger node is watched instead of the blocker.
     WatchTheNextYounger,
-    /// A look at the own node is answered from memory and the delete goes by name alone.
+    /// A read of the own node is answered from memory, and the delete uses the name alone.
     DeleteByName,
-    /// A look at a node names the asker's session as its owner.
+    /// A read of a node reports the reader's session as its owner.
     AdoptForeign,
-    /// The first waiter for permits watches the node as many places before it as there are permits, not the children.
+    /// The first waiter for permits does not watch the children. It watches the node as many places ahead as there are
+    /// permits.
     WatchOnePlace,
     /// No grant is written to the own node.
     NoAnnouncement,
-    /// Nobody's holder marker keeps anybody out.
+    /// No holder marker blocks any contender.
     NoHolderMarker,
-    /// A look at the holder marker is answered from memory.
+    /// A read of the holder marker is answered from memory.
     HolderMarkerByName,
-    /// A writer's node is named like a mutex's: its going is taken for the end of its hold.
+    /// A writer's node is named like a mutex's: its deletion is taken for the end of the hold.
     WritersLookExclusive,
-    /// A node's name does not say that nobody is to follow it at once.
+    /// A node's name does not contain the lock delay.
     DelayNotInNames,
-    /// A hold that its clock has ended is left as if its caller had let go of it.
+    /// A client leaves a hold that its clock has ended as if its caller had released it.
     LossLooksLikeLeaving,
     /// Listings are taken without the tombstones.
     TombstonesUnseen,
@@ -165,7 +168,7 @@ pub(crate) enum Server {
 pub(crate) struct State {
     pub(crate) leader: Tree,
     pub(crate) follower: Tree,
-    /// What the follower has not applied yet, the next first.
+    /// The changes that the follower has not applied yet, the next one first.
     pub(crate) pending: Vec<Txn>,
     pub(crate) clients: Vec<Client>,
     /// A bit for each session that the leader has ended.
@@ -175,21 +178,21 @@ pub(crate) struct State {
     pub(crate) budget: Budget,
     /// A client that has sent its create and done nothing else: it moves first, see [`World::actions`].
     pub(crate) newborn: Option<u8>,
-    /// The largest token granted to anyone, and to a writer.
+    /// The largest token granted to any contender, and to a writer.
     pub(crate) tokens: (u8, u8),
-    /// The lock was granted to one whose server no longer shows its node.
+    /// A contender was granted the lock although its server no longer shows its node.
     pub(crate) granted_to_none: bool,
-    /// Tokens went back.
+    /// A token was smaller than an earlier one.
     pub(crate) token_went_back: bool,
-    /// Somebody deleted the node of another session.
+    /// A client deleted the node of another session.
     pub(crate) deleted_foreign: bool,
-    /// The holder marker was taken while an older node of the same class stood.
+    /// The holder marker was taken while an older node of the same class existed.
     pub(crate) overtook: bool,
-    /// Whose holds have ended against their will and are not to be followed yet: what each held.
+    /// The lost holds whose lock delay is not over: what each client held.
     pub(crate) cooling: [Option<Held>; 4],
 }
 
-/// What somebody held.
+/// What a client held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Held {
     Alone,
@@ -210,18 +213,18 @@ impl State {
     }
 }
 
-/// The two ways to lose a connection around a write, and the third around create and listing.
+/// The two ways to lose a connection around a write, and the third around a create and its listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// What was not decided yet never will be.
+    /// A request that was not decided yet never will be.
     Before,
-    /// The write in flight takes effect, its reply is lost.
+    /// The write in flight takes effect, but its reply is lost.
     After,
-    /// The create's reply came, the listing's is lost.
+    /// The create's reply came, but the listing's is lost.
     Between,
 }
 
-/// Something that happens.
+/// An event of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Start(u8, Server),
@@ -230,21 +233,21 @@ pub(crate) enum Action {
     FollowerApplies,
     Reconnect(u8, Server),
     Lingered(u8),
-    /// As long as the delay has passed since a client first saw that tombstone without its holder's node.
+    /// The lock delay has passed since a client first saw that tombstone without its holder's node.
     DelayOver(u8, Name),
     Expire(u8),
     Leave(u8),
     Cut(u8, Cut),
     Crash(u8),
-    /// A disconnected client's clock says that its session may be over: what it holds, it holds no more.
+    /// A disconnected client's clock says that its session may be over: the client no longer holds what it held.
     ClockRunsOut(u8),
     Close(u8),
     Return(u8, Server),
     Reap,
     Evict(Name),
-    /// Somebody asks the node's owner to let go, by a bare word.
+    /// A client asks the node's owner to release the lock, by a bare word.
     Word(Name),
-    /// Or in its record.
+    /// The same, in the owner's record.
     AskFor(Name),
     Refuse(u8),
     Upgrade(u8),
@@ -332,7 +335,7 @@ impl World {
         }
     }
 
-    /// What client `i` runs, in this session.
+    /// Returns what client `i` runs in this session.
     pub(crate) fn machine(&self, i: u8, number: u8) -> Machine {
         let (id, session, node_format) = (attempt(i), session(number), self.node_format);
         let contender = |discipline: Discipline, mode| Contender::new(discipline, node_format, mode, id, session);
@@ -350,7 +353,7 @@ impl World {
         Machine::new(Engine::Contender(Arc::new(contender)))
     }
 
-    /// Reads a name that a client said.
+    /// Parses a name that a client used.
     pub(crate) fn read(&self, text: &str) -> Name {
         let name = Name::read(self.node_format, text);
         match name.mode {
@@ -361,22 +364,22 @@ impl World {
         }
     }
 
-    /// As the server lists it.
+    /// Returns the name as the server lists it.
     pub(crate) fn print(&self, name: Name) -> String {
         let mode = match name.mode {
             Some(Mode::Write) if self.mistake == Some(Mistake::WritersLookExclusive) => Some(Mode::Exclusive),
             mode => mode,
         };
-        // Names that keep the delay to themselves, by a mistake; a tombstone's has to have one.
+        // Under the mistake, names do not contain the delay; a tombstone's name must contain one.
         let tells = name.tombstone || self.mistake != Some(Mistake::DelayNotInNames);
         Name { mode, ..name }.print(self.node_format, self.delay.filter(|_| tells))
     }
 
-    /// Everything that can happen now.
+    /// Lists everything that can happen now.
     ///
-    /// Starting has no effect that anyone sees until the create is decided or something goes wrong, so it is put off until
-    /// right before that; and clients that ask for the same thing start in the order of their numbers. Neither takes a
-    /// behaviour away, it only takes away its twins.
+    /// Starting has no visible effect until the create is decided or something goes wrong, so it is postponed until
+    /// right before that. Clients that request the same thing start in the order of their numbers. Neither rule removes
+    /// a behaviour; both remove only its duplicates.
     pub(crate) fn list_actions(&self, state: &State, actions: &mut Vec<Action>) {
         if let Some(i) = state.newborn {
             self.steps_of(state, i, actions);
@@ -404,7 +407,8 @@ impl World {
             actions.extend(nodes.map(|n| Action::Evict(n.name)));
         }
         if state.budget.words > 0 {
-            // An unprotected node's maker knows it by its data alone: a word before it has its name would hide it for good.
+            // An unprotected node's contender knows it only by its data: a word written before the contender knows its
+            // name would hide the node for good.
             let known =
                 |n: &&Node| self.node_format.protects() || n.czxid <= state.clients[usize::from(n.owner % 4)].knows;
             let nodes = state.leader.nodes.iter().filter(known).map(|n| n.name).filter(|name| !name.is_holder_marker());
@@ -416,7 +420,7 @@ impl World {
         }
     }
 
-    /// What happens by itself, sooner or later: no fault, no wish, no newcomer.
+    /// Lists what happens by itself, sooner or later: no fault, no wish, no newcomer.
     pub(crate) fn progress(&self, state: &State, actions: &mut Vec<Action>) {
         for i in 0..state.clients.len() as u8 {
             self.steps_of(state, i, actions);
@@ -496,7 +500,7 @@ impl World {
         }
     }
 
-    /// What a client's caller may want of it, beside its leaving.
+    /// Lists what a client's caller may request of it, apart from leaving.
     fn wishes_of(&self, state: &State, i: u8, actions: &mut Vec<Action>) {
         let client = &state.clients[usize::from(i)];
         let (budget, role) = (&state.budget, self.roles[usize::from(i)]);

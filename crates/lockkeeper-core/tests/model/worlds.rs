@@ -1,7 +1,7 @@
 //! The worlds in which every claim must hold.
 //!
-//! Four clients wherever the number of faults leaves it finite in seconds; each kind of fault and of wish in at least one world
-//! with each that it could meet.
+//! Each has four clients if the number of faults leaves it finite in seconds. Each kind of fault and of wish is in at
+//! least one world with every other kind that it could meet.
 
 use lockkeeper_core::{Class, Discipline, Limit, LockDelay, Mode, NodeFormat};
 
@@ -11,7 +11,7 @@ use super::world::{Budget, Role, World};
 
 pub(crate) const NO_FAULT: Budget = Budget::NONE;
 
-/// Time is not in the model: any delay will do.
+/// Time is not in the model, so any delay will do.
 const DELAY: LockDelay = LockDelay::MILLISECOND;
 pub(crate) const LOCK: Role = Role::Enters(Mode::Exclusive);
 pub(crate) const READ: Role = Role::Enters(Mode::Read);
@@ -23,7 +23,7 @@ pub(crate) const fn takes(permits: u32) -> Role {
     Role::Enters(Mode::Permits(permits))
 }
 
-/// A world of one discipline, its clients in the node format that is usual for it.
+/// A world of one discipline, with its clients in the usual node format for it.
 pub(crate) fn world(name: &'static str, discipline: Discipline, roles: &[Role]) -> World {
     let node_format = if discipline.holder_marker().is_some() { NodeFormat::Contentserv } else { NodeFormat::Curator };
     let limit = discipline.permits().map_or(Limit::Unset { version: 0 }, Limit::Permits);
@@ -188,7 +188,7 @@ pub(crate) fn exclusive() -> Vec<World> {
     ]
 }
 
-/// Contenders that get the lock at once or leave, and a persistent node with the name of a contender.
+/// Contenders that get the lock immediately or leave, and a persistent node with the name of a contender.
 pub(crate) fn refused() -> Vec<World> {
     let tries = Role::Tries(Mode::Exclusive);
     let shared = |name, roles: &[Role]| world(name, Discipline::SharedExclusive, roles);
@@ -242,12 +242,12 @@ pub(crate) fn refused() -> Vec<World> {
     ]
 }
 
-/// Two who are not to be followed at once.
+/// Two contenders with a lock delay.
 pub(crate) fn two_delayed(name: &'static str) -> World {
     World { delay: Some(DELAY), ..world(name, Discipline::Exclusive, &[LOCK; 2]) }
 }
 
-/// Those who are not to be followed at once.
+/// Contenders with a lock delay.
 pub(crate) fn delayed() -> Vec<World> {
     let delayed = |name, discipline, roles: &[Role]| World { delay: Some(DELAY), ..world(name, discipline, roles) };
     let exclusive = |name, count: usize| delayed(name, Discipline::Exclusive, &[LOCK; 3][..count]);
@@ -326,7 +326,7 @@ pub(crate) fn delayed() -> Vec<World> {
     ]
 }
 
-/// Readers together, writers alone; readers that want to be alone, writers that want to read on.
+/// Several readers together, or one writer alone; readers that upgrade, writers that read on.
 pub(crate) fn shared() -> Vec<World> {
     let shared = |name, roles: &[Role]| world(name, Discipline::SharedExclusive, roles);
     let usual = [ReadersTogether, SecondGrant, Handover, QueueAtRest, AllGone];
@@ -416,7 +416,7 @@ pub(crate) fn shared() -> Vec<World> {
     ]
 }
 
-/// Several together, as long as there is room.
+/// Several holders together, as long as there are permits.
 pub(crate) fn permits() -> Vec<World> {
     let permits = |name, permits, roles: &[Role]| world(name, Discipline::Permits { permits }, roles);
     let usual = [PermitsTogether, SecondGrant, LaterListing, AllGone];
@@ -497,7 +497,7 @@ pub(crate) fn permits() -> Vec<World> {
     ]
 }
 
-/// A lower class first; the holder marker says who holds.
+/// The lower class first; the holder marker shows which contender holds.
 pub(crate) fn classes() -> Vec<World> {
     let classes = |name, roles: &[Role]| world(name, classes_rule(), roles);
     let usual = [LowerClassFirst, HolderMarkerWaited, SecondGrant, QueueAtRest, AllGone];

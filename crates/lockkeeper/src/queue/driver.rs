@@ -60,7 +60,7 @@ struct Driver {
     granted_by: Option<FencingToken>,
     /// While the connection is lost: until when the caller tolerates that.
     cut_off: Option<Instant>,
-    /// The number of deletes sent. Before the first, only another client can have deleted a node of ours.
+    /// The number of deletes sent. Before the first, only another client can have deleted our node.
     deletes: u32,
     /// The number of disconnects when they were last checked.
     disconnects: u32,

@@ -18,9 +18,9 @@ pub(crate) struct Attempt {
     /// Taken while the session was usable. If the session is over by now, the first operation reports how it ended.
     pub(crate) ensemble: Arc<dyn Ensemble>,
     pub(crate) payload: Payload,
-    /// The number of permits, for a semaphore.
+    /// The number of permits of a semaphore.
     pub(crate) permits: Option<u32>,
-    /// The name of the holder marker, for a lock with classes.
+    /// The name of the holder marker, if the lock has classes.
     pub(crate) mark: Option<String>,
     /// Create the path if it is missing.
     pub(crate) create_parents: bool,
