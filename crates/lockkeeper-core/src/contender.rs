@@ -3,9 +3,9 @@
 //! The driver feeds what happened with [`Contender::handle`] and carries out what [`Contender::next_command`] asks for, until that
 //! says `None`. At most one command is in flight. A watch event and a request to leave may come at any moment.
 //!
-//! The machine keeps *facts* (is there a node of mine, whom do I wait for, am I leaving) and derives the next command from
-//! them, instead of having a state for every path through the protocol. So a lost reply, a cancel and an expiry at the
-//! worst moment need no cases of their own: they change a fact, and the same few rules go on from there.
+//! The machine keeps *facts* (do I have a node, which node do I wait for, am I leaving) and derives the next command
+//! from them, instead of having a state for every path through the protocol. So a lost reply, a cancel and an expiry at
+//! the worst moment need no cases of their own: they change a fact, and the same few rules continue from there.
 //!
 //! What it rests on, and where that is said: one session's operations take effect in order and its reads never go back in
 //! time; a watch event comes before any read that shows the change; a create whose reply was lost may have happened
@@ -57,7 +57,7 @@ enum Flight {
     },
     /// A synced listing: which nodes are of this attempt?
     Recover,
-    /// A synced listing: which of the nodes and marks in doubt stand?
+    /// A synced listing: which of the nodes and holder markers in doubt exist?
     Settle,
     /// Is this node mine?
     Inspect(String),
@@ -101,7 +101,7 @@ pub struct Contender {
     discipline: Discipline,
     node_format: NodeFormat,
     mode: Mode,
-    /// Its node is a writer's, and it means to read beside those before it.
+    /// Its node is a writer's, and it wants to read beside the readers ahead of it.
     reads_early: bool,
     id: AttemptId,
     session: SessionId,
@@ -109,16 +109,17 @@ pub struct Contender {
     own: Own,
     /// Nodes that may be of this attempt and must be looked at, the oldest last.
     suspects: Vec<String>,
-    /// Nodes of this attempt beside the own one, with the transactions that made them, to be deleted.
+    /// Nodes of this attempt besides the own one, with the transactions that created them, to be deleted.
     strays: Vec<(String, Zxid)>,
-    /// A create's fate was unknown once: a second node may turn up, so the leaver looks again.
+    /// It was once unknown whether a create took effect: a second node may turn up, so the contender looks again when
+    /// it leaves.
     doubted: bool,
     parent_missing: bool,
     parents_made: u8,
     /// The parent states no limit yet, in data of this version.
     limit_unset: Option<i32>,
 
-    /// It gets the lock at once or leaves.
+    /// It gets the lock immediately or leaves.
     once: bool,
     /// The holder marker as [`Flight::InspectFirst`] saw it.
     marker_seen: Option<Inspection>,
@@ -160,7 +161,7 @@ pub struct Contender {
     /// How long the lock stays unavailable after a loss.
     delay: Option<LockDelay>,
     tombstone: OwnTombstone,
-    /// The abandoned before it whose delay is counted.
+    /// The abandoned holds ahead of it whose delay is counted.
     abandoned: Vec<Abandoned>,
 
     leaving: Option<Leaving>,
@@ -296,7 +297,8 @@ impl Contender {
         self.place.as_ref().filter(|_| self.waits())
     }
 
-    /// Whether the watch on this node is still of use; the driver may take others off. An empty name: that on the children.
+    /// Whether the watch on this node is still of use; the driver may remove others. An empty name means the watch on
+    /// the children.
     pub fn watches(&self, name: &str) -> bool {
         let own = self.node() == Some(name) || self.discipline.holder_marker() == Some(name);
         own || self.blocker.as_ref().is_some_and(|blocker| blocker.watches(name))
@@ -307,7 +309,7 @@ impl Contender {
         !self.granted || self.upgrade == Upgrade::Wanted
     }
 
-    /// Takes in what happened.
+    /// Takes in an event.
     pub fn handle(&mut self, event: Event<'_>) {
         match event {
             Event::Leave => self.leave_because(Leaving::Asked),
@@ -356,7 +358,7 @@ impl Contender {
         command
     }
 
-    /// On the way in, waiting, or holding.
+    /// Whether it is entering, waiting, or holding.
     fn advance(&mut self) -> Option<Command> {
         let (name, czxid) = match &self.own {
             Own::None if self.parent_missing => {
@@ -381,7 +383,8 @@ impl Contender {
         if self.own_watched || !self.inferred {
             if self.granted && !self.handed_over {
                 self.handed_over = true;
-                // A holder marker's is known from when it was taken. All others hold by their own node.
+                // The token of a holder marker is known since the marker was taken. All other holds get the token of
+                // their own node.
                 let token = *self.token.get_or_insert(FencingToken::from_zxid(czxid));
                 return Some(Command::Grant(Grant { name, token }));
             }
@@ -431,7 +434,7 @@ impl Contender {
             return Some(self.watch(holder_marker.to_owned(), WatchKind::Own));
         }
         if let (true, Some(version)) = (announces, self.record.version) {
-            // Whatever becomes due while this is under way is not in it.
+            // Changes that become due while this write is in progress are not in it.
             let due = std::mem::take(&mut self.record.due);
             self.flight = Some(Flight::WriteRecord { granted: self.granted, due });
             return Some(Command::WriteRecord { name, granted: self.granted, version });
@@ -471,7 +474,7 @@ impl Contender {
         }
     }
 
-    /// Watches no longer tell in order: a listing must say who is first.
+    /// Watches no longer report in order: a listing must show which contender is first.
     fn disconnected(&mut self) {
         if let Some(blocker) = &mut self.blocker {
             blocker.distrust();
@@ -486,7 +489,7 @@ impl Contender {
         }
     }
 
-    /// A failure that says the same whatever was asked for. `true`: it was one.
+    /// Handles a failure that means the same for every command. Returns `true` if it was one.
     fn failed_for_good(&mut self, failure: Failure) -> bool {
         match failure {
             Failure::SessionOver => self.session_over = true,

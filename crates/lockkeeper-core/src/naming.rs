@@ -85,16 +85,16 @@ impl AttemptId {
 /// What a contender asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Nobody beside me.
+    /// Exclusive: no other holder.
     Exclusive,
     /// Exclusive, among readers. A reader's node may replace such a node (a downgrade), so its deletion proves
     /// less than that of an exclusive one.
     Write,
-    /// Other readers beside me, no writer.
+    /// Beside other readers, but no writer.
     Read,
     /// This many of the path's permits.
     Permits(u32),
-    /// Nobody beside me; a lower class goes first.
+    /// Exclusive; a lower class goes first.
     Class(Class),
 }
 
@@ -118,7 +118,7 @@ pub enum NodeFormat {
     Contentserv,
 }
 
-/// How somebody else locks a path, where neither sees the other.
+/// How another client locks the path, so that neither sees the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IncompatibleFormat {
@@ -140,7 +140,7 @@ impl fmt::Display for IncompatibleFormat {
 /// A child's name, read in a node format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeName {
-    /// The attempt that made the node, where the name tells.
+    /// The attempt that created the node, if the name contains its id.
     pub id: Option<AttemptId>,
     /// What it asks for.
     pub mode: Mode,
@@ -155,8 +155,8 @@ pub const HOLDER_MARKER: &str = "privateLock";
 
 const PROTECTION: &str = "_c_";
 
-/// What the nodes of a semaphore say before their number of permits. No other maker has such names: to Curator and Kazoo
-/// they are unknown children.
+/// The name prefix of a semaphore's nodes, before their number of permits. No foreign client has such names: to Curator
+/// and Kazoo they are unknown children.
 const PERMITS: &str = "permits-";
 
 impl NodeFormat {
@@ -168,7 +168,7 @@ impl NodeFormat {
     pub fn of<S: AsRef<str>>(names: &[S]) -> NodeFormat {
         let counts =
             |node_format: &NodeFormat| names.iter().filter(|name| node_format.parse(name.as_ref()).is_some()).count();
-        // The last of the greatest is taken, so the first is to come last.
+        // `max` returns the last of equal values, so the first must come last.
         Self::ALL.into_iter().rev().max_by_key(counts).unwrap_or_default()
     }
 
@@ -185,7 +185,7 @@ impl NodeFormat {
         matches!(self, NodeFormat::Curator | NodeFormat::Kazoo)
     }
 
-    /// The name of the node that marks the holder, where its makers have one.
+    /// The name of the node that marks the holder, in node formats that have one.
     pub const fn mark(self) -> Option<&'static str> {
         match self {
             NodeFormat::Contentserv => Some(HOLDER_MARKER),

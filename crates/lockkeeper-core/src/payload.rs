@@ -1,4 +1,4 @@
-//! What a node says of its owner, and what can be understood of nodes that other clients wrote.
+//! The record of a node's owner, and how nodes that foreign clients wrote are parsed.
 //!
 //! "Who holds it?" must have an answer at three in the morning (kazoo #412, hazelcast #17260), so each of our nodes has a
 //! record. Reading is forgiving: Curator writes an address, Kazoo a host and pid, the recipes nothing; a revocation
@@ -46,7 +46,7 @@ pub struct Payload {
     pub message: Option<String>,
     /// When it was written, in milliseconds since 1970 by the owner's clock. For people; never compared.
     pub since_ms: u64,
-    /// The attempt tells those behind it that it was granted.
+    /// The attempt announces its grant to the contenders behind it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub granted: bool,
     /// A request to the owner to release.
@@ -103,7 +103,7 @@ impl std::fmt::Display for Revocation {
     }
 }
 
-/// What the node of a lock's path says, where it says anything.
+/// The content of a lock path's node, if there is any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathRecord {
     /// The version of this format, now 1.
@@ -156,14 +156,14 @@ impl Payload {
     }
 }
 
-/// What a node's bytes tell.
+/// The content of a node's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeData {
     /// Our record.
     Record(Box<Payload>),
     /// A word that asks the owner to release, in place of the record.
     Revoked,
-    /// Text of another maker: an address, a host and pid.
+    /// Text of a foreign client: an address, a host and pid.
     Text(String),
     /// Nothing.
     Empty,
@@ -189,7 +189,7 @@ impl NodeData {
         }
     }
 
-    /// The attempt that wrote the node, where its record tells.
+    /// The attempt that wrote the node, if its record contains the id.
     pub fn id(&self) -> Option<AttemptId> {
         match self {
             NodeData::Record(record) => record.id.parse().ok(),

@@ -1,21 +1,21 @@
-//! The words between a contender and its driver: what happened, what to do, and how it ended.
+//! The messages between a contender and its driver: events, commands, and the end.
 //!
-//! Each command has exactly one event that reports its outcome. All are data, so that a model checker, a simulator and the
-//! network can stand on the other side.
+//! Each command has exactly one event that reports its outcome. All are data, so the other side can be a model checker,
+//! a simulator or the network.
 
 use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, LockDelay, SessionId, Zxid};
 
-/// Something that happened: the outcome of the command in flight, a watch, or a wish of the caller.
+/// An event: the outcome of the command in flight, a watch, or a request of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event<'a> {
     /// The outcome of [`Command::Enter`].
     Entered {
-        /// The create's: the node's full name and the transaction that made it.
+        /// The create's outcome: the node's full name and the transaction that created it.
         created: Result<(&'a str, Zxid), Failure>,
-        /// The listing's, which travelled behind it.
+        /// The outcome of the listing, which was sent behind the create.
         listed: Result<Listing<'a>, Failure>,
     },
-    /// The outcome of [`Command::MakeParent`]; a parent that was there already is as good.
+    /// The outcome of [`Command::MakeParent`]; a parent that existed already counts as success.
     ParentMade(Result<(), Failure>),
     /// The outcome of [`Command::StoreLimit`].
     LimitStored(Result<(), Failure>),
@@ -23,11 +23,11 @@ pub enum Event<'a> {
     Listed(Result<Listing<'a>, Failure>),
     /// The outcome of [`Command::Inspect`].
     Inspected(Result<Inspection, Failure>),
-    /// The outcome of [`Command::Watch`]: the watch stands and this was read, or the node is gone ([`Failure::NoNode`]) and no
-    /// watch stands.
+    /// The outcome of [`Command::Watch`]: the watch is set and this was read, or the node is deleted
+    /// ([`Failure::NoNode`]) and no watch is set.
     Watched(Result<Inspection, Failure>),
-    /// The outcome of [`Command::TakeHolderMarker`]: the transaction that made it. [`Failure::NoNode`]: the own node does not exist;
-    /// [`Failure::NodeExists`]: somebody else has the holder marker.
+    /// The outcome of [`Command::TakeHolderMarker`]: the transaction that created it. [`Failure::NoNode`]: the own node
+    /// does not exist; [`Failure::NodeExists`]: another contender has the holder marker.
     HolderMarkerTaken(Result<Zxid, Failure>),
     /// The outcome of [`Command::Tombstone`]. [`Failure::NoNode`]: the own node does not exist.
     TombstoneMade(Result<(), Failure>),
@@ -39,22 +39,22 @@ pub enum Event<'a> {
     Downgraded(Result<Zxid, Failure>),
     /// The outcome of [`Command::Delete`].
     Deleted(Result<(), Failure>),
-    /// A look showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
+    /// A read showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
     NoContender(&'a str),
     /// A watched node was deleted.
     Gone(&'a str),
-    /// A watched node has new data; the watch is spent.
+    /// A watched node has new data; its watch has fired.
     Changed(&'a str),
-    /// The parent has other children; the watch is spent.
+    /// The parent has other children; the watch has fired.
     ChildrenChanged,
-    /// The node is old enough to be worth a watch of its own also if it never waited.
+    /// The node is old enough for a watch of its own, even if the contender never waited.
     Lingered,
     /// The connection was lost; the session may live.
     ///
-    /// Events of the meantime come in no particular order once it is back (the server answers `setWatches` watch by watch). So the
-    /// deletion of the blocker proves nothing without a listing.
+    /// Once the connection is back, the events of the meantime come in no particular order (the server answers
+    /// `setWatches` watch by watch). So the deletion of the blocker proves nothing without a listing.
     Disconnected,
-    /// The caller wants something of the contender.
+    /// The caller requests something of the contender.
     Ask(Ask),
     /// The caller no longer wants to wait or to hold.
     Leave,
@@ -64,27 +64,27 @@ pub enum Event<'a> {
     SessionOver,
 }
 
-/// What a caller may want of a contender beside leaving.
+/// What a caller may request of a contender, apart from leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ask {
-    /// The holder of a writer's place wants to go on as a reader, in the same place.
+    /// The holder of a writer's node wants to continue as a reader, in the same position.
     Downgrade,
-    /// A reader with a writer's node wants to be alone.
+    /// A reader with a writer's node wants to become the only holder.
     Upgrade,
-    /// It no longer wants that, and goes on reading.
+    /// It no longer wants that, and continues to read.
     StayReader,
-    /// The waiter changes to another class. It loses its place and is the last of that class.
+    /// The waiter changes to another class. It loses its position and is the last of that class.
     Reclassify(Class),
     /// The holder refuses to release. Its node must say so, and the next request is reported again.
     Refuse,
 }
 
-/// What one look at the parent showed.
+/// The result of one read of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Listing<'a> {
     /// Its children's names.
     pub names: &'a [String],
-    /// The limit that its data states, if asked for; read after the names.
+    /// The limit that its data states, if requested; read after the names.
     pub limit: Option<Limit>,
     /// The parent's data is a leased lock's record.
     pub leased: bool,
@@ -97,7 +97,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// What the parent's data says of how many permits there are.
+/// How many permits there are, by the parent's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// This many.
@@ -107,14 +107,14 @@ pub enum Limit {
         /// The version.
         version: i32,
     },
-    /// Something of another maker, which is not ours to replace.
+    /// The data of a foreign client, which we must not replace.
     Foreign,
 }
 
-/// Why an operation did not succeed, as far as the protocol cares.
+/// Why an operation failed, as far as the protocol distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// The node, or for a create and a listing its parent, is not there.
+    /// The node does not exist; for a create and a listing, its parent.
     NoNode,
     /// The node to create exists; without effect.
     NodeExists,
@@ -128,12 +128,12 @@ pub enum Failure {
     Refused,
 }
 
-/// What a look at one node showed.
+/// The result of reading one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Inspection {
-    /// The session that the node lives and dies with.
+    /// The session that the node belongs to.
     pub owner: SessionId,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub czxid: Zxid,
     /// The attempt that its data names.
     pub id: Option<AttemptId>,
@@ -146,27 +146,27 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Whether both nodes are of one attempt, as far as they tell.
+    /// Whether both nodes are of one attempt, as far as their data shows.
     pub fn is_same_attempt(&self, other: &Inspection) -> bool {
         (self.owner, self.id) == (other.owner, other.id)
     }
 }
 
-/// Something to do.
+/// A command to the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Create an ephemeral sequential child with this prefix and list the parent, in one flight.
+    /// Create an ephemeral sequential child with this prefix and list the parent, in one round trip.
     Enter {
-        /// The name to ask for.
+        /// The prefix of the name.
         prefix: String,
-        /// Read the parent's data too, behind the listing and in the same flight.
+        /// Read the parent's data too, behind the listing and in the same round trip.
         limit: bool,
     },
-    /// Make the parent and what is missing above it.
+    /// Create the parent and its missing ancestors.
     MakeParent {
-        /// It is to stay when its last child goes.
+        /// Keep it when its last child is deleted.
         stays: bool,
-        /// The limit it is to state.
+        /// The limit to write into it.
         limit: Option<u32>,
     },
     /// Write the limit into the parent, if its data has this version.
@@ -178,50 +178,50 @@ pub enum Command {
     },
     /// List the parent.
     List {
-        /// Read the parent's data too, behind the listing and in the same flight.
+        /// Read the parent's data too, behind the listing and in the same round trip.
         limit: bool,
         /// Watch for other children from this listing on.
         watch: bool,
     },
-    /// Sync the parent, then list it, in one flight.
+    /// Sync the parent, then list it, in one round trip.
     ///
-    /// Sync first: the create may be committed but not yet visible on the server this session moved to. Without it both
-    /// Curator and Kazoo leave ghosts when fsync is slow.
+    /// Sync first: the create may be committed but not yet visible on the server that this session moved to. Without
+    /// the sync, both Curator and Kazoo leave ghost nodes when fsync is slow.
     Recover,
-    /// Read a child: who made it.
+    /// Read a child, to find out who created it.
     Inspect {
         /// The child.
         name: String,
     },
-    /// Watch a child by reading it. Reading, not `exists`, which would leave a watch behind on a node already gone.
+    /// Watch a child by reading it, not by `exists`: that would leave a watch behind on a node that is already deleted.
     Watch {
         /// The child.
         name: String,
-        /// What for.
+        /// The purpose of the watch.
         kind: WatchKind,
     },
-    /// Create the holder marker, as an ephemeral node, if the own node still stands: in one transaction.
+    /// Create the holder marker, as an ephemeral node, if the own node still exists: in one transaction.
     TakeHolderMarker {
         /// The own node.
         own: String,
         /// The holder marker.
         holder_marker: String,
     },
-    /// Create the tombstone of the hold to come, as a node that stays, if the own node still stands: in one transaction.
+    /// Create the tombstone of the next hold, as a persistent node, if the own node still exists: in one transaction.
     Tombstone {
         /// The own node.
         own: String,
         /// The tombstone.
         tombstone: String,
     },
-    /// Say [`Event::DelayOver`] when this time has passed from now on. Beside whatever else is asked for.
+    /// Report [`Event::DelayOver`] when this time has passed from now on. Runs beside any other command.
     Delay {
-        /// The node that is to go then.
+        /// The node to delete then.
         name: String,
-        /// How long.
+        /// The delay.
         delay: LockDelay,
     },
-    /// Write the owner's record into the own node again, if its data has this version: what the record said, that it was granted,
+    /// Write the owner's record into the own node again, if its data has this version: the record's content, the grant,
     /// and the request to release.
     WriteRecord {
         /// The own node.
@@ -231,11 +231,11 @@ pub enum Command {
         /// The version.
         version: i32,
     },
-    /// Replace the own writer's node by a reader's with the same number: in one transaction.
+    /// Replace the own writer's node with a reader's of the same number: in one transaction.
     Downgrade {
-        /// The writer's.
+        /// The writer's node.
         from: String,
-        /// The reader's.
+        /// The reader's node.
         into: String,
     },
     /// Delete a child.
@@ -244,16 +244,16 @@ pub enum Command {
         name: String,
         /// Only if its data has this version.
         version: Option<i32>,
-        /// And the holder marker, or the tombstone, with it, in one transaction, if its data has this version.
+        /// Delete also the holder marker, or the tombstone, in the same transaction, if its data has this version.
         holder_marker: Option<(String, i32)>,
     },
     /// Hand the lock to the caller.
     Grant(Grant),
-    /// Tell the caller that somebody asks for the lock. Once.
+    /// Tell the caller that another client asks for the release. Once.
     Revoke,
-    /// Tell the caller that it is alone now.
+    /// Tell the caller that it is now the only holder.
     Upgraded,
-    /// Tell the caller that it reads now, with this node.
+    /// Tell the caller that it is now a reader, with this node.
     Reads {
         /// The node.
         name: String,
@@ -262,12 +262,12 @@ pub enum Command {
     End(End),
 }
 
-/// Which node a watch is for.
+/// The purpose of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WatchKind {
-    /// The node whose going lets me on.
+    /// On the node whose deletion lets this contender continue.
     Blocker,
-    /// My own node, or my holder marker: someone may delete it, or write to it.
+    /// On the own node, or the own holder marker: another client may delete it, or write to it.
     Own,
 }
 
@@ -276,7 +276,7 @@ pub enum WatchKind {
 pub struct Grant {
     /// The own node's name.
     pub name: String,
-    /// What to give to the protected resource.
+    /// The token to pass to the protected resource.
     pub token: FencingToken,
 }
 
@@ -287,40 +287,40 @@ pub enum End {
     Left,
     /// Its session is over; the server removes what is left of it.
     SessionOver,
-    /// Somebody deleted its node.
+    /// Another client deleted its node.
     Evicted,
     /// The server refused an operation; no node is left.
     Refused,
     /// The server refuses to delete its node; the node stays until the session ends.
     Stuck,
-    /// The parent abandoned each time it was made.
+    /// The parent was deleted each time it was created.
     ParentVanishes,
     /// A client asked it to withdraw before it was granted.
     Revoked,
     /// The path states another limit than this attempt's, or, with `None`, something else.
     LimitDiffers(Option<u32>),
-    /// It was to get the lock at once or not at all, and so many contenders are ahead.
+    /// It had to get the lock immediately or not at all, and this many contenders are ahead.
     Held {
-        /// How many, those that hold the lock included.
+        /// How many, including the holders.
         ahead: usize,
     },
     /// More contenders are ahead than it accepts.
     TooManyAhead {
-        /// How many, those that hold the lock included.
+        /// How many, including the holders.
         ahead: usize,
     },
     /// An earlier contender uses another node format on the path, so neither sees the other.
     IncompatibleFormat(IncompatibleFormat),
 }
 
-/// Where a waiting contender stands.
+/// The position of a waiting contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// How many were ahead of it in the last listing.
     pub ahead: usize,
-    /// The first of that listing, or the holder marker if there is one: its data names the holder.
+    /// The first node of that listing, or the holder marker if there is one: its data names the holder.
     pub first: String,
-    /// The first of the queue, where the owner of the holder marker may be behind this one and is not in `ahead` then. It is in
-    /// `ahead` if both nodes are of one session and attempt ([`Inspection::is_same_attempt`]).
+    /// The first node of the queue, if the owner of the holder marker may be behind this contender and so not in
+    /// `ahead`. The owner is in `ahead` if both nodes are of one session and attempt ([`Inspection::is_same_attempt`]).
     pub front: Option<String>,
 }

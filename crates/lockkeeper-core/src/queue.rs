@@ -1,7 +1,7 @@
 //! One listing of a lock's children, filtered and put in order.
 //!
-//! Order is always (class, sequence, name), never the text of the names: text order sorts by uuid (ZOOKEEPER-2931), and
-//! ties occur (Curator's downgrade) and must fall the same way for everyone.
+//! The order is always (class, sequence, name), never the text of the names. Text order sorts by uuid (ZOOKEEPER-2931).
+//! Ties occur (Curator's downgrade), and every reader must resolve them alike.
 
 use crate::{AttemptId, LockDelay, Mode, NodeFormat, Sequence, Tombstone};
 
@@ -10,9 +10,9 @@ use crate::{AttemptId, LockDelay, Mode, NodeFormat, Sequence, Tombstone};
 pub struct Entry<'a> {
     /// Its name, as listed.
     pub name: &'a str,
-    /// The attempt that made it, where the name tells.
+    /// The attempt that created it, if the name contains its id.
     pub id: Option<AttemptId>,
-    /// What it asks for.
+    /// The mode that it requests.
     pub mode: Mode,
     /// Its place among all creates under the parent.
     pub sequence: Sequence,
@@ -36,7 +36,7 @@ impl<'a> Queue<'a> {
         Self::read_with_holder_marker(node_format, None, names)
     }
 
-    /// Reads a listing in which a node called `holder marker` is not a contender but the holder's mark.
+    /// Parses a listing in which a node with the name `holder_marker` is not a contender but the holder marker.
     pub fn read_with_holder_marker<S: AsRef<str>>(
         node_format: NodeFormat,
         holder_marker: Option<&str>,
@@ -111,7 +111,7 @@ impl<'a> Queue<'a> {
         &self.unknown
     }
 
-    /// The node format of an earlier contender than `me`, if it is not `ours`.
+    /// The node format of a contender earlier than `me`, if it is not `ours`.
     ///
     /// Contenders of two node formats on one path do not see each other, so each format would have a holder. Both number their nodes
     /// by one counter, and the later contender sees the earlier one in its first listing. It is enough that the later one leaves.
@@ -119,7 +119,7 @@ impl<'a> Queue<'a> {
         let own = ours.parse(me)?.sequence.get();
         let before = |name: &str, theirs: NodeFormat| match theirs.parse(name) {
             Some(node) => own.wrapping_sub(node.sequence.get()) > 0,
-            // That does not say when it came.
+            // The name does not show when it came.
             None => theirs.tells_of_holder(name),
         };
         let mut others = NodeFormat::ALL.into_iter().filter(|theirs| *theirs != ours);
@@ -190,7 +190,8 @@ mod tests {
     const KAZOO: &str = "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__";
     const CURATOR: &str = "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-";
 
-    /// Each node format but those that count each other's nodes: the later one sees the earlier one, and not the other way round.
+    /// Each node format except those that count each other's nodes: the later contender sees the earlier one, not vice
+    /// versa.
     #[test]
     fn whoever_comes_later_sees_the_line_of_another_node_format() {
         let makers = [

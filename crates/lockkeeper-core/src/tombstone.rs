@@ -1,14 +1,14 @@
 //! Lock delay: after a loss, the lock stays unavailable for a while.
 //!
-//! A holder that is cut off may still be at work, or its last write on the way, when the lock is free again. Where that would
-//! do harm and the resource cannot check tokens, the next contender waits for a while (Burrows, "The Chubby lock service",
-//! section 2.4). After a release it is granted immediately.
+//! A disconnected holder may still be at work, or its last write on the way, when the lock is free again. If that would
+//! do harm and the resource cannot check tokens, the next contender waits for a while (Burrows, "The Chubby lock
+//! service", section 2.4). After a release it is granted immediately.
 //!
-//! How a contender tells a loss from a release: before a hold begins, the holder creates a second node that does not end with the
-//! session, its *tombstone*. A release deletes both in one transaction. So a tombstone without its holder's node shows that the hold
-//! was abandoned, in every later listing. It is first in the queue then, like a contender. The contender that it blocks deletes it
-//! when the delay has passed since that contender first saw it. (The delay is not counted from the loss: no server records the time
-//! of a loss, and a longer wait does no harm.)
+//! How a contender distinguishes a loss from a release: before a hold begins, the holder creates a second node that
+//! does not end with the session, its *tombstone*. A release deletes both in one transaction. So a tombstone without
+//! its holder's node shows, in every later listing, that the hold was abandoned. It is then first in the queue, like a
+//! contender. The contender that it blocks deletes it when the delay has passed since that contender first saw it. (The
+//! delay is not counted from the loss: no server records the time of a loss, and a longer wait does no harm.)
 
 use std::fmt;
 use std::time::Duration;
@@ -56,17 +56,17 @@ impl fmt::Display for LockDelay {
     }
 }
 
-/// What the name of a tombstone says.
+/// The content of a tombstone's name.
 ///
-/// `_s_<uuid>-x-d30000`: of no other maker's shape. Curator orders it behind all contenders, by its first letter, and so lets its
-/// own in; Kazoo does not count it.
+/// `_s_<uuid>-x-d30000`: no foreign client has names of this shape. By its first letter, Curator orders it behind all
+/// contenders, so it does not block Curator's own; Kazoo does not count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tombstone {
     /// The attempt whose hold it belongs to.
     pub id: AttemptId,
-    /// What that one held.
+    /// What the attempt held.
     pub mode: Mode,
-    /// For how long, once it has abandoned.
+    /// The delay, which starts once the hold is abandoned.
     pub delay: LockDelay,
 }
 

@@ -314,7 +314,7 @@ pub trait Ensemble: Send + Sync + 'static {
 
 /// A linearizable read, whichever client wrote the data: without the write before it, this session's server may be stale.
 ///
-/// The write is sent before the read without waiting for its reply. So it costs the ensemble a write, but the client no
+/// The write is sent before the read without waiting for its reply. This costs the ensemble a write, but the client no
 /// round trip.
 pub(crate) async fn linearizable<T>(ensemble: &dyn Ensemble, read: Reply<T>) -> Result<T, OpError> {
     let (ordered, seen) = tokio::join!(biased; ensemble.prove(), read);

@@ -571,7 +571,7 @@ pub enum ChangeError {
     Lost(Loss),
 }
 
-/// Why a proof that the lock is held failed.
+/// Why the servers could not confirm that the lock is held.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {

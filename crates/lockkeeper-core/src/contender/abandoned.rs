@@ -5,36 +5,36 @@ use super::{Contender, Flight, Leaving};
 use crate::protocol::{Command, Failure};
 use crate::{LockDelay, Mode, Queue, Tombstone};
 
-/// The own tombstone.
+/// The state of the own tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Own {
     /// There is none.
     None,
     /// A create was sent: a tombstone of this mode may exist.
     Doubtful(Mode),
-    /// It stands.
+    /// It exists.
     Stands(Mode),
 }
 
-/// The tombstone of another that has abandoned.
+/// The tombstone of another contender, which has abandoned its hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Abandoned {
     name: String,
     delay: LockDelay,
     /// The delay is being counted.
     counted: bool,
-    /// And is over.
+    /// The delay is over.
     over: bool,
 }
 
 impl Contender {
-    /// The name of the own tombstone for a hold of this kind, where it is to leave one.
+    /// The name of the own tombstone for a hold of this kind, if the hold has a lock delay.
     fn tombstone_name(&self, mode: Mode) -> Option<String> {
         let tombstone = Tombstone { id: self.id, mode, delay: self.delay? };
         tombstone.name(self.node_format)
     }
 
-    /// Before a hold begins, its tombstone stands.
+    /// Creates the tombstone before a hold begins.
     pub(super) fn leave_a_tombstone(&mut self, own: &str) -> Option<Command> {
         if let Own::Stands(_) = self.tombstone {
             return None;
@@ -49,7 +49,7 @@ impl Contender {
             return;
         };
         match outcome {
-            // Nobody else makes one of that name: an earlier create took effect.
+            // No other contender creates a node of that name: an earlier create took effect.
             Ok(()) | Err(Failure::NodeExists) => self.tombstone = Own::Stands(self.mode),
             Err(Failure::NoNode) => self.evicted(),
             Err(Failure::ConnectionLoss) => {}
@@ -66,10 +66,10 @@ impl Contender {
         self.handed_over && !matches!(self.leaving, None | Some(Leaving::Asked))
     }
 
-    /// On the way out: takes the own node and its tombstone away together, or what is left of them.
+    /// While leaving: deletes the own node and its tombstone together, or those of them that are left.
     ///
-    /// In one transaction, so that no listing shows the one without the other. Where that fails because one of them is not there,
-    /// the own node is deleted first: a short wait too many is better than one too few.
+    /// One transaction deletes both, so that no listing shows one without the other. If that fails because one of them
+    /// does not exist, the own node is deleted first: an unnecessary short wait is better than a missing one.
     pub(super) fn delete_with_tombstone(&mut self, own: Option<&str>) -> Option<Command> {
         let (Own::Doubtful(mode) | Own::Stands(mode)) = self.tombstone else { return None };
         if self.is_to_be_followed_late() {
@@ -117,7 +117,7 @@ impl Contender {
         }
     }
 
-    /// Takes in which of the abandoned a listing shows.
+    /// Takes in the abandoned holds that a listing shows.
     pub(super) fn see_abandoned(&mut self, queue: &Queue<'_>) {
         let seen = || queue.entries().iter().filter(|entry| entry.abandoned);
         self.abandoned.retain(|abandoned| seen().any(|entry| entry.name == abandoned.name));

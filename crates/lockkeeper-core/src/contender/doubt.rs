@@ -1,4 +1,4 @@
-//! What a lost reply leaves open, and how it is settled: by looking, behind an ordered write, at what stands.
+//! Resolves what a lost reply leaves unknown: an ordered write, then a read of what exists.
 
 use super::standing::{Downgrade, HolderMarker};
 use super::{Contender, Flight, Own};
@@ -6,7 +6,7 @@ use crate::protocol::{Command, Failure, Inspection};
 use crate::{Mode, Queue, Zxid};
 
 impl Contender {
-    /// First of all: which nodes are ours, and are there too many?
+    /// Before anything else: which nodes are ours, and are there too many?
     pub(super) fn settle_doubt(&mut self) -> Option<Command> {
         if let Some(name) = self.suspects.pop() {
             self.flight = Some(Flight::Inspect(name.clone()));
@@ -29,16 +29,16 @@ impl Contender {
         None
     }
 
-    /// Asks which of the nodes and marks in doubt stand.
+    /// Asks which of the nodes and holder markers in doubt exist.
     ///
-    /// The node may be gone, the parent removed and made again, and the name someone else's; and a server that lags would still
-    /// show a deleted node. So no look before a sync.
+    /// The node may be deleted, the parent removed and recreated, and the name another contender's. A stale server
+    /// would still show a deleted node. So every such read comes after a sync.
     pub(super) fn settle(&mut self) -> Command {
         self.flight = Some(Flight::Settle);
         Command::Recover
     }
 
-    /// The fate of a create is unknown.
+    /// It is unknown whether a create took effect.
     pub(super) fn doubt(&mut self) {
         self.own = Own::Doubtful;
         self.doubted = true;
@@ -49,17 +49,17 @@ impl Contender {
         let queue = Queue::read_with_holder_marker(self.node_format, self.discipline.holder_marker(), names);
         let mine = |e: &&crate::Entry<'_>| match e.id {
             Some(id) => id == self.id,
-            // Only the data tells whose an unprotected node is.
+            // Only the data of an unprotected node identifies its owner.
             None => !self.node_format.protects() && e.mode == self.mode,
         };
         self.suspects = queue.entries().iter().rev().filter(mine).map(|e| e.name.to_owned()).collect();
         if self.own == Own::Doubtful {
-            // Decided unless an inspection finds it: nothing sent before the sync can still take effect.
+            // Decided, unless an inspection finds the node: nothing sent before the sync can still take effect.
             self.own = Own::None;
         }
     }
 
-    /// A synced listing, `None` without a parent, says what became of everything whose fate was unknown.
+    /// A synced listing, `None` without a parent, decides everything that was unknown.
     pub(super) fn settled(&mut self, names: Option<&[String]>) {
         let stands = |name: &str| names.is_some_and(|names| names.iter().any(|listed| listed == name));
         if std::mem::take(&mut self.delete_doubted) {
@@ -106,18 +106,18 @@ impl Contender {
 
     /// A suspect was read: our first node is adopted, every other one is a stray.
     ///
-    /// Ours means: this attempt *and this session*. A node that another session made dies with that session, however much
-    /// it looks like ours (CURATOR-498, CURATOR-604).
+    /// A node is ours if it is of this attempt *and this session*. A node that another session created is deleted with
+    /// that session, however much it looks like ours (CURATOR-498, CURATOR-604).
     fn identify(&mut self, name: String, outcome: Result<Inspection, Failure>) {
         let seen = match outcome {
             Ok(seen) => seen,
             Err(Failure::ConnectionLoss) => return self.suspects.push(name),
             Err(Failure::SessionOver) => return self.session_over = true,
-            // Not there any more, or not for us to read: nobody makes a node that its own maker may not read.
+            // It no longer exists, or we may not read it: no client creates a node that it may not read itself.
             Err(_) if self.downgrade == Downgrade::Adopt => return self.evicted(),
             Err(_) => return,
         };
-        // The name that a downgrade gives is known beforehand, so that a bare word over the data does not hide it.
+        // The name that a downgrade gives is known in advance, so a bare word over the data does not hide the node.
         let adopting = self.downgrade == Downgrade::Adopt;
         let names_us = self.node_format.protects() || seen.id == Some(self.id) || adopting && seen.id.is_none();
         if seen.owner != self.session || !names_us {
@@ -140,7 +140,7 @@ impl Contender {
         }
     }
 
-    /// The own node was looked at before its delete.
+    /// The own node was read before its delete.
     fn verify(&mut self, name: &str, outcome: Result<Inspection, Failure>) {
         match outcome {
             Ok(seen) if self.is_ours(name, &seen) => self.verified = Some(seen.version),
@@ -151,7 +151,7 @@ impl Contender {
         }
     }
 
-    /// Whether the node just read under an own name is still the own node.
+    /// Whether the node that was just read under an own name is still the own node.
     fn is_ours(&self, name: &str, seen: &Inspection) -> bool {
         let own = match &self.own {
             Own::Node { name: own, czxid } if own == name => Some(czxid),
@@ -160,7 +160,7 @@ impl Contender {
         own == Some(&seen.czxid) && seen.owner == self.session
     }
 
-    /// Whose is the holder marker that stands after the reply to our create was lost?
+    /// Decides whose holder marker exists after the reply to our create was lost.
     fn identify_holder_marker(&mut self, outcome: Result<Inspection, Failure>) {
         match outcome {
             Ok(seen) if seen.owner == self.session && seen.id == Some(self.id) => self.hold_holder_marker(seen.czxid),
@@ -174,12 +174,12 @@ impl Contender {
         }
     }
 
-    /// The holder marker was looked at before its delete.
+    /// The holder marker was read before its delete.
     fn verify_holder_marker(&mut self, outcome: Result<Inspection, Failure>) {
         let HolderMarker::Ours { czxid, verified, .. } = &mut self.holder_marker else { return };
         match outcome {
             Ok(seen) if seen.owner == self.session && seen.czxid == *czxid => *verified = Some(seen.version),
-            // Somebody took it away.
+            // Another client deleted it.
             Ok(_) | Err(Failure::NoNode) => self.holder_marker = HolderMarker::None,
             Err(Failure::ConnectionLoss) => {}
             Err(Failure::SessionOver) => self.session_over = true,
@@ -187,7 +187,7 @@ impl Contender {
         }
     }
 
-    /// The holder marker is ours, by this transaction: that is the grant.
+    /// The holder marker is ours, created by this transaction: that is the grant.
     pub(super) fn hold_holder_marker(&mut self, czxid: Zxid) {
         self.holder_marker = HolderMarker::Ours { czxid, watched: false, verified: None };
         self.token = Some(crate::FencingToken::from_zxid(czxid));

@@ -1,4 +1,4 @@
-//! The way out: every node of the attempt is deleted, and none but its own.
+//! Leaving: every node of the attempt is deleted, and no other node.
 
 use super::standing::HolderMarker;
 use super::{Contender, Flight};
@@ -8,13 +8,13 @@ use crate::protocol::{Command, End, Failure};
 /// The reason for leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Leaving {
-    /// The caller wants to.
+    /// The caller wants to leave.
     Asked,
-    /// The hold is lost by a clock.
+    /// A clock has ended the hold as lost.
     Lost,
-    /// Somebody else deleted its node, or its holder marker.
+    /// Another client deleted its node, or its holder marker.
     Evicted,
-    /// The server refuses what it needs.
+    /// The server refuses a request that the contender needs.
     Refused,
     /// The parent cannot be kept.
     ParentVanishes,
@@ -22,7 +22,7 @@ pub(super) enum Leaving {
     Revoked,
     /// The path states another limit, or something else.
     LimitDiffers(Option<u32>),
-    /// It was to get the lock at once or not at all.
+    /// It had to get the lock immediately or not at all.
     Held { ahead: usize },
     /// The queue is longer than it accepts.
     TooManyAhead { ahead: usize },
@@ -31,7 +31,7 @@ pub(super) enum Leaving {
 }
 
 impl Leaving {
-    /// The end that it leads to, unless the session ends first or the server refuses to delete a node.
+    /// The end that the reason leads to, unless the session ends first or the server refuses to delete a node.
     pub(super) fn end(self) -> End {
         match self {
             Leaving::Asked | Leaving::Lost => End::Left,
@@ -48,7 +48,7 @@ impl Leaving {
 }
 
 impl Contender {
-    /// Leaving: a node to delete, a holder marker, or perhaps a second node to look for.
+    /// The next command while leaving: delete a node or a holder marker, or look for a possible second node.
     pub(super) fn leave(&mut self, why: Leaving) -> Command {
         let own = self.node().map(str::to_owned);
         if let Some(command) = self.delete_with_tombstone(own.as_deref()) {
@@ -61,7 +61,7 @@ impl Contender {
             return self.delete_holder_marker();
         }
         if self.doubted {
-            // The last look, behind an ordered write: whatever carries our id goes too.
+            // The last read, after an ordered write: every node with our id is deleted too.
             self.doubted = false;
             self.flight = Some(Flight::Recover);
             return Command::Recover;
@@ -71,11 +71,11 @@ impl Contender {
 
     /// Deletes one of our nodes; with the own node also the own holder marker, if there is one.
     ///
-    /// A name without an id may belong to someone else by now (the parent was removed, made again, and counts from zero): look
-    /// before each delete, and bind the delete to what was seen. The holder marker is such a name. While it is the very node
-    /// that we made, the parent was not made again either, so that one look is enough for both. (Whoever takes the holder marker from
-    /// us by force must take our node with it, in one transaction: else the next one's may stand by the time of our delete,
-    /// and look the same.)
+    /// A name without an id may belong to another contender by now: the parent was removed, recreated, and counts from
+    /// zero. So read the node before each delete, and bind the delete to what was read. The holder marker is such a
+    /// name. While the marker is the very node that we created, the parent was not recreated either, so one read is
+    /// enough for both. (A client that breaks our hold must delete the holder marker and our node in one transaction.
+    /// Otherwise the next holder's marker may exist by the time of our delete, and look the same.)
     pub(super) fn delete(&mut self, name: String) -> Command {
         let with_holder_marker = self.node() == Some(&name) && matches!(self.holder_marker, HolderMarker::Ours { .. });
         if self.node_format.protects() && !with_holder_marker {
@@ -106,7 +106,7 @@ impl Contender {
         }
     }
 
-    /// Deletes the holder marker of an own node that is gone already.
+    /// Deletes the holder marker of an own node that is already deleted.
     fn delete_holder_marker(&mut self) -> Command {
         if self.delete_doubted {
             return self.settle();
@@ -120,7 +120,7 @@ impl Contender {
         }
     }
 
-    /// The holder marker and its version, once a look has shown it to be ours; else that look.
+    /// The holder marker and its version, if a read has shown that it is ours; otherwise the command for that read.
     fn verified_holder_marker(&mut self) -> Result<(String, i32), Command> {
         let name = self.discipline.holder_marker().expect("it has one").to_owned();
         let HolderMarker::Ours { verified, .. } = &mut self.holder_marker else {
@@ -145,7 +145,7 @@ impl Contender {
             _ => return,
         };
         match outcome {
-            // One of the two is gone already: a listing says which.
+            // One of the two is already deleted: a listing shows which.
             Err(Failure::NoNode) if holder_marker && name.is_some() => self.delete_doubted = true,
             Ok(()) | Err(Failure::NoNode) => {
                 if holder_marker {
@@ -157,7 +157,7 @@ impl Contender {
             }
             Err(Failure::ConnectionLoss) => self.delete_doubted = holder_marker || !self.node_format.protects(),
             Err(Failure::SessionOver) => self.session_over = true,
-            // Its data changed between the look and the delete (an asker's word): look again.
+            // Its data changed between the read and the delete (a bare word of another client): read again.
             Err(Failure::BadVersion) => {}
             Err(Failure::Refused | Failure::NodeExists) => self.stuck = true,
         }

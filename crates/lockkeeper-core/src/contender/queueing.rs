@@ -1,11 +1,11 @@
-//! Listings: entering the queue, and what a listing says of the own place in it.
+//! Listings: entering the queue, and the own position that a listing shows.
 
 use super::standing::HolderMarker;
 use super::{Contender, Flight, Leaving, MAX_PARENTS_MADE, Own};
 use crate::protocol::{Failure, Inspection, Limit, Listing, Place};
 use crate::{Class, IncompatibleFormat, Mode, Queue, Tombstone, Verdict, Watch, Zxid, decide, decide_as_reader};
 
-/// What keeps it from going on.
+/// What blocks this contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blocker {
     /// A node.
@@ -13,16 +13,16 @@ pub(super) enum Blocker {
         name: String,
         /// Its deletion proves the grant without another listing.
         grants: bool,
-        /// Its grant, too, lets me on.
+        /// Its grant, too, lets this contender continue.
         or_granted: bool,
         watched: bool,
     },
-    /// Any child may be the next to go. The watch stands.
+    /// Any child may be the next one deleted. The watch is set.
     Children,
 }
 
 impl Blocker {
-    /// The node to watch, where no watch stands.
+    /// The node to watch, if no watch is set.
     pub(super) fn to_watch(&self) -> Option<&str> {
         match self {
             Blocker::Node { name, watched: false, .. } => Some(name),
@@ -30,7 +30,7 @@ impl Blocker {
         }
     }
 
-    /// Whether it is this node, or with an empty name the children.
+    /// Whether it is this node, or the children if the name is empty.
     pub(super) fn watches(&self, node: &str) -> bool {
         match self {
             Blocker::Node { name, .. } => name == node,
@@ -38,7 +38,7 @@ impl Blocker {
         }
     }
 
-    /// Its going proves nothing any more.
+    /// The deletion of the blocker proves nothing any more.
     pub(super) fn distrust(&mut self) {
         if let Blocker::Node { grants, .. } = self {
             *grants = false;
@@ -70,7 +70,7 @@ impl Contender {
     pub(super) fn parent_made(&mut self, outcome: Result<(), Failure>) {
         self.flight = None;
         match outcome {
-            // Made, or something above it abandoned meanwhile: the next create tells.
+            // The parent was created, or one of its ancestors was deleted meanwhile: the next create shows which.
             Ok(()) | Err(Failure::NoNode) => {
                 self.parent_missing = false;
                 self.parents_made += 1;
@@ -81,7 +81,7 @@ impl Contender {
         }
     }
 
-    /// Stored or not, the next listing reads it again: another may have been faster.
+    /// Stored or not, the next listing reads the limit again: another contender may have been faster.
     pub(super) fn limit_stored(&mut self, outcome: Result<(), Failure>) {
         self.flight = None;
         self.listing_due = true;
@@ -118,12 +118,13 @@ impl Contender {
         }
     }
 
-    /// Judges a listing that shows the own node, or its absence. `watching`: a watch on the children stands since.
+    /// Evaluates a listing that shows the own node, or its absence. `watching`: a watch on the children has been set
+    /// since the listing.
     fn judge(&mut self, listing: Listing<'_>, watching: bool) {
         let Own::Node { name: own, .. } = &self.own else {
             return;
         };
-        // Asked for on the way to being alone, and no longer wanted.
+        // Requested for an upgrade that is no longer wanted.
         if !self.waits() {
             return;
         }
@@ -144,7 +145,8 @@ impl Contender {
             }
         }
         if self.doubted {
-            // A second node of this attempt, from a create thought lost, would block us from the front for ever.
+            // A second node of this attempt, from a create whose reply was lost, would block us from the front for
+            // ever.
             let second = |e: &&crate::Entry<'_>| e.id == Some(self.id) && e.name != own;
             self.suspects = queue.entries().iter().rev().filter(second).map(|e| e.name.to_owned()).collect();
         }
@@ -168,7 +170,7 @@ impl Contender {
                     Some(holder_marker) => holder_marker,
                     None => queue.entries()[0].name,
                 };
-                // A contender that waits for nothing but the holder marker has the marker's owner ahead of it.
+                // A contender that waits only for the holder marker has the marker's owner ahead of it.
                 let position = queue.position(own).unwrap_or(0);
                 let ahead = position.max(1);
                 // The owner of the holder marker was the first of its class, and it may be a higher class than ours.
@@ -183,7 +185,7 @@ impl Contender {
                     name: name.to_owned(),
                     grants,
                     or_granted,
-                    // One that stands already is enough: a second would only read the node again.
+                    // One existing watch is enough: a second would only read the node again.
                     watched: matches!(&before, Some(Blocker::Node { name: n, watched: true, .. }) if n == name),
                 };
                 self.blocker = match watch {
@@ -194,7 +196,7 @@ impl Contender {
                     }
                     Watch::Children if watching => Some(Blocker::Children),
                     Watch::Children => {
-                        // List again with a watch, so that nothing can come between.
+                        // List again with a watch, so that no change can come between.
                         (self.listing_due, self.watch_children) = (true, true);
                         None
                     }
@@ -204,23 +206,23 @@ impl Contender {
         self.see_abandoned(&queue);
     }
 
-    /// The blocker was read, and its watch stands.
+    /// The blocker was read, and its watch is set.
     pub(super) fn blocker_watched(&mut self, name: &str, seen: &Inspection) {
         if seen.owner.is_none() && self.no_contender(name) {
             return;
         }
         let Some(Blocker::Node { watched, or_granted, .. }) = &mut self.blocker else { return };
         *watched = true;
-        // What it says of its grant may have been overwritten by an asker's word: only untouched data proves that it was not
-        // granted before the watch stood. Else a listing from behind the watch must show it.
+        // A bare word of another client may have overwritten the announcement of its grant. Only untouched data proves
+        // that it was not granted before the watch was set. Otherwise a listing after the watch must show it.
         if *or_granted && seen.version != 0 {
             self.listing_due = true;
         }
     }
 
     /// A node without a session is no contender: nothing would ever end its wait or its hold. All node formats name
-    /// ephemeral nodes only, so a foreign program made it, or somebody did by hand. Tombstones and a holder marker stay in
-    /// the way. `true`: it was in the way until now.
+    /// only ephemeral nodes, so a foreign program created it, or a person did by hand. Tombstones and a holder marker
+    /// still block. Returns `true` if the node blocked this contender until now.
     pub(super) fn no_contender(&mut self, name: &str) -> bool {
         let counts = self.discipline.holder_marker() == Some(name)
             || Tombstone::read(self.node_format, name).is_some()
@@ -233,7 +235,7 @@ impl Contender {
         true
     }
 
-    /// The first of the queue was looked at, for one that does not wait.
+    /// The first node of the queue was read, for a contender that does not wait.
     pub(super) fn first_inspected(&mut self, name: &str, outcome: Result<Inspection, Failure>) {
         let seen = match outcome {
             Err(Failure::SessionOver) => return self.session_over = true,
@@ -255,7 +257,7 @@ impl Contender {
         self.leave_because(Leaving::Held { ahead });
     }
 
-    /// A watched node is gone that is none of our own.
+    /// A watched node that is not our own was deleted.
     pub(super) fn blocker_gone(&mut self, name: &str) {
         match self.blocker.take_if(|blocker| blocker.watches(name)) {
             Some(Blocker::Node { grants: true, .. }) => self.let_in(true),
@@ -280,7 +282,7 @@ impl Contender {
         }
     }
 
-    /// Goes over to another class: the own node becomes a stray, and the next command after its end is to enter.
+    /// Changes to another class: the own node becomes a stray, and after its deletion the next command is to enter.
     pub(super) fn change_class(&mut self) {
         let may = !self.granted && self.leaving.is_none() && self.holder_marker == HolderMarker::None;
         if let (true, Own::Node { name, czxid }) = (may, &self.own)

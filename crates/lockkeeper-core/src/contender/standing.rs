@@ -1,21 +1,21 @@
-//! The own nodes while they stand: what is written in them, by us and by others, and what becomes of the hold.
+//! The own nodes while they exist: what we and other clients write in them, and what happens to the hold.
 
 use super::{Contender, Flight, Leaving, Own};
 use crate::protocol::{Ask, Command, Failure, Inspection};
 use crate::{Mode, Zxid};
 
-/// What is known of the holder marker, where the discipline has one.
+/// The state of the holder marker, if the discipline has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum HolderMarker {
-    /// There is no own one.
+    /// We have none.
     None,
-    /// To be taken.
+    /// To be created.
     Due,
     /// The reply to its create was lost.
     Doubtful,
-    /// The same, and one stands: whose?
+    /// The reply was lost, and a holder marker exists: whose?
     Suspect,
-    /// Ours, made by this transaction.
+    /// Ours, created by this transaction.
     Ours {
         czxid: Zxid,
         watched: bool,
@@ -24,7 +24,7 @@ pub(super) enum HolderMarker {
     },
 }
 
-/// An upgradeable reader's way to be alone.
+/// The stages of an upgrade: a reader becomes the only holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Upgrade {
     Unasked,
@@ -33,31 +33,31 @@ pub(super) enum Upgrade {
     Told,
 }
 
-/// A writer's way to read on in its place.
+/// The stages of a downgrade: a writer reads on in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Downgrade {
     None,
     Wanted,
     /// The reply was lost.
     Doubtful,
-    /// It took effect, the reader's node is yet to be looked at.
+    /// It took effect, but the reader's node was not read yet.
     Adopt,
     /// The caller does not know yet.
     Done,
 }
 
-/// What the own node's data says.
+/// The content of the own node's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Record {
     /// Its version, as last seen or written.
     pub(super) version: Option<i32>,
     /// It says that we were granted.
     announced: bool,
-    /// It is to be written again for the owner's sake.
+    /// It must be written again so that it names the owner.
     pub(super) due: bool,
     /// It asks us to release.
     asked: bool,
-    /// The caller knows of the request.
+    /// The caller knows of the revocation.
     asked_told: bool,
 }
 
@@ -78,7 +78,7 @@ impl Contender {
                 self.stop_upgrade();
             }
             Ask::Reclassify(class) => self.wants_class(class),
-            // What is read next that asks is another request, and told again.
+            // A request that is read from now on is a new one, and is reported again.
             Ask::Refuse => {
                 (self.record.due, self.record.asked, self.record.asked_told) = (true, false, false);
             }
@@ -92,7 +92,7 @@ impl Contender {
         }
     }
 
-    /// What the holder's caller is to hear.
+    /// The next report to the holder's caller.
     pub(super) fn tell_caller(&mut self) -> Option<Command> {
         if self.record.asked && !self.record.asked_told {
             self.record.asked_told = true;
@@ -108,8 +108,9 @@ impl Contender {
 
     /// Whether something must be written into the own node.
     ///
-    /// A contender that was granted a permit announces that to the contenders that its granting listing showed behind it. They may have
-    /// listed earlier, seen more contenders ahead, and wait for the announcement. Later contenders see no more ahead than it did.
+    /// A contender that was granted a permit announces that to the contenders that its granting listing showed behind
+    /// it. They may have listed earlier, seen more contenders ahead, and wait for the announcement. Later contenders
+    /// see no more ahead than it did.
     pub(super) fn must_announce(&self) -> bool {
         let counted = self.discipline.permits().is_some() && self.granted && self.followed;
         self.record.due || counted && !self.record.announced
@@ -142,13 +143,13 @@ impl Contender {
         }
     }
 
-    /// The own node was read, and its watch stands.
+    /// The own node was read, and its watch is set.
     fn own_read(&mut self, seen: &Inspection) {
         self.own_watched = true;
         self.record.version = Some(seen.version);
         self.record.announced = seen.granted;
         if !seen.asked {
-            // Answered, or taken back: the next request is a new one.
+            // Answered, or withdrawn: the next revocation is a new one.
             (self.record.asked, self.record.asked_told) = (false, false);
             return;
         }
@@ -164,7 +165,7 @@ impl Contender {
     /// A watched node was deleted.
     pub(super) fn gone(&mut self, name: &str) {
         if self.node() == Some(name) {
-            // Our own doing, perhaps: the reply says, or where that is lost the look that follows.
+            // Perhaps we deleted it ourselves: the reply shows that, or, if the reply is lost, the following read.
             let ours = self.flight == Some(Flight::Downgrade) || self.downgrade == Downgrade::Doubtful;
             if !ours {
                 self.evicted();
@@ -176,13 +177,13 @@ impl Contender {
                 self.holder_marker = HolderMarker::None;
                 self.leave_because(Leaving::Evicted);
             }
-            // Not of the watch on ours: one that stood since we waited for another's.
+            // Not our marker: this watch was set while we waited for another holder's.
             HolderMarker::Ours { .. } if self.discipline.holder_marker() == Some(name) => {}
             _ => self.blocker_gone(name),
         }
     }
 
-    /// A watched node has new data; the watch is spent.
+    /// A watched node has new data; its watch has fired.
     pub(super) fn changed(&mut self, name: &str) {
         if self.node() == Some(name) {
             self.own_watched = false;
@@ -202,13 +203,13 @@ impl Contender {
         match outcome {
             Ok(version) => (self.record.version, self.record.announced) = (Some(version), granted),
             Err(Failure::NoNode) => self.evicted(),
-            // Somebody wrote meanwhile, or perhaps we did: look again.
+            // Another client wrote meanwhile, or perhaps we did: read again.
             Err(Failure::BadVersion | Failure::ConnectionLoss) => {
                 self.record.due |= due;
                 (self.record.version, self.own_watched) = (None, false);
             }
             Err(Failure::SessionOver) => self.session_over = true,
-            // Those behind learn of us when we leave.
+            // The contenders behind us hear of us when we leave.
             Err(Failure::Refused | Failure::NodeExists) => self.record.announced = granted,
         }
     }

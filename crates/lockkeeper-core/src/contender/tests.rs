@@ -1,4 +1,4 @@
-//! Steps of the machine that no exploration of whole worlds pins down by name.
+//! Steps of the machine that no exploration of whole worlds covers by name.
 
 use super::*;
 use crate::protocol::{Inspection, Listing};
@@ -20,7 +20,7 @@ fn second() -> (Contender, String) {
     (contender, own)
 }
 
-/// The reply to its create was lost, and a node with its id stands: in a listing that may be older than the session.
+/// The reply to its create was lost, and a node with its id exists, in a listing that may be older than the session.
 #[test]
 fn case_03_a_node_with_our_id_is_adopted_only_if_this_session_made_it() {
     for (owner, adopted) in [(SessionId(1), true), (SessionId(2), false)] {
@@ -46,7 +46,7 @@ fn watch(name: &str, kind: WatchKind) -> Option<Command> {
     Some(Command::Watch { name: name.to_owned(), kind })
 }
 
-/// An operator deletes a waiter's node, then the holder leaves: the waiter must not take that for its turn.
+/// An operator deletes a waiter's node, then the holder leaves: the waiter must not take that for its grant.
 #[test]
 fn case_42_a_deleted_waiter_is_not_granted_by_its_blockers_going() {
     let (mut waiter, own) = second();

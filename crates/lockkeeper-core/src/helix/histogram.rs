@@ -1,7 +1,7 @@
 //! How long things took: counts in steps of an eighth, so that many years of them fit into a small node.
 //!
-//! Two histograms add up to that of all that went into both, in whatever order: processes count for themselves and add what they
-//! have to what is there.
+//! The sum of two histograms equals that of all values that went into both, in any order: each process counts for
+//! itself and adds its counts to the stored ones.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which locks there are, who holds them, who waits.
+//! Questions about locks: which locks exist, and their holders and waiters.
 
 use std::collections::HashMap;
 

@@ -415,7 +415,7 @@ impl LockNode {
         }
     }
 
-    /// Classifies a fault: it may pass, or it is final.
+    /// Classifies an operation's error: it may pass, or it is final.
     fn look_error(&self, fault: OpError) -> LookError {
         match fault {
             OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => LookError::Passing(fault),
