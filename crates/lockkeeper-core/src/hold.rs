@@ -1,8 +1,8 @@
 //! How long a session may be trusted, judged by the client's own clock.
 //!
-//! The server expires a session about one timeout after it last heard of it; the client gets to know only when it reaches
-//! a server again. Between the two someone else may hold the lock, so the client must give up first. Time is an argument:
-//! milliseconds on a clock that runs through suspend (`CLOCK_BOOTTIME`), never the wall clock.
+//! The server expires a session about one timeout after it last heard of it; the client learns of that only when it
+//! reaches a server again. Between the two, another client may hold the lock, so the client must give up first. Time is
+//! an argument: milliseconds on a clock that runs through suspend (`CLOCK_BOOTTIME`), never the wall clock.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub enum Loss {
     SessionExpired,
     /// No server was reached for so long that the session may have expired, whatever the network says later.
     Unreachable,
-    /// Somebody deleted the node.
+    /// Another client deleted the node.
     Removed,
     /// This process closed its session.
     Closed,
@@ -25,15 +25,15 @@ pub enum Loss {
     AuthFailed,
     /// Its lease is over; the next request gets the lock.
     LeaseEnded,
-    /// Somebody of a higher priority got the lock.
+    /// A client of a higher priority got the lock.
     Preempted,
-    /// The same owner acquired the lock again; that hold goes on.
+    /// The same owner acquired the lock again; the new hold continues.
     Superseded,
     /// The program did not say in time that it is still at work (its own liveness limit).
     Unattended,
-    /// This process was forked from the one that holds it: the hold is the parent's, and goes on there.
+    /// This process was forked from the one that holds the lock: the hold is the parent's, and continues there.
     Forked,
-    /// Its owner gave it to somebody else.
+    /// Its owner transferred it to another client.
     Transferred,
 }
 
@@ -57,14 +57,14 @@ impl std::fmt::Display for Loss {
 
 impl std::error::Error for Loss {}
 
-/// What is known of a session.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkState {
-    /// Connected, and proved since.
+    /// Connected, with a heartbeat confirmed since.
     Up,
-    /// Not connected, or not proved since: what it holds may still be held, until its deadline.
+    /// Not connected, or no heartbeat confirmed since: its holds may still be held, until its deadline.
     Suspected,
-    /// Not proved for so long that the session may have expired. It may also come back; what it held does not.
+    /// No heartbeat for so long that the session may have expired. The session may also come back; its holds do not.
     Overdue,
     /// Over for good, for this reason.
     Over(Loss),
@@ -77,17 +77,17 @@ pub struct Link {
     pub state: LinkState,
     /// Whether a server is connected, so that events arrive.
     pub connected: bool,
-    /// How many deadlines have passed unproved. A hold granted before the latest one is lost for good, also if its holder slept
-    /// through the whole break and finds the session proved again.
+    /// How many deadlines have passed without a heartbeat. A hold granted before the latest one is finally lost, even
+    /// if its holder slept through the whole disconnect and finds the session alive again.
     pub missed_deadlines: u32,
-    /// How often the connection was lost. Events of the meantime come in no order afterwards.
+    /// How often the connection was lost. Afterwards, the events of the meantime come in no order.
     pub disconnects: u32,
 }
 
 /// How far a hold may be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
-    /// It is held, and may be trusted until this moment of the clock without further proof.
+    /// It is held, and may be trusted until this moment of the clock without a further heartbeat.
     Held {
         /// The deadline, as time since the clock's origin.
         until: Duration,
@@ -102,7 +102,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Until when it may be trusted without further proof, as time since the clock's origin; zero where it is lost.
+    /// Until when it may be trusted without a further heartbeat, as time since the clock's origin; zero if it is lost.
     pub const fn until(self) -> Duration {
         match self {
             Trust::Held { until } | Trust::Suspected { until } => until,
@@ -111,20 +111,21 @@ impl Trust {
     }
 }
 
-/// Judges one session: fed with proofs that it lives, with what its connection does, and with time.
+/// Decides how far one session may be trusted, from its heartbeats, its connection's state, and time.
 ///
-/// A proof is a request that the leader has put in order with all others, on the word of a majority: a write, whether it
-/// succeeds or not. A ping, a read or a `sync` is none: a server cut off from its peers goes on answering those, and so does a
-/// leader that is one no more. The leader had not expired the session when it ordered the request, so not when it was *sent*,
-/// and it had heard of the session shortly before: a client with something to say or not sends a sign of life every 3/20 of
-/// the timeout. So counted from the moment of sending, the session lives for a timeout less that, whatever happens.
+/// A heartbeat is a request that the leader has ordered with all others, confirmed by a majority: a write, whether it
+/// succeeds or not. A ping, a read or a `sync` is none: a server cut off from its peers continues to answer those, and
+/// so does a former leader. The leader had not expired the session when it ordered the request, so not when the request
+/// was *sent*. It had also heard of the session shortly before: a client sends a sign of life every 3/20 of the
+/// timeout, whether or not it has another request. So, counted from the moment of sending, the session lives for a
+/// timeout less that, whatever happens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionClock {
     timeout: Duration,
     connected: bool,
-    /// A proof was sent, and confirmed, on this connection.
+    /// A heartbeat was sent, and confirmed, on this connection.
     proved: bool,
-    /// Until when the last proof is good.
+    /// Until when the last heartbeat is valid.
     until: Duration,
     overdue: bool,
     missed_deadlines: u32,
@@ -133,7 +134,7 @@ pub struct SessionClock {
 }
 
 impl SessionClock {
-    /// A session that has just been connected, with its negotiated timeout. Nothing is proved yet.
+    /// A session that has just been connected, with its negotiated timeout. No heartbeat is confirmed yet.
     pub const fn connected(timeout: Duration) -> Self {
         let (until, over) = (Duration::ZERO, None);
         SessionClock {
@@ -148,7 +149,7 @@ impl SessionClock {
         }
     }
 
-    /// What is known now.
+    /// The current state.
     pub fn link(&self) -> Link {
         let state = match self.over {
             Some(loss) => LinkState::Over(loss),
@@ -160,11 +161,11 @@ impl SessionClock {
         Link { state, connected, missed_deadlines: self.missed_deadlines, disconnects: self.disconnects }
     }
 
-    /// How long a proof is good, counted from when it was sent.
+    /// How long a heartbeat is valid, counted from when it was sent.
     ///
-    /// A quarter of the timeout is kept back: for the sign of life before the proof, up to 3/20 of it earlier, which may be the
-    /// last that the leader has counted; and for its way to the leader. A hundredth more is for clocks that do not run
-    /// alike.
+    /// A quarter of the timeout is kept back. One part covers the sign of life before the heartbeat, up to 3/20 of the
+    /// timeout earlier, which may be the last that the leader has counted. The rest covers the heartbeat's way to the
+    /// leader. A further hundredth is for clocks that do not run alike.
     pub fn validity(&self) -> Duration {
         (self.timeout - self.timeout / 4) / 100 * 99
     }
@@ -177,28 +178,30 @@ impl SessionClock {
         self.timeout / 5
     }
 
-    /// Whether a hold that was granted at `granted` may be handed over at `now`: it starts with at least half of the timeout, or
-    /// with what a heartbeat leaves that was sent after the grant.
+    /// Whether a hold that was granted at `granted` may be handed over at `now`: it starts with at least half of the
+    /// timeout, or with what a heartbeat leaves that was sent after the grant.
     ///
-    /// The second case is for servers that take longer than a quarter of the timeout to answer: no heartbeat leaves half there.
+    /// The second case is for servers that take longer than a quarter of the timeout to answer: no heartbeat leaves
+    /// half there.
     pub fn is_fresh(&self, granted: Duration, now: Duration) -> bool {
         let sent = self.until.saturating_sub(self.validity());
         let left = self.until.saturating_sub(now);
         self.link().state == LinkState::Up && !left.is_zero() && (left >= self.timeout / 2 || sent >= granted)
     }
 
-    /// Until when the last proof is good, as time since the clock's origin.
+    /// Until when the last heartbeat is valid, as time since the clock's origin.
     pub fn until(&self) -> Duration {
         self.until
     }
 
-    /// From when on a hold that was granted when `missed_deadlines` deadlines had passed is lost, unless a proof comes before.
+    /// When a hold that was granted when `missed_deadlines` deadlines had passed is lost, unless a heartbeat comes
+    /// before.
     pub fn due(&self, granted_under: u32) -> Duration {
         let gone = self.over.is_some() || self.overdue || self.missed_deadlines != granted_under;
         if gone { Duration::ZERO } else { self.until }
     }
 
-    /// Judges, at `now`, a hold that was granted when `missed_deadlines` deadlines had passed.
+    /// Decides, at `now`, how far a hold may be trusted that was granted when `missed_deadlines` deadlines had passed.
     pub fn trust(&self, granted_under: u32, now: Duration) -> Trust {
         let until = self.until;
         match self.link().state {
@@ -210,14 +213,14 @@ impl SessionClock {
         }
     }
 
-    /// A request that was sent at `sent` was put in order; its reply came at `now`.
+    /// A request that was sent at `sent` was ordered by the leader; its reply came at `now`.
     pub fn proved(&mut self, sent: Duration, now: Duration) {
         self.tick(now);
         let until = sent + self.validity();
         if self.over.is_none() && until > now {
             self.until = self.until.max(until);
             self.overdue = false;
-            // A reply that comes comes over the connection of now.
+            // A reply arrives over the current connection.
             self.proved = self.connected;
         }
     }
@@ -257,7 +260,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Proved at 100 s, by what was sent then.
+    /// Confirmed at 100 s, by a heartbeat sent then.
     fn proved() -> (SessionClock, Duration) {
         let mut clock = SessionClock::connected(T);
         assert_eq!(clock.trust(0, at(100_000)), Trust::Lost(Loss::Unreachable), "nothing is proved yet");
@@ -322,7 +325,7 @@ mod tests {
             Trust::Lost(Loss::Unreachable),
             "it slept through the deadline"
         );
-        // A hold granted after the break is another matter.
+        // A hold granted after the disconnect is unaffected.
         assert!(matches!(clock.trust(clock.link().missed_deadlines, until + at(10)), Trust::Held { .. }));
     }
 

@@ -114,7 +114,7 @@ pub enum Limit {
 /// Why an operation failed, as far as the protocol distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// The node does not exist; for a create and a listing, its parent.
+    /// The node does not exist, or for a create and a listing its parent.
     NoNode,
     /// The node to create exists; without effect.
     NodeExists,

@@ -120,8 +120,9 @@ impl FencingToken {
     /// The same hold's token in an epoch, the token being of epoch 0.
     #[must_use]
     pub const fn in_epoch(self, epoch: TokenEpoch) -> Self {
-        // Added, not put side by side: an ensemble that has outgrown its 48 bits goes on growing. It cannot overflow before
-        // the last epoch is outgrown; then a token stops growing, which is refused nowhere but passes nobody by.
+        // Added, not concatenated: a zxid that has outgrown its 48 bits continues to grow. The sum cannot overflow
+        // before the last epoch is outgrown. From then on a token no longer grows: no check rejects it, but it
+        // overtakes no other.
         FencingToken(self.0.saturating_add((epoch.0 as i64) << EPOCH_SHIFT))
     }
 

@@ -235,7 +235,7 @@ impl Contender {
         true
     }
 
-    /// The first node of the queue was read, for a contender that does not wait.
+    /// A contender that does not wait has read the first node of the queue.
     pub(super) fn first_inspected(&mut self, name: &str, outcome: Result<Inspection, Failure>) {
         let seen = match outcome {
             Err(Failure::SessionOver) => return self.session_over = true,

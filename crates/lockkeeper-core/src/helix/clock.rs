@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-/// What is known of the server's clock at one moment.
+/// The range of the server's clock at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServerNow {
-    /// It shows this or more, in milliseconds since 1970: for "has somebody else's time run out?".
+    /// It shows this or more, in milliseconds since 1970: for "has another client's time run out?".
     pub earliest_ms: i64,
     /// It shows this or less: for "has my own time run out?".
     pub latest_ms: i64,

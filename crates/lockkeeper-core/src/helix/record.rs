@@ -1,7 +1,8 @@
-//! What the node says: ten attributes in Helix's JSON, and the same as an owner and a requestor.
+//! The node's content: ten attributes in Helix's JSON, and the same as an owner and a requestor.
 //!
-//! Reading is as forgiving as Helix's own: an attribute that is missing, null or no number has its default, an empty node is
-//! a free lock. Bytes that are no such record at all are an error, never a free lock: somebody keeps something else there.
+//! Parsing is as tolerant as Helix's own: an attribute that is missing, null or no number has its default, and an empty
+//! node is a free lock. Bytes that are no such record at all are an error, never a free lock: another program stores
+//! something else there.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::Revocation;
 
-/// Stands in OWNER, MESSAGE and REQUESTOR_ID for nobody and nothing.
+/// The value in OWNER, MESSAGE and REQUESTOR_ID that means none.
 pub const NOBODY: &str = "NONE";
 
 /// The id of the record.
 const RECORD_ID: &str = "LOCK";
 
-/// The map field that is ours; Helix keeps or drops it and never looks.
+/// The map field that is ours; Helix keeps or drops it and never reads it.
 const OURS: &str = "LOCKKEEPER";
 
 /// In [`OURS`]: the server's time at which the requestor's wait ends, in milliseconds since 1970.
@@ -42,7 +43,7 @@ pub struct LockInfo {
     pub waiting_timeout: i64,
     /// CLEANUP_TIMEOUT: how long the owner may clean up when it is preempted.
     pub cleanup_timeout: i64,
-    /// REQUESTOR_ID: who preempts the owner, or `NONE`.
+    /// REQUESTOR_ID: the client that preempts the owner, or `NONE`.
     pub requestor_id: String,
     /// REQUESTOR_PRIORITY: the requestor's.
     pub requestor_priority: i32,
@@ -91,7 +92,7 @@ pub struct Held {
     pub granted_by: Option<i64>,
 }
 
-/// Who preempts the owner.
+/// The client that preempts the owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requested {
     /// The requestor.
@@ -106,7 +107,7 @@ pub struct Requested {
     pub until_ms: Option<i64>,
 }
 
-/// The record, as what it means.
+/// The record by its meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Record {
     /// The owner, if there is one. Its lease may have ended.
@@ -115,7 +116,7 @@ pub struct Record {
     pub request: Option<Requested>,
 }
 
-/// The node holds something else than a lock's record.
+/// The node holds something other than a lock's record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a Helix lock's record: {0}")]
 pub struct RecordError(String);
@@ -133,7 +134,7 @@ struct ZnRecord {
 }
 
 impl Record {
-    /// Nobody owns the lock and nobody waits for it.
+    /// The lock has no owner and no requestor.
     pub fn is_free(&self) -> bool {
         self.owner.is_none() && self.request.is_none()
     }
@@ -146,8 +147,8 @@ impl Record {
         owner.granted_by.or(only_write.then_some(written))
     }
 
-    /// No record of somebody is shorter: `{"id":"LOCK","simpleFields":{"OWNER":"a"}}`. An address, which is what Curator writes into a
-    /// node that is given no data, is.
+    /// The length of the shortest record with an owner: `{"id":"LOCK","simpleFields":{"OWNER":"a"}}`. An address, which
+    /// is what Curator writes into a node without data, is shorter.
     pub const SHORTEST: usize = 41;
 
     /// Reads a node's bytes.
@@ -169,7 +170,7 @@ impl Record {
         let somebody = |key: &str| text(key).filter(|id| id != NOBODY);
         let ours = stored.maps.get(OURS).and_then(Option::as_ref);
         let until_ms = ours.and_then(|ours| ours.get(REQUEST_UNTIL)?.as_ref()?.parse().ok());
-        // One that cannot be read asks for nothing.
+        // A request that cannot be parsed counts as none.
         let revocation = ours.and_then(|ours| serde_json::from_str(ours.get(REVOCATION)?.as_ref()?).ok());
         let owner = somebody("OWNER").map(|id| Held {
             id,
@@ -225,7 +226,7 @@ impl Record {
         serde_json::to_vec_pretty(&stored).expect("maps of strings always serialise")
     }
 
-    /// The ten attributes, with Helix's defaults for what is not there.
+    /// The ten attributes, with Helix's defaults for missing ones.
     pub fn info(&self) -> LockInfo {
         let mut info = LockInfo::default();
         if let Some(owner) = &self.owner {

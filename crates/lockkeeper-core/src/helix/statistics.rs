@@ -1,7 +1,7 @@
-//! What became of leases, cleanups and preemptions, counted by lock and owner; and the timeouts that follow.
+//! Counts the outcomes of leases, cleanups and preemptions, by lock and owner, and derives timeouts from them.
 //!
-//! Pure sums: what many processes count adds up to what one that saw everything would have counted. Only who did it is bounded:
-//! of more owners than a node has room for, those with the smallest counts are counted together.
+//! The counts are pure sums: the counts of many processes add up to those of one process that saw everything. Only the
+//! owners are limited: if there are more than a node has room for, those with the smallest counts are counted together.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub enum Event {
         held_ms: u64,
         /// How long it might have been.
         lease_ms: u64,
-        /// Its lease ended it, so nobody knows how long the work would have taken.
+        /// Its lease ended it, so it is unknown how long the work would have taken.
         overran: bool,
     },
     /// A preempted owner has cleaned up, possibly after another owner got the lock.
@@ -35,25 +35,25 @@ pub enum Event {
     Preemption {
         /// How long it waited.
         waited_ms: u64,
-        /// What came of it.
+        /// The outcome of the wait.
         outcome: Outcome,
     },
 }
 
-/// What came of a preemption.
+/// The outcome of a preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The owner made room within its cleanup timeout.
     InTime,
-    /// It made room, or its lease ended, when that was over.
+    /// It made room, or its lease ended, after that timeout.
     Late,
-    /// The lock was taken by force, or because somebody approved of that.
+    /// The lock was taken by force, or because a client approved that.
     Forced,
     /// The owner kept the lock.
     Refused,
 }
 
-/// What one owner's holds came to, or those of all.
+/// The counts of one owner's holds, or of all owners' holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Tally {
@@ -75,13 +75,13 @@ pub struct Tally {
     /// How many took longer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overdue: u64,
-    /// How long requestors waited for room to be made.
+    /// How long requestors waited for the owner to make room.
     #[serde(default, skip_serializing_if = "Histogram::is_empty")]
     pub waited: Histogram,
-    /// How often room was made within the cleanup timeout.
+    /// How often the owner made room within the cleanup timeout.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_time: u64,
-    /// How often it was made later.
+    /// How often the owner made room later.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub late: u64,
     /// How often the lock was taken by force.
@@ -122,7 +122,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another one has counted.
+    /// Adds the counts of another process.
     pub fn merge(&mut self, other: &Tally) {
         let Tally { held, leases, overran, cleanups, allotted, overdue, waited, in_time, late, forced, refused } =
             other;
@@ -148,13 +148,14 @@ impl Tally {
         self.held.count()
     }
 
-    /// How many requestors have waited for room to be made.
+    /// How many requestors have waited for the owner to make room.
     pub fn preemptions(&self) -> u64 {
         self.waited.count()
     }
 
-    /// The share of cleanups that finished within their timeout, 0 to 1. As their owners count it; where none does, as requestors
-    /// saw it, who do not know of those that went on after they had left. `None` without any.
+    /// The share of cleanups that finished within their timeout, 0 to 1, as their owners count it. If no owner counts,
+    /// as requestors saw it; they do not know of cleanups that continued after they had left. `None` if there were no
+    /// cleanups.
     pub fn share_in_time(&self) -> Option<f64> {
         let (good, all) = match self.cleanups.count() {
             0 => (self.in_time, self.preemptions()),
@@ -168,8 +169,9 @@ impl Tally {
         self.cleanups.quantile(950)
     }
 
-    /// A lease that 99 of 100 holds would have kept, and a tenth more, in milliseconds; `None` where none has ended. Where more were
-    /// cut off by their lease than that, how long they would have been is not known: twice what they had.
+    /// A lease that would have been enough for 99 of 100 holds, plus a tenth, in milliseconds; `None` if no hold has
+    /// ended. If the lease cut off more holds than that, it is unknown how long they would have been: then twice the
+    /// lease they had.
     pub fn suggested_lease_ms(&self) -> Option<u64> {
         let holds = self.holds();
         let known = self.held.quantile(990)?;
@@ -178,20 +180,20 @@ impl Tally {
         Some(if cut_off { needed.max(self.leases.quantile(990)?.saturating_mul(2)) } else { needed })
     }
 
-    /// By this the least telling is found.
+    /// The total by which the owners with the smallest counts are found.
     fn weight(&self) -> u64 {
         self.holds().saturating_add(self.cleanups.count()).saturating_add(self.preemptions())
     }
 }
 
-/// What was counted of one lock.
+/// The counts of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Statistics {
     /// By owner, as [`owner_class`] names them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub owners: BTreeMap<String, Tally>,
-    /// Those for whom there was no room.
+    /// The owners for which there was no room.
     #[serde(default)]
     pub others: Tally,
 }
@@ -202,7 +204,7 @@ impl Statistics {
         self.owners.entry(owner_class(owner)).or_default().record(event);
     }
 
-    /// Adds what another one has counted.
+    /// Adds the counts of another process.
     pub fn merge(&mut self, other: &Statistics) {
         for (owner, tally) in &other.owners {
             self.owners.entry(owner.clone()).or_default().merge(tally);
@@ -234,8 +236,8 @@ impl Statistics {
     }
 }
 
-/// The name under which an owner is counted: its user id; of one that nobody chose, `HOST-PID-RANDOM`, what stays the same from hold
-/// to hold: `HOST-*`. Cut at 128 bytes.
+/// The name under which an owner is counted: its user id. Of a generated id, `HOST-PID-RANDOM`, it is the part that
+/// stays the same from hold to hold: `HOST-*`. Cut at 128 bytes.
 pub fn owner_class(id: &str) -> String {
     let end = (0..=NAME_BYTES.min(id.len())).rev().find(|&at| id.is_char_boundary(at)).unwrap_or(0);
     match generated(id) {
@@ -244,7 +246,7 @@ pub fn owner_class(id: &str) -> String {
     }
 }
 
-/// The host in an id that nobody chose.
+/// The host in a generated id.
 fn generated(id: &str) -> Option<&str> {
     const UUID: usize = 36;
     let at = id.len().checked_sub(UUID)?;

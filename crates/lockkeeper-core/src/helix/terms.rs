@@ -1,4 +1,4 @@
-//! On what terms one client asks for a lock, checked before anything is sent.
+//! The terms on which one client requests a lock, checked before anything is sent.
 
 use crate::helix::NOBODY;
 
@@ -8,12 +8,12 @@ pub const EMERGENCY: i32 = i32::MAX;
 /// What Helix stores for a wait without end.
 const FOR_EVER: i64 = i32::MAX as i64;
 
-/// On what terms a client asks. The times are milliseconds.
+/// The terms of a client's request. The times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// The user's id. It is unique: clients with the same id are the same owner.
     pub id: String,
-    /// Why, for those who ask who has the lock.
+    /// The reason, for clients that ask who has the lock.
     pub message: Option<String>,
     /// Larger goes first; 0 is the lowest.
     pub priority: i32,
@@ -33,19 +33,19 @@ pub struct Terms {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TermsError {
-    /// No id, or the one that stands for nobody.
+    /// No id, or the one that means none.
     #[error("a lock owner's id must be given and must not be {NOBODY:?}, not {id:?}")]
     Id {
         /// What was given.
         id: String,
     },
-    /// The lock cannot be handed to its own owner.
+    /// The lock cannot be transferred to its own owner.
     #[error("{id:?} has the lock already; hand it to somebody else")]
     SameOwner {
         /// What was given.
         id: String,
     },
-    /// The message that stands for none.
+    /// The message that means none.
     #[error("the message {NOBODY:?} stands for none; choose another")]
     Message,
     /// The lease is not positive.
@@ -116,7 +116,7 @@ impl Terms {
         Ok(())
     }
 
-    /// Checks whom the lock is to be handed to.
+    /// Checks the client to which the lock is transferred.
     ///
     /// # Errors
     /// [`TermsError`] names the value.
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(Terms { priority: EMERGENCY, ..Terms::new("a", 1) }.check(true), Ok(()));
     }
 
-    /// H-68, H-71: neither missing nor the word for nobody.
+    /// H-68, H-71: neither missing nor the word that means none.
     #[test]
     fn an_id_is_somebodys() {
         assert!(matches!(check(|t| t.id = String::new()), Err(TermsError::Id { .. })));

@@ -1,21 +1,22 @@
-//! The record as it was read, what one client wants, and the server's time: what to write, or why not.
+//! Decides one step from the record as it was read, one client's request, and the server's time: what to write, or why
+//! not.
 //!
-//! One function for every step, asked again after each change. It keeps these promises, which the model checks: an owner is
-//! replaced only when its lease is over, when it has made room or named its heir, or by the stored requestor when the wait is
-//! over; a request is dropped only by its maker, by a strictly higher one, when its maker let its turn pass, or when the owner
-//! hands the lock to its maker.
+//! One function covers every step, and is called again after each change. It keeps these promises, which the model
+//! checks. An owner is replaced only when its lease is over, when it has made room or named its successor, or by the
+//! stored requestor when the wait is over. A request is dropped only by its requestor, by a strictly higher one, when
+//! its requestor let its turn pass, or when the owner transfers the lock to its requestor.
 
 use crate::Revocation;
 use crate::helix::{Held, Record, Requested, ServerNow, Terms};
 
-/// The numbers that Helix's record leaves open.
+/// The settings that Helix's record leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// How long after a lease's end it is taken at the earliest, in milliseconds: what the clocks of servers, and of clients
-    /// that judge by their own, may differ by.
+    /// How long after a lease's end it is taken at the earliest, in milliseconds: the largest difference between the
+    /// clocks of servers, and of clients that decide by their own clocks.
     pub skew_ms: i64,
-    /// How long a requestor whose turn has come, and that does not act, keeps others out, in milliseconds. It has a watch
-    /// and a timer, so only a dead or cut-off one lets this pass.
+    /// How long a requestor whose turn has come blocks other clients if it does not act, in milliseconds. It has a
+    /// watch and a timer, so only a dead or disconnected requestor lets this time pass.
     pub grace_ms: i64,
 }
 
@@ -26,7 +27,7 @@ impl Default for Rules {
     }
 }
 
-/// What was read.
+/// The data that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The record; a missing node is a free lock.
@@ -35,18 +36,18 @@ pub struct Seen<'a> {
     pub modified_ms: i64,
 }
 
-/// What a client wants.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wish<'a> {
-    /// The lock; or, where priority allows, to be next. To be repeated after each change and at the end of each wait.
+    /// The lock; or, if the priority allows, to be next. Repeat it after each change and at the end of each wait.
     Acquire {
         /// When the own waiting timeout ends, by the server's clock in milliseconds since 1970; `i64::MAX` is never.
         give_up_ms: i64,
     },
-    /// A new lease of a lock that is held.
+    /// A new lease of a lock that the client holds.
     Renew,
-    /// To hand it over as it is: the same lease, priority and cleanup, another owner. In one step, so that nobody gets in between;
-    /// a requestor waits on, and for the same time.
+    /// To transfer the lock as it is: the same lease, priority and cleanup, another owner. One step does it, so that no
+    /// other client gets the lock in between. A requestor continues to wait for the same time.
     Transfer {
         /// The new owner.
         to: &'a str,
@@ -56,27 +57,27 @@ pub enum Wish<'a> {
         /// The requester and its reason.
         request: &'a Revocation,
     },
-    /// To answer such a request with a no.
+    /// To refuse such a request.
     Refuse {
-        /// Why.
+        /// The reason.
         why: &'a str,
     },
-    /// To be rid of it: the owner makes room, the requestor withdraws, anybody else has nothing to do.
+    /// To give it up: the owner makes room, the requestor withdraws, any other client has nothing to do.
     Leave,
-    /// Helix's unlock: the owner makes room; a lock whose owner's lease is over is freed by anybody.
+    /// Helix's unlock: the owner makes room; any client frees a lock whose owner's lease is over.
     Unlock,
 }
 
-/// What to do.
+/// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// What to write, if the record still is what was read; `None` if nothing.
+    /// The record to write, if the node still has the record that was read; `None` if there is nothing to write.
     pub record: Option<Record>,
-    /// What is so once that is written.
+    /// The client's state once that is written.
     pub answer: Answer,
 }
 
-/// What is so for a client.
+/// The state of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// It owns the lock until then, by the server's clock in milliseconds since 1970.
@@ -88,18 +89,18 @@ pub enum Answer {
     Waits {
         /// The end of the wait.
         until_ms: i64,
-        /// What it is waiting for.
+        /// The owner that it waits for.
         owner: Unfinished,
     },
-    /// The wait is over, the owner has not made room, and force was not asked for. The request is withdrawn.
+    /// The wait is over, the owner has not made room, and the client did not request force. The request is withdrawn.
     Unfinished(Unfinished),
-    /// Somebody else owns the lock, as was wished.
+    /// Another client owns the lock, as requested.
     Transferred,
     /// The request is in the record; or the client, as the owner, has answered it.
     Told,
-    /// It neither owns the lock nor asks for it.
+    /// It neither owns nor requests the lock.
     Left {
-        /// Whose ended lease was swept away, where it was not the client's own.
+        /// The owner whose ended lease was removed, if it was not this client.
         expired: Option<String>,
     },
 }
@@ -119,21 +120,22 @@ pub struct Unfinished {
     pub allotted_ms: i64,
 }
 
-/// Why a wish is refused.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody of the same or a higher priority owns the lock.
+    /// A client of the same or a higher priority owns the lock.
     Held(Held),
-    /// Somebody of the same or a higher priority is next.
+    /// A client of the same or a higher priority is next.
     Requested(Requested),
-    /// The owner needs time for its cleanup, and there is none left to wait. Nothing was asked of it.
+    /// The owner needs time for its cleanup, and the client has no time left to wait. Nothing was requested of the
+    /// owner.
     Unfinished(Unfinished),
-    /// The lock is not the client's. If the wish was a request to release, the lock has no owner.
+    /// The lock is not the client's. If the client asked for a release, the lock has no owner.
     NotOwner {
-        /// Whose it is.
+        /// The owner.
         owner: Option<String>,
     },
-    /// The client's lease is over, so there is nothing to hand over.
+    /// The client's lease is over, so there is nothing to transfer.
     LeaseOver {
         /// When it ended, by the server's clock in milliseconds since 1970.
         until_ms: i64,
@@ -193,7 +195,7 @@ impl<'a> Facts<'a> {
         self.preempt(owner, give_up_ms)
     }
 
-    /// Asks the owner to make room, or, when it has had its time, does without.
+    /// Asks the owner to make room. Once the wait is over, takes the lock if that is allowed, or withdraws the request.
     fn preempt(&self, owner: &Held, give_up_ms: i64) -> Result<Transition, Refusal> {
         let me = self.me;
         // Counted from the first request: a chain of ever higher requestors cannot prolong the cleanup, nor cut it short.
@@ -247,7 +249,7 @@ impl<'a> Facts<'a> {
     fn transfer(&self, to: &str) -> Result<Transition, Refusal> {
         let owner = self.record.owner.as_ref();
         if owner.is_some_and(|owner| owner.id == to) {
-            // As after the own write whose reply was lost.
+            // As after a write of our own whose reply was lost.
             return Ok(Transition { record: None, answer: Answer::Transferred });
         }
         let owner = self.own()?;
@@ -255,7 +257,7 @@ impl<'a> Facts<'a> {
             return Err(Refusal::LeaseOver { until_ms: owner.until_ms });
         }
         let heir = Held { id: to.to_owned(), revocation: None, granted_by: None, ..owner.clone() };
-        // The new owner does not wait for the lock any more.
+        // The new owner no longer waits for the lock.
         let request = self.request().filter(|request| request.id != to).cloned();
         Ok(Transition { record: Some(Record { owner: Some(heir), request }), answer: Answer::Transferred })
     }
@@ -300,7 +302,7 @@ impl<'a> Facts<'a> {
         Ok(Transition { record: Some(self.without_owner()), answer: Answer::Left { expired } })
     }
 
-    /// The record with the owner gone and the requestor, if it still counts, next.
+    /// The record without the owner; the requestor, if it still counts, is next.
     fn without_owner(&self) -> Record {
         Record { owner: None, request: self.request().cloned() }
     }
@@ -312,7 +314,7 @@ impl<'a> Facts<'a> {
     fn become_owner(&self, request: Option<Requested>) -> Transition {
         let me = self.me;
         let ends_ms = self.now.latest_ms.saturating_add(me.lease_ms);
-        // A new lease ends later, even in the same millisecond: its end tells the new hold from the old one.
+        // A new lease ends later, even in the same millisecond: its end distinguishes the new hold from the old one.
         let until_ms = self.own().map_or(ends_ms, |own| ends_ms.max(own.until_ms.saturating_add(1)));
         let owner = Held {
             id: me.id.clone(),
@@ -349,7 +351,7 @@ impl<'a> Facts<'a> {
         owner.until_ms.saturating_add(self.rules.skew_ms)
     }
 
-    /// The request, unless its maker has let its turn pass.
+    /// The request, unless its client has let its turn pass.
     fn request(&self) -> Option<&'a Requested> {
         self.record.request.as_ref().filter(|request| {
             let never = i64::MAX;
