@@ -270,7 +270,7 @@ impl AtRest for Asked {
     }
 }
 
-/// Whether no two clients watch the same node, or the same set of children, for the same class.
+/// Whether each node, and the set of children, has at most one watching client in each class.
 ///
 /// The client that holds the last watch on a node is the one behind it. A client that came in front of that client
 /// since then (with a lower class) watches the same node for its own class.

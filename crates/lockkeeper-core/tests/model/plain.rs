@@ -1,4 +1,4 @@
-//! A foreign client: Contentserv's algorithm as its document describes it, without any addition of ours.
+//! A foreign client: Contentserv's algorithm as its document describes it, with nothing added.
 //!
 //! It watches the parent and sorts the names. It takes the holder marker if it was first in a listing without one,
 //! however old that listing is by then. It deletes its request and its holder marker one by one. It uses the driver's
