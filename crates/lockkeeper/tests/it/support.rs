@@ -47,7 +47,6 @@ pub(crate) const REQUESTS: &[OpCode] = &[
     OpCode::GetChildren2,
     OpCode::GetData,
     OpCode::SetData,
-    OpCode::Sync,
     OpCode::Delete,
     OpCode::Multi,
 ];
