@@ -47,7 +47,7 @@ const KINDS: [(&str, &[&str], &[&str]); 6] = [
 ];
 
 /// How long the first job holds the lock, in hundredths of the session timeout.
-const HOLDS: [u32; 6] = [10, 30, 55, 65, 80, 140];
+const HOLDS: [u32; 8] = [10, 30, 55, 65, 80, 100, 140, 180];
 
 /// The columns of the table: until when a job was granted, in hundredths of the session timeout.
 const COLUMNS: [(u32, &str); 5] =
