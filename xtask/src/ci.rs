@@ -60,7 +60,7 @@ const STEPS: [Step; 32] = [
     (0, 'a', 15, "lints", "cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings"),
     (0, 'a', 20, "every set of features", "xtask features"),
     (0, 'a', 10, "documentation", "env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --workspace --no-deps"),
-    (0, 'a', 15, "optimised chores", "cargo build --quiet --profile worlds -p xtask"),
+    (0, 'a', 15, "optimised chores", "cargo build --quiet --profile worlds --package=xtask"),
     (0, 'a', 2, "acceptance", "xtask part acceptance"),
     (0, 'a', 2, "layers", "xtask layers"),
     (0, 'a', 5, "Apache ZooKeeper", "xtask zookeeper install"),
@@ -117,7 +117,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let steps: Vec<_> = STEPS.into_iter().filter(wanted).collect();
     if options.list {
         for (_, _, limit, name, command) in steps {
-            println!("{name}: {}, {limit} min at most", command.replace("xtask", "cargo xtask"));
+            let words: Vec<_> =
+                command.split(' ').map(|word| if word == "xtask" { "cargo xtask" } else { word }).collect();
+            println!("{name}: {}, {limit} min at most", words.join(" "));
         }
         return Ok(());
     }
