@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use lockkeeper::embedded::{Home, MACHINE_DIR};
 use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
 use lockkeeper::{ContenderInfo, NodeFormat};
 
@@ -169,6 +170,14 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
 pub(crate) fn absolute(path: OsString) -> OsString {
     // It fails only in a deleted directory; then the path is printed as it was given.
     std::path::absolute(Path::new(&path)).map_or(path, OsString::from)
+}
+
+/// The option that chooses this server of the whole machine.
+pub(crate) fn machine(home: &Home) -> String {
+    match home.dir() {
+        dir if dir == Path::new(MACHINE_DIR) => MACHINE.to_owned(),
+        dir => format!("{MACHINE}={}", quoted(dir.as_os_str())),
+    }
 }
 
 /// One word as a POSIX shell reads it, in characters that are safe to print.

@@ -160,6 +160,18 @@ impl Failure {
         Failure { place: Some(Box::new(place.clone())), ..self }
     }
 
+    /// Names the server of this machine in a refusal or a "nobody holds": other users of this machine, and other machines, may
+    /// have other locks of the same names.
+    #[must_use]
+    pub(crate) fn scoped(mut self, place: &Place) -> Self {
+        let about_locks = matches!(self.code, Code::NoSuchLock | Code::NotAcquired | Code::Mismatch);
+        let name = place.to_string();
+        if about_locks && matches!(place, Place::Machine(_)) && !self.message.contains(&name) {
+            self.message = format!("{} (on {name})", self.message);
+        }
+        self
+    }
+
     /// The operating system refused something that should always work.
     pub(crate) fn system(what: &str, error: impl std::fmt::Display) -> Self {
         Failure::new(Code::Internal, format!("{what}: {error}"))
@@ -220,7 +232,7 @@ impl From<Error> for Failure {
             }
             Error::AuthFailed { .. } => Some("this server answers only to the user who started it".to_owned()),
             Error::File { .. } => {
-                Some("mend that, or choose another directory: --state-dir, LOCKKEEPER_STATE_DIR".to_owned())
+                Some("mend that, or choose another directory, with --machine=DIR or --state-dir".to_owned())
             }
             // What to run about these is said below.
             Error::Timeout { .. } | Error::Held { .. } | Error::NotContending { .. } | Error::NoSuchRequest { .. } => {

@@ -13,6 +13,7 @@ use lockkeeper::embedded::{Endpoint, Home, Hosting, Starter};
 use lockkeeper::{Builder, Error, Lockkeeper};
 use tokio::time::Instant;
 
+use crate::advice;
 use crate::daemon::{self, Readiness};
 use crate::exit::{Code, Failure};
 use crate::place::Place;
@@ -46,12 +47,16 @@ pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lo
 pub(crate) fn not_running(home: &Home) -> Failure {
     let place = Place::Machine(home.clone());
     let message = format!("{place} is not running (its directory is {})", home.dir().display());
-    Failure::new(Code::Unreachable, message).hint(match home.is_shared() {
-        true => {
-            "the administrator of this machine starts it: systemctl start lockkeeper, or lockkeeper serve --machine"
+    let failure = Failure::new(Code::Unreachable, message);
+    match home.is_shared() {
+        true => failure.hint(format!(
+            "the administrator of this machine starts it, as a service or with: lockkeeper serve {}",
+            advice::machine(home)
+        )),
+        false => {
+            failure.hint("lockkeeper run starts it; commands that hold a lock or wait start it again within a second")
         }
-        false => "lockkeeper run starts it; commands that hold a lock or wait start it again within a second",
-    })
+    }
 }
 
 /// Starts the server again for a session that has lost it.

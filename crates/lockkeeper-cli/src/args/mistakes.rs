@@ -37,7 +37,9 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
     let first = paragraphs.next().unwrap_or(&text);
     let message = first.split_whitespace().collect::<Vec<_>>().join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
+    // The parser's tip to put a value behind `--` is wrong here: what follows it is the command under the lock.
     let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ").map(str::to_owned));
+    let tip = tip.filter(|tip| !tip.contains("as a value"));
     let failure = Failure::new(Code::Usage, message);
     let separated = words.iter().any(|word| word == "--");
     let unknown = || match error.get(ContextKind::InvalidArg) {

@@ -24,7 +24,8 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let lock = inquire(&settings, async move |admin| admin.show(&at).await).await?;
-    let (target, holds) = choose(lock, args.node.as_deref())?;
+    let chosen = choose(lock, args.node.as_deref());
+    let (target, holds) = chosen.map_err(|error| Failure::from(error).scoped(&settings.place))?;
     if !args.yes && !agreed(&path, &target, holds) {
         return Err(Failure::new(Code::NoSuchLock, "nothing was broken"));
     }

@@ -42,6 +42,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
         } else if decided.is_empty() {
             printer.note(&format!("nothing was decided about locks at or below {root} lately on {}", settings.place));
         } else {
+            printer.scope(&settings.place);
             output::data(&decided.iter().map(|decided| decision_line(decided) + "\n").collect::<String>())?;
         }
         return Ok(0);

@@ -331,10 +331,7 @@ impl Line {
         } else if let Some(message) = &self.message {
             failure.message = format!("{}; asked for: {message:?}", failure.message);
         }
-        if let (Code::NotAcquired, Place::Machine(_)) = (failure.code, &self.place) {
-            failure.message = format!("{} (on {})", failure.message, self.place);
-        }
-        failure
+        failure.scoped(&self.place)
     }
 
     /// What is asked for, for those who read of it later.

@@ -5,6 +5,7 @@ use std::path::Path;
 use lockkeeper::embedded::{Home, server_config};
 use lockkeeper_server::{Accounts, Server, Storage, Tls};
 
+use crate::advice;
 use crate::args::connect::ConnectArgs;
 use crate::args::serve::ServeArgs;
 use crate::exit::{Code, Failure};
@@ -79,8 +80,8 @@ async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, prin
     if let Some(former) = hosted.moved_from() {
         printer.note(&format!("another program listens at {former}, where this server was before"));
     }
-    let dir = home.dir().display();
-    printer.note(&format!("serving all users who may enter {dir}, on {address}: lockkeeper run --machine"));
+    let (dir, machine) = (home.dir().display(), advice::machine(home));
+    printer.note(&format!("serving all users who may enter {dir}, on {address}; they use it with {machine}"));
     tokio::select! {
         error = hosted.server().stopped() => {
             let message = format!("the server has stopped: {error}");

@@ -34,7 +34,7 @@ pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Fail
         return Ok(0);
     }
     let counted = inquire(&settings, async move |admin| admin.statistics(&at).await).await?;
-    let counted = counted.ok_or_else(nothing)?;
+    let counted = counted.ok_or_else(|| nothing().scoped(&settings.place))?;
     if printer.is_json() {
         output::answer(&settings.place, &StatsView::of(&path, &counted))?;
     } else {

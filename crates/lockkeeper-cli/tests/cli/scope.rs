@@ -31,7 +31,15 @@ fn every_answer_names_this_users_own_server() {
         assert_eq!((&answer["scope"]["kind"], &answer["scope"]["name"]), (&"own".into(), &own.clone().into()));
         assert_eq!(answer["scope"]["directory"], home.state().to_str().unwrap());
     }
-    for refused in [&["show", "b"][..], &["run", "a", "--try", "--", "true"], &["revoke", "b"]] {
+    let refusals = [
+        &["show", "b"][..],
+        &["run", "a", "--try", "--", "true"],
+        &["run", "a", "--background", "--try", "--", "true"],
+        &["revoke", "b"],
+        &["break", "a", "--node", "nobodys", "--reason", "test", "--yes"],
+        &["stats", "none"],
+    ];
+    for refused in refusals {
         let (_, line) = failure(&home.output(refused));
         assert!(line.contains(&format!("on {own}")), "{refused:?}: {line}");
     }
@@ -150,6 +158,8 @@ fn users_of_one_machines_server_exclude_each_other_and_never_start_it() {
     let (code, line) = failure(&one.output(&["run", "a", &machine, "--", "touch", "ran"]));
     assert_eq!(code, Some(69), "{line}");
     assert!(line.contains("this machine's server is not running"), "{line}");
+    let hints = String::from_utf8(one.output(&["list", &machine]).stderr).unwrap();
+    assert!(hints.contains(&format!("lockkeeper serve {machine}\n")), "{hints}");
     assert!(!shared.dir.exists() && !one.file("ran").exists());
 
     let (server, address) = shared.serve();
