@@ -150,7 +150,10 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
     match released {
         Ok(_) if preempted => Ok(Code::Preempted as u8),
         // The lock was not lost after all, but the command got SIGTERM.
-        Ok(_) if outcome.stopped => Ok(Code::Lost as u8),
+        Ok(problem) if outcome.stopped => {
+            problem.iter().for_each(|problem| printer.note(problem));
+            Ok(Code::Lost as u8)
+        }
         Ok(None) => Ok(outcome.status),
         Ok(Some(problem)) => {
             printer.note(&problem);

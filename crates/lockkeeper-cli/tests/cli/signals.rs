@@ -104,6 +104,21 @@ fn case_46_a_release_that_nobody_confirms_is_bounded_and_said() {
 }
 
 #[test]
+fn case_46_a_stopped_command_says_when_its_lock_is_free() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut running = home.spawn("a", &["--session-timeout", "10s"], "echo up; exec sleep 1000");
+    assert_eq!(running.line(), "up");
+    served.running.signal(Signal::STOP);
+    let (code, text) = running.end();
+    assert_eq!(code, Some(76), "{text}");
+    assert!(text.contains("stopping the command"), "{text}");
+    assert!(text.contains("was not confirmed; it is free when the session ends"), "{text}");
+    served.running.signal(Signal::CONT);
+}
+
+#[test]
 fn case_46_a_signal_while_the_server_is_sought_ends_the_search() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let home = Home::with_servers(&listener.local_addr().unwrap().to_string());
