@@ -30,6 +30,10 @@ impl RetryPolicy {
         let background = args.kind.background;
         let set = &settings.all;
         let retries = args.retries.unwrap_or(if background { set.retries.value } else { 0 });
+        if let (Some(delay), 0) = (args.retry_delay, retries) {
+            let message = format!("--retry-delay {} is not used without retries", humantime::format_duration(delay));
+            return Err(Failure::new(Code::Usage, message).hint("add --retries COUNT, or leave out --retry-delay"));
+        }
         let delay = args.retry_delay.unwrap_or(set.retry_delay.value);
         let place = args.dead_letter.as_ref().or(set.dead_letter.value.as_ref().filter(|_| background));
         let mut policy =

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkeeper::embedded::Home;
-use lockkeeper::settings::{Key, SettingsError, Sources, known_variables};
+use lockkeeper::settings::{Key, Origin, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
 
-use crate::advice::Suggested;
 use crate::args::connect::ConnectArgs;
 use crate::args::run::is_option;
 use crate::exit::{Code, Failure};
@@ -36,7 +35,15 @@ impl Settings {
     pub(crate) fn read(args: ConnectArgs, printer: &Printer) -> Result<Self, Failure> {
         let create_chroot = args.create_chroot;
         let (all, place) = Self::read_all(args, printer)?;
-        Ok(Settings { place: place?, all, create_chroot })
+        let place = place?;
+        // A file may name it for servers that other commands use.
+        if let (Place::Machine(_), Origin::Flag(flag), Some(ca)) = (&place, &all.tls.ca.origin, &all.tls.ca.value)
+            && all.routing()?.is_none()
+        {
+            let message = format!("{flag} {} is not used with {place}, which needs no TLS", ca.display());
+            return Err(Failure::new(Code::Usage, message).hint("name the servers with --servers, or leave it out"));
+        }
+        Ok(Settings { place, all, create_chroot })
     }
 
     /// The same for who can do without a place: a machine may have none for this user's own server.
@@ -197,7 +204,6 @@ impl From<SettingsError> for Failure {
         // One line, whatever their number.
         let faults: Vec<_> = error.faults().iter().map(ToString::to_string).collect();
         Failure::new(Code::Usage, faults.join(" | "))
-            .advise("see which of several places counts", Suggested::new(["config", "--help"]).elsewhere())
     }
 }
 

@@ -92,8 +92,8 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     } else {
         let TransferFacts { path, owner, requestor, .. } = &decided.facts;
         printer.note(&match approve {
-            true => format!("{path}: {requestor} takes it from {owner}"),
-            false => format!("{path}: {owner} keeps it"),
+            true => format!("{path}: {requestor} takes it from {owner} (on {})", settings.place),
+            false => format!("{path}: {owner} keeps it (on {})", settings.place),
         });
     }
     Ok(0)

@@ -295,12 +295,6 @@ fn what_a_failure_advises_can_be_run() {
     assert_eq!(told(&that(&count, "a command counts with --stats").replace(" COMMAND", " echo ran")), "ran\n");
     assert!(site.output("stats", &["counted"]).status.success());
     told(that(&advice("approve", &["counted", "-r", "x"]), "see what is to be decided"));
-    // Settings that cannot be read.
-    std::fs::write(home.file("bad.toml"), "severs = 'x'\n").unwrap();
-    assert!(
-        told(that(&advice("list", &["--config", "bad.toml"]), "see which of several places counts"))
-            .contains("defaults")
-    );
 }
 
 /// Dead letters are found where they were put, from any directory.

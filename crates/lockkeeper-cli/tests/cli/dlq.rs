@@ -94,18 +94,20 @@ fn the_settings_count_the_retries_of_the_background_only() {
     let properties = home.file("elasticsearch-details.properties");
     std::fs::write(&properties, "elastic.request.retry.count=2\nzookeeper.background.task.timeout=60000\n").unwrap();
     let run = |kind: &str, more: &[&str]| {
-        let config = ["--try", "--retry-delay", "1ms", "--properties", properties.to_str().unwrap()];
+        let config = ["--try", "--properties", properties.to_str().unwrap()];
         failure(&home.output(&[&["run", "a", kind], &config[..], more, &["--", "true"]].concat()))
     };
     // The file means a deployment on localhost:2181; this one is elsewhere.
     let served = Served::start(&home);
     let mut other = home.spawn("a", &["--foreground", "--servers", &served.address], "echo up; cat");
     assert_eq!(other.line(), "up");
-    let (code, line) = run("--background", &["--servers", &served.address]);
+    let (code, line) = run("--background", &["--servers", &served.address, "--retry-delay", "1ms"]);
     assert!(code == Some(75) && line.contains("given up after 3 attempts"), "{line}");
     let (code, line) = run("--foreground", &["--servers", &served.address]);
     assert!(code == Some(75) && !line.contains("given up"), "{line}");
-    let (code, line) = run("--foreground", &["--servers", &served.address, "--retries", "1"]);
+    let (code, line) = run("--foreground", &["--servers", &served.address, "--retry-delay", "1ms"]);
+    assert!(code == Some(64) && line.contains("--retry-delay 1ms is not used without retries"), "{line}");
+    let (code, line) = run("--foreground", &["--servers", &served.address, "--retries", "1", "--retry-delay", "1ms"]);
     assert!(code == Some(75) && line.contains("given up after 2 attempts"), "{line}");
     let_go(other);
 }

@@ -17,6 +17,14 @@ fn what_is_set_for_tls_belongs_together() {
     }
 }
 
+/// The own server is reached over loopback without TLS.
+#[test]
+fn an_authority_is_refused_where_no_servers_are_named() {
+    let (code, told) = failure(&Home::new().output(&["list", "--tls-ca", "ca.pem"]));
+    assert_eq!(code, Some(64), "{told}");
+    assert!(told.contains("--tls-ca ca.pem is not used with"), "{told}");
+}
+
 /// Not even a connection in the clear comes of it.
 #[test]
 fn files_that_cannot_be_used_stop_everything() {
