@@ -1,7 +1,8 @@
-//! Tells somebody that an owner has not cleaned up in time: a shell command, an address on the web.
+//! Alerts the receivers that an owner has not cleaned up in time: a shell command or a web address.
 //!
-//! An alert decides nothing: its receiver answers with `lockkeeper approve` or `reject`. A program that knows the answer may
-//! give it at once, in so many words, as `{"decision": "approve", "by": "...", "why": "..."}`; a status of success is no answer.
+//! An alert does not decide. Its receiver answers with `lockkeeper approve` or `reject`. A program that knows the
+//! answer may give it immediately, as `{"decision": "approve", "by": "...", "why": "..."}`. A success status is not an
+//! answer.
 
 use std::process::Stdio;
 
@@ -13,10 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::output::Printer;
 use crate::views::FactsView;
 
-/// More than this is not read of an answer.
+/// Bytes of an answer that are read; the rest is ignored.
 const MAX_ANSWER: u64 = 64 * 1024;
 
-/// How long an address may take to answer. It gets one request.
+/// Time limit for an address to answer. It gets one request.
 #[cfg(feature = "webhook")]
 const WEBHOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -33,13 +34,13 @@ pub(crate) struct Alerts {
 #[derive(Serialize)]
 struct AlertView<'a> {
     event: &'static str,
-    /// What `lockkeeper approve --id` takes.
+    /// The id that `lockkeeper approve --id` takes.
     request: Option<&'a str>,
     #[serde(flatten)]
     facts: FactsView<'a>,
 }
 
-/// An answer given at once.
+/// An answer that a receiver gives immediately.
 #[derive(Deserialize)]
 struct Answer {
     decision: Word,
@@ -57,7 +58,7 @@ enum Word {
 }
 
 impl Alerts {
-    /// Tells all, and resolves if one of them decides at once. Dropping the future kills the command.
+    /// Alerts all receivers, and resolves if one of them decides immediately. Dropping the future kills the command.
     pub(crate) async fn raise(self, alert: CleanupAlert) -> Decision {
         let (request, facts) = (alert.request.as_deref(), alert.facts());
         let view = AlertView { event: "cleanup_unfinished", request, facts: FactsView::of(&facts) };
@@ -77,12 +78,12 @@ impl Alerts {
             }
             told = others;
         }
-        // All receivers have the alert, and a decision comes later.
+        // All receivers have the alert. A decision comes later, through a server.
         std::future::pending().await
     }
 }
 
-/// Runs the command; what it decides, if it does.
+/// Runs the command, and returns its decision if it makes one.
 async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> {
     let told = async {
         let mut shell = tokio::process::Command::new("sh");
@@ -91,7 +92,7 @@ async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> 
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let write = async {
             if let Some(mut stdin) = stdin {
-                // A command need not read it: its start is an alert too.
+                // The command need not read its input: starting it is an alert too.
                 _ = stdin.write_all(body.as_bytes()).await;
             }
         };
@@ -120,7 +121,7 @@ async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> 
     }
 }
 
-/// The decision in the last line that says anything, if it is one.
+/// Parses the last line that is not empty, if it is a decision.
 fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
     let line = said.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
     if !line.starts_with('{') {
@@ -144,7 +145,7 @@ fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
     }
 }
 
-/// Tells an address, once.
+/// Sends the alert to an address, once.
 #[cfg(feature = "webhook")]
 async fn post(url: String, body: String, printer: Printer) -> Option<Decision> {
     let (address, told) = (url.clone(), tokio::task::spawn_blocking(move || post_blocking(&url, &body)));
@@ -164,14 +165,15 @@ async fn post(url: String, body: String, printer: Printer) -> Option<Decision> {
 #[cfg(feature = "webhook")]
 fn post_blocking(url: &str, body: &str) -> Result<String, ureq::Error> {
     use ureq::tls::{Certificate, RootCerts, TlsConfig};
-    // Those that this machine trusts. What of them cannot be read is missed when it is needed, by name.
+    // The certificate authorities that this machine trusts. If one cannot be read, the handshake that needs it fails
+    // and names it.
     let trusted = rustls_native_certs::load_native_certs().certs;
     let trusted: Vec<_> = trusted.iter().map(|cert| Certificate::from_der(cert).to_owned()).collect();
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::Specific(std::sync::Arc::new(trusted)))
         .unversioned_rustls_crypto_provider(std::sync::Arc::new(rustls::crypto::ring::default_provider()))
         .build();
-    // A redirect may lead where nobody meant to send this.
+    // A redirect may lead to an address that the user did not choose.
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(WEBHOOK_TIMEOUT))
         .max_redirects(0)

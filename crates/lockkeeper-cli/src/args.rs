@@ -93,7 +93,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Whether to print for machines.
+    /// Whether the output is JSON.
     pub(crate) fn json(&self) -> bool {
         match self {
             Verb::Run(args) => args.json,
@@ -122,7 +122,7 @@ impl Verb {
         }
     }
 
-    /// The options that name the place of the locks. Printed commands repeat them.
+    /// Returns the options that name the place of the locks. Printed commands repeat them.
     pub(crate) fn place(&self) -> Vec<PlaceOption> {
         let connect = match self {
             Verb::Run(args) => &args.connect,
@@ -162,7 +162,7 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
         Err(error) => error,
     };
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // A broken pipe is no error: the reader of the help has seen enough.
+        // A broken pipe is not an error: the reader of the help has read enough.
         _ = error.print();
         return Err(ExitCode::SUCCESS);
     }
@@ -173,7 +173,7 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
     Err(ExitCode::from(Code::Usage as u8))
 }
 
-/// The definitions of all verbs and options.
+/// Returns the definitions of all verbs and options.
 pub(crate) fn definitions() -> clap::Command {
     Args::command()
 }

@@ -1,4 +1,4 @@
-//! The author and the reason of a break of this command's lock.
+//! Prints the author and the reason of a break of this command's lock.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use tokio::time::timeout;
 
 use crate::output::Printer;
 
-/// How long to wait for the records of the breaks.
+/// Time limit for reading the records of breaks.
 const JOURNAL: Duration = Duration::from_secs(1);
 
 /// A hold, as the record of a break names it: the lock, the node, the token.
 pub(crate) type HeldNode = (String, String, Option<FencingToken>);
 
-/// The holds of a guard.
+/// Returns the holds of a guard.
 pub(crate) fn holds(guard: &MultiGuard) -> Vec<HeldNode> {
     let holds = guard.holdings().iter();
     holds.map(|hold| (hold.path().to_owned(), hold.node(), hold.fencing_token())).collect()
 }
 
-/// Prints who broke one of these holds and why, if a record says so. Dropping the future leaves nothing behind.
+/// Prints the author and the reason if a record says that one of these holds was broken. Dropping the future leaves
+/// nothing behind.
 pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printer: Printer) {
     let told = async {
         for (path, node, token) in &held {
@@ -29,6 +30,6 @@ pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printe
             }
         }
     };
-    // Without an answer in time, only the loss itself is printed.
+    // Without an answer in time, only the loss is printed.
     _ = timeout(JOURNAL, told).await;
 }

@@ -1,6 +1,7 @@
-//! The command under the lock: one process group, started, followed, signalled and outlived.
+//! The command under the lock: starts its process group, passes signals on, and waits for its end.
 //!
-//! Invariant: when [`Job::attend`] returns, the command itself has been reaped, and the terminal is ours again if it was.
+//! Invariant: when [`Job::attend`] returns, the command has been reaped, and the terminal is ours again if it was ours
+//! before.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -33,23 +34,24 @@ use crate::streams;
 use crate::terminal::Terminal;
 use crate::watchdog::{self, Deadline, Dismissed, Watchdog};
 
-/// How long to wait between looks at a group whose first process has ended. The others are not our children, so nobody
-/// tells us of their end.
+/// Pause between two checks of a group whose first process has ended. The other processes are not our children, so no
+/// signal reports their end.
 const SURVIVORS: Duration = Duration::from_millis(10);
 
-/// How long to wait after a question that could not be answered.
+/// Pause after a question that failed.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long a signal waits for the line about it, so that a reader sees that line before what the command says to the signal.
+/// Time limit for printing a line before a signal is sent, so that a reader sees the line before the command's
+/// reaction.
 const IN_ORDER: Duration = Duration::from_millis(20);
 
-/// The answer to a revoke that the command gets no signal for.
+/// The answer to a revoke request if the command gets no signal for it.
 const REFUSAL: &str = "its command is not to be disturbed (--on-revoke ignore)";
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Its first process and its group.
+    /// The first process of the group; the group has the same id.
     pid: Pid,
     changed: unix::Signal,
     continued: unix::Signal,
@@ -57,39 +59,40 @@ pub(crate) struct Job {
     watchdog: Option<Watchdog>,
 }
 
-/// What the command may count on.
+/// How the command is treated when something happens to its locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
-    /// How long it may take to end. It gets SIGTERM this long before the lock can no longer be relied on.
+    /// Time that the command gets to end. It gets SIGTERM this long before the lock can no longer be relied on.
     pub grace: Duration,
-    /// What becomes of it while the connection is lost.
+    /// The reaction to a lost connection.
     pub on_suspect: OnSuspect,
-    /// What it gets when somebody asks for the lock.
+    /// The signal that the command gets for a revoke request.
     pub on_revoke: OnRevoke,
-    /// The preemption of a leased lock by a higher priority.
+    /// The preemption of a leased lock by a contender with a higher priority.
     pub preemption: Option<watch::Receiver<Option<Preemption>>>,
 }
 
 impl Terms {
-    /// How long the command may take to end when a higher priority wants the lock, counted from now; `None` if none does.
+    /// Returns how long the command may take to end because a higher priority wants the lock, counted from now; `None`
+    /// if no contender does.
     ///
-    /// Its own cleanup time, also where the other does not wait as long: that one may give up.
+    /// The limit is the owner's own cleanup time. A contender that waits for a shorter time may give up.
     fn cleanup(&self) -> Option<Duration> {
         let preemption = self.preemption.as_ref()?.borrow().clone()?;
         Some(preemption.deadline.saturating_duration_since(std::time::Instant::now()))
     }
 }
 
-/// How it went.
+/// How the command ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The command's exit status; 128+n if signal n killed it.
     pub status: u8,
-    /// Why the lock was lost meanwhile, if it was.
+    /// The reason of the loss, if the lock was lost.
     pub loss: Option<Loss>,
-    /// It got SIGTERM because the lock could no longer be relied on.
+    /// Whether the command got SIGTERM because the lock could no longer be relied on.
     pub stopped: bool,
-    /// A higher priority wanted the lock, and the command got a signal, or lost the lock.
+    /// Whether a higher priority wanted the lock, and the command got a signal for it or lost the lock.
     pub preempted: bool,
     _watchdog: Option<Dismissed>,
 }
@@ -100,11 +103,11 @@ impl Job {
         let catch = |kind| unix::signal(kind).map_err(|error| Failure::system("cannot catch signals", error));
         let (changed, continued) = (catch(SignalKind::child())?, catch(SignalKind::from_raw(Signal::CONT.as_raw()))?);
         let terminal = Terminal::controlling();
-        // Not when standard output goes elsewhere: behind a pipe there may be a pager in our group that needs the terminal.
-        // A command that turns out to need it gets it then.
+        // Not if standard output is redirected: a pager in our group may need the terminal. A command that needs the
+        // terminal gets it when it asks for it (see `stopped`).
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
-        // If no process can be started for it, the kernel's death signal remains.
+        // If the watchdog cannot be started, the kernel's death signal remains.
         let mut watchdog = Watchdog::start().ok();
         let now = watchdog::now();
         let end = now + valid_for(guard);
@@ -121,7 +124,8 @@ impl Job {
         Ok(Job { pid, changed, continued, terminal, watchdog })
     }
 
-    /// Follows the command to its end, passes on signals and revoke requests, and stops it when a lock is lost.
+    /// Waits for the end of the command, passes on signals and revoke requests, and stops the command when a lock is
+    /// lost.
     pub(crate) async fn attend(
         mut self,
         keeper: &Lockkeeper,
@@ -167,8 +171,8 @@ impl Job {
                     if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
                         self.stop();
                     }
-                    // By the clock: the grace period was before. A preemptor holds the lock already: the cleanup has had its time.
-                    // Otherwise the lock was removed, and another contender may hold it; the grace period is the command's cleanup.
+                    // These losses come at a known time, and the grace period was before it. After other losses,
+                    // another contender may hold the lock already; the grace period is the command's cleanup.
                     let grace = match why {
                         Loss::Preempted | Loss::Unreachable | Loss::LeaseEnded => Duration::ZERO,
                         _ => terms.grace,
@@ -177,7 +181,7 @@ impl Job {
                     kill_at = Some(kill_at.map_or(end, |before| before.min(end)));
                 }
                 state = &mut unreliable, if !stopped && loss.is_none() => {
-                    // Where it is lost already, the word above comes next.
+                    // If the lock is lost already, the branch above reports that next.
                     if self.watchdog_has_acted() {
                         stopped = true;
                         kill_at = Some(self.overtaken(guard, terms.grace, printer));
@@ -202,7 +206,7 @@ impl Job {
                             told.retain(|(path, _)| *path != holding.path());
                             told.push((holding.path(), request));
                             streams::STDERR.flush(IN_ORDER);
-                            // One signal for each lock: the command ends in its own time.
+                            // The command gets one signal per lock, and may take its time to end.
                             if !again {
                                 self.signal(signal);
                             }
@@ -232,7 +236,7 @@ impl Job {
                     }
                 }
                 signal = signals.next() => self.pass_on(signal),
-                // The watchdog hears of it above.
+                // The new deadline goes to the watchdog at the start of the loop.
                 () = renewed => {}
                 () = async { author.as_mut().expect("checked").await }, if author.is_some() => author = None,
             }
@@ -256,23 +260,23 @@ impl Job {
         Ok(Outcome { status, loss, stopped, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
     }
 
-    /// Tells the watchdog until when the group may run; `false` if the watchdog has begun to end it.
+    /// Sets the deadline in the watchdog; returns `false` if the watchdog has begun to end the group.
     ///
-    /// Without a `kill_at` that is for as long as the locks can be relied on.
+    /// Without `kill_at`, the deadline is the instant until which the locks can be relied on.
     fn move_deadline(&mut self, guard: &MultiGuard, grace: Duration, kill_at: Option<Instant>, ending: bool) -> bool {
         let Some(watchdog) = &mut self.watchdog else { return true };
         if !ending && !guard.is_held() {
-            // Lost just now: how long the group may take to end is decided next.
+            // Lost a moment ago: the loop decides next how long the group may take to end.
             return true;
         }
-        // Before the others are read: a stop in between makes the deadline earlier, not later.
+        // Read first: a stop of this process between the two reads makes the deadline earlier, not later.
         let now = watchdog::now();
         let trusted = now + valid_for(guard);
         let kill_at = kill_at.map(|at| now + at.saturating_duration_since(Instant::now()));
         watchdog.until(match kill_at {
             Some(kill) if ending || kill <= trusted => Deadline { kill, term: kill },
             _ if !ending => trusted_until(trusted, grace),
-            // It was killed.
+            // The watchdog was killed.
             _ => return true,
         })
     }
@@ -281,7 +285,7 @@ impl Job {
         self.watchdog.as_ref().is_some_and(Watchdog::has_acted)
     }
 
-    /// The watchdog was faster: leaves the rest to it, and returns when the group is killed.
+    /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL.
     fn overtaken(&mut self, guard: &MultiGuard, grace: Duration, printer: Printer) -> Instant {
         let lock = locks(guard);
         printer.note(&format!("lockkeeper did not run for too long: its watchdog has stopped the command, because {lock} was about to be lost"));
@@ -292,15 +296,15 @@ impl Job {
         Instant::now() + left
     }
 
-    /// Asks the whole group to end.
+    /// Sends SIGTERM to the whole group.
     fn stop(&self) {
         streams::STDERR.flush(IN_ORDER);
         self.signal(Signal::TERM);
-        // A stopped process hears of it only when it goes on.
+        // A stopped process gets the signal only when it continues.
         self.signal(Signal::CONT);
     }
 
-    /// Waits for the rest of the group, and kills what is left at the deadline.
+    /// Waits for the other processes of the group, and kills those that are left at the deadline.
     async fn outlast(&self, deadline: Instant) {
         let mut group = Group::of(self.pid);
         while group.is_alive() {
@@ -312,9 +316,9 @@ impl Job {
         }
     }
 
-    /// Passes a signal for lockkeeper on to the group.
+    /// Passes a signal that lockkeeper got on to the group.
     fn pass_on(&self, signal: Signal) {
-        // The terminal tells its own group of its size.
+        // The terminal sends SIGWINCH to its foreground group itself.
         let told = signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid));
         if !told {
             self.signal(signal);
@@ -322,15 +326,15 @@ impl Job {
     }
 
     fn signal(&self, signal: Signal) {
-        // The pid is the group's as long as we have not reaped it, so this never hits a stranger. It fails when nobody is
-        // left in the group.
+        // The pid belongs to this group until we reap it, so the signal cannot reach another process. Sending fails if
+        // the group has no member left.
         _ = kill_process_group(self.pid, signal);
     }
 
-    /// The command was stopped: by Ctrl-Z, by its wish for the terminal, or by someone's `kill -STOP`.
+    /// Handles a stop of the command: by Ctrl-Z, by its access to the terminal, or by `kill -STOP`.
     async fn stopped(&mut self, signal: i32, keeper: &Lockkeeper, guard: &MultiGuard) {
         let Some(terminal) = &self.terminal else {
-            // No terminal, no job control: whoever stopped it will let it go on.
+            // Without a terminal there is no job control: whatever stopped the command also continues it.
             return;
         };
         let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
@@ -340,11 +344,12 @@ impl Job {
         }
         if !(wants_terminal && terminal.is_ours()) && has_shell() {
             terminal.take_back(self.pid);
-            // A group that is stopped does no work. When it goes on, we look at the lock first.
+            // A stopped group does no work. Before it continues, we check the lock.
             if let Some(watchdog) = &mut self.watchdog {
                 watchdog.pause();
             }
-            // The shell sees us stop and prompts; `fg` and `bg` let us go on. The session may expire meanwhile.
+            // The shell sees that we stopped and prompts; `fg` and `bg` continue us. The session may expire in the
+            // meantime.
             _ = kill_process(getpid(), Signal::STOP);
             self.continued.recv().await;
             if !still_held(keeper, guard).await {
@@ -358,10 +363,10 @@ impl Job {
     }
 }
 
-/// Resolves when the command has to be stopped, with the state of the locks at that moment.
+/// Resolves when the command must be stopped, with the state of the locks at that moment.
 ///
-/// Judged by the trust of that moment: a heartbeat may be confirmed between the timer and this look, and then the command goes
-/// on. Dropping the future leaves nothing behind.
+/// When the timer fires, the trust is read again: a heartbeat may have been confirmed in between, and then the command
+/// continues. Dropping the future leaves nothing behind.
 async fn unreliable(locks: &impl Trusted, terms: &Terms) -> HoldState {
     loop {
         let suspected = async {
@@ -379,7 +384,7 @@ async fn unreliable(locks: &impl Trusted, terms: &Terms) -> HoldState {
     }
 }
 
-/// What [`unreliable`] asks of the locks.
+/// The state of the locks that [`unreliable`] reads.
 trait Trusted {
     async fn nearly_lost(&self, margin: Duration) -> HoldState;
     async fn changed(&self, seen: HoldState) -> HoldState;
@@ -405,23 +410,24 @@ impl Trusted for MultiGuard {
     }
 }
 
-/// How long all of the locks can be relied on.
+/// Returns how long all of the locks can be relied on.
 fn valid_for(guard: &MultiGuard) -> Duration {
     guard.holdings().iter().map(Holding::valid_for).min().unwrap_or_default()
 }
 
-/// What the watchdog does if it hears nothing more: it asks the group to end later than lockkeeper would, for one request is enough.
+/// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
+/// command gets only one.
 fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
     Deadline { kill, term: kill.saturating_sub(grace / 4 * 3) }
 }
 
-/// `lock /locks/nightly`, or of several the first that ends.
+/// `lock /locks/nightly`; of several locks, the first that ends.
 fn locks(guard: &MultiGuard) -> String {
     let first = guard.holdings().iter().min_by_key(|holding| holding.valid_for());
     format!("lock {}", first.map_or("", |holding| holding.path()))
 }
 
-/// Why it is stopped, in a few words.
+/// Returns in a few words why the command is stopped.
 fn reason(guard: &MultiGuard, state: HoldState) -> &'static str {
     let leased = guard.holdings().iter().any(|holding| holding.node() == holding.path());
     match state {
@@ -431,7 +437,7 @@ fn reason(guard: &MultiGuard, state: HoldState) -> &'static str {
     }
 }
 
-/// Tells the command what it holds: a line for each lock, in the order of their paths.
+/// Sets the variables that describe the hold, with one line for each lock, in the order of their paths.
 fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
     let lines = |line: fn(&Holding) -> String| guard.holdings().iter().map(line).collect::<Vec<_>>().join("\n");
     command.env("LOCKKEEPER_PATH", lines(|holding| holding.path().to_owned()));
@@ -443,12 +449,13 @@ fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
             let tokens: Vec<_> = tokens.iter().map(ToString::to_string).collect();
             command.env("LOCKKEEPER_TOKEN", tokens.join("\n"))
         }
-        // One that we were started with belongs to another lock.
+        // A token in our own environment belongs to another lock.
         None => command.env_remove("LOCKKEEPER_TOKEN"),
     };
 }
 
-/// The next revoke request that differs from the last one reported for its lock. Dropping the future loses none.
+/// Returns the next revoke request that differs from the last one reported for its lock. Dropping the future loses no
+/// request.
 async fn asked<'a>(guard: &'a MultiGuard, told: &[(&str, Revocation)]) -> (&'a Holding, Revocation) {
     let requests = guard.holdings().iter().map(|holding| {
         let last = told.iter().find(|(path, _)| *path == holding.path()).map(|(_, request)| request);
@@ -464,15 +471,15 @@ async fn asked<'a>(guard: &'a MultiGuard, told: &[(&str, Revocation)]) -> (&'a H
     select_all(requests).await.0
 }
 
-/// Asks the server, before the command moves again after a stop, whether the lock is still ours; `false` is a loss that the
-/// guard reports too.
+/// Asks the server whether the locks are still held, before the command continues after a stop; `false` is a loss,
+/// which the guard reports too.
 ///
-/// This process was stopped as well. It cannot know how long, nor what its connection has missed, without asking.
+/// This process was stopped as well. Without asking it cannot know for how long, nor what its connection has missed.
 async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
     let admin = keeper.admin();
     for holding in guard.holdings() {
         if holding.node() == holding.path() {
-            // A lease ends by a clock that did not stop, and a preemption remains in the record.
+            // A lease ends by a clock that did not stop, and its record keeps a preemption.
             continue;
         }
         loop {
@@ -481,7 +488,7 @@ async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
                 _ = guard.lost() => return false,
                 shown = admin.show(holding.path()) => match shown {
                     Ok(lock) if holds(&lock, &holding.node()) => break,
-                    // No server, or one that shows somebody else: the guard hears of it.
+                    // No server answered, or the server shows another holder: the guard reports the loss.
                     _ => sleep(ASK_AGAIN).await,
                 },
             }
@@ -495,7 +502,7 @@ fn holds(lock: &LockInfo, node: &str) -> bool {
     lock.holders.iter().any(|holder| node.strip_prefix(&lock.path) == Some(&format!("/{}", holder.node)))
 }
 
-/// The next change of the command's state. Dropping the future loses none.
+/// Returns the next change of the command's state. Dropping the future loses no change.
 async fn change(changed: &mut unix::Signal, pid: Pid) -> Result<WaitStatus, Failure> {
     loop {
         match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -507,7 +514,7 @@ async fn change(changed: &mut unix::Signal, pid: Pid) -> Result<WaitStatus, Fail
     }
 }
 
-/// The exit status as a shell would report it, if this was the end.
+/// Returns the exit status as a shell reports it, if the command has ended.
 fn ended(status: WaitStatus) -> Option<u8> {
     if let Some(code) = status.exit_status() {
         return Some(code as u8);
@@ -515,7 +522,7 @@ fn ended(status: WaitStatus) -> Option<u8> {
     status.terminating_signal().map(signals::status)
 }
 
-/// Whether a shell with job control started us: only then will somebody let us go on once we stop.
+/// Whether a shell with job control started us. Without one, nothing continues us after we stop ourselves.
 fn has_shell() -> bool {
     let Some(parent) = getppid() else {
         return false;
@@ -530,7 +537,7 @@ mod tests {
 
     use super::*;
 
-    /// Locks whose last heartbeat is confirmed late: between the timer and the look at it, for so many timers.
+    /// Locks whose last heartbeat is confirmed late: between the timer and the check after it, for this many timers.
     struct Late {
         heartbeats: Cell<u32>,
         timers: Cell<u32>,

@@ -1,14 +1,14 @@
-//! A question on the terminal before something that cannot be undone.
+//! Asks for a confirmation on the terminal before a change that cannot be undone.
 
 use std::io::IsTerminal;
 
 use crate::exit::{Code, Failure};
 use crate::streams::{self, STDERR};
 
-/// Whether it may go on: with `yes` it need not ask, otherwise there must be a terminal.
+/// Checks that a confirmation is possible: `yes` replaces it, otherwise there must be a terminal.
 ///
 /// # Errors
-/// There is none.
+/// There is no terminal, and `yes` is not set.
 pub(crate) fn possible(what: &str, yes: bool) -> Result<(), Failure> {
     if yes || (std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(());
@@ -17,10 +17,10 @@ pub(crate) fn possible(what: &str, yes: bool) -> Result<(), Failure> {
         .hint("add --yes to do it without a question"))
 }
 
-/// Asks on the terminal. Anything but a yes is a no, the end of the input too.
+/// Asks on the terminal. Every answer except a yes is a no; so is the end of the input.
 pub(crate) fn agreed(question: &str) -> bool {
     STDERR.push(format!("{question} [y/N] "));
-    // A terminal that is gone gives no answer either.
+    // A terminal that was closed gives no answer either.
     streams::flush();
     let mut answer = String::new();
     _ = std::io::stdin().read_line(&mut answer);

@@ -1,8 +1,8 @@
 //! This user's server as a background process: `lockkeeper __serve DIR`, started by the first command that needs it.
 //!
-//! It belongs to no terminal and to no command: it leaves the session it was started in, keeps nothing open that it
-//! inherited, and ends by itself when nobody has used it for a while. Only then it removes the file with its address: a server
-//! that is stopped while sessions are open is started again by a command that has one, at the same address.
+//! It belongs to no terminal and no command: it leaves the session that started it and closes everything that it
+//! inherited. It ends when no session was open for a while, and only then removes the file with its address. If it is
+//! stopped while sessions are open, a command with a session starts it again at the same address.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,37 +24,37 @@ use crate::settings;
 use crate::signals::Signals;
 use crate::streams;
 
-/// The word that starts it.
+/// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__serve";
 
-/// What it has to say once it is ready: this file in its home.
+/// The file in the home that gets the server's messages once it is ready.
 pub(crate) const LOG: &str = "server.log";
 
-/// How long it stays without a session.
+/// Time that the server stays without a session.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
 
-/// How long a predecessor may take to release the store.
+/// Time limit for the previous server to release the store.
 const PREDECESSOR: Duration = Duration::from_secs(5);
 
-/// How long after it can no longer be found somebody who found it just before may still come.
+/// Time to wait, after the address is removed, for clients that read it just before.
 const LATECOMERS: Duration = Duration::from_millis(500);
 
-/// The line that tells its starter how it went.
+/// The line that reports to the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Readiness {
-    /// It can be found and answers.
+    /// Its address is published, and it answers.
     Ready,
     /// It cannot serve.
     Failed {
-        /// Why.
+        /// What failed.
         message: String,
         /// What to do about it.
         hint: Option<String>,
     },
 }
 
-/// Serves until nobody needs it.
+/// Serves until no client has needed the server for a while.
 pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(dir) = words.next() else {
         return ExitCode::from(Code::Usage as u8);
@@ -77,23 +77,24 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Lets go of everything that belongs to the command that started it. Nothing else runs in this process yet.
+/// Detaches from the command that started this process. Nothing else runs in this process yet.
 pub(crate) fn detach() -> Result<(), Failure> {
     name();
-    // It fails for the leader of a group only, which whoever starts us takes care that we are not.
+    // It fails only for the leader of a group. The starter does not make this process one.
     _ = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(|error| Failure::system("cannot leave the directory", error))?;
-    // A descriptor that our starter has inherited itself: of a lock file, or of a pipe that somebody reads to its end.
+    // The starter may have inherited descriptors itself: of a lock file, or of a pipe that another program reads to its
+    // end.
     let open = std::fs::read_dir("/dev/fd").map_err(|error| Failure::system("cannot list open files", error))?;
     let open: Vec<i32> = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        // One of them was the listing's own, closed by now.
+        // One of them belonged to the listing itself, and is closed already.
         _ = nix::unistd::close(descriptor);
     }
     Ok(())
 }
 
-/// `ps` shows the program's name, not that of the link by which it was started.
+/// Sets the name that `ps` shows: the program's, not that of the link by which it was started.
 fn name() {
     #[cfg(target_os = "linux")]
     // It cannot fail for a valid string.
@@ -118,7 +119,7 @@ async fn serve(home: &Home) -> Result<(), Failure> {
         tracing::warn!(%former, %now, "another program listens at the former address; serving at another one");
     }
     tell(&Readiness::Ready);
-    // Its starter reads no more. A file that always exists replaces the pipe.
+    // The starter reads no further. /dev/null, which always exists, replaces the pipe.
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         _ = rustix::stdio::dup2_stdout(null);
     }
@@ -133,13 +134,13 @@ async fn serve(home: &Home) -> Result<(), Failure> {
     Ok(hosted.shutdown().await?)
 }
 
-/// Hosts the server; `None` if somebody else does already.
+/// Hosts the server; `None` if another process hosts it already.
 async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
     let deadline = Instant::now() + PREDECESSOR;
     loop {
         match home.host().await {
             Ok(hosted) => return Ok(Some(hosted)),
-            // A server on its way out holds the store a little longer than it can be found.
+            // A server that is ending removes its address before it releases the store.
             Err(Error::Server(ServerError::InUse { .. })) if Instant::now() < deadline => {
                 if home.find()?.is_some() {
                     return Ok(None);
@@ -151,7 +152,7 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
     }
 }
 
-/// Sends what is logged from now on to a file, of this run alone: it cannot grow over the years.
+/// Redirects the log to a file, which each start truncates: it cannot grow over the years.
 fn log(dir: &Path) -> Result<(), Failure> {
     let file = dir.join(LOG);
     let log = File::options().write(true).create(true).truncate(true).mode(0o600).open(&file);
@@ -163,7 +164,7 @@ fn log(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns when nobody has used the server for `patience`, and it can no longer be found.
+/// Returns when no client has used the server for `patience`, and its address is removed.
 async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
     let used = || {
         let stats = hosted.server().stats();
@@ -172,7 +173,7 @@ async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
     let (endpoint, hidden) = (dir.join("endpoint"), dir.join("endpoint.idle"));
     let mut since = Instant::now();
     loop {
-        // A look is a few loads; there is nothing to subscribe to.
+        // Polls: a check is a few loads, and the server offers no subscription to this.
         sleep((patience / 4).clamp(Duration::from_millis(10), Duration::from_secs(15))).await;
         if used() {
             since = Instant::now();
@@ -192,6 +193,6 @@ async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
 
 fn tell(readiness: &Readiness) {
     let line = serde_json::to_string(readiness).expect("strings always serialise");
-    // Nobody listens if the starter was killed meanwhile.
+    // It fails if the starter was killed.
     _ = writeln!(std::io::stdout(), "{line}");
 }

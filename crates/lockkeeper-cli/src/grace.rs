@@ -1,8 +1,9 @@
-//! How long a command may take to end when its lock can no longer be relied on, so that it has ended before the next grant.
+//! How long a command may take to end when its lock can no longer be relied on. It must have ended before the next
+//! grant.
 //!
-//! A hold may be relied on for three quarters of the session timeout from the servers' last answer, and they are asked every
-//! fifth. So while the servers answer there is always half of the timeout left, and a command with a third of it as its grace gets SIGTERM
-//! only when answers stay out for longer than a hiccup.
+//! A hold may be relied on for three quarters of the session timeout, counted from the servers' last answer. Heartbeats
+//! are sent every fifth of the timeout. So half of the timeout is always left while the servers answer. A command with
+//! a third of it as its grace period gets SIGTERM only after a longer interruption.
 
 use std::time::Duration;
 
@@ -10,23 +11,24 @@ use humantime::format_duration;
 
 use crate::exit::{Code, Failure};
 
-/// The longest grace that is not asked for. Each second of it is a second less that a command outlasts an outage of the servers.
+/// The longest default grace period. Each second of it shortens the outage of the servers that a command survives by a
+/// second.
 const USUAL: Duration = Duration::from_secs(5);
 
-/// The same under a lease, which ends at a known time and not by an outage.
+/// The longest default grace period of a lease, which ends at a known time and not by an outage.
 const LEASED: Duration = Duration::from_secs(10);
 
-/// What a lock's end is counted by.
+/// What ends a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Term {
     /// The session's timeout.
     Session(Duration),
-    /// The lease, whatever the session does.
+    /// The lease, independently of the session.
     Lease(Duration),
 }
 
 impl Term {
-    /// The longest grace that fits.
+    /// Returns the longest grace period that fits.
     fn limit(self) -> Duration {
         match self {
             Term::Session(timeout) => millis(timeout / 3),
@@ -34,10 +36,10 @@ impl Term {
         }
     }
 
-    /// The grace period: as given, else a quarter of the term, at most 5 s, of a lease at most 10 s.
+    /// Returns the grace period: as given, otherwise a quarter of the term, at most 5 s, or 10 s of a lease.
     ///
     /// # Errors
-    /// One that does not fit, with the arithmetic.
+    /// The given grace period does not fit; the message has the arithmetic.
     pub(crate) fn grace(self, given: Option<Duration>) -> Result<Duration, Failure> {
         let usual = match self {
             Term::Session(timeout) => (timeout / 4).min(USUAL),
@@ -74,12 +76,12 @@ impl Term {
     }
 }
 
-/// Without digits nobody needs.
+/// Rounds down to milliseconds, for a short text.
 fn millis(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// As one word, to be typed.
+/// Returns the text as one word, which can be typed.
 fn joined(time: Duration) -> String {
     format_duration(time).to_string().replace(' ', "")
 }

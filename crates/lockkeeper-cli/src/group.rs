@@ -1,8 +1,8 @@
-//! Whether anything of a process group still runs.
+//! Tells whether any process of a group still runs.
 //!
-//! The kernel counts a zombie as a member until its parent has reaped it. An orphan's parent is process 1, and in many
-//! containers that reaps nothing: there a dead group would look alive for ever. So where `/proc` shows the members, their
-//! states decide.
+//! The kernel counts a zombie as a member until its parent has reaped it. The parent of an orphan is process 1, and in
+//! many containers process 1 reaps nothing: a group that has ended would look alive forever. So where `/proc` shows the
+//! members, their states decide.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
@@ -11,13 +11,13 @@ use rustix::process::{Pid, test_kill_process_group};
 #[derive(Debug)]
 pub(crate) struct Group {
     id: Pid,
-    /// Members that ran at the last look. As long as one of them does, nobody has to look for others.
+    /// Members that ran at the last check. While one of them runs, no search for others is needed.
     #[cfg(target_os = "linux")]
     running: Vec<i32>,
 }
 
 impl Group {
-    /// The group with this id.
+    /// Returns the group with this id.
     pub(crate) fn of(id: Pid) -> Self {
         Group {
             id,
@@ -47,7 +47,8 @@ impl Group {
         if !self.running.is_empty() || !proc::shows_all() {
             return true;
         }
-        // A member may start another one behind our back and end before we come to it. The second look finds that one.
+        // A member may start another one that the first listing misses, and end before we read its state. The second
+        // listing finds the other one.
         for _ in 0..2 {
             self.running = proc::members(id);
             if !self.running.is_empty() {
@@ -66,10 +67,10 @@ pub(crate) fn has_ended(leader: Pid) -> bool {
     return false;
 }
 
-/// What `/proc` tells.
+/// Reads `/proc`.
 #[cfg(target_os = "linux")]
 mod proc {
-    /// What matters of `/proc/PID/stat`.
+    /// The fields of `/proc/PID/stat` that are needed.
     pub(super) struct State {
         letter: char,
         group: i32,
@@ -78,21 +79,21 @@ mod proc {
 
     impl State {
         pub(super) fn parse(stat: &str) -> Option<Self> {
-            // The second field is the program's name in parentheses, which may contain anything.
+            // The second field is the program's name in parentheses, and the name may contain any character.
             let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
             let letter = fields.next()?.chars().next()?;
-            // The fifth field, and the twentieth.
+            // The fifth and the twentieth field.
             let group = fields.nth(1)?.parse().ok()?;
             let threads = fields.nth(14)?.parse().ok()?;
             Some(State { letter, group, threads })
         }
 
-        /// Whether it runs. A process whose first thread has ended looks like a zombie while its other threads go on.
+        /// Whether it runs. A process whose first thread has ended looks like a zombie while its other threads run.
         pub(super) fn runs(&self) -> bool {
             !matches!(self.letter, 'Z' | 'X' | 'x') || self.threads > 1
         }
 
-        /// Whether it is a member of the group that runs.
+        /// Whether it runs and is a member of the group.
         pub(super) fn runs_in(&self, group: i32) -> bool {
             self.group == group && self.runs()
         }
@@ -102,13 +103,14 @@ mod proc {
         State::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Whether all processes are shown: not where `/proc` is that of another pid namespace, or hides those of other users.
+    /// Whether `/proc` shows all processes. It does not if it belongs to another pid namespace, or hides the processes
+    /// of other users.
     pub(super) fn shows_all() -> bool {
         let own = std::fs::read_link("/proc/self").ok().and_then(|own| own.to_str()?.parse().ok());
         own == Some(std::process::id()) && state_of(1).is_some()
     }
 
-    /// The members of a group that run.
+    /// Returns the members of a group that run.
     pub(super) fn members(group: i32) -> Vec<i32> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,4 +1,4 @@
-//! The kind of lock that the command line asks for, as a request to the library.
+//! The kind of lock that the command line requests, as a request to the library.
 
 use lockkeeper::settings::Settings;
 use lockkeeper::{Acquire, Class, Holding, Lockkeeper, NodeFormat};
@@ -13,19 +13,20 @@ pub(crate) enum Kind {
     Alone(NodeFormat),
     /// Alone, as the writer among readers.
     Writing(NodeFormat),
-    /// Beside others who share it.
+    /// Together with other holders that share it.
     Shared(NodeFormat),
     /// Some of its permits.
     Permits { permits: u32, take: u32 },
-    /// Alone, in turn by class.
+    /// Alone, in the order of the classes.
     Class(Class),
 }
 
 impl Kind {
-    /// What was typed; the parser has seen to it that it is one kind. The settings say what the classes are called.
+    /// Reads the options; the parser has checked that they name one kind. The settings name the classes of
+    /// `--foreground` and `--background`.
     ///
     /// # Errors
-    /// More permits are to be taken than there are.
+    /// `--take` exceeds `--permits`.
     pub(crate) fn of(args: &KindArgs, settings: &Settings) -> Result<Self, Failure> {
         let node_format = args.node_format.map_or_else(NodeFormat::default, NodeFormat::from);
         Ok(match (args.permits, args.class) {
@@ -46,7 +47,7 @@ impl Kind {
         })
     }
 
-    /// A request for the lock at `path`; with `once`, one that does not wait.
+    /// Returns a request for the lock at `path`; with `once`, the request does not wait.
     pub(crate) fn request(self, keeper: &Lockkeeper, path: &str, once: bool) -> Acquire<Holding> {
         match self {
             Kind::Alone(node_format) => {

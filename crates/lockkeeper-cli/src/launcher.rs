@@ -1,8 +1,8 @@
-//! The moment between fork and exec, as a program of its own.
+//! The step between fork and exec, as a program of its own.
 //!
-//! What has to be done in the new process before the command starts cannot be done in a forked child without `unsafe`. So
-//! this program starts itself as `lockkeeper __exec`, does it, and becomes the command: same process, same group, nothing of
-//! it left in `ps`.
+//! A new process must be prepared before the command starts, and a forked child cannot do that without `unsafe`. So
+//! this program starts itself as `lockkeeper __exec`, prepares the process, and becomes the command: same process, same
+//! group, no trace in `ps`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,18 +21,18 @@ use crate::terminal::Terminal;
 use crate::text::plain;
 use crate::watchdog::{self, Watchdog};
 
-/// The word that starts it.
+/// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__exec";
 
-/// A command that becomes `command` in the new process, unless that happens after the `end` of the hold, by [`watchdog::now`]. It
-/// tells the watchdog of its group before that.
+/// Returns a process to start. It names its group to the watchdog and then becomes `command`, unless the hold has
+/// reached its `end` by [`watchdog::now`].
 pub(crate) fn command(command: &[OsString], foreground: bool, end: Duration, watchdog: Option<&Watchdog>) -> Command {
     let mut launcher = this_program(WORD);
     launcher.arg(getpid().as_raw_nonzero().to_string()).arg(if foreground { "fg" } else { "bg" });
     launcher.arg(end.as_nanos().to_string());
     launcher.arg(watchdog.map_or_else(|| "-".to_owned(), |watchdog| watchdog.descriptor().to_string()));
     launcher.args(command);
-    // A group of its own: it is signalled as a whole, and not by the keys that are meant for us.
+    // A group of its own: it is signalled as a whole, and the keys that are meant for us do not reach it.
     launcher.process_group(0);
     launcher
 }
@@ -48,41 +48,43 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     };
     die_with_parent();
     if parent.is_none() || getppid() != parent {
-        // It died before the line above took effect. The hold ends soon, and no process waits for this one.
+        // Lockkeeper died before the line above took effect. The hold ends soon, and no process waits for this one.
         return ExitCode::from(Code::Internal as u8);
     }
     if let Some(descriptor) = watchdog {
-        // Here, not in lockkeeper, which may be stopped before it comes to it.
+        // Here, not in lockkeeper, which may be stopped before it can do so.
         watchdog::introduce(getpid(), descriptor);
     }
     if foreground && let Some(terminal) = Terminal::controlling() {
-        // Here, not in the parent, so that the command cannot read before it may.
+        // Here, not in the parent, so that the command cannot read before it owns the terminal.
         terminal.give(getpid());
     }
     let words: Vec<_> = words.collect();
     if end.is_none_or(|end| watchdog::now() >= end) {
-        // Lockkeeper was stopped after the grant, and says so itself.
+        // Lockkeeper was stopped after the grant, and reports the loss itself.
         return ExitCode::from(Code::Lost as u8);
     }
     let error = Command::new(&program).args(&words).exec();
     let Failure { code, message, hint, .. } = cannot_run(&program, words.is_empty(), &error);
     let hint = hint.map_or_else(String::new, |hint| format!("  hint: {}\n", plain(&hint)));
-    // Lockkeeper waits for this process and holds the lock meanwhile.
+    // Lockkeeper waits for this process and holds the lock in the meantime.
     streams::STDERR.push(format!("lockkeeper: {}\n{hint}", plain(&message)));
     streams::flush();
     ExitCode::from(code as u8)
 }
 
-/// Lets the kernel kill this process when lockkeeper dies.
+/// Asks the kernel to kill this process when lockkeeper dies.
 ///
-/// `SIGKILL`, because no process is left to follow up on a milder signal, and the next waiter gets the lock.
+/// The signal is `SIGKILL`: no process is left that could send it after a milder one, and the next waiter gets the
+/// lock.
 fn die_with_parent() {
     #[cfg(target_os = "linux")]
     // It cannot fail for a valid signal.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }
 
-/// Why a program cannot be run, in the words of a shell where it has any. `alone` is without arguments.
+/// Returns why a program cannot be run, in a shell's words where it has any. `alone` means that the program has no
+/// arguments.
 pub(crate) fn cannot_run(program: &OsStr, alone: bool, error: &std::io::Error) -> Failure {
     let name = program.to_string_lossy();
     match error.kind() {
@@ -112,7 +114,7 @@ pub(crate) fn cannot_run(program: &OsStr, alone: bool, error: &std::io::Error) -
     }
 }
 
-/// The file that a program's name means.
+/// Returns the file that a program's name means.
 fn find(program: &OsStr) -> Option<PathBuf> {
     let path = Path::new(program);
     if program.as_encoded_bytes().contains(&b'/') {
@@ -122,10 +124,10 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&search).map(|dir| dir.join(path)).find(|file| file.is_file())
 }
 
-/// The interpreter that the first line of a script names.
+/// Returns the interpreter that the first line of a script names.
 fn interpreter(script: &Path) -> Option<String> {
     let mut start = Vec::new();
-    // The kernel reads no more of it either.
+    // The kernel reads at most 256 bytes of it too.
     File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);

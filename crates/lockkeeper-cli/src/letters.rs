@@ -1,7 +1,7 @@
-//! Where dead letters are kept, and the command lines in them.
+//! Stores for dead letters, and the command lines in the letters.
 //!
-//! A letter of this command records what was typed, not what it meant, with the place of the locks beside it: so a replay is the
-//! same command line again, under the same lock, whatever the environment says by then.
+//! A letter of this command records what was typed, not what it meant, together with the place of the locks. So a
+//! replay runs the same command line again, under the same lock, even if the environment has changed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,13 @@ use crate::settings::{Settings, state_dir, variable};
 /// The file in the state directory.
 const FILE: &str = "dead-letters.jsonl";
 
-/// The directory in the state directory for what could not be forwarded to a topic yet, one below it for each address.
+/// The directory in the state directory for records that could not be forwarded to a topic yet, with one directory per
+/// address.
 #[cfg(feature = "kafka")]
 const SPOOL: &str = "spool";
 
-/// The options by which a command that is printed finds these dead letters, if they were named by a flag or a variable: a file of
-/// settings is named by the options of the place.
+/// Returns the options with which a printed command finds these dead letters, if a flag or a variable named them. A
+/// file of settings is among the options of the place.
 pub(crate) fn options(typed: Option<&str>) -> Vec<OsString> {
     let Some(place) = typed.map(str::to_owned).or_else(|| variable(&Key::DeadLetter.variable())) else {
         return Vec::new();
@@ -41,7 +42,7 @@ pub(crate) fn options(typed: Option<&str>) -> Vec<OsString> {
     vec!["--dead-letter".into(), place]
 }
 
-/// Opens a place for dead letters: `file`, `file:PATH`, `kafka:HOST:PORT/TOPIC`.
+/// Opens a store for dead letters: `file`, `file:PATH`, `kafka:HOST:PORT/TOPIC`.
 pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
     match place.split_once(':') {
         None if place == "file" => Ok(Arc::new(FileSink::new(state_dir(&settings.all)?.join(FILE)))),
@@ -64,7 +65,7 @@ fn kafka(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
     let address: KafkaAddress = place
         .parse()
         .map_err(|error: lockkeeper::deadletter::KafkaAddressError| Failure::new(Code::Usage, error.to_string()))?;
-    // A spool is for one topic, so its name is the whole address.
+    // Each topic has its own spool, so the whole address is the name.
     let name = address.to_string().replace('%', "%25").replace('/', "%2F");
     Ok(Arc::new(KafkaSink::open(address, state_dir(&settings.all)?.join(SPOOL).join(name))?))
 }
@@ -75,12 +76,12 @@ fn kafka(place: &str, _: &Settings) -> Result<Arc<dyn Sink>, Failure> {
         .hint("build it with the feature kafka: cargo install lockkeeper-cli --features kafka"))
 }
 
-/// A command line of `run`, as a letter keeps it.
+/// A command line of `run`, as a letter stores it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CommandLine {
-    /// The directory that it was typed in.
+    /// The directory in which it was typed.
     pub directory: PathBuf,
-    /// What stood before the `--`, without what is about retrying, and with the place of the locks.
+    /// The words before the `--`, without the options of retries, and with the place of the locks.
     pub run: Vec<String>,
     /// The command and its arguments.
     pub command: Vec<String>,
@@ -90,7 +91,7 @@ pub(crate) struct CommandLine {
 const OF_ATTEMPTS: &[&str] = &["--retries", "--retry-delay", "--dead-letter"];
 
 impl CommandLine {
-    /// This process's own, with how long an attempt waits where that was not typed.
+    /// Returns this process's command line, with `--wait` added if `wait` is given.
     pub(crate) fn typed(connect: &ConnectArgs, settings: &Settings, wait: Option<&str>) -> Result<Self, Failure> {
         let words = std::env::args_os().skip(2).map(OsString::into_string).collect::<Result<Vec<_>, _>>();
         let words = words.map_err(|word| {
@@ -132,7 +133,7 @@ impl CommandLine {
         Ok(CommandLine { directory, run, command: command.to_vec() })
     }
 
-    /// The words behind `lockkeeper run`.
+    /// Returns the words after `lockkeeper run`.
     pub(crate) fn words(&self) -> impl Iterator<Item = OsString> {
         let words = self.run.iter().map(String::as_str).chain(["--"]);
         words.chain(self.command.iter().map(String::as_str)).map(OsString::from)

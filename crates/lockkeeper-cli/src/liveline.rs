@@ -1,4 +1,4 @@
-//! One line of a terminal that changes while something is waited for, and is gone afterwards.
+//! A line on a terminal that changes during a wait and is wiped afterwards.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::streams::STDERR;
 
-/// A terminal that does not tell its width has this many columns.
+/// The width that is assumed if a terminal does not report one.
 const USUAL_WIDTH: usize = 80;
 
-/// How long the command that comes next waits for the line to be wiped.
+/// Time limit for wiping the line before the next command starts.
 const WIPING: Duration = Duration::from_millis(200);
 
 /// The line. Dropping it wipes it.
@@ -21,13 +21,13 @@ pub(crate) struct LiveLine {
 }
 
 impl LiveLine {
-    /// A line on standard error, if that is a terminal that can do it. Shows nothing yet.
+    /// Returns a line on standard error, if that is a terminal that supports it. Shows nothing yet.
     pub(crate) fn on_terminal() -> Option<Self> {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         (std::io::stderr().is_terminal() && !dumb).then_some(LiveLine { shown: false })
     }
 
-    /// Shows `start` and `end`. What does not fit into the terminal's width is cut from the end of `start`.
+    /// Shows `start` and `end`. If they exceed the terminal's width, the end of `start` is cut.
     pub(crate) fn show(&mut self, start: &str, end: &str) {
         let width = tcgetwinsize(rustix::stdio::stderr()).map_or(0, |size| usize::from(size.ws_col));
         let width = if width == 0 { USUAL_WIDTH } else { width };
@@ -46,13 +46,13 @@ impl Drop for LiveLine {
     }
 }
 
-/// `start` and `end` in at most `width` columns; `end` is kept for as long as there is room for it.
+/// Fits `start` and `end` into `width` columns; `end` is kept as long as there is room for it.
 fn fit(start: &str, end: &str, width: usize) -> String {
     let room = width.saturating_sub(end.width());
     format!("{}{}", cut(start, room), cut(end, width))
 }
 
-/// The beginning of a text that fits into so many columns, with an ellipsis where something is missing.
+/// Cuts a text to this width, with an ellipsis where text is missing.
 fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -68,7 +68,7 @@ fn cut(text: &str, width: usize) -> String {
     if width == 0 { kept } else { format!("{}…", kept.trim_end()) }
 }
 
-/// How long something has taken, and how long it may take: `4 s of 8 s`.
+/// Returns the elapsed time and its limit: `4 s of 8 s`.
 pub(crate) fn progress(elapsed: Duration, limit: Option<Duration>) -> String {
     match limit {
         Some(limit) => format!("{} of {}", spell(elapsed.min(limit), false), spell(limit, true)),
@@ -76,7 +76,7 @@ pub(crate) fn progress(elapsed: Duration, limit: Option<Duration>) -> String {
     }
 }
 
-/// `4 s`, `2 min 5 s`, `3 h`; `500 ms` where it is shorter than a second and that matters.
+/// `4 s`, `2 min 5 s`, `3 h`; `500 ms` if `exact` and shorter than a second.
 pub(crate) fn spell(time: Duration, exact: bool) -> String {
     if exact && time < Duration::from_secs(1) {
         return format!("{} ms", time.as_millis());

@@ -1,8 +1,8 @@
-//! This user's own server: found where it runs, started where it does not.
+//! Finds this user's own server, and starts it if it does not run.
 //!
-//! Starters wait for their turn at a file lock, so of any number of first commands exactly one starts the server, and the others
-//! find it ready. The same happens when a server ends while commands use it: each command that loses its connection looks for the
-//! server, and the first one starts it again.
+//! Starters take turns by a file lock. So of several first commands exactly one starts the server, and the others find
+//! it ready. The same happens when a server ends while commands use it: each command that loses its connection looks
+//! for the server, and the first one starts it again.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -19,15 +19,16 @@ use crate::exit::{Code, Failure};
 use crate::place::Place;
 use crate::program::this_program;
 
-/// Connects to the server of a home, starting it if none runs. It is started again if it ends before the session does.
+/// Connects to the server of a home, and starts it if none runs. If the server ends before the session, it is started
+/// again.
 ///
 /// Dropping the future leaves no session; a server that was being started stays.
 pub(crate) async fn connect(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
     if home.is_shared() {
-        // Its owner starts it.
+        // The administrator starts a shared server.
         return connect_running(home, builder).await;
     }
-    // Here for its words on what went wrong; the connection looks by itself.
+    // Called for its error messages; the connection would also start the server.
     ensure(home).await?;
     join(home, builder, Hosting::Starting(starter(home.clone()))).await
 }
@@ -35,7 +36,7 @@ pub(crate) async fn connect(home: &Home, builder: &Builder) -> Result<Lockkeeper
 /// Connects to the server of a home if one runs.
 ///
 /// # Errors
-/// [`not_running`], if none does.
+/// [`not_running`] if no server runs.
 pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
     if home.find()?.is_none() {
         return Err(not_running(home));
@@ -43,7 +44,7 @@ pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lo
     join(home, builder, Hosting::Never).await
 }
 
-/// There is nobody to ask.
+/// Returns the failure for a home without a running server.
 pub(crate) fn not_running(home: &Home) -> Failure {
     let place = Place::Machine(home.clone());
     let message = format!("{place} is not running (its directory is {})", home.dir().display());
@@ -96,7 +97,7 @@ async fn join(home: &Home, builder: &Builder, hosting: Hosting) -> Result<Lockke
     }
 }
 
-/// The server of a home, started if none runs.
+/// Returns the server of a home; starts it if none runs.
 async fn ensure(home: &Home) -> Result<Endpoint, Failure> {
     if let Some(endpoint) = home.find()? {
         return Ok(endpoint);
@@ -127,12 +128,13 @@ fn ensure_blocking(home: &Home) -> Result<Endpoint, Failure> {
 fn start(home: &Home) -> Result<(), Failure> {
     let failed = |error| Failure::system("cannot start this user's server", error);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
-    // The server inherits only this pipe: with our standard output it would keep `lockkeeper run x -- true | cat` waiting.
+    // The server inherits only this pipe. With our standard output, it would keep `lockkeeper run x -- true | cat`
+    // waiting.
     let mut server = this_program(daemon::WORD);
     server.arg(home.dir()).stdin(Stdio::null());
     server.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     let mut child = server.spawn().map_err(failed)?;
-    // It holds the pipe's other end.
+    // `server` holds the other end of the pipe.
     drop(server);
     let mut reader = BufReader::new(reader);
     let mut answer = String::new();
@@ -145,7 +147,7 @@ fn start(home: &Home) -> Result<(), Failure> {
             Err(Failure { hint, ..failure })
         }
         Err(_) => {
-            // It has written something else, or nothing: both mean that it is ending.
+            // It wrote something else, or nothing: in both cases it is ending.
             _ = reader.read_to_string(&mut answer);
             let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
             let said = answer.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,14 +1,14 @@
 //! The `lockkeeper` command: runs anything under a lock, shows locks, and serves them on one machine.
 //!
-//! It is a thin face of the library. It adds what a Unix command owes its surroundings: signals, process groups, terminals, exit
-//! codes, and text that nobody can misuse.
+//! It is a thin layer over the library. It adds what a Unix command needs: signals, process groups, terminals, exit
+//! codes, and safe text.
 //!
 //! Layers, top first; a file imports from its own layer and from layers below (ARCHITECTURE.md lists all files):
 //!
 //! 1. `main`
 //! 2. `commands`: one file for each verb
-//! 3. the command under the lock and what surrounds it: `child`, `retrying`, `letters`, `local`, `launcher`, `daemon`, `watchdog`
-//! 4. what the options mean: `settings`, `kind`, `grace`, `waiting`, `signals` and others
+//! 3. the command under the lock and its processes: `child`, `retrying`, `letters`, `local`, `launcher`, `daemon`, `watchdog`
+//! 4. the meaning of the options: `settings`, `kind`, `grace`, `waiting`, `signals` and others
 //! 5. `args`: the parser, help and manual pages
 //! 6. `output`, below it `exit`, `advice` and the definitions of options
 //! 7. text, places, streams and terminals
@@ -51,7 +51,7 @@ use crate::exit::Failure;
 use crate::output::Printer;
 
 fn main() -> ExitCode {
-    // What this program starts itself as, before anything else: the launcher should cost next to nothing.
+    // The parts that this program starts of itself come first: the launcher should cost next to nothing.
     let mut words = std::env::args_os().skip(1);
     match words.next() {
         Some(word) if word == launcher::WORD => return launcher::exec(words),
@@ -108,7 +108,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Version => args::pages::version(args::definitions()),
         }
     });
-    // A thread may still wait for a server that somebody else starts; nothing depends on it any more.
+    // A thread may still wait for a server that another command starts; nothing depends on it any more.
     runtime.shutdown_background();
     outcome
 }

@@ -1,8 +1,9 @@
-//! A `run` inside a `run`: what the outer ones hold, and that the inner one does not wait for it.
+//! A `run` inside a `run`: the inner one does not wait for a lock that an outer one holds.
 //!
-//! The outer `run` releases when its command has ended, and the command waits for the inner `run`. So an inner `run` that waits
-//! for a lock of the outer one waits for itself. The outer one tells the nodes of its holds in the environment. A node is one
-//! hold of one lock on one ensemble, so neither another ensemble nor a hold that has ended is mistaken for it.
+//! The outer `run` releases when its command has ended, and the command waits for the inner `run`. So an inner `run`
+//! that waits for a lock of the outer one waits for itself. The outer one puts the nodes of its holds into the
+//! environment. A node is one hold of one lock on one ensemble. So an ended hold, or a lock of the same name on another
+//! ensemble, is not mistaken for it.
 
 use std::process::Command;
 
@@ -14,10 +15,10 @@ use crate::exit::{Code, Failure};
 use crate::settings;
 use crate::waiting::{looks, own_place};
 
-/// The nodes of all holds that a command runs under, a line each.
+/// The variable with the nodes of all holds that a command runs under, one per line.
 const HELD: &str = "LOCKKEEPER_HELD";
 
-/// Tells a command which nodes it runs under, those of outer commands included.
+/// Sets the variable for a command: the nodes of this guard, and those of outer commands.
 pub(crate) fn tell_held(command: &mut Command, guard: &MultiGuard) {
     let nodes = held().into_iter().chain(guard.holdings().iter().map(Holding::node));
     command.env(HELD, nodes.collect::<Vec<_>>().join("\n"));
@@ -27,8 +28,8 @@ fn held() -> Vec<String> {
     settings::variable(HELD).map_or_else(Vec::new, |nodes| nodes.lines().map(str::to_owned).collect())
 }
 
-/// Resolves when this process waits for a lock that an outer `run` holds, and could wait for ever. Dropping the future leaves
-/// nothing behind.
+/// Resolves when this process waits for a lock that an outer `run` holds, and could wait forever. Dropping the future
+/// leaves nothing behind.
 pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) -> Failure {
     let held = held();
     let below = |path: &LockPath| {
@@ -51,12 +52,12 @@ pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) ->
     std::future::pending().await
 }
 
-/// The node of an outer hold that the waiter `at` this place cannot get past.
+/// Returns the node of an outer hold that blocks the waiter at the position `at`.
 fn stands_in_its_own_way(lock: &LockInfo, at: usize, held: &[String]) -> Option<String> {
     let outer: Vec<_> = lock.holders.iter().filter(|holder| held.contains(&holder.node_path(&lock.path))).collect();
     let node = outer.first()?.node_path(&lock.path);
     if let (Some(all), Some(asked)) = (lock.permits, lock.waiters.get(at)?.permits) {
-        // Others may give back theirs.
+        // Other holders may release their permits.
         let kept: u32 = outer.iter().map(|holder| holder.permits.unwrap_or(1)).sum();
         if asked <= all.saturating_sub(kept) {
             return None;

@@ -23,11 +23,11 @@ pub(crate) struct Printer {
     timed: bool,
     /// The options that name the place of the locks. Printed commands repeat them.
     place: &'static [PlaceOption],
-    /// Where the locks are, once that is known.
+    /// The place of the locks, once it is known.
     scope: Option<&'static ScopeView>,
 }
 
-/// An event, where the locks are, and the time, as far as the line has them.
+/// An event with its place and its time, if they are known.
 #[derive(Serialize)]
 struct Timed<'a> {
     #[serde(flatten)]
@@ -48,52 +48,52 @@ enum Event<'a> {
 }
 
 impl Printer {
-    /// One or the other.
+    /// Returns a printer that prints JSON or text.
     pub(crate) const fn new(json: bool) -> Self {
         Printer { json, timed: false, place: &[], scope: None }
     }
 
-    /// Says with each line on stderr when it was: for a log that is read later.
+    /// Adds the time to each line on stderr, for a log that is read later.
     pub(crate) const fn with_time(self) -> Self {
         Printer { timed: true, ..self }
     }
 
-    /// For locks at this place.
+    /// Sets the options of the place, which printed commands repeat.
     pub(crate) fn with_place(self, place: Vec<PlaceOption>) -> Self {
         // A process has one command line.
         Printer { place: Box::leak(place.into_boxed_slice()), ..self }
     }
 
-    /// For events about locks at `place`: each one names it.
+    /// Sets the place of the locks, which each event names.
     pub(crate) fn at(self, place: &Place) -> Self {
         Printer { scope: Some(Box::leak(Box::new(ScopeView::of(place)))), ..self }
     }
 
-    /// `, on root's own server`; empty unless the locks are at a server of this machine.
+    /// Returns `, on root's own server`; empty unless the locks are on a server of this machine.
     pub(crate) fn on_place(self) -> String {
         let machine = self.scope.filter(|scope| scope.servers.is_none());
         machine.map_or_else(String::new, |scope| format!(", on {}", scope.name))
     }
 
-    /// A command for a person to run, as it is printed.
+    /// Returns a command for a person to run, as text.
     pub(crate) fn command(self, command: &Suggested) -> String {
         command.text(self.place)
     }
 
-    /// Whether it prints for machines.
+    /// Whether the output is JSON.
     pub(crate) const fn is_json(self) -> bool {
         self.json
     }
 
-    /// Says on stderr where an answer comes from, if that is not what `--servers` says: other users of this machine, and other
-    /// machines, may have other locks of the same names.
+    /// Prints on stderr where an answer comes from, unless it comes from the servers that `--servers` names. Other
+    /// users of this machine, and other machines, may have other locks of the same names.
     pub(crate) fn scope(self, place: &Place) {
         if let (false, Place::Machine(_)) = (self.json, place) {
             self.say(&format!("on {place}"));
         }
     }
 
-    /// Says something on stderr.
+    /// Prints a message on stderr.
     pub(crate) fn note(self, message: &str) {
         if self.json {
             self.event(&Event::Note { message });
@@ -102,7 +102,7 @@ impl Printer {
         }
     }
 
-    /// Says whom this command waits for.
+    /// Prints which contenders this command waits for.
     pub(crate) fn waiting(self, message: &str, lock: &LockInfo, ahead: usize) {
         if self.json {
             self.event(&Event::Waiting { message, lock: LockView::of(lock), ahead });
@@ -111,7 +111,7 @@ impl Printer {
         }
     }
 
-    /// Says who asks for a lock of the command's, and which signal it got.
+    /// Prints who asks for a lock of the command's, and which signal the command got.
     pub(crate) fn asked(self, path: &str, request: &Revocation, signal: Option<&str>, again: bool) {
         let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let told = match signal.filter(|_| !again) {
@@ -128,7 +128,7 @@ impl Printer {
         }
     }
 
-    /// Says why the command ends.
+    /// Prints why the command ends.
     pub(crate) fn failure(self, failure: &Failure) {
         let Failure { code, message, hint, advice, place, .. } = failure;
         let scope = place.as_deref().map(ScopeView::of);
@@ -140,13 +140,14 @@ impl Printer {
             let event = Event::Error { exit_code: *code as u8, message, hint, commands };
             STDERR.push(self.event_line(&event, scope.as_ref().or(self.scope)));
         } else {
-            // One piece, which no other line gets into. A command ends its line, to be copied.
+            // One write, so that no other line gets between. A command stands at the end of its line, so that it can be
+            // copied.
             let hints: String = hints.iter().map(|hint| format!("  hint: {}\n", plain(hint))).collect();
             STDERR.push(format!("{}{hints}", self.line(message)));
         }
     }
 
-    /// The line about lines that a slow or full stderr did not take.
+    /// Returns the line about lines that standard error was too slow or too full to take.
     pub(crate) fn losses(self, lines: u64) -> String {
         let were = if lines == 1 { "1 line was".to_owned() } else { format!("{lines} lines were") };
         let message = format!("{were} not written: standard error was too slow or full");
@@ -161,7 +162,7 @@ impl Printer {
         STDERR.push(self.event_line(event, self.scope));
     }
 
-    /// `lockkeeper: …`, after the time where that is wanted.
+    /// Returns `lockkeeper: …`, after the time if it is wanted.
     fn line(self, message: &str) -> String {
         let at = self.now().map_or_else(String::new, |at| format!("{at} "));
         format!("{at}lockkeeper: {}\n", plain(message))
@@ -171,16 +172,16 @@ impl Printer {
         json(&Timed { event, scope, at: self.now() }) + "\n"
     }
 
-    /// Now, as log lines say it.
+    /// Returns the time in the format of log lines.
     fn now(self) -> Option<String> {
         self.timed.then(|| format!("{:.3}", Timestamp::now()))
     }
 }
 
-/// One JSON document as a single line, without any character that a terminal would act upon.
+/// Writes a JSON document as a single line, without any character that a terminal would interpret.
 fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).expect("structs of strings and numbers always serialise");
-    // serde_json escapes C0 only. The others occur only within strings.
+    // serde_json escapes C0 only. The other characters occur only within strings.
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         if is_active(c) {
@@ -192,7 +193,7 @@ fn json(value: &impl Serialize) -> String {
     safe
 }
 
-/// Where an answer comes from, as `--json` shows it. These fields are documented and stay.
+/// The place of an answer, as `--json` shows it. These fields are documented and stay.
 #[derive(Debug, Serialize)]
 struct ScopeView {
     kind: &'static str,
@@ -214,7 +215,7 @@ impl ScopeView {
     }
 }
 
-/// An answer, and where it comes from.
+/// An answer with its place.
 #[derive(Serialize)]
 struct Scoped<'a, T> {
     #[serde(flatten)]
@@ -222,7 +223,7 @@ struct Scoped<'a, T> {
     scope: ScopeView,
 }
 
-/// Prints an answer about locks as one JSON document on stdout, with where it comes from.
+/// Prints an answer about locks as one JSON document on stdout, with its place.
 pub(crate) fn answer(place: &Place, answer: &impl Serialize) -> Result<(), Failure> {
     document(&Scoped { answer, scope: ScopeView::of(place) })
 }
@@ -237,7 +238,7 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
     tolerate_closed(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()))
 }
 
-/// A reader that has seen enough is not an error.
+/// Ignores a closed pipe: its reader has read enough.
 pub(crate) fn tolerate_closed(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

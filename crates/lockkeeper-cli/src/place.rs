@@ -1,16 +1,16 @@
-//! Where the locks of a command are: an ensemble, or a server of this machine.
+//! The place of a command's locks: an ensemble, or a server of this machine.
 
 use std::fmt;
 
 use lockkeeper::embedded::Home;
 use lockkeeper::this_process;
 
-/// Where the locks are.
+/// The place of the locks.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// At an ensemble, given as its connect string.
+    /// An ensemble, with its connect string.
     Ensemble(String),
-    /// At a server of this machine: this user's own server, or the one that all users share.
+    /// A server of this machine: this user's own server, or the one that all users share.
     Machine(Home),
 }
 

@@ -1,10 +1,10 @@
-//! This program, started again in another part: the launcher, the watchdog, the server.
+//! Starts another part of this program: the launcher, the watchdog, the server.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// This very program, also when its file was replaced meanwhile, in the part that `word` starts.
+/// Returns this very program, even if its file was replaced after it started, with the argument that selects a part.
 pub(crate) fn this_program(word: &str) -> Command {
     let running = Path::new("/proc/self/exe");
     let mut program = match std::env::current_exe() {

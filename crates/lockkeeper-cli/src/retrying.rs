@@ -15,17 +15,17 @@ use crate::exit::{Code, Failure};
 use crate::letters::{self, CommandLine};
 use crate::settings::Settings;
 
-/// How often, and what then.
+/// How often to retry, and what to do after the last attempt.
 pub(crate) struct RetryPolicy {
     retries: u32,
     delay: Duration,
     letters: Option<(Arc<dyn Sink>, CommandLine)>,
-    /// The options by which `dlq` finds them.
+    /// The options with which `dlq` finds the letters.
     letters_at: Vec<OsString>,
 }
 
 impl RetryPolicy {
-    /// What was typed. The settings speak for the background only: nobody waits for that.
+    /// Reads the options. The settings apply only to the background class, which no person waits for.
     pub(crate) fn of(args: &RunArgs, settings: &Settings) -> Result<Self, Failure> {
         let background = args.kind.background;
         let set = &settings.all;
@@ -40,7 +40,7 @@ impl RetryPolicy {
             RetryPolicy { retries, delay, letters: None, letters_at: letters::options(args.dead_letter.as_deref()) };
         if let Some(place) = place {
             let sink = letters::open(place, settings)?;
-            // Now, not at the end of a long wait.
+            // Checked now, not at the end of a long wait.
             let waits = args.wait.is_some() || args.once;
             let wait = humantime::format_duration(set.background.timeout.value.unwrap_or(TASK_TIMEOUT)).to_string();
             let line = CommandLine::typed(&args.connect, settings, Some(wait.as_str()).filter(|_| !waits))?;
@@ -49,7 +49,7 @@ impl RetryPolicy {
         Ok(policy)
     }
 
-    /// How long an attempt waits where nobody said how long: one that waited as long as it takes would be the last.
+    /// Returns how long an attempt waits by default. An attempt without a limit would be the only one.
     pub(crate) fn usual_wait(&self) -> Option<Duration> {
         (self.retries > 0 || self.letters.is_some()).then_some(TASK_TIMEOUT)
     }

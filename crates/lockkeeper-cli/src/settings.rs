@@ -1,4 +1,4 @@
-//! What the command line means, with the environment and the files behind it.
+//! The meaning of the command line, together with the environment and the files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::place::Place;
 
-/// Where names that are no paths are found.
+/// The directory of locks that are given by a name, not by a path.
 const ROOT: &str = "/locks";
 
-/// How long servers are tried.
+/// Time limit for connecting to the servers.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where to connect and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Whose locks.
+    /// The place of the locks.
     pub place: Place,
-    /// Everything that is set, and who says so.
+    /// All settings with their origins.
     pub all: lockkeeper::settings::Settings,
     /// Whether a missing chroot is created.
     pub create_chroot: bool,
 }
 
 impl Settings {
-    /// Reads what was typed, the environment, and the files; what is probably a mistake is said.
+    /// Reads the options, the environment and the files. Prints a warning for each probable mistake.
     pub(crate) fn read(args: ConnectArgs, printer: &Printer) -> Result<Self, Failure> {
         let create_chroot = args.create_chroot;
         let (all, place) = Self::read_all(args, printer)?;
@@ -46,7 +46,7 @@ impl Settings {
         Ok(Settings { place, all, create_chroot })
     }
 
-    /// The same for who can do without a place: a machine may have none for this user's own server.
+    /// Reads the same for a caller that needs no place: the machine may have no directory for this user's own server.
     pub(crate) fn read_all(
         args: ConnectArgs,
         printer: &Printer,
@@ -71,10 +71,10 @@ impl Settings {
         Ok((all, place))
     }
 
-    /// The same for locks at these paths: where there are realms, in the one that has them all.
+    /// Chooses the realm of these paths, if there are realms.
     ///
     /// # Errors
-    /// No realm has one of them, or they are in several.
+    /// No realm contains one of the paths, or they are in several realms.
     pub(crate) fn at<'a>(mut self, paths: impl IntoIterator<Item = &'a str>) -> Result<Self, Failure> {
         if matches!(&self.place, Place::Machine(home) if home.is_shared()) {
             return Ok(self);
@@ -82,7 +82,7 @@ impl Settings {
         let Some(realms) = self.all.routing()? else { return Ok(self) };
         let mut first: Option<(&str, String)> = None;
         for path in paths {
-            // The root of all is in the realm of all others, if there is one.
+            // A listing of the root goes to the realm that has the paths of no other realm, if there is one.
             let probe = if path == "/" { "/everything" } else { path };
             let servers = realms.servers(probe)?.to_owned();
             match &first {
@@ -100,12 +100,12 @@ impl Settings {
         Ok(self)
     }
 
-    /// Options of a connection.
+    /// Returns a builder with the options of a connection.
     pub(crate) fn builder(&self) -> Builder {
         self.all.builder().create_chroot(self.create_chroot)
     }
 
-    /// How long servers are tried.
+    /// Returns how long to try to reach the servers.
     pub(crate) fn connect_timeout(&self) -> Duration {
         match self.all.reconnect() {
             Some((retries, delay)) => delay.saturating_mul(retries).saturating_add(CONNECT_TIMEOUT),
@@ -114,7 +114,7 @@ impl Settings {
     }
 }
 
-/// What there is to say about variables that begin like ours and mean nothing to us: somebody believes that they do.
+/// Returns a warning for each variable that has our prefix but is unknown: its author expects an effect.
 fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let known = known_variables();
     let unknown = names.into_iter().filter_map(|name| {
@@ -127,7 +127,7 @@ fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
             true => format!("write --{option} on the command line"),
             false => {
                 let likeness = |known: &&String| strsim::jaro_winkler(rest, known.trim_start_matches("LOCKKEEPER_"));
-                // One whose beginning was left out, or else one that looks alike.
+                // A variable whose name lacks its first words, otherwise the most similar one.
                 let end = format!("_{rest}");
                 let whole = known.iter().find(|known| known.ends_with(&end));
                 let nearest = whole.or_else(|| known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))));
@@ -141,7 +141,7 @@ fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
     unknown
 }
 
-/// What Kubernetes sets in every container beside a service that is called lockkeeper, or lockkeeper-something.
+/// Whether Kubernetes sets this variable: it does so for a service called lockkeeper, or lockkeeper-something.
 fn is_of_kubernetes(rest: &str) -> bool {
     let words: Vec<_> = rest.split('_').collect();
     let number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
@@ -153,7 +153,7 @@ fn is_of_kubernetes(rest: &str) -> bool {
     words.windows(2).any(pair) || words.last() == Some(&"PORT")
 }
 
-/// Where the settings of a command line are to be read from.
+/// Returns the sources of the settings of a command line.
 fn layers(args: ConnectArgs) -> Sources {
     let ConnectArgs {
         servers,
@@ -201,37 +201,38 @@ fn layers(args: ConnectArgs) -> Sources {
 
 impl From<SettingsError> for Failure {
     fn from(error: SettingsError) -> Self {
-        // One line, whatever their number.
+        // One line for any number of faults.
         let faults: Vec<_> = error.faults().iter().map(ToString::to_string).collect();
         Failure::new(Code::Usage, faults.join(" | "))
     }
 }
 
-/// An environment variable that is set to something.
+/// Returns an environment variable that is set and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The home of the server of this machine.
+/// Returns the home of this machine's server.
 fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
     let home = settings.home().map_err(|error| {
         Failure::new(Code::CannotServe, format!("there is no place for this user's own server: {error}"))
             .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")
     })?;
-    // The server has another working directory. An absolute path also makes two spellings of one directory more alike.
+    // The server has another working directory. And two spellings of one directory are more often the same as absolute
+    // paths.
     let dir = std::path::absolute(home.dir());
     let dir = dir.map_err(|error| Failure::system("cannot tell the current directory", error))?;
     Ok(if home.is_shared() { Home::shared(dir) } else { Home::new(dir) })
 }
 
-/// The directory of this user's own state.
+/// Returns the directory of this user's own state.
 pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<PathBuf, Failure> {
     let mut own = settings.clone();
     own.machine.value = None;
     Ok(home(&own)?.dir().to_owned())
 }
 
-/// The path that a lock's name means, for reading.
+/// Returns the path of a lock's name, for reading.
 pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     let path = match name {
         "" => LockPath::parse_node("")?,
@@ -241,26 +242,26 @@ pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     Ok(path)
 }
 
-/// The same for locking.
+/// Returns the path of a lock's name, for locking.
 pub(crate) fn path_to_lock(name: &str) -> Result<LockPath, Failure> {
     Ok(LockPath::parse(lock_path(name)?.as_str())?)
 }
 
-/// The name of a contender's node, given as that or as its path.
+/// Returns the name of a contender's node, given as its name or its path.
 pub(crate) fn node_name<'a>(lock: &str, node: &'a str) -> &'a str {
     match node.strip_prefix(lock) {
-        // The lock's own node, which stands for the owner of a lease.
+        // The lock's own node is the contender of a lease.
         Some("") => "",
         rest => rest.and_then(|rest| rest.strip_prefix('/')).unwrap_or(node),
     }
 }
 
-/// Where a listing starts, which may be the root of all.
+/// Returns the path where a listing starts, which may be the root.
 pub(crate) fn list_root(prefix: Option<&str>) -> Result<String, Failure> {
     let path = match prefix {
         None => lock_path(ROOT)?,
         Some("/") => return Ok("/".to_owned()),
-        // A slash at the end is how people write a directory.
+        // People write a directory with a slash at the end.
         Some(prefix) => lock_path(prefix.strip_suffix('/').unwrap_or(prefix))?,
     };
     Ok(path.to_string())

@@ -1,7 +1,7 @@
-//! Signals as a stream, with those that our starter wanted ignored left alone.
+//! Signals as a stream. Signals that the starter of this process ignored stay ignored.
 //!
-//! `nohup lockkeeper …` and a shell's background jobs start us with signals ignored, and the command under the lock should
-//! inherit exactly that. Catching such a signal would undo it.
+//! `nohup lockkeeper …` and a shell's background jobs start us with signals ignored, and the command under the lock
+//! should inherit that. Catching such a signal would undo it.
 
 use std::task::Poll;
 
@@ -10,11 +10,11 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::Failure;
 
-/// The signals that end a program unless it does something about it.
+/// The signals that end a program that does not handle them.
 pub(crate) const ENDING: &[Signal] =
     &[Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
 
-/// The signals that only a command that runs can make sense of.
+/// The signals that matter only while a command runs.
 pub(crate) const RUNNING: &[Signal] = &[Signal::TSTP, Signal::WINCH];
 
 /// A set of signals, caught from now to the end of the process.
@@ -24,7 +24,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches these signals too, except the ignored ones.
+    /// Catches these signals too, except those that are ignored.
     pub(crate) fn add(&mut self, signals: &[Signal]) -> Result<(), Failure> {
         let ignored = ignored();
         for &signal in signals.iter().filter(|signal| ignored & bit(**signal) == 0) {
@@ -35,7 +35,7 @@ impl Signals {
         Ok(())
     }
 
-    /// The next signal. Dropping the future loses none.
+    /// Returns the next signal. Dropping the future loses no signal.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
             for (signal, stream) in &mut self.streams {
@@ -53,7 +53,7 @@ const fn bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
-/// The signals that this process ignores, as a mask.
+/// Returns the signals that this process ignores, as a mask.
 #[cfg(target_os = "linux")]
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -67,7 +67,7 @@ fn ignored() -> u64 {
     0
 }
 
-/// The exit status that a shell reports for a command that this signal killed.
+/// Returns the exit status that a shell reports for a command that this signal killed.
 pub(crate) fn status(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }

@@ -1,10 +1,10 @@
-//! Standard output and standard error, each behind a queue, so that no reader can hold this program up.
+//! Standard output and standard error, each with a queue, so that a slow reader cannot block this program.
 //!
-//! A pipe that nobody reads, a terminal that Ctrl-S has stopped and a disk that hangs block the thread that writes to them.
-//! That must not be a thread that a lock, a command or a signal depends on. So these threads only put lines into a bounded
-//! queue, and a thread per stream writes them. A full queue loses its oldest lines, and the stream says how many.
+//! A pipe without a reader, a terminal stopped by Ctrl-S and a disk that hangs block the thread that writes to them. A
+//! lock, a command or a signal must not depend on such a thread. So other threads only put lines into a bounded queue,
+//! and one thread per stream writes them. A full queue drops its oldest lines, and the stream reports how many.
 //!
-//! Invariant: nothing here waits for a reader, except [`Stream::flush`], which is given a limit.
+//! Invariant: nothing here waits for a reader, except [`Stream::flush`], which has a limit.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -20,10 +20,10 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How many bytes a queue holds.
+/// Maximum bytes in a queue.
 const LIMIT: usize = 1 << 20;
 
-/// How long a stream may take to be written where something waits for that.
+/// Time limit for a flush that something waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Standard output.
@@ -36,21 +36,21 @@ pub(crate) static STDERR: Stream = Stream::new(rustix::stdio::stderr);
 pub(crate) struct Stream {
     descriptor: fn() -> BorrowedFd<'static>,
     state: Mutex<State>,
-    /// Told of a line in the queue, and of one that has left it.
+    /// Notified when a line enters the queue, and when one has left it.
     changed: Condvar,
-    /// How a loss of so many lines is said.
+    /// Writes the text about this many lost lines.
     loss_notice: OnceLock<Box<dyn Fn(u64) -> String + Send + Sync>>,
 }
 
 struct State {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// How many lines were not written since the stream last said so.
+    /// The number of lines that were lost since the last notice.
     lost: u64,
     started: bool,
-    /// The thread has taken a line out and not written it yet.
+    /// Whether the thread has taken out a line that it has not written yet.
     writing: bool,
-    /// Nobody reads any more.
+    /// Whether the reader has gone.
     closed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Stream {
         Stream { descriptor, state: Mutex::new(state), changed: Condvar::new(), loss_notice: OnceLock::new() }
     }
 
-    /// Says losses like this. The first call counts.
+    /// Sets the text about lost lines. Only the first call has an effect.
     pub(crate) fn say_losses_by(&self, notice: impl Fn(u64) -> String + Send + Sync + 'static) {
         _ = self.loss_notice.set(Box::new(notice));
     }
@@ -84,8 +84,8 @@ impl Stream {
             let writer = std::thread::Builder::new().name("lockkeeper-write".to_owned()).spawn(|| self.write_all());
             state.started = writer.is_ok();
             if !state.started {
-                // The process may have no more threads, and that is what the line says. The stream itself may block, but a
-                // lost line helps nobody.
+                // The process may have no threads left, and the line may report that. So this thread writes it,
+                // although the stream may block.
                 drop(state);
                 self.write_next();
                 return;
@@ -95,7 +95,7 @@ impl Stream {
         self.changed.notify_all();
     }
 
-    /// Waits until everything is written, for at most `limit`.
+    /// Waits until everything is written, at most for `limit`.
     pub(crate) fn flush(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let mut state = self.state();
@@ -110,8 +110,8 @@ impl Stream {
 
     fn write_all(&self) {
         let mut stops = SigSet::empty();
-        // A terminal may stop background processes that write to it (`stty tostop`). Lockkeeper is in the background while
-        // its command runs, and must not be stopped for a note.
+        // A terminal may stop background processes that write to it (`stty tostop`). Lockkeeper is in the background
+        // while its command runs, and a message must not stop it.
         stops.add(Signal::SIGTTOU);
         _ = stops.thread_block();
         loop {
@@ -138,7 +138,7 @@ impl Stream {
         state.writing = false;
         match result {
             Ok(()) => {}
-            // The reader has gone, or there never was one.
+            // The reader has gone, or the stream was never open.
             Err(Errno::PIPE | Errno::BADF) => {
                 state.closed = true;
                 state.lines.clear();
@@ -155,13 +155,13 @@ impl Stream {
     }
 }
 
-/// Writes all of it, for as long as that takes.
+/// Writes all bytes, however long that takes.
 fn write(descriptor: fn() -> BorrowedFd<'static>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(descriptor(), bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::INTR) => {}
-            // Another program has made the stream non-blocking, for all who share it.
+            // Another program has made the stream non-blocking for all processes that share it.
             Err(Errno::AGAIN) => _ = poll(&mut [PollFd::from_borrowed_fd(descriptor(), PollFlags::OUT)], None),
             Err(error) => return Err(error),
         }
@@ -169,13 +169,14 @@ fn write(descriptor: fn() -> BorrowedFd<'static>, mut bytes: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Waits a moment for what is queued to be written, before the program ends or something else writes to the same streams.
+/// Waits a moment until the queues are written, before the program ends or another writer uses the same streams.
 pub(crate) fn flush() {
     STDOUT.flush(PATIENCE);
     STDERR.flush(PATIENCE);
 }
 
-/// Reports panics through the queue of standard error: the thread that panics does not write to the stream itself, which may block.
+/// Reports panics through the queue of standard error, so that the thread that panics never writes to a stream that may
+/// block.
 pub(crate) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -193,14 +194,14 @@ pub(crate) fn report_panics() {
 
 /// Writes the log events that `filter` selects to standard error: `LEVEL`, `TARGET` or `TARGET=LEVEL`, separated by commas.
 pub(crate) fn log(filter: &str) {
-    // Colours are for people: not for files, and not where somebody said so (https://no-color.org).
+    // Colours are for a terminal, unless the user disabled them (https://no-color.org).
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let (targets, mistakes) = targets(filter);
     // Fails only if there is a subscriber already.
     _ = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_ansi(colours)
-        // It would print them on standard error, and panic where that is closed.
+        // The default prints internal errors on standard error, and panics if that is closed.
         .log_internal_errors(false)
         .with_writer(|| LogLine)
         .finish()
@@ -211,7 +212,7 @@ pub(crate) fn log(filter: &str) {
     }
 }
 
-/// What a filter selects, and its parts that cannot be read. Without a part that can be read, it selects errors.
+/// Parses a filter; returns what it selects, and its invalid parts. Without a valid part, it selects errors.
 fn targets(filter: &str) -> (Targets, Vec<&str>) {
     let parts = filter.split(',').map(str::trim).filter(|part| !part.is_empty());
     let (mut read, mut mistakes) = (Vec::new(), Vec::new());
@@ -315,7 +316,7 @@ mod tests {
         let (mut reader, writer) = std::io::pipe().unwrap();
         PIPE.set(writer).unwrap();
         STREAM.say_losses_by(|lines| format!("{lines} lost\n"));
-        // More than the pipe takes in one go: the thread has it, and waits.
+        // More than the pipe takes at once: the thread has the line and waits.
         let first = format!("{}\n", "x".repeat(LIMIT));
         STREAM.push(first.clone());
         while !STREAM.state().writing {
@@ -332,7 +333,7 @@ mod tests {
         assert!(told == expected.as_bytes());
         STREAM.flush(Duration::from_secs(60));
         assert!(STREAM.state().lines.is_empty());
-        // Nobody reads any more: nothing is kept.
+        // The reader has gone: no line is kept.
         drop(reader);
         STREAM.push("unread\n");
         STREAM.flush(Duration::from_secs(60));

@@ -1,7 +1,8 @@
-//! The controlling terminal, handed to the command under the lock and taken back.
+//! The controlling terminal, given to the command under the lock and taken back.
 //!
-//! The command runs in a process group of its own, and the terminal's keys and input go to one group at a time. So for an
-//! editor, a password prompt or Ctrl-C to work, its group must be the terminal's while it runs, as under a shell.
+//! The command runs in a process group of its own, and a terminal sends its keys and input to one group at a time. So
+//! the command's group must own the terminal while it runs, as under a shell. Otherwise an editor, a password prompt
+//! and Ctrl-C do not work.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -19,7 +20,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal, if there is one.
+    /// Returns the controlling terminal, if there is one.
     pub(crate) fn controlling() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
         let modes = tcgetattr(&tty).ok();
@@ -38,18 +39,18 @@ impl Terminal {
 
     /// Directs its keys and input to a group.
     pub(crate) fn give(&self, group: Pid) {
-        // From a background group the kernel asks by SIGTTOU whether this is meant, and goes ahead if that is blocked.
+        // The kernel stops a background group that does this with SIGTTOU, unless the signal is blocked.
         let mut asked = SigSet::empty();
         asked.add(Blockable::SIGTTOU);
         let Ok(before) = asked.thread_swap_mask(SigmaskHow::SIG_BLOCK) else {
             return;
         };
-        // It fails when the terminal is gone or the group has ended: then there is nothing to direct.
+        // It fails if the terminal is closed or the group has ended: then there is nothing to direct.
         _ = tcsetpgrp(self.tty.as_fd(), group);
         _ = before.thread_set_mask();
     }
 
-    /// Directs its keys and input to us, if they go to `group` now: somebody else may have taken it since.
+    /// Directs its keys and input to us, unless another group than `group` has taken them in the meantime.
     pub(crate) fn take_back(&self, group: Pid) {
         if self.belongs_to(group) {
             self.give(getpgrp());

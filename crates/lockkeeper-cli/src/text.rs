@@ -1,7 +1,7 @@
 //! Text for people, about locks and times.
 //!
-//! Messages, owners and node names are other people's text. None of it reaches a terminal unescaped: otherwise every writer of a
-//! lock's node could move the cursor, retitle the window or fake a line.
+//! Messages, owners and node names are written by other programs. None of it reaches a terminal unescaped: otherwise
+//! every writer of a lock's node could move the cursor, change the window's title or fake a line.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo, Revocation};
 
-/// Text of unknown origin as a single line. Characters that a terminal would act upon are made visible.
+/// Returns text of unknown origin as a single line, with all characters escaped that a terminal would interpret.
 pub(crate) fn plain(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -33,12 +33,12 @@ pub(crate) fn counted(count: impl Into<u64>, one: &str) -> String {
     }
 }
 
-/// Controls, and the marks that let text run backwards over its surroundings.
+/// Whether this is a control character, or a mark that changes the direction of the text around it.
 pub(crate) fn is_active(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The time of day, with the date if that is not today's.
+/// Returns the time of day, with the date if that is not today's.
 pub(crate) fn moment(time: SystemTime) -> String {
     let Ok(time) = Timestamp::try_from(time) else {
         return "?".to_owned();
@@ -53,7 +53,7 @@ pub(crate) fn moment(time: SystemTime) -> String {
 pub(crate) fn who(contender: &ContenderInfo) -> String {
     let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
     let mut text = match contender.mode {
-        // Its record does not say since when.
+        // The record of a lease does not say when the hold began.
         "lease" => contender.described.clone(),
         _ => format!("{}{part} since {}", contender.described, moment(contender.since)),
     };
@@ -66,7 +66,7 @@ pub(crate) fn who(contender: &ContenderInfo) -> String {
     plain(&text)
 }
 
-/// The full path of a contender's node, which for a lease is the lock's own.
+/// Returns the full path of a contender's node. For a lease, this is the lock's own node.
 pub(crate) fn node_path(path: &str, node: &str) -> String {
     if node.is_empty() { path.to_owned() } else { format!("{path}/{node}") }
 }
@@ -90,7 +90,7 @@ pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
     plain(&text)
 }
 
-/// What part of the lock is held or asked for, where it is not all of it.
+/// Returns the part of the lock that is held or requested, unless it is the whole lock.
 pub(crate) fn part(contender: &ContenderInfo) -> Option<String> {
     match (contender.mode, contender.permits, &contender.class) {
         (_, Some(permits), _) => Some(counted(permits, "permit")),
@@ -101,7 +101,7 @@ pub(crate) fn part(contender: &ContenderInfo) -> Option<String> {
     }
 }
 
-/// How many contenders are ahead of the waiter at this place among the waiters: all who hold the lock, and the waiters before it.
+/// Returns how many contenders are ahead of this waiter: all holders, and the waiters before it.
 pub(crate) fn ahead(lock: &LockInfo, waiter: usize) -> usize {
     lock.holders.len() + waiter
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::text::{ahead, node_path};
 
-/// One who was removed from a lock, as `--json` shows it. These fields are documented and stay.
+/// A contender that was removed from a lock, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 pub(crate) struct BrokenView<'a> {
     path: &'a str,
@@ -37,7 +37,7 @@ pub(crate) struct ByView<'a> {
 }
 
 impl<'a> ByView<'a> {
-    /// The view of one.
+    /// Returns the view of an owner.
     pub(crate) fn of(owner: &'a Owner) -> Self {
         let Owner { user, host, pid, .. } = owner;
         ByView { user, host, pid: *pid }
@@ -65,7 +65,7 @@ impl<'a> RequestView<'a> {
 }
 
 impl<'a> BrokenView<'a> {
-    /// The view of a record.
+    /// Returns the view of a record.
     pub(crate) fn of(broken: &'a Broken) -> Self {
         let owner = broken.owner.as_ref();
         let at = Timestamp::try_from(broken.at).ok();
@@ -90,12 +90,12 @@ impl<'a> BrokenView<'a> {
     }
 }
 
-/// One who holds or waits, as `--json` shows it. These fields are documented and stay.
+/// A holder or waiter, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 pub(crate) struct ContenderView<'a> {
     node: String,
     mode: &'a str,
-    /// Of a waiter.
+    /// Set for a waiter.
     #[serde(skip_serializing_if = "Option::is_none")]
     ahead: Option<usize>,
     permits: Option<u32>,
@@ -125,7 +125,7 @@ pub(crate) struct LockView<'a> {
     lease: Option<LeaseView<'a>>,
 }
 
-/// What only a leased lock has, as `--json` shows it. These fields are documented and stay.
+/// The fields that only a leased lock has, as `--json` shows them. These fields are documented and stay.
 #[derive(Serialize)]
 struct LeaseView<'a> {
     owner: Option<&'a str>,
@@ -165,7 +165,7 @@ impl<'a> LeaseView<'a> {
 }
 
 impl<'a> LockView<'a> {
-    /// The view of a lock.
+    /// Returns the view of a lock.
     pub(crate) fn of(lock: &'a LockInfo) -> Self {
         let view = |contender: &'a ContenderInfo| ContenderView::of(&lock.path, contender);
         let waits = |(at, waiter)| ContenderView { ahead: Some(ahead(lock, at)), ..view(waiter) };
@@ -181,7 +181,7 @@ impl<'a> LockView<'a> {
 }
 
 impl<'a> ContenderView<'a> {
-    /// The view of one.
+    /// Returns the view of a contender.
     pub(crate) fn of(path: &str, contender: &'a ContenderInfo) -> Self {
         let owner = contender.owner.as_ref();
         let since = Timestamp::try_from(contender.since).ok();
@@ -202,13 +202,13 @@ impl<'a> ContenderView<'a> {
             since: since.map(|since| since.to_string()),
             since_ms: since.map_or(0, Timestamp::as_millisecond),
             token: contender.token.map(|token| token.get()),
-            // As ZooKeeper's own tools write it; a number of this size would lose digits in most JSON readers.
+            // In the format of ZooKeeper's own tools; most JSON readers would lose digits of a number of this size.
             session: contender.session.to_string(),
         }
     }
 }
 
-/// What a decision is about, as `--json` and alerts show it. These fields are documented and stay.
+/// The subject of a decision, as `--json` and alerts show it. These fields are documented and stay.
 #[derive(Serialize)]
 pub(crate) struct FactsView<'a> {
     path: &'a str,

@@ -1,6 +1,7 @@
-//! What a waiting command prints: the holder of the lock, since when, from where, why, and how many contenders are ahead.
+//! The output of a waiting command: the lock's holder with its time, host and reason, and how many contenders are
+//! ahead.
 //!
-//! One live line where stderr is a terminal, one plain line otherwise, nothing at all for a wait too short to read about.
+//! It is one live line if stderr is a terminal, and one plain line otherwise. A short wait prints nothing.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -14,10 +15,10 @@ use crate::liveline::{LiveLine, progress, spell};
 use crate::output::Printer;
 use crate::text::{self, permits, plain, who};
 
-/// A shorter wait is not worth a word.
+/// A shorter wait prints nothing.
 const SHORT: Duration = Duration::from_millis(250);
 
-/// How long until a question that failed is asked again.
+/// Pause before a failed question is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// When a wait began, and how long it may take.
@@ -39,7 +40,7 @@ impl Wait {
     }
 }
 
-/// Tells whom this process waits for until it is dropped.
+/// Prints which contenders this process waits for, until it is dropped.
 pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, printer: Printer) -> Infallible {
     sleep(SHORT).await;
     let mut looks = select_all(paths.iter().map(|path| looks(keeper, path.as_str()).boxed()));
@@ -48,7 +49,7 @@ pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, pr
     {
         return live(keeper, paths, &mut looks, wait, (line, printer)).await;
     }
-    // Of several locks one is waited for at a time: a line for each of them.
+    // A request for several locks waits for one lock at a time: one line for each of them.
     let mut told = HashSet::new();
     while let Some(lock) = looks.next().await {
         if let Some(ahead) = ahead(keeper, &lock).filter(|ahead| *ahead > 0)
@@ -66,7 +67,7 @@ pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, pr
 
 /// Prints the owner that a leased lock waits for, and the longest time that the wait takes, until it is dropped.
 ///
-/// `patience` is the wait that was asked for, and how long operators are asked after it.
+/// `patience` is the requested wait, and how long operators are asked after it.
 pub(crate) async fn tell_lease(
     keeper: &Lockkeeper,
     path: &str,
@@ -97,7 +98,7 @@ pub(crate) async fn tell_lease(
     }
 }
 
-/// Keeps one line of a terminal up to date while a connection is made, where that takes a while.
+/// Keeps one line of a terminal up to date while a connection is made, if that takes a while.
 ///
 /// Dropping the future drops `connecting` and wipes the line.
 pub(crate) async fn connecting<T>(to: &str, limit: Option<Duration>, connecting: impl Future<Output = T>) -> T {
@@ -118,14 +119,14 @@ pub(crate) async fn connecting<T>(to: &str, limit: Option<Duration>, connecting:
     }
 }
 
-/// Ticks now and each second.
+/// Returns a clock that ticks now and each second.
 fn seconds() -> Interval {
     let mut clock = interval(Duration::from_secs(1));
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     clock
 }
 
-/// What a lock looks like now and after each change.
+/// Returns the state of a lock now and after each change.
 pub(crate) fn looks<'a>(keeper: &Lockkeeper, path: &'a str) -> impl Stream<Item = LockInfo> + 'a {
     stream::unfold(keeper.admin().follow(path), |mut follow| async {
         loop {
@@ -151,7 +152,7 @@ async fn live(
     loop {
         tokio::select! {
             Some(lock) = looks.next() => {
-                // Without a place in the queue it holds the lock, or has not requested it yet.
+                // Without a position in the queue, this process holds the lock or has not requested it yet.
                 if let Some(ahead) = ahead(keeper, &lock) {
                     text = describe(keeper, &lock, ahead, printer);
                 }
@@ -163,19 +164,19 @@ async fn live(
     }
 }
 
-/// How many hold the lock or stand before this process; `None` if it does not wait for this lock.
+/// Returns how many contenders are ahead of this process; `None` if it does not wait for this lock.
 fn ahead(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
     own_place(keeper, lock).map(|at| text::ahead(lock, at))
 }
 
-/// The place of this process among the waiters, from 0.
+/// Returns the position of this process among the waiters, from 0.
 pub(crate) fn own_place(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
     let is_me = |contender: &ContenderInfo| contender.owner.as_ref() == Some(keeper.owner());
     lock.waiters.iter().position(is_me)
 }
 
-/// The lock and its holder, and how many contenders are ahead: `waiting for /locks/nightly: held by build@ci-7 (pid 4711) since
-/// 10:42:03 (nightly index), on root's own server` and `, 3 ahead`.
+/// Returns the lock with its holder, and how many contenders are ahead: `waiting for /locks/nightly: held by build@ci-7
+/// (pid 4711) since 10:42:03 (nightly index), on root's own server` and `, 3 ahead`.
 fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize, printer: Printer) -> (String, String) {
     let mut text = format!("waiting for {}", plain(&lock.path));
     let mut others = lock.holders.iter().filter(|holder| holder.owner.as_ref() != Some(keeper.owner()));

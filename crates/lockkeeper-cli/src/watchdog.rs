@@ -1,13 +1,15 @@
-//! A process that ends the command under the lock when lockkeeper cannot: after `kill -9`, and while it is stopped.
+//! A process that ends the command under the lock when lockkeeper cannot: after `kill -9`, and while lockkeeper is
+//! stopped.
 //!
-//! After `kill -9` no process is left to stop the command's group, and the next waiter gets the lock. The kernel's death
-//! signal reaches the command itself on Linux, but not what it started: of `sh -c 'rsync …'` it would leave the rsync. While
-//! lockkeeper is stopped (`kill -STOP`), its session expires and the lock goes to the next one as well.
+//! After `kill -9` no process is left to stop the command's group, and the next waiter gets the lock. On Linux, the
+//! kernel's death signal reaches the command itself, but not its children: of `sh -c 'rsync …'` it would leave the
+//! rsync. While lockkeeper is stopped (`kill -STOP`), its session expires, and the next waiter gets the lock too.
 //!
-//! So `lockkeeper __watch` reads a pipe. The launcher writes which group it becomes, before it becomes the command. Lockkeeper
-//! writes until when the group may run, a line for each change, and that all is over. The end of the pipe without that means that lockkeeper has died. Each heartbeat moves the
-//! deadline; if lockkeeper does not move it in time, the watchdog sends `SIGTERM`, and at the deadline `SIGKILL`. It sleeps until
-//! then. It lives in a session of its own, where no signal meant for lockkeeper reaches it.
+//! So `lockkeeper __watch` reads orders from a pipe. The launcher writes the id of its group before it becomes the
+//! command. Lockkeeper writes each new deadline of the group, one per line, and the end of the command. If the pipe
+//! closes before that, lockkeeper has died. Each heartbeat moves the deadline. If lockkeeper does not move it in time,
+//! the watchdog sends `SIGTERM`, and `SIGKILL` at the deadline. It sleeps until then. It has a session of its own, so
+//! no signal that is meant for lockkeeper reaches it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -28,38 +30,38 @@ use crate::exit::Code;
 use crate::group;
 use crate::program::this_program;
 
-/// The word that starts it.
+/// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__watch";
 
-/// A change of less than this is not told.
+/// Changes of the deadline that are shorter than this are not sent.
 const SAME: Duration = Duration::from_millis(1);
 
-/// What is written to it, a line each.
+/// The orders to the watchdog, one per line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// The group to end.
     Group(Pid),
     /// The group may run until the deadline.
     Until(Deadline),
-    /// The group is to be asked to end now, unless it has been, and is killed then.
+    /// Send SIGTERM now, unless it was sent, and kill the group at this instant.
     EndBy(Duration),
-    /// The group is stopped, and so is lockkeeper: no deadline until the next one.
+    /// The group is stopped, and so is lockkeeper: there is no deadline until the next order.
     Paused,
-    /// The command has ended in lockkeeper's presence: what it left running may stay.
+    /// The command has ended while lockkeeper ran: processes that it left running may stay.
     Dismissed,
 }
 
-/// Until when a group may run, by [`now`].
+/// The instants until which a group may run, by [`now`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
-    /// The group is killed then.
+    /// When to kill the group.
     pub kill: Duration,
-    /// The group is asked to end then; the same as `kill` where that has been done.
+    /// When to send SIGTERM; equal to `kill` if it was sent already.
     pub term: Duration,
 }
 
 impl Deadline {
-    /// Whether the group is being asked to end by the watchdog.
+    /// Whether the watchdog is sending SIGTERM at this deadline.
     fn has_begun(self) -> bool {
         self.term < self.kill && now() >= self.term
     }
@@ -98,7 +100,7 @@ impl FromStr for Order {
     }
 }
 
-/// Now, by the clock of deadlines: the same in all processes, and it runs while the machine sleeps.
+/// Returns the time by the clock of deadlines, which is the same in all processes and runs while the machine sleeps.
 pub(crate) fn now() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = rustix::time::ClockId::Boottime;
@@ -108,7 +110,7 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The end of the pipe that stays here.
+/// Lockkeeper's end of the pipe.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     pipe: PipeWriter,
@@ -117,17 +119,17 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it. It has no group to end yet.
+    /// Starts the watchdog. It has no group to end yet.
     pub(crate) fn start() -> std::io::Result<Self> {
         let (reader, pipe) = std::io::pipe()?;
-        // Nothing waits for a watchdog that somebody has stopped.
+        // A stopped watchdog must not block a write.
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         let mut watch = this_program(WORD);
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Watchdog { pipe, child, told: None })
     }
 
-    /// Runs `spawn` while a process that is started inherits the pipe, for [`introduce`].
+    /// Runs `spawn`, during which a started process inherits the pipe, for [`introduce`].
     pub(crate) fn lent<T>(&self, spawn: impl FnOnce() -> T) -> std::io::Result<T> {
         fcntl_setfd(&self.pipe, FdFlags::empty())?;
         let spawned = spawn();
@@ -135,54 +137,55 @@ impl Watchdog {
         Ok(spawned)
     }
 
-    /// The pipe's number in a process that inherits it.
+    /// Returns the descriptor of the pipe in a process that inherits it.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.pipe.as_raw_fd()
     }
 
-    /// Moves the deadline; `false` if that is too late: it has asked the group to end, or is about to.
+    /// Moves the deadline; `false` if it is too late, because the watchdog has sent SIGTERM or is about to.
     pub(crate) fn until(&mut self, deadline: Deadline) -> bool {
         let before = self.told;
         if !before.is_some_and(|told| told.is_about(deadline)) {
             self.told = Some(deadline);
             self.order(Order::Until(deadline));
         }
-        // Only now: what was written before the watchdog's time came is what it goes by.
+        // Checked after the write: the watchdog obeys an order that was written before its deadline.
         !before.is_some_and(Deadline::has_begun)
     }
 
-    /// Whether it has asked the group to end, or is about to.
+    /// Whether the watchdog has sent SIGTERM, or is about to.
     pub(crate) fn has_acted(&self) -> bool {
         self.told.is_some_and(Deadline::has_begun)
     }
 
-    /// Leaves it to the watchdog to ask the group to end, unless it has, and to kill it then.
+    /// Lets the watchdog send SIGTERM, unless it has, and kill the group at `kill`.
     pub(crate) fn end_by(&mut self, kill: Duration) {
         self.told = Some(Deadline { kill, term: kill });
         self.order(Order::EndBy(kill));
     }
 
-    /// Takes the deadline away, until the next one.
+    /// Removes the deadline, until the next one.
     pub(crate) fn pause(&mut self) {
         self.told = None;
         self.order(Order::Paused);
     }
 
-    /// The command has ended in our presence.
+    /// Tells the watchdog that the command has ended while lockkeeper ran.
     pub(crate) fn dismiss(mut self) -> Dismissed {
         self.order(Order::Dismissed);
         Dismissed(self.child)
     }
 
     fn order(&mut self, order: Order) {
-        // In one write, which a pipe keeps whole. It fails if somebody killed the watchdog, or stopped it for hours. So be it.
+        // One write, which a pipe keeps whole. It fails if the watchdog was killed, or stopped for hours; both are
+        // tolerated.
         _ = self.pipe.write_all(order.to_string().as_bytes());
     }
 }
 
-/// Gives the watchdog the group to end, by the pipe that was inherited under this number, and closes that.
+/// Names the group to the watchdog, through the inherited pipe with this descriptor, and closes the pipe.
 ///
-/// It fails if somebody killed the watchdog.
+/// It fails if the watchdog was killed.
 pub(crate) fn introduce(group: Pid, descriptor: RawFd) {
     if let Ok(mut pipe) = File::options().write(true).open(format!("/dev/fd/{descriptor}")) {
         _ = pipe.write_all(Order::Group(group).to_string().as_bytes());
@@ -190,8 +193,8 @@ pub(crate) fn introduce(group: Pid, descriptor: RawFd) {
     _ = nix::unistd::close(descriptor);
 }
 
-/// A watchdog about to end. It is waited for when this is dropped: no zombie stays where nobody adopts them, and the wait does
-/// not delay the release.
+/// A watchdog that is about to end. The drop waits for it, so that no zombie stays where process 1 does not reap. The
+/// wait does not delay the release.
 #[derive(Debug)]
 pub(crate) struct Dismissed(Child);
 
@@ -201,7 +204,7 @@ impl Drop for Dismissed {
     }
 }
 
-/// Watches.
+/// Runs the watchdog.
 pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(()) = detach() else {
         return ExitCode::from(Code::Internal as u8);
@@ -237,7 +240,7 @@ pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// What the watchdog knows.
+/// The state of the watchdog.
 #[derive(Debug, Default)]
 struct Watch {
     group: Option<Pid>,
@@ -259,20 +262,20 @@ impl Watch {
         }
     }
 
-    /// When there is something to do.
+    /// Returns the instant of the next action.
     fn due(&self) -> Option<Duration> {
         let deadline = self.deadline.filter(|_| self.group.is_some())?;
         Some(if self.asked_to_end { deadline.kill } else { deadline.term })
     }
 
-    /// Does what is due.
+    /// Does the action that is due.
     fn act(&mut self) {
         let (Some(group), Some(deadline)) = (self.group, self.deadline) else { return };
         if self.asked_to_end || deadline.term >= deadline.kill {
             self.signal(Signal::KILL);
             self.deadline = None;
         } else if group::has_ended(group) {
-            // What a command that has ended left running may stay.
+            // Processes that an ended command left running may stay.
             self.deadline = None;
         } else {
             self.ask_to_end();
@@ -282,20 +285,20 @@ impl Watch {
     fn ask_to_end(&mut self) {
         if !std::mem::replace(&mut self.asked_to_end, true) {
             self.signal(Signal::TERM);
-            // A stopped process hears of it only when it goes on.
+            // A stopped process gets the signal only when it continues.
             self.signal(Signal::CONT);
         }
     }
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // `ESRCH`, if the whole group has ended.
+            // `ESRCH` if the whole group has ended.
             _ = kill_process_group(group, signal);
         }
     }
 }
 
-/// Waits for input or for a moment, whichever comes first.
+/// Waits for input or for an instant, whichever comes first.
 #[cfg(target_os = "linux")]
 struct Alarm(std::os::fd::OwnedFd);
 
@@ -306,11 +309,11 @@ impl Alarm {
         Ok(Alarm(timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?))
     }
 
-    /// Whether there is input. If not, the moment has come.
+    /// Returns `true` if there is input, `false` if the instant has come.
     fn wait(&self, input: BorrowedFd<'_>, due: Option<Duration>) -> bool {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Zero would take the alarm off.
+        // Zero would disarm the timer.
         let it_value = due.map_or(never, |due| {
             let due = due.max(Duration::from_nanos(1));
             Timespec { tv_sec: i64::try_from(due.as_secs()).unwrap_or(i64::MAX), tv_nsec: due.subsec_nanos().into() }
@@ -326,7 +329,7 @@ impl Alarm {
     }
 }
 
-/// The same where no safe call offers a timer that runs through suspend.
+/// The same for systems where no safe call offers a timer that runs while the machine sleeps.
 #[cfg(not(target_os = "linux"))]
 struct Alarm;
 
