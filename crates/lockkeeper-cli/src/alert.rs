@@ -139,7 +139,7 @@ fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
             })
         }
         Err(error) => {
-            printer.note(&format!("{whose} says no decision that can be read: {error}"));
+            printer.note(&format!("{whose} printed an invalid decision: {error}"));
             None
         }
     }

@@ -150,7 +150,7 @@ pub(crate) fn parse_run(words: impl IntoIterator<Item = OsString>) -> Result<Run
     let words = [OsString::from("lockkeeper"), OsString::from("run")].into_iter().chain(words);
     match Args::try_parse_from(words).map(|args| args.verb) {
         Ok(Verb::Run(args)) => Ok(*args),
-        Ok(_) => Err("it is no command line of run".to_owned()),
+        Ok(_) => Err("it is not a command line of lockkeeper run".to_owned()),
         Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
     }
 }

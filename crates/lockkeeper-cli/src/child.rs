@@ -288,7 +288,9 @@ impl Job {
     /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL.
     fn overtaken(&mut self, guard: &MultiGuard, grace: Duration, printer: Printer) -> Instant {
         let lock = locks(guard);
-        printer.note(&format!("lockkeeper did not run for too long: its watchdog has stopped the command, because {lock} was about to be lost"));
+        printer.note(&format!(
+            "lockkeeper was paused for too long: its watchdog stopped the command, because {lock} was about to be lost"
+        ));
         let left = valid_for(guard).min(grace);
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.end_by(watchdog::now() + left);

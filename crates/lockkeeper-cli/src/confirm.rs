@@ -13,8 +13,8 @@ pub(crate) fn possible(what: &str, yes: bool) -> Result<(), Failure> {
     if yes || (std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(());
     }
-    Err(Failure::new(Code::Usage, format!("{what} asks before it acts, and there is no terminal to ask on"))
-        .hint("add --yes to do it without a question"))
+    Err(Failure::new(Code::Usage, format!("{what} needs a confirmation, and there is no terminal to ask on"))
+        .hint("add --yes to skip the question"))
 }
 
 /// Asks on the terminal. Every answer except a yes is a no; so is the end of the input.

@@ -129,7 +129,7 @@ async fn serve(home: &Home) -> Result<(), Failure> {
             return Err(Failure::new(Code::CannotServe, error.to_string()));
         }
         signal = signals.next() => tracing::info!(signal = signal.as_raw(), "stopping on a signal"),
-        () = idle(&hosted, home.dir(), idle_exit) => tracing::info!("stopping, for nobody has used it for a while"),
+        () = idle(&hosted, home.dir(), idle_exit) => tracing::info!("stopping: no session was open for a while"),
     }
     Ok(hosted.shutdown().await?)
 }

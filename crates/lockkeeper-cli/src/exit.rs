@@ -293,7 +293,7 @@ impl From<Error> for Failure {
                 failure.advise("see who removed it and why", Suggested::new(["list", path, "--broken"]))
             }
             Error::NoSuchRequest { path, .. } => {
-                failure.advise("see what is to be decided", Suggested::new(["requests", top(path)]))
+                failure.advise("see the open decisions", Suggested::new(["requests", top(path)]))
             }
             _ => failure,
         }

@@ -53,8 +53,8 @@ pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Fa
             Ok(Arc::new(FileSink::new(path)))
         }
         Some(("kafka", _)) => kafka(place, settings),
-        _ => Err(Failure::new(Code::Usage, format!("{place:?} is no place for dead letters")).hint(
-            "write file:PATH, file for the one in the state directory, or kafka:HOST:PORT/TOPIC for a topic of Kafka's",
+        _ => Err(Failure::new(Code::Usage, format!("{place:?} is not a place for dead letters")).hint(
+            "write file:PATH, file for the one in the state directory, or kafka:HOST:PORT/TOPIC for a Kafka topic",
         )),
     }
 }
@@ -72,8 +72,11 @@ fn kafka(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
 
 #[cfg(not(feature = "kafka"))]
 fn kafka(place: &str, _: &Settings) -> Result<Arc<dyn Sink>, Failure> {
-    Err(Failure::new(Code::Usage, format!("{place:?} is a topic of Kafka's, and this lockkeeper was built without"))
-        .hint("build it with the feature kafka: cargo install lockkeeper-cli --features kafka"))
+    Err(Failure::new(
+        Code::Usage,
+        format!("{place:?} is a Kafka topic, and this lockkeeper was built without support for Kafka"),
+    )
+    .hint("build it with the feature kafka: cargo install lockkeeper-cli --features kafka"))
 }
 
 /// A command line of `run`, as a letter stores it.
@@ -95,7 +98,7 @@ impl CommandLine {
     pub(crate) fn typed(connect: &ConnectArgs, settings: &Settings, wait: Option<&str>) -> Result<Self, Failure> {
         let words = std::env::args_os().skip(2).map(OsString::into_string).collect::<Result<Vec<_>, _>>();
         let words = words.map_err(|word| {
-            Failure::new(Code::Usage, format!("{word:?} is not UTF-8, so no dead letter could keep it"))
+            Failure::new(Code::Usage, format!("{word:?} is not UTF-8, so a dead letter cannot contain it"))
         })?;
         let (before, command) = match words.iter().position(|word| word == "--") {
             Some(at) => (&words[..at], &words[at + 1..]),
@@ -142,6 +145,6 @@ impl CommandLine {
 
 fn utf8(path: &Path) -> Result<String, Failure> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
-        Failure::new(Code::Usage, format!("{} is not UTF-8, so no dead letter could keep it", path.display()))
+        Failure::new(Code::Usage, format!("{} is not UTF-8, so a dead letter cannot contain it", path.display()))
     })
 }

@@ -44,7 +44,7 @@ pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) ->
             let path = &lock.path;
             return Failure::new(
                 Code::Usage,
-                format!("{path} is held by the lockkeeper run that this one runs under, so this one would wait for ever (node {node})"),
+                format!("{path} is held by the lockkeeper run that this one runs under, so this one would wait forever (node {node})"),
             )
             .hint("the command holds the lock already: leave out the inner lockkeeper run, or give it another lock");
         }

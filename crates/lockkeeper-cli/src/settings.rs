@@ -134,7 +134,7 @@ fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
                 format!("the nearest one is {}", nearest.map_or("", String::as_str))
             }
         };
-        Some(format!("{name}: there is no such variable, it means nothing; {remedy}"))
+        Some(format!("{name}: there is no such variable, so it has no effect; {remedy}"))
     });
     let mut unknown: Vec<_> = unknown.collect();
     unknown.sort();
@@ -215,7 +215,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 /// Returns the home of this machine's server.
 fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
     let home = settings.home().map_err(|error| {
-        Failure::new(Code::CannotServe, format!("there is no place for this user's own server: {error}"))
+        Failure::new(Code::CannotServe, format!("this user's own server has no directory: {error}"))
             .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")
     })?;
     // The server has another working directory. And two spellings of one directory are more often the same as absolute

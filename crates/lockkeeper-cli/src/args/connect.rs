@@ -1,11 +1,11 @@
-//! The options that say where the locks are.
+//! The options that name the place of the locks.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::values::duration;
 
-/// Where the locks are.
+/// The place of the locks.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Where the locks are")]
 pub(crate) struct ConnectArgs {

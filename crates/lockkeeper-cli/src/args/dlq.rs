@@ -17,32 +17,32 @@ Exit status:
   75  of replay: at least one letter was not done and stays"
 )]
 pub(crate) struct DlqArgs {
-    /// What to do with them.
+    /// The action on the letters.
     #[command(subcommand)]
     pub verb: DlqVerb,
 }
 
-/// What to do with dead letters.
+/// An action on dead letters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DlqVerb {
-    /// Lists the letters that wait, the oldest first
+    /// List the letters that wait, the oldest first
     List {
         /// List the replayed and dropped letters too
         #[arg(long)]
         all: bool,
-        /// Which letters.
+        /// The store of the letters.
         #[command(flatten)]
         place: DlqPlace,
     },
-    /// Shows one letter
+    /// Show one letter
     Show {
         /// The operation, or the beginning of its id
         operation: String,
-        /// Which letters.
+        /// The store of the letters.
         #[command(flatten)]
         place: DlqPlace,
     },
-    /// Runs the command of a letter under its lock, and marks the letter if the command succeeds
+    /// Run the command of a letter under its lock; mark the letter if the command succeeds
     Replay {
         /// The operations, or the beginnings of their ids
         #[arg(required_unless_present = "all", conflicts_with = "all")]
@@ -53,11 +53,11 @@ pub(crate) enum DlqVerb {
         /// Replay also letters whose replay began and did not report an end: their work may be done twice
         #[arg(long)]
         again: bool,
-        /// Which letters.
+        /// The store of the letters.
         #[command(flatten)]
         place: DlqPlace,
     },
-    /// Marks letters as no longer wanted
+    /// Mark letters as no longer wanted
     Drop {
         /// The operations, or the beginnings of their ids
         #[arg(required = true)]
@@ -65,14 +65,14 @@ pub(crate) enum DlqVerb {
         /// Record this reason
         #[arg(long, short, value_name = "TEXT")]
         reason: Option<String>,
-        /// Which letters.
+        /// The store of the letters.
         #[command(flatten)]
         place: DlqPlace,
     },
 }
 
 impl DlqVerb {
-    /// Which letters.
+    /// Returns the options that name the store.
     pub(crate) fn place(&self) -> &DlqPlace {
         match self {
             DlqVerb::List { place, .. }
@@ -83,7 +83,7 @@ impl DlqVerb {
     }
 }
 
-/// Which dead letters.
+/// The store of dead letters.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DlqPlace {
     /// Read the letters here, as run --dead-letter keeps them [env: LOCKKEEPER_BACKGROUND_DEAD_LETTER] [default: file]
@@ -92,7 +92,7 @@ pub(crate) struct DlqPlace {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where settings are read from.
+    /// The sources of the settings.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }

@@ -1,4 +1,4 @@
-//! Describes a mistake on the command line in a single line, and what to type instead.
+//! Describes a mistake on the command line in a single line, with what to type instead.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,10 +9,10 @@ use super::values::before_command;
 use crate::advice::{self, Suggested};
 use crate::exit::{Code, Failure};
 
-/// From here on two options are probably not the same, misspelt.
+/// Two options that differ in this many letters or more are probably different options.
 const LETTERS: usize = 2;
 
-/// A parser's many lines as one, and what to do about it.
+/// Turns the parser's many lines into a failure with one line and hints.
 pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsString]) -> Failure {
     let (command, verbs) = command_of(root, words);
     let help = |failure: Failure| {
@@ -23,7 +23,7 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let all = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
             let all: Vec<_> = all.map(clap::Command::get_name).collect();
-            return help(Failure::new(Code::Usage, format!("what to do is missing: {}", all.join(", "))));
+            return help(Failure::new(Code::Usage, format!("the verb is missing: {}", all.join(", "))));
         }
         ErrorKind::InvalidSubcommand if verbs.is_empty() => {
             if let Some(failure) = instead(words) {
@@ -37,7 +37,7 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
     let first = paragraphs.next().unwrap_or(&text);
     let message = first.split_whitespace().collect::<Vec<_>>().join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    // The parser's tip to put a value behind `--` is wrong here: what follows it is the command under the lock.
+    // The parser's tip to put a value behind `--` is wrong here: the words after it are the command under the lock.
     let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ").map(str::to_owned));
     let tip = tip.filter(|tip| !tip.contains("as a value"));
     let failure = Failure::new(Code::Usage, message);
@@ -56,7 +56,7 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
     })
 }
 
-/// The command that was meant, as far as it is known, and the verbs that lead to it.
+/// Returns the command that was probably meant, and the verbs that lead to it.
 fn command_of<'a>(root: &'a clap::Command, words: &'a [OsString]) -> (&'a clap::Command, Vec<&'a str>) {
     let (mut command, mut verbs) = (root, Vec::new());
     for word in words {
@@ -67,7 +67,7 @@ fn command_of<'a>(root: &'a clap::Command, words: &'a [OsString]) -> (&'a clap::
     (command, verbs)
 }
 
-/// The option that was probably meant. The parser's own measure sees no likeness in two letters that changed places.
+/// Returns the option that was probably meant. The parser's own measure does not recognise two swapped letters.
 fn nearest<'a>(command: &'a clap::Command, typed: &str) -> Option<&'a str> {
     let typed = typed.strip_prefix("--")?.split('=').next()?;
     let options = command.get_arguments().filter_map(clap::Arg::get_long);
@@ -75,7 +75,8 @@ fn nearest<'a>(command: &'a clap::Command, typed: &str) -> Option<&'a str> {
     (distance <= LETTERS && distance < typed.chars().count()).then_some(option)
 }
 
-/// The command line of `run` that was meant where no `--` was typed: what follows the first name is the command.
+/// Returns the command line of `run` that was probably meant without `--`: the words after the first name are the
+/// command.
 fn separate(run: &clap::Command, words: &[OsString]) -> Suggested {
     let (mut at, mut named) = (0, None);
     while let Some(word) = words.get(at) {
@@ -90,7 +91,7 @@ fn separate(run: &clap::Command, words: &[OsString]) -> Suggested {
                 let short = option.get_short().is_some_and(|short| *text == *format!("-{short}"));
                 short || option.get_long().is_some_and(|long| text.strip_prefix("--") == Some(long))
             });
-            // Its value is no name.
+            // The value of an option is not a name.
             at += usize::from(option.is_some_and(|option| option.get_action().takes_values()));
         }
         at += 1;
@@ -101,7 +102,7 @@ fn separate(run: &clap::Command, words: &[OsString]) -> Suggested {
     if command.is_empty() { suggested.running(["COMMAND"]) } else { suggested.running(command) }
 }
 
-/// What variables say of the place, unless it was typed.
+/// Returns the place that variables name, without the options that were typed.
 fn place_of(words: &[OsString]) -> Vec<OsString> {
     let place = advice::place(&ConnectArgs::default(), |name| std::env::var_os(name));
     let place = place.into_iter().filter(|(flag, _)| {
@@ -111,7 +112,7 @@ fn place_of(words: &[OsString]) -> Vec<OsString> {
     place.flat_map(|(flag, value)| std::iter::once(flag.into()).chain(value)).collect()
 }
 
-/// What other programs call what lockkeeper calls otherwise, and a verb that was left out.
+/// Returns a hint for a verb of another program, and for a missing verb.
 fn instead(words: &[OsString]) -> Option<Failure> {
     let (typed, rest) = words.split_first()?;
     let typed = typed.to_str()?;
@@ -148,7 +149,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
             .advise("see what was broken, by whom and why", about("list", None).with(["--broken"]))
             .advise("see what was decided about leased locks", about("requests", None).with(["--decided"])),
         "start" | "server" => failure.advise("serve ZooKeeper clients of this machine", about("serve", None)),
-        // A name where the verb was left out.
+        // A name without a verb.
         _ if !command.is_empty() => {
             let words = [&[OsString::from("run")], before_command(words)].concat();
             let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));

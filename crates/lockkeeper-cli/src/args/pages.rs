@@ -1,4 +1,4 @@
-//! Manual pages and completion scripts, made of the definitions of the command line.
+//! Manual pages and completion scripts, generated from the definitions of the command line.
 
 use std::io::Write;
 use std::path::Path;
@@ -40,11 +40,11 @@ pub(crate) fn version(command: clap::Command) -> Result<u8, Failure> {
     print(command.render_version().as_bytes())
 }
 
-/// The commands that have a manual page.
+/// Returns the commands that have a manual page.
 fn pages(command: clap::Command) -> Vec<clap::Command> {
     fn collect(command: &clap::Command, pages: &mut Vec<clap::Command>) {
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).for_each(|verb| collect(verb, pages));
-        // A page includes what the short help omits; the renderer would omit its text.
+        // A page also has the options that the short help omits; without this, the renderer omits their text.
         pages.push(command.clone().mut_args(|option| option.hide_short_help(false)));
     }
     let mut command = command.disable_help_subcommand(true);
@@ -54,7 +54,7 @@ fn pages(command: clap::Command) -> Vec<clap::Command> {
     pages
 }
 
-/// The name of a command's page: `lockkeeper`, `lockkeeper-run`, `lockkeeper-dlq-replay`.
+/// Returns the name of a command's page: `lockkeeper`, `lockkeeper-run`, `lockkeeper-dlq-replay`.
 fn page_name(page: &clap::Command) -> &str {
     page.get_display_name().unwrap_or_else(|| page.get_name())
 }
@@ -87,7 +87,7 @@ mod tests {
             let name = page_name(&page).to_owned();
             let text = String::from_utf8(rendered(page).unwrap()).unwrap();
             assert!(text.contains(&format!(".TH {name} 1")) && text.contains("SYNOPSIS"), "{name}: {text}");
-            // The description of an option or an argument is below it.
+            // Each option and argument has a description in the next line.
             let lines: Vec<_> = text.lines().collect();
             let bare = lines.windows(3).find(|lines| lines[0] == ".TP" && lines[2].is_empty());
             assert_eq!(bare, None, "{name}");

@@ -12,7 +12,7 @@ use super::leased::LeaseArgs;
 use super::values::duration;
 use crate::exit::{Code, statuses};
 
-/// A paragraph is one line: the parser breaks it where the terminal ends. Indented lines fit into 80 columns.
+/// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
 const BEFORE_STATUSES: &str = "\
 NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path. Several locks are \
 all held or none: run takes them in the order of their paths, so that no two commands wait for each other.
@@ -100,8 +100,8 @@ pub(crate) struct RunArgs {
     /// Exit with this status if the lock is not acquired
     #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8, hide_short_help = true)]
     pub conflict_exit_code: u8,
-    /// Try again so many times, with pauses, if the lock is not granted within --wait [default: 0; with --background, the
-    /// setting background.retries]
+    /// Try again this many times, with pauses, if the lock is not granted within --wait [default: 0; with --background,
+    /// the setting background.retries]
     #[arg(long, value_name = "COUNT", conflicts_with = "lease", hide_short_help = true)]
     pub retries: Option<u32>,
     /// Pause this long before the first retry; each pause is about twice as long as the one before, up to 30s
@@ -117,10 +117,10 @@ pub(crate) struct RunArgs {
     /// Print the messages of lockkeeper as JSON, one object per line, on standard error
     #[arg(long)]
     pub json: bool,
-    /// How the lock is held.
+    /// The kind of lock.
     #[command(flatten)]
     pub kind: KindArgs,
-    /// Where the lock is.
+    /// The place of the lock.
     #[command(flatten)]
     pub connect: ConnectArgs,
     /// The lease.
@@ -137,7 +137,7 @@ pub(crate) fn is_option(name: &str) -> bool {
     run.get_arguments().any(|option| option.get_long() == Some(name))
 }
 
-/// How a lock is held. At most one of these, with its own options.
+/// The kind of lock: at most one, with its own options.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "How the lock is held")]
 pub(crate) struct KindArgs {
@@ -194,16 +194,16 @@ impl From<NodeFormatArg> for NodeFormat {
     }
 }
 
-/// What a command does while its lock is suspected to be lost.
+/// The reaction of a command while its lock is suspected to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnSuspect {
-    /// Runs on until the grace period begins
+    /// Keep running until the grace period begins
     Wait,
-    /// Is told to end immediately
+    /// End immediately
     Stop,
 }
 
-/// What a command gets when a revoke asks for its lock.
+/// The signal to a command when a revoke asks for its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub(crate) enum OnRevoke {
@@ -223,7 +223,7 @@ pub(crate) enum OnRevoke {
 }
 
 impl OnRevoke {
-    /// The signal and its name; `None` for `ignore`.
+    /// Returns the signal and its name; `None` for `ignore`.
     pub(crate) fn signal(self) -> Option<(Signal, &'static str)> {
         match self {
             OnRevoke::Term => Some((Signal::TERM, "SIGTERM")),

@@ -56,12 +56,12 @@ pub(crate) struct ServeArgs {
     /// Keep the default data directory here [env: LOCKKEEPER_STATE_DIR]
     #[arg(long, hide_short_help = true, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// How far clients can make it grow.
+    /// Limits of what clients can make the server store and do.
     #[command(flatten)]
     pub limits: LimitArgs,
 }
 
-/// Bounds and times of `lockkeeper serve`.
+/// Limits and times of `lockkeeper serve`.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
@@ -107,7 +107,7 @@ pub(crate) struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// The configuration with what was given.
+    /// Returns `config` with the values that were given.
     pub(crate) fn apply(&self, mut config: Config) -> Config {
         let mut limits = config.limits;
         let count = |given: Option<u64>, default| given.map_or(default, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -132,7 +132,7 @@ impl LimitArgs {
     }
 }
 
-/// A time from 1 ms to a year.
+/// Parses a time from 1 ms to a year.
 fn some_time(text: &str) -> Result<Duration, String> {
     const MOST: Duration = Duration::from_secs(366 * 24 * 3_600);
     match duration(text)? {
@@ -142,7 +142,7 @@ fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Bytes, with K, M or G for powers of 1024.
+/// Parses a number of bytes, with K, M or G for powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let units = [('K', 10), ('M', 20), ('G', 30)];
     let unit = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
@@ -151,7 +151,7 @@ fn size(text: &str) -> Result<u64, String> {
     number.and_then(|number| number.checked_mul(1 << shift)).ok_or_else(|| "write bytes, or 512K, 64M, 2G".to_owned())
 }
 
-/// A frame must hold a path and an access list, and its length is a signed number of 32 bits.
+/// Parses the size of a frame, which must hold a path and an access list. Its length is a signed number of 32 bits.
 fn frame(text: &str) -> Result<usize, String> {
     let size = size(text)?;
     if (1 << 10..=1 << 30).contains(&size) {

@@ -1,4 +1,4 @@
-//! The definitions are consistent with each other and with the documents.
+//! Checks that the definitions are consistent with each other and with the documents.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ fn definitions_are_consistent() {
     Args::command().debug_assert();
 }
 
-/// Every command with all that it prints in its help.
+/// Returns every command with its help.
 fn commands() -> Vec<clap::Command> {
     fn collect(command: &clap::Command, all: &mut Vec<clap::Command>) {
         command.get_subcommands().for_each(|verb| collect(verb, all));
@@ -29,7 +29,7 @@ fn commands() -> Vec<clap::Command> {
     all
 }
 
-/// A paragraph with breaks of its own is broken a second time where the terminal is narrower.
+/// A paragraph that contains line breaks is wrapped a second time on a narrow terminal.
 #[test]
 fn help_is_broken_into_lines_once() {
     for command in commands() {
@@ -46,7 +46,7 @@ fn help_is_broken_into_lines_once() {
     }
 }
 
-/// The manual, README and the guide.
+/// Returns the manual, README and the guide.
 fn documents() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let guide = std::fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
@@ -72,13 +72,13 @@ fn the_manual_names_every_option_and_no_other() {
     assert!(missing.is_empty(), "{missing:?} is missing in docs/command.md");
     for (at, _) in manual.match_indices("`--") {
         let option: String = manual[at + 3..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-        // Of cargo, not of lockkeeper.
+        // An option of cargo, not of lockkeeper.
         let family = option.ends_with('-') && known.iter().any(|known| known.starts_with(&option));
         assert!(known.contains(&option.as_str()) || family || option == "features", "docs/command.md has --{option}");
     }
 }
 
-/// Every command line in the documents and in the help can be typed.
+/// Every command line in the documents and in the help can be parsed.
 #[test]
 fn examples_can_be_typed() {
     let mut examples = Vec::new();
@@ -96,12 +96,12 @@ fn examples_can_be_typed() {
     }
     let (mut tried, mut refused) = (0, Vec::new());
     for (file, example) in examples {
-        // Without what stands beside it.
+        // Without the text beside the command line.
         let mut line = example.split("  ").next().unwrap_or_default().to_owned();
         for (placeholder, value) in [("TOKEN", "7"), ("ZXID", "7"), ("SHELL", "bash"), ("VERB", "run")] {
             line = line.replace(placeholder, value);
         }
-        // A pattern, or one that is cut.
+        // A pattern, or a command line that is cut off.
         if line.contains(['…', '[', '{']) || line.contains("__watch") || line.contains("...") {
             continue;
         }
@@ -115,7 +115,7 @@ fn examples_can_be_typed() {
         if let Err(error) = Args::try_parse_from(words) {
             let kind = error.kind();
             let fine = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
-                // A sentence names a verb, or a verb with its options.
+                // A sentence that names a verb, or a verb with its options.
                 || kind == ErrorKind::MissingRequiredArgument
                 || kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
             if !fine {

@@ -1,19 +1,19 @@
-//! Values of options, and the words of a command line.
+//! The values of options, and the words of a command line.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// A duration with its unit.
+/// Parses a duration with its unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 500ms, 30s, 5m or 3h"))
 }
 
-/// The words before `--`, which are lockkeeper's own.
+/// Returns the words before `--`, which are lockkeeper's own.
 pub(super) fn before_command(words: &[OsString]) -> &[OsString] {
     words.split(|word| word == "--").next().unwrap_or_default()
 }
 
-/// The address of a webhook.
+/// Checks the address of a webhook.
 #[cfg(feature = "webhook")]
 pub(crate) fn webhook(text: &str) -> Result<String, String> {
     let uri: ureq::http::Uri = text.parse().map_err(|error| format!("{error}; write https://host/path"))?;

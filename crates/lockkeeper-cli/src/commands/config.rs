@@ -28,7 +28,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
             match inquire_session_timeout(&settings).await {
                 // The settings are the answer; the session is what else there is to say.
                 Err(failure) if failure.code == Code::Unreachable && matches!(settings.place, Place::Machine(_)) => {
-                    printer.note(&format!("{failure}, so there is no session to ask about"));
+                    printer.note(&format!("{failure}, so no session timeout was negotiated"));
                     None
                 }
                 other => other?,

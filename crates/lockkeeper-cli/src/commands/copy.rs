@@ -1,4 +1,4 @@
-//! `lockkeeper copy`: from one server to others, with tokens that go on growing.
+//! `lockkeeper copy`: copies from one server to others, and keeps tokens growing.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::output::{self, Printer};
 use crate::settings::Settings;
 use crate::text::{counted, plain};
 
-/// As `--json` shows it. These fields are documented and stay.
+/// The report, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 struct Report<'a> {
     done: bool,
@@ -62,7 +62,7 @@ pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failur
     }
     match refusal(&copied, &args.to) {
         Some(failure) if !args.dry_run => Err(failure),
-        // Told, and nothing was to be done.
+        // The problem is reported, and nothing was to be changed.
         Some(failure) => {
             printer.failure(&failure);
             Ok(Code::Mismatch as u8)
@@ -71,7 +71,7 @@ pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failur
     }
 }
 
-/// What a file has of schemes and credentials.
+/// Reads the schemes and credentials of a file.
 fn credentials(file: &Path) -> Result<Vec<(String, String)>, Failure> {
     let name = file.display();
     let text = std::fs::read_to_string(file)
@@ -80,7 +80,7 @@ fn credentials(file: &Path) -> Result<Vec<(String, String)>, Failure> {
     lines
         .map(|(at, line)| match line.split_once(' ') {
             Some((scheme, credential)) => Ok((scheme.to_owned(), credential.trim().to_owned())),
-            // Not the line itself: it may be a password.
+            // Without the line itself, which may be a password.
             None => Err(Failure::new(Code::Usage, format!("{name}:{}: no scheme and credential", at + 1))
                 .hint("write lines such as: digest USER:PASSWORD")),
         })
@@ -130,15 +130,18 @@ fn text(copied: &Copied) -> String {
         _ = writeln!(text, "left out, because they end with a session: {ephemeral}");
     }
     if *changed > 0 {
-        _ = writeln!(text, "changed while they were read: {changed}; stop who writes and copy again");
+        _ = writeln!(text, "changed while they were read: {changed}; stop the writers and copy again");
     } else if *meanwhile > 0 {
-        _ = writeln!(text, "transactions at the source meanwhile: {meanwhile}, sessions that come and go among them");
+        _ = writeln!(
+            text,
+            "transactions at the source meanwhile: {meanwhile}, including sessions that opened or closed"
+        );
     }
     if let (Some(source), Some(target)) = (copied.source_token, copied.target_token) {
-        _ = writeln!(text, "tokens so far are at most {source}, those to come are above {target}");
+        _ = writeln!(text, "tokens of the source are at most {source}, new tokens of the target are above {target}");
     }
     for path in &copied.conflicts {
-        _ = writeln!(text, "there with other content: {}", plain(path));
+        _ = writeln!(text, "exists with other content: {}", plain(path));
     }
     text
 }
@@ -147,7 +150,7 @@ fn refusal(copied: &Copied, to: &str) -> Option<Failure> {
     if copied.conflicting > 0 {
         let count = copied.conflicting;
         return Some(
-            Failure::new(Code::Mismatch, format!("{} with other content at the target", counted(count, "node")))
+            Failure::new(Code::Mismatch, format!("{} with other content on the target", counted(count, "node")))
                 .hint("look at them, then remove them or copy with --overwrite"),
         );
     }
@@ -155,7 +158,7 @@ fn refusal(copied: &Copied, to: &str) -> Option<Failure> {
     Some(
         Failure::new(
             Code::Mismatch,
-            format!("the target's tokens would not be above {token}, which the source has given"),
+            format!("the target's tokens would not be above {token}, which the source has granted"),
         )
         .hint("copy with --raise-epoch, which raises them first")
         .advise("raise them without copying", Suggested::new(["epoch", "--above", &token.to_string()]).at(to)),

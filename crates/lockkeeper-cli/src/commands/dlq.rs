@@ -1,8 +1,8 @@
 //! `lockkeeper dlq`: commands that never got their lock.
 //!
-//! A replay holds a lock of the letter's own while it is under way, in the ensemble of the letter's lock, and looks at the letter
-//! again under it: so two replays at once run a letter once. It marks the letter as begun before the command line is run; where
-//! no other mark follows, nobody knows how that ended, and it is not run again unless asked for.
+//! During a replay, the replayer holds a lock of the letter, in the ensemble of the letter's own lock, and reads the
+//! letter again under it. So two concurrent replays run a letter once. It marks the letter as begun before it runs the
+//! command line. If no other mark follows, the result is unknown, and the letter runs again only with `--again`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -29,13 +29,13 @@ use crate::settings::Settings;
 use crate::signals::{ENDING, RUNNING, Signals};
 use crate::text::{counted, moment, plain};
 
-/// Where replays are locked.
+/// The directory of the replays' locks.
 const REPLAYS: &str = "/lockkeeper/replays";
 
-/// How long the end of a replay's lock may take to be confirmed.
+/// Time limit for the release of a replay's lock.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// Does what was asked with dead letters; returns the exit status.
+/// Runs a verb of `dlq`; returns the exit status.
 pub(crate) async fn dlq(args: DlqArgs, printer: &Printer) -> Result<u8, Failure> {
     let DlqPlace { dead_letter, connect, .. } = args.verb.place().clone();
     let settings = Settings::read(connect, printer)?;
@@ -50,21 +50,21 @@ pub(crate) async fn dlq(args: DlqArgs, printer: &Printer) -> Result<u8, Failure>
     }
 }
 
-/// Where letters are dealt with.
+/// A store of letters, with what the verbs need.
 struct Desk {
     sink: Arc<dyn Sink>,
-    /// The options by which the commands that are printed find it.
+    /// The options with which printed commands find the store.
     at: Vec<OsString>,
     printer: Printer,
 }
 
 impl Desk {
-    /// A command about these letters, to be printed.
+    /// Returns a command about these letters, to be printed.
     fn command<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Suggested {
         Suggested::new(["dlq"]).with(words).with(self.at.iter().cloned())
     }
 
-    /// Every letter, with what became of it, and what could not be read, which is said unless it is printed.
+    /// Returns every letter with its fate, and what could not be read, which is reported unless the output is JSON.
     async fn filed(&self) -> Result<(Vec<Filed>, Vec<String>), Failure> {
         let read = self.sink.records().await?;
         if !self.printer.is_json() {
@@ -75,7 +75,7 @@ impl Desk {
         Ok((fold(read.records), read.unreadable))
     }
 
-    /// The letter that an id, or the beginning of one, means.
+    /// Returns the letter that an id, or the beginning of one, means.
     fn find<'a>(&self, filed: &'a [Filed], id: &str) -> Result<&'a Filed, Failure> {
         let all: Vec<_> = filed.iter().filter(|filed| filed.letter.operation.starts_with(id)).collect();
         let exact = all.iter().find(|filed| filed.letter.operation == id);
@@ -120,7 +120,7 @@ impl Desk {
 
     async fn drop(&self, ids: Vec<String>, why: Option<String>) -> Result<u8, Failure> {
         let (filed, _) = self.filed().await?;
-        // All or none: a misspelt one is reported before any letter is marked.
+        // All or none: a misspelt id is reported before any letter is marked.
         let mut chosen = Vec::new();
         for id in &ids {
             let filed = self.find(&filed, id)?;
@@ -159,7 +159,7 @@ impl Desk {
             let operation = &filed.letter.operation;
             match self.replay_one(&filed.letter, again, &mut signals).await {
                 Ok(()) => self.printer.note(&format!("replayed {operation}")),
-                // Somebody else was faster.
+                // Another process replayed or dropped it first.
                 Err(failure) if failure.code == Code::NoSuchLock => self.printer.note(&failure.message),
                 Err(failure) => {
                     stayed += 1;
@@ -175,7 +175,7 @@ impl Desk {
         let operation = &letter.operation;
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
         let typed: CommandLine = serde_json::from_value(letter.payload.clone()).map_err(|_| {
-            stays("its payload is no command line of lockkeeper run".to_owned())
+            stays("its payload is not a command line of lockkeeper run".to_owned())
                 .hint("the program that wrote it knows what to do with it")
                 .advise("see what it says", self.command(["show", operation]))
         })?;
@@ -219,17 +219,17 @@ impl Desk {
     ) -> Result<(), Failure> {
         let operation = &letter.operation;
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
-        // Again, now that nobody else replays it.
+        // Read again under the lock of the replay.
         let now = fold(self.sink.records().await?.records);
         let filed = self.find(&now, operation)?;
         settled(filed)?;
         if let Fate::Begun { at_ms, by } = &filed.fate
             && !again
         {
-            let why = format!("{by} began it at {} and did not say how that ended", when(*at_ms));
+            let why = format!("{by} began a replay at {} and recorded no result", when(*at_ms));
             return Err(stays(why)
-                .hint("look whether it was done")
-                .advise("run it all the same", self.command(["replay", operation, "--again"]))
+                .hint("check whether its work was done")
+                .advise("run it anyway", self.command(["replay", operation, "--again"]))
                 .advise("or forget it", self.command(["drop", operation])));
         }
         self.mark(letter, Event::Begun).await?;
@@ -243,7 +243,7 @@ impl Desk {
             job.attend(keeper, guard, signals, terms, self.printer).await
         };
         let why = match ran.await {
-            // Done is done, also if the lock of the replay was lost meanwhile: better known than not.
+            // The command is done, even if the lock of the replay was lost, so the letter is marked.
             Ok(outcome) if outcome.status == 0 => return self.mark(letter, Event::Replayed).await,
             Ok(outcome) => format!("lockkeeper run ended with {}", outcome.status),
             Err(failure) => failure.message,
@@ -253,7 +253,7 @@ impl Desk {
     }
 }
 
-/// Nothing is done about a letter twice.
+/// Fails if the letter was replayed or dropped before.
 fn settled(filed: &Filed) -> Result<(), Failure> {
     let operation = &filed.letter.operation;
     match &filed.fate {
@@ -302,7 +302,7 @@ fn line(filed: &Filed) -> String {
     plain(&line)
 }
 
-/// The command of a letter, if lockkeeper wrote it.
+/// Returns the command of a letter, if lockkeeper wrote it.
 fn command(letter: &Letter) -> Option<String> {
     let typed: CommandLine = serde_json::from_value(letter.payload.clone()).ok()?;
     Some(typed.command.iter().map(|word| quoted(OsStr::new(word))).collect::<Vec<_>>().join(" "))
@@ -363,7 +363,7 @@ struct Listing<'a> {
 #[derive(Serialize)]
 struct LetterView<'a> {
     fate: &'static str,
-    /// When and by whom, unless it waits.
+    /// Set unless the letter waits.
     fate_at_ms: Option<u64>,
     fate_by: Option<&'a Owner>,
     failures: u32,

@@ -1,4 +1,4 @@
-//! `lockkeeper epoch`: which life of the ensemble fencing tokens are of, and the step to the next.
+//! `lockkeeper epoch`: prints the epoch of fencing tokens, or raises it.
 
 use lockkeeper::{FencingToken, Lockkeeper, TokenEpoch};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::settings::Settings;
 
-/// As `--json` shows it. These fields are documented and stay.
+/// The report, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 struct Report {
     epoch: u32,
@@ -20,11 +20,11 @@ struct Report {
     above: i64,
 }
 
-/// Tells the epoch, or raises it; returns the exit status.
+/// Prints the epoch, or raises it; returns the exit status.
 pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Failure> {
     let wanted = args.above.map(above).transpose()?;
     if wanted.is_some() {
-        // Before anything is asked of a server.
+        // Checked before any server is contacted.
         confirm::possible("epoch --above", args.yes)?;
     }
     let settings = Settings::read(args.connect, printer)?;
@@ -51,7 +51,7 @@ pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Fail
     Ok(0)
 }
 
-/// Raises the epoch, with a yes on the terminal where that is needed. One that is as high already is only told.
+/// Raises the epoch, with a confirmation on the terminal if it is needed. An epoch that is high enough stays.
 async fn raise(keeper: &Lockkeeper, wanted: TokenEpoch, yes: bool) -> Result<TokenEpoch, Failure> {
     let admin = keeper.admin();
     let now = admin.token_epoch().await?;
@@ -69,11 +69,11 @@ async fn raise(keeper: &Lockkeeper, wanted: TokenEpoch, yes: bool) -> Result<Tok
     Ok(admin.raise_token_epoch(wanted).await?)
 }
 
-/// What all tokens of an epoch are above.
+/// Returns the number that all tokens of an epoch exceed.
 fn floor(epoch: TokenEpoch) -> i64 {
     i64::from(epoch.get()) << 48
 }
 
 fn above(token: FencingToken) -> Result<TokenEpoch, Failure> {
-    TokenEpoch::above(token).ok_or_else(|| Failure::new(Code::Usage, format!("{token} is of the last epoch there is")))
+    TokenEpoch::above(token).ok_or_else(|| Failure::new(Code::Usage, format!("{token} is in the last possible epoch")))
 }

@@ -1,6 +1,6 @@
-//! `lockkeeper fence`: what a job under a lock does to a file, unless a newer holder has been there.
+//! `lockkeeper fence`: changes a file for a job under a lock, unless a newer holder has changed it.
 //!
-//! No server is asked: the token that the job was given is compared with the greatest that the file has seen.
+//! It contacts no server: it compares the job's token with the greatest one that the file has seen.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use crate::exit::{Code, Failure};
 use crate::launcher::cannot_run;
 use crate::settings;
 
-/// The variable that `run` tells its command the token by.
+/// The variable in which `run` gives its command the token.
 const TOKEN: &str = "LOCKKEEPER_TOKEN";
 
 /// Replaces a file, or runs a command behind its gate; returns the exit status.
@@ -45,8 +45,8 @@ fn own_token() -> Result<FencingToken, Failure> {
     text.parse().map_err(|error| Failure::new(Code::Usage, format!("{TOKEN}: {error}")))
 }
 
-/// The command takes this process's place and the open lock along: the gate is shut to others until it and all that it left
-/// running have ended, whatever becomes of us.
+/// Becomes the command, which inherits the open lock: the gate stays closed to others until the command and all
+/// processes that it left running have ended, even if lockkeeper is killed.
 fn become_command(command: &[OsString], pass: &FilePass) -> Result<u8, Failure> {
     fcntl_setfd(pass, FdFlags::empty()).map_err(|error| Failure::system("cannot pass the lock on", error))?;
     let (program, words) = command.split_first().expect("looked at before");
@@ -58,7 +58,7 @@ impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         match error {
             FileError::Refused { .. } => {
-                Failure::new(Code::Lost, error.to_string()).hint("the lock has gone on to another; this job must end")
+                Failure::new(Code::Lost, error.to_string()).hint("a newer holder has the lock; this job must end")
             }
             error => Failure::new(Code::CannotServe, error.to_string()),
         }

@@ -1,4 +1,4 @@
-//! `lockkeeper list`: the locks that somebody holds or waits for.
+//! `lockkeeper list`: the locks that have holders or waiters.
 
 use std::fmt::Write as _;
 
@@ -55,14 +55,14 @@ struct BrokenListing<'a> {
     broken: Vec<BrokenView<'a>>,
 }
 
-/// Lists who was removed from locks.
+/// Lists the contenders that were removed from locks.
 async fn list_broken(settings: &Settings, root: String, printer: &Printer) -> Result<u8, Failure> {
     let at = root.clone();
     let broken = inquire(settings, async move |admin| admin.broken(&at).await).await?;
     if printer.is_json() {
         output::answer(&settings.place, &BrokenListing { broken: broken.iter().map(BrokenView::of).collect() })?;
     } else if broken.is_empty() {
-        printer.note(&format!("no lock at or below {root} was broken lately on {}", settings.place));
+        printer.note(&format!("no lock at or below {root} was broken recently on {}", settings.place));
     } else {
         printer.scope(&settings.place);
         output::data(&broken.iter().map(|broken| broken_line(broken) + "\n").collect::<String>())?;

@@ -1,4 +1,4 @@
-//! One module a verb.
+//! One module for each verb.
 
 pub(crate) mod breaking;
 pub(crate) mod config;

@@ -1,4 +1,5 @@
-//! `lockkeeper requests`, `approve`, `reject`: whether leased locks are taken from owners that have not cleaned up in time.
+//! `lockkeeper requests`, `approve`, `reject`: decide whether a requestor takes a leased lock from an owner that has
+//! not cleaned up in time.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -27,7 +28,7 @@ struct DecidedListing<'a> {
     decisions: Vec<DecisionView<'a>>,
 }
 
-/// Lists what is to be decided, or was; returns the exit status.
+/// Lists open decisions, or past ones; returns the exit status.
 pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
     let settings = Settings::read(args.connect, printer)?.at([root.as_str()])?;
@@ -40,7 +41,10 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
                 &DecidedListing { decisions: decided.iter().map(DecisionView::of).collect() },
             )?;
         } else if decided.is_empty() {
-            printer.note(&format!("nothing was decided about locks at or below {root} lately on {}", settings.place));
+            printer.note(&format!(
+                "no decision was recorded recently about locks at or below {root} on {}",
+                settings.place
+            ));
         } else {
             printer.scope(&settings.place);
             output::data(&decided.iter().map(|decided| decision_line(decided) + "\n").collect::<String>())?;
@@ -51,7 +55,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     if printer.is_json() {
         output::answer(&settings.place, &Listing { requests: waiting.iter().map(WaitingView::of).collect() })?;
     } else if waiting.is_empty() {
-        printer.note(&format!("nothing is to be decided about locks at or below {root} on {}", settings.place));
+        printer.note(&format!("no decision is open about locks at or below {root} on {}", settings.place));
     } else {
         printer.scope(&settings.place);
         output::data(&waiting.iter().fold(String::new(), |mut text, request| {
@@ -62,7 +66,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     Ok(0)
 }
 
-/// Decides; returns the exit status.
+/// Records a decision; returns the exit status.
 pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     if args.reason.trim().is_empty() {
@@ -81,7 +85,7 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
         Err((waiting, id)) if waiting.is_empty() => return Err(Error::NoSuchRequest { path, id }.into()),
         Err((waiting, _)) => {
             let ids: Vec<_> = waiting.iter().map(|request| request.id.as_str()).collect();
-            let problem = format!("{} decisions about {path} are waited for: {}", waiting.len(), ids.join(", "));
+            let problem = format!("{} decisions about {path} are open: {}", waiting.len(), ids.join(", "));
             return Err(Failure::new(Code::Usage, problem)
                 .hint("choose one with --id")
                 .advise("see them", Suggested::new(["requests", &path])));
@@ -142,7 +146,7 @@ fn decision_line(decided: &DecisionRecord) -> String {
     plain(&format!("{at}  {path}  {requestor} {may} {owner}, says {says}: {}", decided.why))
 }
 
-/// A decision that is waited for, as `--json` shows it. These fields are documented and stay.
+/// An open decision, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 struct WaitingView<'a> {
     id: &'a str,

@@ -20,17 +20,17 @@ struct Report<'a> {
     asked: Vec<AskedView<'a>>,
 }
 
-/// One who was asked, as `--json` shows it. These fields are documented and stay.
+/// A contender that was asked, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 struct AskedView<'a> {
     #[serde(flatten)]
     contender: ContenderView<'a>,
-    /// `null` where nobody waited for it.
+    /// `null` if the command did not wait for it.
     answer: Option<&'static str>,
     refusal: Option<&'a str>,
 }
 
-/// Asks; returns the exit status.
+/// Asks the holders; returns the exit status.
 pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
@@ -58,7 +58,7 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
     Ok(status(answers.as_deref().unwrap_or_default()))
 }
 
-/// Puts the request to one, or to all who hold the lock.
+/// Sends the request to one contender, or to all holders.
 async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
     let asked = match node {
         Some(node) => vec![admin.revoke_node(path, node, reason).await?],
@@ -70,7 +70,7 @@ async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>
     Ok(asked)
 }
 
-/// Waits for all of the answers, and tells each when it comes.
+/// Waits for all answers, and prints each one when it comes.
 async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<Answer>, Error> {
     let answers = asked.iter().map(async |asked| {
         let answer = asked.answer(wait).await?;
@@ -97,7 +97,7 @@ fn view<'a>(path: &str, asked: &'a Asked, answer: Option<&'a Answer>) -> AskedVi
     AskedView { contender: ContenderView::of(path, asked.contender()), answer, refusal }
 }
 
-/// A refusal weighs more than silence: it will not change by waiting.
+/// Returns the exit status. A refusal counts more than a missing answer, because waiting does not change it.
 fn status(answers: &[Answer]) -> u8 {
     if answers.iter().any(|answer| matches!(answer, Answer::Refused(_))) {
         Code::Declined as u8

@@ -1,8 +1,8 @@
-//! `lockkeeper run`: acquire the locks, run the command, release them.
+//! `lockkeeper run`: acquires the locks, runs the command, releases the locks.
 //!
-//! Three phases, and in each a signal means something else: while waiting it ends the wait, while the command runs it is the
-//! command's, while releasing it changes nothing any more. None of them ends without the lock's node gone, or a word about
-//! when it will be.
+//! A signal has another meaning in each of the three phases. During the wait it ends the wait, while the command runs
+//! it goes to the command, and during the release it has no effect. At the end of each phase, the lock's node is
+//! deleted, or a message says when it will be.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -32,16 +32,16 @@ use crate::settings::{Settings, path_to_lock};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::{self, Wait};
 
-/// How long a command whose wait was ended by a signal tries to leave the queue.
+/// Time limit for leaving the queue after a signal ended the wait.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// How long a command whose wait is over tries to leave the queue.
+/// Time limit for leaving the queue after the wait is over.
 const LEAVING_LATE: Duration = Duration::from_secs(1);
 
-/// How long a release may take to be confirmed, the end of the session included.
+/// Time limit for the release, including the end of the session.
 const RELEASING: Duration = Duration::from_secs(5);
 
-/// How much of a command line is published.
+/// Maximum characters of a command line that are published.
 const PUBLISHED_CHARS: usize = 200;
 
 /// Runs a command under a lock; returns the exit status.
@@ -61,15 +61,15 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
         HandoverTarget::check(id, hand_to)?;
     }
     let lease = args.leased.lease;
-    // Before anything is sent; a server that grants less is asked again below.
+    // Checked before anything is sent; the timeout that a server grants is checked again below.
     term(lease, settings.all.session_timeout.value).grace(args.grace)?;
     let kind = Kind::of(&args.kind, &settings.all)?;
     let retries = RetryPolicy::of(&args, &settings)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
-    // A wait of nothing is a try: no server could answer in no time.
+    // A wait of zero is a try: no server could answer in no time.
     let wait = args.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.wait {
-        // A class may have a wait of its own, which the files say.
+        // The settings may contain a wait for the class.
         None if !args.once => task_timeout(&args.kind, &settings.all).or(retries.usual_wait()),
         _ => None,
     });
@@ -129,7 +129,8 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
     let ran = hold(&args.command, keeper, &guard, &mut signals, terms, *printer).await;
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
-        // Said when it happened. There is nothing to release; if a node is left, closing the session takes it along.
+        // The loss was reported when it happened. There is nothing to release; closing the session deletes a node that
+        // is left.
         drop(guard);
         line.leave(LEAVING).await;
         return Ok(if preempted { Code::Preempted } else { Code::Lost } as u8);
@@ -142,7 +143,7 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
         None => release(guard, &line.locks()).await,
     };
     if let Err(Loss::Removed) = released {
-        printer.note(&format!("there was no node of {} to unlock any more: somebody removed it", line.locks()));
+        printer.note(&format!("the node of {} was removed before the release", line.locks()));
         broken::tell_author(keeper, held, *printer).await;
     }
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
@@ -168,7 +169,7 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
     }
 }
 
-/// How long requests of a class wait by the settings.
+/// Returns how long requests of a class wait, according to the settings.
 fn task_timeout(args: &KindArgs, settings: &lockkeeper::settings::Settings) -> Option<Duration> {
     match (args.foreground, args.background) {
         (true, _) => settings.foreground.timeout.value,
@@ -177,7 +178,7 @@ fn task_timeout(args: &KindArgs, settings: &lockkeeper::settings::Settings) -> O
     }
 }
 
-/// The paths that names stand for, in the order in which they are taken.
+/// Returns the paths of these names, in the order in which the locks are taken.
 pub(crate) fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
     let mut paths = names.iter().map(|name| path_to_lock(name)).collect::<Result<Vec<_>, _>>()?;
     paths.sort_by(|a, b| a.as_str().cmp(b.as_str()));
@@ -200,29 +201,29 @@ async fn hold(
     job.attend(keeper, guard, signals, terms, printer).await
 }
 
-/// How long to try to leave the queue after this failure, which has come at the deadline where there is one.
+/// Returns how long to try to leave the queue after this failure, which comes at the deadline if there is one.
 fn leaving(failure: &Failure) -> Duration {
     match failure.code {
-        // No server confirms anything: the node goes with the session.
+        // No server confirms anything: the node is deleted with the session.
         Code::Unreachable => Duration::ZERO,
         _ => LEAVING_LATE,
     }
 }
 
-/// What the end of a hold is counted by.
+/// Returns what ends the hold.
 fn term(lease: Option<Duration>, session_timeout: Duration) -> Term {
     lease.map_or(Term::Session(session_timeout), Term::Lease)
 }
 
-/// The timeout of the session that holds the locks.
+/// Returns the timeout of the session that holds the locks.
 fn session_timeout(guard: &MultiGuard) -> Duration {
     guard.holdings().first().expect("the parser asks for a name").session_timeout()
 }
 
-/// Lets go of the lock; says what there is to say about it.
+/// Releases the lock; returns a message if there is something to report.
 ///
 /// # Errors
-/// The loss, if it was not ours any more, so that the command may have run beside another.
+/// The loss, if the lock was lost before: the command may have run beside another holder.
 async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss> {
     let session_timeout = session_timeout(&guard);
     match timeout(RELEASING, guard.release()).await {
@@ -238,7 +239,7 @@ async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss>
     }
 }
 
-/// What everyone who may read the lock's node gets to see of the command: the program's name. Arguments may be secrets.
+/// Returns the part of the command that readers of the lock's node see: the program's name. Arguments may be secrets.
 fn published(command: &[OsString], whole: bool) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let text = match words.first() {
@@ -258,7 +259,7 @@ struct HandoverTarget {
 }
 
 impl HandoverTarget {
-    /// Whether it can be handed from one id, empty if not chosen, to another.
+    /// Checks that the lock can be handed from one id to another; an empty `from` means a new id.
     fn check(from: &str, to: &str) -> Result<(), Failure> {
         let from = if from.is_empty() { "a new one" } else { from };
         Ok(lockkeeper::helix::Terms::new(from, 1).check_heir(to).map_err(Error::from)?)
@@ -269,7 +270,11 @@ impl HandoverTarget {
         let session_timeout = session_timeout(&guard);
         match timeout(RELEASING.max(session_timeout), self.lock.transfer(&self.id)).await {
             Ok(Ok(())) => {
-                printer.note(&format!("{} is {}'s now", guard.holdings().first().map_or("", Holding::path), self.id));
+                printer.note(&format!(
+                    "{} was handed to {}",
+                    guard.holdings().first().map_or("", Holding::path),
+                    self.id
+                ));
                 Ok(None)
             }
             Ok(Err(Error::NotOwner { .. })) => {
@@ -281,7 +286,7 @@ impl HandoverTarget {
     }
 }
 
-/// The locks that are requested, and everything that an attempt needs.
+/// The requested locks, and everything that an attempt needs.
 struct Line {
     /// In the order in which they are taken.
     paths: Vec<LockPath>,
@@ -290,24 +295,24 @@ struct Line {
     message: Option<String>,
     lock_delay: Option<Duration>,
     leased: LeaseArgs,
-    /// By which leased locks change hands without anybody asked.
+    /// The rules by which leased locks change hands without a decision by a person.
     rules: Vec<TransferRule>,
-    /// The leased lock that is asked for.
+    /// The requested leased lock.
     lock: Option<HelixLock>,
     /// The preemption of the granted leased lock.
     preemption: Option<watch::Receiver<Option<Preemption>>>,
     builder: Builder,
     place: Place,
     connect_timeout: Duration,
-    /// No setting says how often to try to connect, so a waiter keeps trying, in new sessions too.
+    /// Whether no setting limits the attempts to connect, so that a waiter keeps trying, also with new sessions.
     tries_on: bool,
     started: Instant,
     /// The requested session timeout, until the granted one is compared with it.
     asked_timeout: Option<Duration>,
-    /// How long an attempt may take.
+    /// Time limit for an attempt.
     wait: Option<Duration>,
     deadline: Option<Instant>,
-    /// Here, not in the future of the attempt: after that is dropped, the queue can still be left in order.
+    /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
     keeper: Option<Lockkeeper>,
     printer: Printer,
 }
@@ -320,13 +325,13 @@ impl Line {
         if let Err(failure) = &stood
             && failure.cause != Cause::InstanceLock
         {
-            // Whatever server comes next may be another one, elsewhere.
+            // The next server may be another one, at another place.
             self.leave(leaving(failure)).await;
         }
         stood
     }
 
-    /// A failure that names the locks and the message of this command.
+    /// Adds the names of the locks and the message of this command to a failure.
     fn named(&self, mut failure: Failure) -> Failure {
         let names_it = self.paths.iter().any(|path| failure.message.contains(path.as_str()));
         if !names_it {
@@ -337,7 +342,7 @@ impl Line {
         failure.scoped(&self.place)
     }
 
-    /// What is asked for, for those who read of it later.
+    /// Returns a description of the request, for its dead letter.
     fn about(&self) -> About {
         let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
         let class = match self.kind {
@@ -347,19 +352,19 @@ impl Line {
         About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
     }
 
-    /// Waits in the queue until the lock is granted or the deadline has passed, in a new session if one is lost.
+    /// Waits in the queue until the lock is granted or the deadline has passed; replaces a session that is lost.
     async fn stand(&mut self) -> Result<MultiGuard, Failure> {
         let mut stood = false;
         loop {
             let connected = match self.keeper.clone() {
-                // From an attempt before, which was not granted in time.
+                // The session of an earlier attempt that was not granted in time.
                 Some(keeper) => Ok(keeper),
                 None => self.connect().await,
             };
             let keeper = match connected {
                 // It was in the queue before: a wait without a limit also waits for the servers.
                 Err(failure) if stood && self.tries_on && failure.code == Code::Unreachable && self.has_time() => {
-                    self.printer.note(&format!("{}; trying on", failure.message));
+                    self.printer.note(&format!("{}; trying again", failure.message));
                     continue;
                 }
                 other => other?,
@@ -403,7 +408,7 @@ impl Line {
         }
     }
 
-    /// Takes the lock for `lease`, from a lower owner where need be.
+    /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
     async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, Error> {
         let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
         let path = self.paths.first().expect("the parser asks for a name").as_str();
@@ -463,8 +468,8 @@ impl Line {
         }
     }
 
-    /// Says once that the servers grant another session timeout than the one asked for: what a crash costs, and for how long a
-    /// hold can be relied on, follow from the granted one.
+    /// Prints once that the servers grant another session timeout than the requested one. The granted one determines
+    /// when the lock is free after a crash, and how long a hold can be relied on.
     fn tell_granted_timeout(&mut self, keeper: &Lockkeeper) {
         let Some(granted) = keeper.session_timeout() else { return };
         if let Some(asked) = self.asked_timeout.take().filter(|asked| *asked != granted) {
@@ -473,7 +478,7 @@ impl Line {
         }
     }
 
-    /// Opens a session. Dropping the future gives that up.
+    /// Opens a session. Dropping the future cancels that.
     async fn connect(&self) -> Result<Lockkeeper, Failure> {
         let connecting = self.connect_quietly();
         if self.printer.is_json() {
@@ -482,10 +487,10 @@ impl Line {
         waiting::connecting(&self.place.to_string(), Some(self.connect_limit()), connecting).await
     }
 
-    /// How long to try to reach a server.
+    /// Returns how long to try to reach a server.
     fn connect_limit(&self) -> Duration {
         match self.remaining() {
-            // The wait is the limit, unless it was said how often to try.
+            // The wait is the limit, unless a setting limits the attempts to connect.
             Some(remaining) if self.tries_on => remaining,
             Some(remaining) => remaining.min(self.connect_timeout),
             None => self.connect_timeout,
@@ -509,7 +514,7 @@ impl Line {
         }
     }
 
-    /// To whom the lock is handed when the command has succeeded.
+    /// Returns the owner that gets the lock if the command succeeds.
     fn handover_target(&self) -> Option<HandoverTarget> {
         let (lock, id) = (self.lock.clone()?, self.leased.hand_to.clone()?);
         Some(HandoverTarget { lock, id })
@@ -536,11 +541,11 @@ impl Line {
     /// Leaves the queue and closes the session, within `patience`.
     async fn leave(&mut self, patience: Duration) {
         if let Some(lock) = self.lock.take() {
-            // What is not counted in time is not counted.
+            // Counts that are not written in time are dropped.
             _ = lock.flush_statistics(patience).await;
         }
         if let Some(keeper) = self.keeper.take() {
-            // If that is not confirmed in time, the session's end removes the node.
+            // If the close is not confirmed in time, the end of the session removes the node.
             _ = timeout(patience, keeper.close()).await;
         }
     }

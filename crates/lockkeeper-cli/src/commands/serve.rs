@@ -14,7 +14,7 @@ use crate::settings::{Settings, state_dir};
 use crate::signals::{ENDING, Signals};
 use crate::streams;
 
-/// Serves until told to stop; returns the exit status.
+/// Serves until a signal ends it; returns the exit status.
 pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Failure> {
     let mut signals = Signals::default();
     signals.add(ENDING)?;
@@ -51,13 +51,13 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         });
     }
     let server = Server::start(config).await?;
-    // The one line of data: what to give to a client.
+    // The only line of data: the address for clients.
     streams::STDOUT.push(format!("{}\n", server.connect_string()));
     printer.note(&format!("serving on {}; {data}", server.connect_string()));
     if let Some(admin) = server.admin_addr() {
         printer.note(&format!("operators' HTTP is on http://{admin}/commands"));
     }
-    printer.note("this is one server on one machine, not an ensemble: with its disk go its locks");
+    printer.note("this is one server on one machine, not an ensemble: if its disk is lost, so are its locks");
     tokio::select! {
         error = server.stopped() => {
             let message = format!("the server has stopped: {error}");
@@ -78,7 +78,7 @@ async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, prin
     let address = hosted.endpoint().address;
     streams::STDOUT.push(format!("{address}\n"));
     if let Some(former) = hosted.moved_from() {
-        printer.note(&format!("another program listens at {former}, where this server was before"));
+        printer.note(&format!("another program listens at {former}, this server's former address"));
     }
     let (dir, machine) = (home.dir().display(), advice::machine(home));
     printer.note(&format!("serving all users who may enter {dir}, on {address}; they use it with {machine}"));
@@ -101,7 +101,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 fn read_accounts(file: &Path) -> Result<Accounts, Failure> {
     let text = read(file)?;
     Accounts::parse(&String::from_utf8_lossy(&text)).map_err(|line| {
-        Failure::new(Code::Usage, format!("{}: line {line} is no account", file.display()))
-            .hint("write `super USER:HASH` or `sasl USER:PASSWORD`, one a line")
+        Failure::new(Code::Usage, format!("{}: line {line} is not an account", file.display()))
+            .hint("write `super USER:HASH` or `sasl USER:PASSWORD`, one per line")
     })
 }

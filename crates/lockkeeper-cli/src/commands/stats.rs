@@ -1,4 +1,4 @@
-//! `lockkeeper stats`: what a fleet has counted of a leased lock, and the timeouts that follow.
+//! `lockkeeper stats`: the statistics of a leased lock in a fleet, and the timeouts that follow.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path};
 use crate::text::{counted, plain};
 
-/// Tells or forgets what was counted; returns the exit status.
+/// Prints or deletes the statistics; returns the exit status.
 pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
     let nothing = || {
         let counting = Suggested::new(["run", path.as_str(), "--lease", "10m", "--stats"]).running(["COMMAND"]);
-        Failure::new(Code::NoSuchLock, format!("nothing was counted of {path}"))
-            .hint("a program counts with publish_statistics")
-            .advise("a command counts with --stats", counting)
+        Failure::new(Code::NoSuchLock, format!("{path} has no statistics"))
+            .hint("a program publishes its statistics with publish_statistics")
+            .advise("publish them for a command", counting)
     };
     if args.reset {
         let forgotten = inquire(&settings, async move |admin| admin.forget_statistics(&at).await).await?;
         if !forgotten {
             return Err(nothing());
         }
-        printer.note(&format!("what was counted of {path} is forgotten"));
+        printer.note(&format!("the statistics of {path} are deleted"));
         return Ok(0);
     }
     let counted = inquire(&settings, async move |admin| admin.statistics(&at).await).await?;
@@ -50,10 +50,10 @@ fn text(path: &str, counted: &Statistics) -> String {
     tally(&mut text, &total);
     // Writing to a string never fails.
     if let Some(lease) = total.suggested_lease_ms() {
-        _ = writeln!(text, "  a lease that fits     {}", span(lease));
+        _ = writeln!(text, "  suggested lease       {}", span(lease));
     }
     if let Some(cleanup) = total.suggested_cleanup_ms() {
-        _ = writeln!(text, "  a cleanup that fits   {}", span(cleanup));
+        _ = writeln!(text, "  suggested cleanup     {}", span(cleanup));
     }
     let others = ("others", &counted.others);
     let owners = counted.owners.iter().map(|(owner, tally)| (owner.as_str(), tally));
@@ -69,7 +69,7 @@ fn tally(text: &mut String, tally: &Tally) {
         _ = writeln!(text, "  {} {}", row(tally.holds(), "hold"), spans(&tally.held));
         _ = writeln!(text, "        leases          {}", spans(&tally.leases));
         if tally.overran > 0 {
-            _ = writeln!(text, "        ended by them   {} of {}", tally.overran, tally.holds());
+            _ = writeln!(text, "        expired         {} of {}", tally.overran, tally.holds());
         }
     }
     if !tally.cleanups.is_empty() {
@@ -81,7 +81,7 @@ fn tally(text: &mut String, tally: &Tally) {
         let Tally { in_time, late, forced, refused, .. } = tally;
         _ = writeln!(
             text,
-            "        room made       {in_time} in time, {late} late, {forced} by force, {refused} not at all"
+            "        outcome         {in_time} in time, {late} late, {forced} by force, {refused} kept by the owner"
         );
     }
     if let Some(share) = tally.share_in_time() {
@@ -102,7 +102,7 @@ fn spans(times: &Histogram) -> String {
     format!("half within {}, 95 % within {}, all within {}", within(500), within(950), within(1000))
 }
 
-/// Without digits nobody needs: what was counted is an eighth too long at most.
+/// Rounds up to a precision that people need. The counts are at most an eighth too long.
 fn span(ms: u64) -> String {
     let fine = match ms {
         0..1_000 => 1,
@@ -113,7 +113,7 @@ fn span(ms: u64) -> String {
     humantime::format_duration(Duration::from_millis(ms.div_ceil(fine) * fine)).to_string()
 }
 
-/// What was counted, as `--json` shows it. These fields are documented and stay.
+/// The statistics, as `--json` shows them. These fields are documented and stay.
 #[derive(Serialize)]
 struct StatsView<'a> {
     path: &'a str,
@@ -123,7 +123,7 @@ struct StatsView<'a> {
 
 #[derive(Serialize)]
 struct OwnerView<'a> {
-    /// `null` for those who are counted together.
+    /// `null` for the owners that are counted together.
     owner: Option<&'a str>,
     #[serde(flatten)]
     tally: TallyView,

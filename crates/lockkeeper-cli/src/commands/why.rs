@@ -1,4 +1,4 @@
-//! `lockkeeper why`: why a lock is not available now, and what to do about it.
+//! `lockkeeper why`: explains why a lock is not available now, and what to do about it.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use crate::settings::{Settings, lock_path};
 use crate::text::{ahead, broken_line, moment, part, permits, plain, standing, term, wanted};
 use crate::views::{BrokenView, LockView};
 
-/// How many waiters are printed one by one.
+/// Maximum waiters that are printed one by one.
 const TOLD: usize = 10;
 
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
 }
 
 fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer: &Printer) -> String {
-    // As it was typed, unless that would be read as an option.
+    // As it was typed, unless it would be read as an option.
     let name = if name.starts_with('-') { &lock.path } else { name };
     let mut text = String::new();
     // Writing to a string never fails.
@@ -67,7 +67,11 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         }
     }
     if let Some(lease) = &lock.lease {
-        _ = writeln!(text, "held {}; a higher priority may take it, and past its end anybody", term(lease));
+        _ = writeln!(
+            text,
+            "held {}; a higher priority may take it, and after its end every contender may",
+            term(lease)
+        );
         if let Some(requestor) = &lease.requestor {
             _ = writeln!(text, "{}", wanted(requestor));
         }
@@ -91,7 +95,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
     }
     let recipes = recipes(lock, name);
     if !recipes.is_empty() {
-        text.push_str("what one can do, with your own COMMAND and WHY\n");
+        text.push_str("possible actions, with your own COMMAND and WHY\n");
     }
     for (what, command) in recipes {
         _ = writeln!(text, "  {what:<20} {}", printer.command(&command));
@@ -99,17 +103,17 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
     text
 }
 
-/// What can be done about a lock that is held, and the command for each.
+/// Returns the possible actions on a held lock, each with its command.
 fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
     let Some(first) = lock.holders.first() else { return Vec::new() };
     let run = |options: &[&str]| Suggested::new(["run", name]).with(options).running(["COMMAND"]);
     let mut recipes = Vec::new();
     if let Some(lease) = &lock.lease {
         // A lease has no queue: other contenders are refused until it is over.
-        recipes.push(("take it if it is over", run(&["--lease", "10m"])));
+        recipes.push(("if the lease is over", run(&["--lease", "10m"])));
         let next = lease.requestor.as_ref().map_or(lease.priority, |next| next.priority.max(lease.priority));
         if let Some(higher) = next.checked_add(1) {
-            recipes.push(("take it before", run(&["--lease", "10m", "--priority", &higher.to_string()])));
+            recipes.push(("preempt the owner", run(&["--lease", "10m", "--priority", &higher.to_string()])));
         }
     } else {
         let kind = kind(lock);
@@ -119,9 +123,9 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
             recipes.push(("share it", run(&shared)));
         }
         recipes.push(("wait in the queue", run(&kind)));
-        recipes.push(("not for ever", run(&[&kind[..], &["--wait", "5m"]].concat())));
+        recipes.push(("wait at most 5 min", run(&[&kind[..], &["--wait", "5m"]].concat())));
     }
-    recipes.push(("see it all", Suggested::new(["show", name])));
+    recipes.push(("see all contenders", Suggested::new(["show", name])));
     if lock.holders.iter().any(can_be_asked) {
         let ask = Suggested::new(["revoke", name]).with(["--reason", "WHY", "--wait", "1m"]);
         recipes.push(("ask for it", ask));
@@ -135,7 +139,7 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
     recipes
 }
 
-/// The options with which a command joins the same queue.
+/// Returns the options with which a command joins the same queue.
 fn kind(lock: &LockInfo) -> Vec<String> {
     let all = || lock.holders.iter().chain(&lock.waiters);
     if let Some(permits) = lock.permits {
@@ -161,7 +165,7 @@ fn stands(contender: &ContenderInfo, now: SystemTime) -> String {
     let ago = now.duration_since(contender.since).unwrap_or_default();
     let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
     let mut text = match contender.mode {
-        // Its record does not say since when.
+        // The record of a lease does not say when the hold began.
         "lease" => contender.described.clone(),
         _ => format!("{}{part} since {}, {} ago", contender.described, moment(contender.since), coarse(ago)),
     };
@@ -174,7 +178,7 @@ fn stands(contender: &ContenderInfo, now: SystemTime) -> String {
     plain(&text)
 }
 
-/// A duration without digits nobody needs: seconds below a minute, minutes below a day.
+/// Rounds a duration: to seconds below a minute, to minutes below a day.
 fn coarse(duration: Duration) -> humantime::FormattedDuration {
     let seconds = duration.as_secs();
     let fine = match seconds {

@@ -161,7 +161,7 @@ fn printed_commands_name_the_same_lock() {
     }
     // A name that looks like an option is printed as a path.
     let mut holder = site.hold("/locks/-x", &[]);
-    assert!(told(that(&site.why("-x"), "see it all")).contains("held by "));
+    assert!(told(that(&site.why("-x"), "see all contenders")).contains("held by "));
     holder.close_stdin();
     assert!(holder.wait().success());
 }
@@ -192,14 +192,14 @@ fn every_recipe_of_why_does_what_it_says() {
         let mut held = start();
         let recipes = site.why(&name);
         let pid = format!("(pid {})", held[0].pid().as_raw_nonzero());
-        assert!(told(that(&recipes, "see it all")).contains(&pid), "{kind:?}");
+        assert!(told(that(&recipes, "see all contenders")).contains(&pid), "{kind:?}");
         let ran = |what: &str| paste(&that(&recipes, what).replace(" COMMAND", " echo ran"));
         if kind.contains(&"--shared") {
             let shared = ran("share it").output().unwrap();
             assert_eq!(shared.stdout, b"ran\n", "{kind:?}: {shared:?}");
         }
         let mut waiting: Vec<Running> = Vec::new();
-        for what in ["wait in the queue", "not for ever"] {
+        for what in ["wait in the queue", "wait at most 5 min"] {
             waiting.push(Running::start(&mut ran(what)));
             until(what, || site.waiters(&name) == waiting.len());
         }
@@ -236,16 +236,16 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
     let mut holder = site.hold(ODD, &lease);
     let recipes = site.why(ODD);
     let run = |what: &str| that(&recipes, what).replace(" COMMAND", " echo ran");
-    assert!(told(that(&recipes, "see it all")).contains("with priority 3"));
+    assert!(told(that(&recipes, "see all contenders")).contains("with priority 3"));
     // It is not over.
-    let refused = pasted(&run("take it if it is over"));
+    let refused = pasted(&run("if the lease is over"));
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
     assert!(told(that(&commands(&stderr(&refused)), "see who is in the way")).contains("is held by"));
     told(that(&recipes, "ask for it"));
     assert!(holder.end().1.contains("asks for "));
-    assert_eq!(told(&run("take it if it is over")), "ran\n");
+    assert_eq!(told(&run("if the lease is over")), "ran\n");
     let mut holder = site.hold(ODD, &lease);
-    assert_eq!(told(&run("take it before")), "ran\n");
+    assert_eq!(told(&run("preempt the owner")), "ran\n");
     assert_eq!(holder.end().0, Some(79));
     let mut holder = site.hold(ODD, &lease);
     told(&format!("{} --yes", that(&site.why(ODD), "take it away")));
@@ -292,9 +292,9 @@ fn what_a_failure_advises_can_be_run() {
     }
     // Leases: nothing counted, nothing to decide.
     let count = advice("stats", &["counted"]);
-    assert_eq!(told(&that(&count, "a command counts with --stats").replace(" COMMAND", " echo ran")), "ran\n");
+    assert_eq!(told(&that(&count, "publish them for a command").replace(" COMMAND", " echo ran")), "ran\n");
     assert!(site.output("stats", &["counted"]).status.success());
-    told(that(&advice("approve", &["counted", "-r", "x"]), "see what is to be decided"));
+    told(that(&advice("approve", &["counted", "-r", "x"]), "see the open decisions"));
 }
 
 /// Dead letters are found where they were put, from any directory.

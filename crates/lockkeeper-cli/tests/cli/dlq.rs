@@ -182,7 +182,7 @@ fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     let path = format!("/lockkeeper/replays/{operation}");
     until("its lock is free", || home.count(&path).0 == 0 && home.count("a").0 == 0);
     let output = home.output(&["dlq", "replay", &operation]);
-    assert!(output.status.code() == Some(75) && stderr(&output).contains("did not say how that ended"), "{output:?}");
+    assert!(output.status.code() == Some(75) && stderr(&output).contains("recorded no result"), "{output:?}");
     let output = home.output(&["dlq", "replay", "--again", &operation]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(text(&home.file("ran")).lines().count(), 2);
@@ -212,8 +212,8 @@ fn mistakes_about_letters_are_told() {
     for (args, code, say) in [
         (&["dlq", "show", "x"][..], 1, "there is no dead letter \"x\""),
         (&["dlq", "replay"], 64, "required"),
-        (&["dlq", "list", "--dead-letter", "nowhere"], 64, "\"nowhere\" is no place for dead letters"),
-        (&["run", "a", "--dead-letter", "file:", "--", "touch", "ran"], 64, "no place for dead letters"),
+        (&["dlq", "list", "--dead-letter", "nowhere"], 64, "\"nowhere\" is not a place for dead letters"),
+        (&["run", "a", "--dead-letter", "file:", "--", "touch", "ran"], 64, "is not a place for dead letters"),
         (&["run", "a", "--retries", "many", "--", "touch", "ran"], 64, "invalid value 'many'"),
         (&["run", "a", "--lease", "1s", "--retries", "2", "--", "touch", "ran"], 64, "cannot be used with"),
     ] {

@@ -130,7 +130,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         assert!(!say.contains(" --\n") || text.contains(&place), "{text}");
     }
     let (_, line) = failure(&home.output(&["dlq"]));
-    assert_eq!(line, "what to do is missing: list, show, replay, drop");
+    assert_eq!(line, "the verb is missing: list, show, replay, drop");
 }
 
 #[test]

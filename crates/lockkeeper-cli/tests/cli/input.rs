@@ -10,7 +10,7 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
     let home = Home::new();
     let long = "x".repeat(2000);
     let cases: [(&[&str], &str); 43] = [
-        (&[], "what to do is missing"),
+        (&[], "the verb is missing"),
         (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
         (&["run"], "required arguments were not provided: <NAME>"),
         (&["run", "a"], "required arguments were not provided"),

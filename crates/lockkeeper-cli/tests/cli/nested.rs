@@ -25,7 +25,7 @@ fn a_nested_run_that_would_wait_for_itself_is_refused_at_once() {
     ] {
         let (code, line) = failure(&nested(&home, outer, inner, "touch ran"));
         assert_eq!(code, Some(64), "{outer:?} {inner:?}: {line}");
-        assert!(line.contains("this one would wait for ever"), "{outer:?} {inner:?}: {line}");
+        assert!(line.contains("this one would wait forever"), "{outer:?} {inner:?}: {line}");
         assert!(!home.file("ran").exists());
         let name = outer[0];
         assert_eq!(home.count(name), (0, 0), "{name}");

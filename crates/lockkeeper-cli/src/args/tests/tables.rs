@@ -1,4 +1,4 @@
-//! The tables of docs/command.md, made of the definitions of the command line.
+//! The tables of docs/command.md, generated from the definitions of the command line.
 //!
 //! In the page, `<!-- table: KIND WORDS -->` begins a table and `<!-- end of table -->` ends it. To rewrite them all:
 //! `LOCKKEEPER_BLESS=1 cargo test -p lockkeeper-cli tables`.
@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::args::definitions;
 use crate::exit::STATUSES;
 
-/// What the beginning of a table begins and ends with.
+/// The text before and after the name of a table.
 const BEGIN: (&str, &str) = ("<!-- table: ", " -->\n");
 const END: &str = "<!-- end of table -->\n";
 
@@ -37,7 +37,8 @@ fn the_tables_of_the_manual_are_those_of_the_definitions() {
     }
 }
 
-/// `verbs`, `options VERB..`, `options VERB.. / HEADING`, `statuses VERB..`, `variables`, `variables of the command`
+/// Returns a table: `verbs`, `options VERB..`, `options VERB.. / HEADING`, `statuses VERB..`, `variables`, `variables
+/// of the command`.
 fn table(words: &str) -> String {
     if words == "variables of the command" {
         return variables(&OF_THE_COMMAND);
@@ -112,7 +113,7 @@ fn spelling(option: &clap::Arg) -> String {
     }
 }
 
-/// The help of an option, and its default with its variable.
+/// Returns the help of an option, and its default with its variable.
 fn description(option: &clap::Arg) -> (String, String) {
     let short = option.get_help().map(ToString::to_string).unwrap_or_default();
     let long = option.get_long_help().map(ToString::to_string).unwrap_or_else(|| short.clone());
@@ -132,7 +133,7 @@ fn description(option: &clap::Arg) -> (String, String) {
     (means, default.join("; "))
 }
 
-/// The list below "Exit status" in the help of a verb.
+/// Returns the list below "Exit status" in the help of a verb.
 fn statuses_of(command: &clap::Command) -> String {
     if command.get_name() == "run" {
         let rows = STATUSES.iter().map(|(code, means, more)| {
@@ -151,7 +152,7 @@ fn statuses_of(command: &clap::Command) -> String {
     table
 }
 
-/// Text in one cell. A word that begins like an option is code, unless it is within code already.
+/// Returns text for one cell. A word that begins like an option becomes code, unless it is code already.
 fn cell(text: &str) -> String {
     let mut in_code = false;
     let words = text.split_whitespace().map(|word| {
@@ -166,7 +167,7 @@ fn cell(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// The variables of a command under a lock, and the others that are no settings.
+/// The variables of a command under a lock, and others that are not settings.
 const OF_THE_COMMAND: [(&str, &str); 4] = [
     (
         "LOCKKEEPER_TOKEN",
