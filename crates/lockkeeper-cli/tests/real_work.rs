@@ -1,11 +1,11 @@
 //! Real work: eight processes, 250 rounds each, one plain file, and wrappers killed with `kill -9` at random moments.
 //!
-//! Each round is one `lockkeeper run counter -- STEP`, and STEP reads the file, counts one up, adds its own name and the token
-//! of its hold, and puts the file back. Nothing but the lock keeps two steps apart. The file tells afterwards whether it did:
-//! every step that finished must be in it once, in the order of the tokens.
+//! Each round is one `lockkeeper run counter -- STEP`. STEP reads the file, increments the number, adds its own name
+//! and the token of its hold, and writes the file back. Only the lock keeps two steps apart. Afterwards, the file shows
+//! whether it did: every step that finished must be in it once, in the order of the tokens.
 //!
-//! On this user's embedded server always; with the feature `real-servers` also on an ensemble of three whose leader is killed
-//! twice meanwhile. `LOCKKEEPER_TEST_SEED` repeats a run's choices.
+//! It runs on this user's embedded server, and with the feature `real-servers` also on an ensemble of three whose
+//! leader is killed twice. `LOCKKEEPER_TEST_SEED` repeats a run's choices.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const WORKERS: usize = 8;
 const ROUNDS: usize = 250;
 
-/// How many wrappers of each worker are killed. Each stalls the line until its session has expired.
+/// How many wrappers of each worker are killed. Each stalls the queue until its session has expired.
 const KILLS: usize = 3;
 
 /// Within this time of its start, a wrapper that the test kills connects, waits, or holds the lock.
@@ -28,15 +28,15 @@ const KILL_WITHIN: Duration = Duration::from_millis(250);
 
 const SESSION_TIMEOUT: &str = "3s";
 
-/// One step: a read, a modification and a write with as much time between them as two processes take to start.
+/// One step: a read, a change and a write, with as much time between them as two processes take to start.
 ///
-/// The line in `done` comes after the write is complete, so a step that is killed has a line in the state or none in `done`.
+/// The line in `done` comes after the write is complete, so a killed step has a line in the state or none in `done`.
 const STEP: &str = r#"
 awk -v "line=$LOCKKEEPER_TOKEN $ID" 'NR == 1 { print $1 + 1; next } { print } END { print line }' state > "new.$$" &&
 mv "new.$$" state && echo "$ID" >> "done.$WORKER"
 "#;
 
-/// D-01: jobs that know of each other by the lock's name alone.
+/// D-01: jobs that share only the lock's name.
 #[test]
 fn no_update_is_lost_on_this_users_server() {
     real_work(None, |_| ());
@@ -54,14 +54,14 @@ fn no_update_is_lost_while_an_ensembles_leader_is_killed() {
             }
             let leader = apache.leader().unwrap();
             apache.kill(leader);
-            // The others elect; what was the leader comes back as a follower.
+            // The others elect a leader; the former leader returns as a follower.
             apache.leader().unwrap();
             apache.restart(leader).unwrap();
         }
     });
 }
 
-/// Does the work on `servers`, or on this user's, while `disturb` follows how many rounds are done.
+/// Does the work on `servers`, or on this user's server, while `disturb` watches the number of finished rounds.
 fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -69,7 +69,7 @@ fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
     let seed = std::env::var("LOCKKEEPER_TEST_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     println!("LOCKKEEPER_TEST_SEED={seed}");
     std::fs::write(dir.join("state"), "0\n").unwrap();
-    // On servers that others use too, a lock of this run alone.
+    // A lock of this run alone, because other tests may use the same servers.
     let lock = format!("real-work/{seed:x}");
     let place = Place { dir, servers };
     let tally = Tally::default();
@@ -101,7 +101,7 @@ fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
     let least = WORKERS * ROUNDS - killed - lost;
     assert!(count >= least, "only rounds that were killed or lost their hold are missing: {count} of {least}");
 
-    // Nodes of killed wrappers go with their sessions.
+    // Nodes of killed wrappers are deleted with their sessions.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let output = place.lockkeeper(&["show", &lock, "--json"]).output().unwrap();
@@ -109,7 +109,7 @@ fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
             Ok(lock) => {
                 lock["holders"].as_array().unwrap().is_empty() && lock["waiters"].as_array().unwrap().is_empty()
             }
-            // The lock's own node is gone as well.
+            // The lock's own node is deleted as well.
             Err(_) => output.status.code() == Some(1),
         };
         if free {
@@ -120,7 +120,7 @@ fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
     }
 }
 
-/// How the rounds went.
+/// The results of the rounds.
 #[derive(Default)]
 struct Tally {
     rounds: AtomicUsize,
@@ -128,7 +128,7 @@ struct Tally {
     lost: AtomicUsize,
 }
 
-/// The rounds of one worker.
+/// Runs the rounds of one worker.
 fn work(place: Place<'_>, lock: &str, worker: usize, seed: u64, tally: &Tally) {
     let mut random = fastrand::Rng::with_seed(seed ^ worker as u64);
     let doomed: HashSet<usize> = random.choose_multiple(0..ROUNDS, KILLS).into_iter().collect();
@@ -140,16 +140,16 @@ fn work(place: Place<'_>, lock: &str, worker: usize, seed: u64, tally: &Tally) {
         command.env("ID", &id).env("WORKER", worker.to_string()).stdin(Stdio::null());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         if doomed.contains(&round) {
-            // A moment is what is wanted here, not the end of a wait for something.
+            // A pause of random length, not a wait for a condition.
             std::thread::sleep(random.u32(..KILL_WITHIN.as_millis() as u32) * Duration::from_millis(1));
-            // Not reaped yet, so the pid is still its own.
+            // Not reaped yet, so the pid still belongs to it.
             kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
         }
         let Output { status, stderr, .. } = child.wait_with_output().unwrap();
         match status.code() {
             Some(0) => {}
             None if doomed.contains(&round) => count(&tally.killed),
-            // "The lock was lost", and the step was stopped: allowed, as long as no update is.
+            // The lock was lost, and the step was stopped: allowed, as long as no update is lost.
             Some(76) => count(&tally.lost),
             _ => panic!("round {id} ended with {status} (seed {seed}): {}", String::from_utf8_lossy(&stderr)),
         }
@@ -157,7 +157,7 @@ fn work(place: Place<'_>, lock: &str, worker: usize, seed: u64, tally: &Tally) {
     }
 }
 
-/// Where the file is, and whose locks keep it.
+/// The directory of the file, and the servers of its lock.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     dir: &'a Path,

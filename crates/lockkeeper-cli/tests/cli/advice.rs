@@ -1,4 +1,4 @@
-//! Commands that are printed for a person to run: each is pasted into a shell on another terminal, and does what it says.
+//! Pastes each printed command into a shell on another terminal, and checks that it does what its label says.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::harness::{BINARY, Home, Running, Served, until};
 
-/// A name with everything that a shell would act upon.
+/// A name with every character that a shell would interpret.
 const ODD: &str = "it's a \"$HOME\" `id`; # & name";
 
-/// Where a state directory is that a shell would take for something else.
+/// The name of a state directory that a shell would misread without quotes.
 const ODD_DIR: &str = "a state's $(dir)";
 
-/// A printed command, pasted into another terminal: no LOCKKEEPER_ variable, another directory.
+/// Returns a shell that runs a printed command in another terminal: no LOCKKEEPER_ variable, another directory.
 fn paste(command: &str) -> Command {
     let mut shell = Command::new("sh");
     let path = format!("{}:{}", Path::new(BINARY).parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -25,14 +25,14 @@ fn pasted(command: &str) -> Output {
     paste(command).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What it printed on standard output; it has succeeded.
+/// Runs a printed command, which must succeed; returns its standard output.
 fn told(command: &str) -> String {
     let output = pasted(command);
     assert!(output.status.success(), "{command}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The printed commands in a text: what each does, and the command, which ends its line.
+/// Returns the printed commands in a text with their labels. A command ends its line.
 fn commands(text: &str) -> Vec<(String, String)> {
     let commands = text.lines().filter_map(|line| {
         let at = line.find(" lockkeeper ")?;
@@ -42,7 +42,7 @@ fn commands(text: &str) -> Vec<(String, String)> {
     commands.filter(|(what, _)| !what.is_empty()).collect()
 }
 
-/// The one that does this.
+/// Returns the command with this label.
 fn that<'a>(commands: &'a [(String, String)], does: &str) -> &'a str {
     let found = commands.iter().find(|(what, _)| what == does);
     found.map(|(_, command)| command.as_str()).unwrap_or_else(|| panic!("no command {does:?} in {commands:?}"))
@@ -52,10 +52,10 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// How commands of one place are started.
+/// How the commands of one place are started.
 struct Site<'a> {
     home: &'a Home,
-    /// Options behind every verb.
+    /// Options of every verb.
     options: Vec<String>,
     /// Variables of the terminal.
     variables: Vec<(&'static str, String)>,
@@ -73,7 +73,7 @@ impl Site<'_> {
         self.command(verb, words).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// A command that holds the lock until a signal, or until its standard input ends.
+    /// Starts a command that holds the lock until a signal, or until its standard input ends.
     fn hold(&self, name: &str, options: &[&str]) -> Running {
         let words = [&[name], options, &["--", "sh", "-c", "echo up; cat"]].concat();
         let mut holder = Running::start(&mut self.command("run", &words));
@@ -102,7 +102,7 @@ impl Site<'_> {
     }
 }
 
-/// The two commands of "taken", for this holder: one shows it, the second ends it.
+/// Runs the two commands that a taken lock prints, for this holder: one shows it, the other ends it.
 fn show_and_ask(hints: &[(String, String)], mut holder: Running) {
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
     let seen = told(that(hints, "see who is in the way"));
@@ -112,7 +112,7 @@ fn show_and_ask(hints: &[(String, String)], mut holder: Running) {
     assert!(text.contains("asks for "), "{code:?} {text}");
 }
 
-/// However the place was said, the printed commands are for the same locks.
+/// The printed commands reach the same locks, whether a flag or a variable named the place.
 #[test]
 fn printed_commands_are_for_the_same_place() {
     let home = Home::with_state(ODD_DIR);
@@ -147,7 +147,7 @@ fn printed_commands_are_for_the_same_place() {
     }
 }
 
-/// Whatever its name is.
+/// The printed commands name the lock correctly, with every odd name.
 #[test]
 fn printed_commands_name_the_same_lock() {
     let home = Home::with_state(ODD_DIR);
@@ -166,8 +166,8 @@ fn printed_commands_name_the_same_lock() {
     assert!(holder.wait().success());
 }
 
-/// Every recipe of `why`, with a held lock of every kind: what joins the queue waits and runs, what asks makes the
-/// holder end, what takes away stops it.
+/// Every action that `why` prints, on a held lock of every kind: commands that queue wait and run, a request makes the
+/// holder end, and a break stops it.
 #[test]
 fn every_recipe_of_why_does_what_it_says() {
     let home = Home::with_state(ODD_DIR);
@@ -186,7 +186,7 @@ fn every_recipe_of_why_does_what_it_says() {
     ];
     for kind in kinds {
         let name = format!("{ODD} {}", kind.join(" "));
-        // As many as can hold it at once and say so.
+        // As many holders as the kind allows at once.
         let holders = if matches!(kind.first(), Some(&"--permits")) { 2 } else { 1 };
         let start = || -> Vec<Running> { (0..holders).map(|_| site.hold(&name, kind)).collect() };
         let mut held = start();
@@ -216,7 +216,7 @@ fn every_recipe_of_why_does_what_it_says() {
         let takes = recipes.iter().filter(|(_, command)| command.starts_with("lockkeeper break "));
         let takes: Vec<_> = takes.map(|(_, command)| command).collect();
         assert_eq!(takes.len(), holders, "{recipes:?}");
-        // It asks on its terminal first, and there is none here.
+        // It needs a confirmation on its terminal, and there is none here.
         assert_eq!(pasted(takes[0]).status.code(), Some(64));
         for take in takes {
             told(&format!("{take} --yes"));
@@ -237,7 +237,7 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
     let recipes = site.why(ODD);
     let run = |what: &str| that(&recipes, what).replace(" COMMAND", " echo ran");
     assert!(told(that(&recipes, "see all contenders")).contains("with priority 3"));
-    // It is not over.
+    // The lease is not over.
     let refused = pasted(&run("if the lease is over"));
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
     assert!(told(that(&commands(&stderr(&refused)), "see who is in the way")).contains("is held by"));
@@ -253,7 +253,7 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
     assert_eq!(code, Some(76), "{text}");
 }
 
-/// What a failure advises, in each situation that has advice.
+/// The advice of a failure, in each situation that has advice.
 #[test]
 fn what_a_failure_advises_can_be_run() {
     let home = Home::with_state(ODD_DIR);
@@ -270,7 +270,7 @@ fn what_a_failure_advises_can_be_run() {
     assert!(shows(&advice("break", &[ODD, "-r", "x", "-y", "--node", "no-node"])), "no contender");
     assert!(told(that(&advice("show", &["nowhere"]), "see which locks there are")).contains(&pid));
     assert!(told(that(&advice("show", &["--bogus"]), "see all options")).contains("Usage:"));
-    // One that was broken while it waited.
+    // A waiter that was broken.
     let mut waiter = site.wait_behind(ODD, &[]);
     until("it waits", || site.waiters(ODD) == 1);
     let node = site.shown(ODD)["waiters"][0]["node"].as_str().unwrap().to_owned();
@@ -280,7 +280,7 @@ fn what_a_failure_advises_can_be_run() {
     assert!(told(that(&commands(&text), "see who removed it and why")).contains("in the way"));
     holder.close_stdin();
     assert!(holder.wait().success());
-    // Two hold it.
+    // Two holders.
     let mut held: Vec<_> = (0..2).map(|_| site.hold("shared", &["--shared"])).collect();
     let nodes = told(that(&advice("break", &["shared", "-r", "x", "-y"]), "see their nodes"));
     for holder in site.shown("shared")["holders"].as_array().unwrap() {
@@ -290,14 +290,14 @@ fn what_a_failure_advises_can_be_run() {
         holder.close_stdin();
         assert!(holder.wait().success());
     }
-    // Leases: nothing counted, nothing to decide.
+    // Leases: no statistics, no open decision.
     let count = advice("stats", &["counted"]);
     assert_eq!(told(&that(&count, "publish them for a command").replace(" COMMAND", " echo ran")), "ran\n");
     assert!(site.output("stats", &["counted"]).status.success());
     told(that(&advice("approve", &["counted", "-r", "x"]), "see the open decisions"));
 }
 
-/// Dead letters are found where they were put, from any directory.
+/// Dead letters are found in their store, from any directory.
 #[test]
 fn what_is_advised_about_a_dead_letter_can_be_run() {
     let home = Home::with_state(ODD_DIR);
@@ -323,7 +323,7 @@ fn what_is_advised_about_a_dead_letter_can_be_run() {
     assert!(holder.wait().success());
 }
 
-/// The commands by which an operator decides, from the listing.
+/// The commands in the listing by which an operator decides.
 #[test]
 fn the_commands_of_a_decision_decide_it() {
     let machine = Home::new();
@@ -348,12 +348,12 @@ fn the_commands_of_a_decision_decide_it() {
         assert!(text.contains("take it away: lockkeeper approve ") && text.contains(" --id "), "{text}");
         owner.signal(rustix::process::Signal::KILL);
         owner.wait();
-        // Its lease goes on without it.
+        // The lease outlives its command.
         _ = site.output("break", &[ODD, "-r", "it was killed", "-y"]);
     }
 }
 
-/// A holder that vanished reads no request, so none is advised; its lock delay can be cut short.
+/// A vanished holder reads no request, so no command asks it. A break ends its lock delay.
 #[test]
 fn nobody_is_advised_to_ask_a_holder_that_vanished() {
     let home = Home::with_state(ODD_DIR);
@@ -373,7 +373,7 @@ fn nobody_is_advised_to_ask_a_holder_that_vanished() {
     assert!(waiter.wait().success());
 }
 
-/// A command line that was quoted as one word is advised with its quotes in order.
+/// A command line that was quoted as one word is printed with correct quotes.
 #[test]
 fn a_quoted_command_line_is_advised_as_a_shell_reads_it() {
     let home = Home::new();

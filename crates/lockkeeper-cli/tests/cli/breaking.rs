@@ -1,10 +1,10 @@
-//! `break` and `why`: seeing who is in the way, and taking the lock from them.
+//! `break` and `why`: shows the holder that blocks a lock, and takes the lock from it.
 
 use std::io::BufRead;
 
 use crate::harness::{Home, failure, is_alive, until};
 
-/// N-22, T-10: its command is stopped, the next one runs, and it stays to be read who did it and why.
+/// N-22, T-10: the holder's command is stopped, the next one runs, and the record keeps the author and the reason.
 #[test]
 fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
     let home = Home::new();
@@ -67,7 +67,7 @@ fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
     assert!(code == Some(76) && !text.contains("was broken by"), "told twice: {text}");
 }
 
-/// A waiter, by the node that `show` prints; its command ends with 75.
+/// Removes a waiter by the node that `show` prints; its command ends with 75.
 #[test]
 fn break_removes_the_one_that_was_named() {
     let home = Home::new();
@@ -92,7 +92,7 @@ fn break_removes_the_one_that_was_named() {
     assert!(holder.wait().success());
 }
 
-/// Nothing is broken by mistake: without a reason, without a yes, or where there is nobody.
+/// Nothing is broken by mistake: without a reason, without a confirmation, or without a contender.
 #[test]
 fn break_refuses_what_was_not_meant() {
     let home = Home::new();
@@ -126,7 +126,7 @@ fn break_refuses_what_was_not_meant() {
     assert!(home.output(&["list", "--broken"]).stdout.is_empty());
 }
 
-/// N-22, T-10: the holder, since when, the contenders ahead, and what to do.
+/// N-22, T-10: prints the holder, since when, the contenders ahead, and what to do.
 #[test]
 fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! Settings on the command line: what is set, who says so, and what it does to `run`.
+//! Settings on the command line: their values, their origins, and their effect on `run`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ fn write(home: &Home, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// One setting of `config --json`.
+/// Returns one setting of `config --json`.
 fn of<'a>(told: &'a Value, key: &str) -> &'a Value {
     told["settings"].as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap()
 }
@@ -42,7 +42,7 @@ fn config_prints_every_value_and_who_says_so() {
     assert!(!home.state().exists(), "looking starts nothing");
 }
 
-/// C-36: the session timeout that the server agrees to is shown.
+/// C-36: prints the session timeout that the server grants.
 #[test]
 fn config_shows_the_negotiated_session_timeout() {
     let home = Home::new();
@@ -57,7 +57,7 @@ fn config_shows_the_negotiated_session_timeout() {
     assert!(line.contains("500ms  (--session-timeout, ") && line.ends_with(" agreed with the server)"), "{line}");
 }
 
-/// C-44: told on standard error; with --strict an error.
+/// C-44: a warning on standard error; with --strict an error.
 #[test]
 fn a_mistyped_key_is_told_and_with_strict_it_is_an_error() {
     let home = Home::new();
@@ -96,7 +96,7 @@ fn the_users_own_file_is_read_where_none_is_named() {
     assert!(text.contains("8s  (") && text.contains("etc/lockkeeper/config.toml:1)"), "{text}");
 }
 
-/// Nothing of what it prints needs one; only a session does.
+/// The output needs no home directory; only a session does.
 #[test]
 fn the_settings_are_told_without_a_home_directory() {
     let home = Home::new();
@@ -117,7 +117,7 @@ fn the_settings_are_told_without_a_home_directory() {
     assert!(code == Some(73) && line.contains("HOME is not set"), "{line}");
 }
 
-/// C-28, C-39, C-40, C-42, C-43: the letters and the waits of the classes are those of the file; --wait comes before them.
+/// C-28, C-39, C-40, C-42, C-43: dead letters and waits of the classes come from the file; --wait overrides them.
 #[test]
 fn run_uses_the_classes_of_the_settings() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! `requests`, `approve` and `reject`: what becomes of a leased lock whose owner does not clean up.
+//! `requests`, `approve` and `reject`: decide about a leased lock whose owner does not clean up.
 
 #[cfg(feature = "webhook")]
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::harness::{Home, Running, Served, failure, text, until};
 
-/// A fleet of two machines: one has an owner that hangs, on the other somebody wants its lock.
+/// A fleet of two machines: one has an owner that hangs, the other a requestor of its lock.
 struct Fleet {
     home: Home,
     hung: Running,
@@ -35,7 +35,7 @@ impl Fleet {
         self.home.spawn("a", &args, "echo in; read line")
     }
 
-    /// The decision that is waited for, once it is.
+    /// Waits for the open decision and returns it.
     fn waited_for(&self) -> Value {
         let mut found = Value::Null;
         until("a decision is waited for", || {
@@ -60,7 +60,7 @@ impl Fleet {
     }
 }
 
-/// H-76: found and approved from another machine, by a person with a reason, which stays.
+/// H-76: an operator finds and approves it from another machine, with a reason, which is recorded.
 #[test]
 fn an_operator_approves_and_the_command_runs() {
     let mut fleet = Fleet::start(&[]);
@@ -110,7 +110,7 @@ fn an_operator_rejects_and_so_does_silence() {
     assert_eq!(fleet.home.show("a")["lease"]["requestor"], Value::Null);
 }
 
-/// H-77: by a rule of the settings file, audited with its name; without one that is meant, the plain error.
+/// H-77: a rule of the settings file decides, and the audit has its name; without a matching rule, the plain error.
 #[test]
 fn a_rule_of_the_settings_file_decides() {
     let rule = "[[transfer]]\nname = \"batch yields\"\nowner = \"batch-*\"\nrequestor = \"online\"\n";
@@ -129,8 +129,8 @@ fn a_rule_of_the_settings_file_decides() {
     high.wait();
 }
 
-/// H-75: a command gets all facts, and its success is no answer.
-/// H-76: one that answers in so many words decides.
+/// H-75: an alert command gets all facts, and its success is not an answer.
+/// H-76: an alert command that prints a decision decides.
 #[test]
 fn an_alert_command_is_told_and_may_decide() {
     let fleet = Fleet::start(&[]);
@@ -156,7 +156,7 @@ fn an_alert_command_is_told_and_may_decide() {
     high.wait();
 }
 
-/// What an alert posts, answered with a decision.
+/// Reads what an alert posts, and answers with a decision.
 #[cfg(feature = "webhook")]
 fn answer(stream: &mut (impl Read + Write), says: &str) -> String {
     let mut seen = Vec::new();
@@ -194,7 +194,7 @@ fn an_address_on_the_web_is_told_and_may_decide() {
     assert_eq!(bad.status.code(), Some(64), "{bad:?}");
 }
 
-/// H-75: by TLS, to whom this machine trusts and to nobody else.
+/// H-75: by TLS, only to servers that this machine trusts.
 #[cfg(feature = "webhook")]
 #[test]
 fn an_address_is_trusted_by_the_machines_own_certificates() {
@@ -214,7 +214,7 @@ fn an_address_is_trusted_by_the_machines_own_certificates() {
     let config = Arc::new(config);
     let server = std::thread::spawn(move || {
         let mut sockets = listener.incoming().map(Result::unwrap);
-        // A client that does not trust the server reports that instead of sending a request.
+        // A client that does not trust the server sends an alert instead of a request.
         let mut refused = ServerConnection::new(config.clone()).unwrap();
         assert!(Stream::new(&mut refused, &mut sockets.next().unwrap()).read(&mut [0; 1]).is_err());
         let (mut connection, mut socket) = (ServerConnection::new(config).unwrap(), sockets.next().unwrap());

@@ -1,4 +1,4 @@
-//! Commands that try again, the letters of those that never got their lock, and their replays.
+//! Retries of commands, the dead letters of those that never got their lock, and their replays.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::{Home, Running, Served, failure, text, until};
 
-/// `run NAME --background --retries 1` behind somebody who holds it, with tries that do not wait.
+/// Runs `run NAME --background --retries 1` behind a holder, with attempts that do not wait.
 fn give_up(home: &Home, name: &str, more: &[&str], script: &str) -> Output {
     let args = ["run", name, "--background", "--try", "--retries", "1", "--retry-delay", "1ms"];
     home.output(&[&args[..], &["--dead-letter", "file"], more, &["--", "sh", "-c", script]].concat())
@@ -40,7 +40,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// C-45, C-47: what was typed, for whom it waited, how often and how long; its owner's alone, and written once.
+/// C-45, C-47: the letter has the command line, the holder, the number of attempts and the time; only its owner can
+/// read it, and it is written once.
 #[test]
 fn a_command_that_never_gets_its_lock_is_kept_once() {
     let home = Home::new();
@@ -72,7 +73,7 @@ fn a_command_that_never_gets_its_lock_is_kept_once() {
     let_go(holder);
 }
 
-/// C-48: what was granted in the end is no letter, whatever its command ends with.
+/// C-48: a lock that was granted in the end leaves no letter, whatever the exit status of its command.
 #[test]
 fn a_command_that_got_its_lock_is_no_letter() {
     let home = Home::new();
@@ -87,7 +88,7 @@ fn a_command_that_got_its_lock_is_no_letter() {
     assert_eq!(letters(&home), Vec::<Value>::new());
 }
 
-/// C-45: the settings speak for the background; a flag for whatever it stands on.
+/// C-45: the settings apply to the background only; a flag applies to its own command.
 #[test]
 fn the_settings_count_the_retries_of_the_background_only() {
     let home = Home::new();
@@ -97,7 +98,7 @@ fn the_settings_count_the_retries_of_the_background_only() {
         let config = ["--try", "--properties", properties.to_str().unwrap()];
         failure(&home.output(&[&["run", "a", kind], &config[..], more, &["--", "true"]].concat()))
     };
-    // The file means a deployment on localhost:2181; this one is elsewhere.
+    // The file names a deployment on localhost:2181; this server is at another address.
     let served = Served::start(&home);
     let mut other = home.spawn("a", &["--foreground", "--servers", &served.address], "echo up; cat");
     assert_eq!(other.line(), "up");
@@ -120,23 +121,23 @@ fn a_replay_that_succeeds_is_marked_and_one_that_fails_stays_once() {
     let operation = id(&letters(&home)[0]).to_owned();
     let replay = || home.output(&["dlq", "replay", &operation]);
 
-    // The lock is taken still.
+    // The lock is still taken.
     let output = replay();
     assert_eq!(output.status.code(), Some(75), "{output:?}");
     assert!(stderr(&output).contains("stays: lockkeeper run ended with 75"), "{}", stderr(&output));
     let_go(holder);
-    // Its own command fails.
+    // The command of the letter fails.
     std::fs::write(home.file("status"), "4").unwrap();
     let output = replay();
     assert!(output.status.code() == Some(75) && stderr(&output).contains("ended with 4"), "{output:?}");
     let now = letters(&home);
     assert_eq!((now.len(), now[0]["fate"].as_str(), now[0]["failures"].as_u64()), (1, Some("waiting"), Some(2)));
-    // It succeeds, in the directory and under the lock that were meant, wherever it is replayed.
+    // It succeeds, in the directory and under the lock of the letter, wherever it is replayed.
     std::fs::write(home.file("status"), "0").unwrap();
     let elsewhere = home.command(&["dlq", "replay", &operation]).current_dir("/").output().unwrap();
     assert_eq!(elsewhere.status.code(), Some(0), "{elsewhere:?}");
     assert_eq!(text(&home.file("ran")), "/locks/a\n/locks/a\n");
-    // And not again.
+    // It does not run again.
     let output = replay();
     assert!(output.status.code() == Some(1) && stderr(&output).contains("was replayed by"), "{output:?}");
     assert_eq!(text(&home.file("ran")).lines().count(), 2);

@@ -1,4 +1,4 @@
-//! The command lines of README and of docs/command.md are run as they stand there.
+//! Runs the command lines of README and of docs/command.md unchanged.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::harness::{BINARY, Home, Running, until};
 
-/// What a line that is only parsed contains, and why it is not run. A unit test of the definitions parses all lines.
+/// Texts in a line that is only parsed, and why it is not run. A unit test of the definitions parses all lines.
 const ONLY_PARSED: [(&str, &str); 7] = [
     ("zk1:", "it needs an ensemble"),
     ("--machine", "it needs the service of the machine, in a directory of root's"),
@@ -19,7 +19,7 @@ const ONLY_PARSED: [(&str, &str); 7] = [
     (" SHELL", "it is a pattern"),
 ];
 
-/// The lines, without the text beside them.
+/// Returns the command lines, without the text beside them.
 fn lines() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = Vec::new();
@@ -28,13 +28,13 @@ fn lines() -> Vec<String> {
         let lines = text.lines().map(|line| line.trim().trim_start_matches("$ "));
         let inline = text.split('`').skip(1).step_by(2);
         let all = lines.chain(inline).filter(|line| line.starts_with("lockkeeper "));
-        // Inline, a verb alone is a name.
+        // Inline, a verb alone is only a name.
         found.extend(all.filter(|line| line.split(' ').count() > 2 || *line == "lockkeeper list").map(str::to_owned));
     }
     found
 }
 
-/// A home with the scripts that the lines run, and a directory of programs for `PATH`.
+/// Returns a home with the scripts that the lines run, and a directory of programs for `PATH`.
 fn home_with_scripts() -> (Home, String) {
     let home = Home::new();
     let bin = home.file("bin");
@@ -81,7 +81,7 @@ fn every_command_line_of_the_documents_that_a_bare_machine_can_run_succeeds() {
                 assert_eq!(server.wait().code(), Some(0), "{line}");
                 continue;
             }
-            // They need a holder, and there is no terminal to ask on.
+            // They need a holder, and there is no terminal to confirm on.
             "show" | "why" | "revoke" | "break" => {
                 let mut holder = home.spawn("nightly", &[], "echo up; exec sleep 1000");
                 assert_eq!(holder.line(), "up");
@@ -94,7 +94,7 @@ fn every_command_line_of_the_documents_that_a_bare_machine_can_run_succeeds() {
                 until("it is released", || home.count("nightly").0 == 0);
                 output
             }
-            // It belongs into a job.
+            // It runs in a job.
             "fence" => home
                 .command(&["run", "reports", "--", "sh", "-c", command])
                 .env("PATH", &path)

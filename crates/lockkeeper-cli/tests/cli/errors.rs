@@ -1,4 +1,4 @@
-//! Contentserv's four errors as exit statuses, each naming the lock and what was said about it.
+//! Contentserv's four errors as exit statuses; each message names the lock and the request's message.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn names_it(line: &str) {
     assert!(line.contains("/locks/P1") && line.contains("Save Content"), "{line}");
 }
 
-/// C-27, C-33, C-34: not in time is 75.
+/// C-27, C-33, C-34: a lock that is not granted in time ends with 75.
 #[test]
 fn not_in_time_is_75() {
     let home = Home::new();
@@ -34,7 +34,7 @@ fn not_in_time_is_75() {
     holder.wait();
 }
 
-/// C-31, C-33, C-34: no server after all tries is 69.
+/// C-31, C-33, C-34: no reachable server after all attempts ends with 69.
 #[test]
 fn no_server_after_all_tries_is_69() {
     let home = Home::new();
@@ -44,7 +44,7 @@ fn no_server_after_all_tries_is_69() {
     assert!(!home.file("ran").exists());
 }
 
-/// C-30, C-33, C-34: a session that expired in the queue is 80 if a setting says how often to try to connect.
+/// C-30, C-33, C-34: a session that expired in the queue ends with 80 if a setting limits the attempts to connect.
 #[test]
 fn a_session_that_ended_in_line_is_80() {
     let home = Home::new();
@@ -71,7 +71,7 @@ fn a_session_that_ended_in_line_is_80() {
     holder.wait();
 }
 
-/// C-32, C-33: nothing there to unlock is 81.
+/// C-32, C-33: a missing node at the release ends with 81.
 #[test]
 fn nothing_there_to_unlock_is_81() {
     let home = Home::new();
@@ -79,7 +79,7 @@ fn nothing_there_to_unlock_is_81() {
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
     let mut holder = Running::start(&mut run(&home, &proxy.connect_string(), &[], "echo up; cat"));
     assert_eq!(holder.line(), "up");
-    // It is not told before it asks for the release itself.
+    // The holder gets no event before it asks for the release itself.
     let untold = proxy.hold_watch_events();
     let output = home.output(&["break", "P1", "--yes", "--reason", "test", "--servers", &served.address]);
     assert!(output.status.success(), "{output:?}");

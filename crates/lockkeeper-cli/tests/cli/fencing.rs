@@ -1,4 +1,4 @@
-//! `fence` and `epoch`: what a job does with its token, and tokens beyond the life of a server.
+//! `fence` and `epoch`: how a job uses its token, and tokens that outlive a server.
 
 use std::fs;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::harness::{BINARY, Home, failure, until};
 
-/// What the job whose lock was broken has left running, as a program that made itself a daemon, changes nothing any more.
+/// A process of the broken job that became a daemon can no longer change the file.
 #[test]
 fn a_job_that_lost_its_lock_does_not_replace_the_file_of_its_successor() {
     let home = Home::new();
@@ -34,7 +34,7 @@ fn a_job_that_lost_its_lock_does_not_replace_the_file_of_its_successor() {
     assert_eq!(stale.end().0, Some(76));
 }
 
-/// It takes this process's place, so its exit status is the command's, and the gate is shut until it ends.
+/// The command replaces the process, so its exit status is returned, and the gate is closed until it ends.
 #[test]
 fn a_command_behind_the_gate_keeps_others_out_and_its_own_exit_status() {
     let home = Home::new();
@@ -79,7 +79,7 @@ fn fence_refuses_what_is_no_token() {
     assert!(!home.file("a.fence").exists() && !home.file("x.fence").exists());
 }
 
-/// The state directory is lost, and with it what the server had counted.
+/// The state directory is lost, and with it the counter of the server.
 #[test]
 fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     let home = Home::new();
@@ -93,7 +93,7 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     let (code, line) = failure(&anew.output(&["epoch"]));
     assert_eq!(code, Some(69), "{line}");
     assert!(run(&anew) <= tokens[2]);
-    // It is never lowered again, so it asks; here is no terminal to ask on.
+    // The epoch cannot be lowered again, so the command needs a confirmation; here is no terminal.
     let (code, line) = failure(&anew.output(&["epoch", "--above", &tokens[2].to_string()]));
     assert!(code == Some(64) && line.contains("there is no terminal to ask on"), "{line}");
     let told: serde_json::Value = serde_json::from_slice(&anew.output(&["epoch", "--json"]).stdout).unwrap();
@@ -103,7 +103,7 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     assert_eq!(text, format!("token epoch 1: tokens are above {}\n", 1_i64 << 48));
     let first = run(&anew);
     assert!(first > tokens[2] && first > 1 << 48);
-    // Once more above what it gave out itself; and never down.
+    // Raised again, above its own tokens; and never lowered.
     assert!(anew.output(&["epoch", "--yes", "--above", &first.to_string()]).status.success());
     assert!(anew.output(&["epoch", "--yes", "--above", "1"]).status.success());
     let output = anew.output(&["epoch", "--json"]);

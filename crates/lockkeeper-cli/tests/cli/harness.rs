@@ -1,4 +1,4 @@
-//! A state directory for one test, the commands run on it, and waiting for conditions.
+//! A state directory for one test, the commands that run on it, and waiting for conditions.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::signal::unix::SignalKind;
 
-/// The limit for what should happen soon, far above what it takes: only a test that fails gets there.
+/// Time limit for conditions that should hold soon. It is far above what they need: only a failing test reaches it.
 const SOON: Duration = Duration::from_secs(120);
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
@@ -31,14 +31,14 @@ impl Home {
         Home { dir: tempfile::tempdir().unwrap(), state: "state", servers: None }
     }
 
-    /// One whose state directory has this name.
+    /// Returns a home whose state directory has this name.
     pub(crate) fn with_state(name: &'static str) -> Self {
         let mut home = Home::new();
         home.state = name;
         home
     }
 
-    /// One that uses these servers.
+    /// Returns a home that uses these servers.
     pub(crate) fn with_servers(servers: &str) -> Self {
         let mut home = Home::new();
         home.servers = Some(servers.to_owned());
@@ -60,12 +60,12 @@ impl Home {
         command
     }
 
-    /// Gives a command this home's surroundings.
+    /// Gives a command the environment of this home.
     pub(crate) fn prepare(&self, command: &mut Command) {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
             command.env_remove(name);
         }
-        // Whoever runs the tests may have settings.
+        // The user who runs the tests may have settings.
         command.env("LOCKKEEPER_CONFIG", "/dev/null");
         command.env("LOCKKEEPER_STATE_DIR", self.state()).current_dir(self.dir.path());
         if let Some(servers) = &self.servers {
@@ -73,25 +73,25 @@ impl Home {
         }
     }
 
-    /// Runs a command to its end, with nothing on its standard input.
+    /// Runs a command to its end, without standard input.
     pub(crate) fn output(&self, args: &[&str]) -> Output {
         self.command(args).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// `lockkeeper run NAME ARGS -- sh -c SCRIPT`, with pipes for its streams.
+    /// Starts `lockkeeper run NAME ARGS -- sh -c SCRIPT`, with pipes for its streams.
     pub(crate) fn spawn(&self, name: &str, args: &[&str], script: &str) -> Running {
         let command = [&["run", name], args, &["--", "sh", "-c", script]].concat();
         Running::start(&mut self.command(&command))
     }
 
-    /// What `show --json` says of a lock.
+    /// Returns the output of `show --json` for a lock.
     pub(crate) fn show(&self, name: &str) -> Value {
         let output = self.output(&["show", name, "--json"]);
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// How many hold the lock and how many wait for it: nobody as long as no server runs.
+    /// Returns the numbers of holders and waiters; both are 0 while no server runs.
     pub(crate) fn count(&self, name: &str) -> (usize, usize) {
         let output = self.output(&["show", name, "--json"]);
         let Ok(lock) = serde_json::from_slice::<Value>(&output.stdout) else {
@@ -102,12 +102,12 @@ impl Home {
         (count("holders"), count("waiters"))
     }
 
-    /// What the file with the server's address says, if there is one.
+    /// Returns the content of the file with the server's address, if it exists.
     pub(crate) fn endpoint(&self) -> Option<Value> {
         serde_json::from_slice(&std::fs::read(self.state().join("endpoint")).ok()?).ok()
     }
 
-    /// The pid of this user's server, if one runs.
+    /// Returns the pid of this user's server, if one runs.
     pub(crate) fn server(&self) -> Option<Pid> {
         let pid = Pid::from_raw(i32::try_from(self.endpoint()?["pid"].as_i64()?).ok()?)?;
         // The file outlives the server.
@@ -119,7 +119,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if let Some(pid) = self.server() {
-            // It is no longer a child of this process, so its end shows when a signal fails.
+            // It is not a child of this process; a signal fails when it has ended.
             _ = kill_process(pid, Signal::KILL);
             _ = kill_process(pid, Signal::CONT);
         }
@@ -128,8 +128,8 @@ impl Drop for Home {
 
 static HEED: Once = Once::new();
 
-/// The test process may ignore signals, because of nohup or as a job in the background. An ignored signal stays ignored
-/// in every process below: commands under test would never hear of them. A signal with a handler is back to its default there.
+/// The test process may ignore signals, because of nohup or as a background job. Its children would inherit that, so
+/// commands under test would never get them. A signal with a handler returns to its default in children.
 fn heed_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -138,13 +138,13 @@ fn heed_signals() {
     let _inside = runtime.enter();
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2] {
         if ignored & 1 << (signal.as_raw() - 1) != 0 {
-            // The handler stays when this goes.
+            // The handler stays after the drop.
             drop(tokio::signal::unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());
         }
     }
 }
 
-/// A command that runs, with pipes for its streams. Killed if the test ends first.
+/// A running command, with pipes for its streams. The drop kills it.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(crate) stdout: BufReader<ChildStdout>,
@@ -159,7 +159,7 @@ impl Running {
         Running { child, stdout: BufReader::new(stdout), stderr: BufReader::new(stderr) }
     }
 
-    /// The next line of its standard output; what is left of it, if that ends.
+    /// Returns the next line of its standard output, or the rest at its end.
     pub(crate) fn line(&mut self) -> String {
         let (deadline, mut line) = (Instant::now() + SOON, Vec::new());
         while line.last() != Some(&b'\n') {
@@ -180,7 +180,7 @@ impl Running {
         String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
-    /// The next line of its standard output, as a pid.
+    /// Returns the next line of its standard output, as a pid.
     pub(crate) fn pid_line(&mut self) -> Pid {
         let line = self.line();
         Pid::from_raw(line.parse().unwrap_or_else(|_| panic!("{line:?} is no pid"))).unwrap()
@@ -190,17 +190,17 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    /// Sends it. When this returns after SIGSTOP every thread has stopped: until then one may still answer.
+    /// Sends a signal. After SIGSTOP, returns when every thread has stopped: until then one may still answer.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
         if signal == Signal::STOP {
-            // NOWAIT: its end, should that come instead, is for `wait` to see.
+            // NOWAIT: if the command ends instead, `wait` must still see that.
             let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             waitid(WaitId::Pid(self.pid()), either).unwrap();
         }
     }
 
-    /// Ends its standard input.
+    /// Closes its standard input.
     pub(crate) fn close_stdin(&mut self) {
         drop(self.child.stdin.take());
     }
@@ -215,7 +215,7 @@ impl Running {
         status.unwrap()
     }
 
-    /// Waits for its end, and says what it has left to say on standard error.
+    /// Waits for its end; returns the exit code and the rest of its standard error.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         let status = self.wait();
         let mut text = String::new();
@@ -251,11 +251,11 @@ pub(crate) fn is_alive(pid: Pid) -> bool {
         return false;
     }
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    // The state follows the command in parentheses, which may contain anything.
+    // The state follows the command in parentheses, which may contain any character.
     !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
-/// Waits until a process has become this program, so that nothing of the shell before is left in it.
+/// Waits until a process has become this program, and no longer is the shell that started it.
 pub(crate) fn until_it_is(pid: Pid, program: &str) {
     let name = format!("/proc/{}/comm", pid.as_raw_nonzero());
     until(program, || std::fs::read_to_string(&name).is_ok_and(|name| name.trim_end() == program));
@@ -270,7 +270,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// One of our failures: its exit status and its one line. Asserts that it reads as one.
+/// Returns the exit code and the one line of a failure, after checking its form.
 pub(crate) fn failure(output: &Output) -> (Option<i32>, String) {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert!(!text.contains("panicked"), "{text}");
@@ -286,7 +286,7 @@ pub(crate) fn failure(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), line)
 }
 
-/// A line of a log without the time that it begins with, if it does.
+/// Returns a line of a log without the time at its beginning, if it has one.
 pub(crate) fn without_time(line: &str) -> &str {
     match line.split_once(' ') {
         Some((time, rest)) if time.parse::<jiff::Timestamp>().is_ok() => rest,
@@ -294,7 +294,7 @@ pub(crate) fn without_time(line: &str) -> &str {
     }
 }
 
-/// What a command says on standard error, but for the line that says whose server it asked.
+/// Returns the standard error of a command, without the line that names the server.
 pub(crate) fn without_scope(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let others = text.lines().filter(|line| !without_time(line).starts_with("lockkeeper: on "));

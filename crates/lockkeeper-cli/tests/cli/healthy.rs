@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::{Home, Running, until};
 
-/// Their ends: every one succeeds, and nothing was said of a lock that cannot be relied on.
+/// Waits for the ends: every job succeeds, and no message says that a lock cannot be relied on.
 fn all_succeed(jobs: Vec<Running>) {
     for (at, mut job) in jobs.into_iter().enumerate() {
         let (code, text) = job.end();
@@ -12,7 +12,7 @@ fn all_succeed(jobs: Vec<Running>) {
     }
 }
 
-/// Those who are granted when the last write of their session is old.
+/// Jobs that are granted long after the last write of their session.
 #[test]
 fn no_job_of_ten_in_a_queue_is_stopped() {
     let home = Home::new();
@@ -23,7 +23,7 @@ fn no_job_of_ten_in_a_queue_is_stopped() {
     all_succeed(jobs);
 }
 
-/// Readers are granted together, so all but the first come from the third place or behind.
+/// Readers are granted together, so all but the first move up from the third position or later.
 #[test]
 fn readers_behind_a_long_writer_are_not_stopped() {
     let home = Home::new();
@@ -39,7 +39,7 @@ fn readers_behind_a_long_writer_are_not_stopped() {
     all_succeed(jobs);
 }
 
-/// A job with the default session timeout goes on while its server is away for as long as an ordinary restart takes.
+/// Checks that a job with the default session timeout runs on while its server restarts.
 fn a_job_outlasts(servers: &str, restart: impl FnOnce()) {
     let home = Home::with_servers(servers);
     let mut job = home.spawn("a", &[], "echo up; read line; echo done");
@@ -52,7 +52,7 @@ fn a_job_outlasts(servers: &str, restart: impl FnOnce()) {
     assert_eq!(code, Some(0), "{text}");
 }
 
-/// How long it is away, beside what it needs to start.
+/// How long the server is away, in addition to its start.
 const AWAY: Duration = Duration::from_secs(3);
 
 #[test]

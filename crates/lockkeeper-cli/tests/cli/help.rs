@@ -1,4 +1,4 @@
-//! What the command says about itself: help, manual pages, and what to type instead.
+//! Texts about the command itself: help, manual pages, and suggestions after a mistake.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn short_help_fits_one_screen_and_all_help_fits_the_terminal() {
     assert!(help(&home, &["run"], "-h", 80).contains("lockkeeper run --help"), "it names the way to all options");
 }
 
-/// An option stands under the heading that says what it is about.
+/// Each option is under the heading of its subject.
 #[test]
 fn options_stand_under_their_own_headings() {
     let home = Home::new();
@@ -82,7 +82,7 @@ fn options_stand_under_their_own_headings() {
     assert!(arguments.contains("<NAME>...") && arguments.contains("<COMMAND>..."), "{arguments}");
 }
 
-/// What people type first exists, or the error says what to type instead.
+/// The verbs that people try first exist, or the error says what to type instead.
 #[test]
 fn verbs_that_people_type_first_exist_or_are_suggested() {
     let home = Home::new();
@@ -125,7 +125,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         assert_eq!(failure(&output).0, Some(64), "{args:?}");
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains(say), "{args:?}: {say:?} is missing in {text}");
-        // The place that the terminal's variables say goes with it.
+        // The place that the terminal's variables name is included.
         let place = format!("--state-dir {}", home.state().display());
         assert!(!say.contains(" --\n") || text.contains(&place), "{text}");
     }
@@ -166,7 +166,7 @@ fn every_manual_page_is_printed_and_written() {
     }
 }
 
-/// A warning names a variable that begins like ours and means nothing, and what was probably meant.
+/// A warning names an unknown variable with our prefix, and the variable that was probably meant.
 #[test]
 fn an_unknown_variable_is_told() {
     let home = Home::new();
@@ -185,7 +185,7 @@ fn an_unknown_variable_is_told() {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// What a crash costs follows from the timeout that the servers grant.
+/// The granted timeout determines when the lock is free after a crash.
 #[test]
 fn a_granted_session_timeout_that_differs_is_told() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! Bad input: one clear line, an exit status of its own, nothing left behind.
+//! Bad input: one clear line, an exit status of its own, and nothing is left behind.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -65,7 +65,7 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
         assert!(output.stdout.is_empty());
     }
     assert!(!home.file("ran").exists());
-    // Found out before anything was made or asked.
+    // Detected before anything was created or contacted.
     assert!(!home.state().exists());
 }
 
@@ -88,7 +88,7 @@ fn bad_servers_are_named_before_anything_is_sent() {
 
 #[test]
 fn servers_that_are_none_are_told_apart() {
-    // Says something else, closes at once, is not there.
+    // The first answers something else, the second closes the connection, and nothing listens at the third.
     let web = TcpListener::bind("127.0.0.1:0").unwrap();
     let web_address = web.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -102,7 +102,7 @@ fn servers_that_are_none_are_told_apart() {
     let shut_address = shut.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for mut connection in shut.incoming().flatten() {
-            // Whatever was sent is taken first, or the close would be a reset.
+            // Reads everything that was sent, because otherwise the close would reset the connection.
             _ = connection.shutdown(std::net::Shutdown::Write);
             _ = connection.read_to_end(&mut Vec::new());
         }

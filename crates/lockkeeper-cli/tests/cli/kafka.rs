@@ -1,11 +1,11 @@
-//! Letters of the command in a Kafka topic: `cargo xtask kafka test`.
+//! Dead letters of the command in a Kafka topic: `cargo xtask kafka test`.
 
 use lockkeeper_testkit::kafka::Broker;
 use serde_json::Value;
 
 use crate::harness::Home;
 
-/// `run NAME --background` behind somebody who holds it; its command is `touch NAME`.
+/// Runs `run NAME --background` behind a holder; its command is `touch NAME`.
 fn give_up(home: &Home, name: &str, place: &str) {
     let mut holder = home.spawn(name, &["--foreground"], "echo up; cat");
     assert_eq!(holder.line(), "up");
@@ -18,7 +18,7 @@ fn give_up(home: &Home, name: &str, place: &str) {
     assert_eq!(holder.end().0, Some(0));
 }
 
-/// What became of the letter about each path.
+/// Returns the fate of the letter of each path.
 fn fates(home: &Home, place: &str) -> Vec<(String, String, String)> {
     let output = home.output(&["dlq", "list", "--all", "--json", "--dead-letter", place]);
     assert!(output.status.success(), "{output:?}");
@@ -31,8 +31,8 @@ fn fates(home: &Home, place: &str) -> Vec<(String, String, String)> {
     fates
 }
 
-/// C-47: a letter in a topic is listed, shown, replayed and dropped as one in a file is; one that came while the broker was down
-/// is there too.
+/// C-47: a letter in a topic can be listed, shown, replayed and dropped like one in a file. A letter that was written
+/// while the broker was down is there too.
 #[test]
 fn kafka_letters_are_dealt_with_like_those_in_a_file() {
     let broker = Broker::start().unwrap();
@@ -40,7 +40,7 @@ fn kafka_letters_are_dealt_with_like_those_in_a_file() {
     let home = Home::new();
     give_up(&home, "a", &place);
     broker.kill();
-    // Kept in the spool.
+    // Stored in the spool.
     give_up(&home, "b", &place);
     broker.restart().unwrap();
     give_up(&home, "c", &place);
@@ -56,6 +56,6 @@ fn kafka_letters_are_dealt_with_like_those_in_a_file() {
     let short: Vec<_> = fates(&home, &place).into_iter().map(|(path, fate, _)| (path, fate)).collect();
     let settled = [("/locks/a", "replayed"), ("/locks/b", "replayed"), ("/locks/c", "dropped")];
     assert_eq!(short, settled.map(|(path, fate)| (path.to_owned(), fate.to_owned())));
-    // Nothing is left to do.
+    // Nothing is left to replay.
     assert_eq!(home.output(&["dlq", "replay", &told[0].2, "--dead-letter", &place]).status.code(), Some(1));
 }

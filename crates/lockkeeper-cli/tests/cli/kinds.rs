@@ -4,7 +4,7 @@ use std::io::BufRead;
 
 use crate::harness::{Home, Running, failure, until};
 
-/// A command that holds the lock until its standard input ends.
+/// Starts a command that holds the lock until its standard input ends.
 fn holder(home: &Home, name: &str, args: &[&str]) -> Running {
     let mut holder = home.spawn(name, args, "echo up; cat");
     assert_eq!(holder.line(), "up", "{name} {args:?}");
@@ -18,7 +18,7 @@ fn let_go(mut holders: Vec<Running>) {
     }
 }
 
-/// Whether a second command is kept out.
+/// Whether a second command does not get the lock.
 fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
     let output = home.output(&[&["run", name, "--try"], args, &["--", "true"]].concat());
     match output.status.code() {
@@ -28,7 +28,7 @@ fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
     }
 }
 
-/// T-15, T-22, N-27: shared and unshared holds, each pair in both orders, in every node format.
+/// T-15, T-22, N-27: shared and exclusive holds, each pair in both orders, in every node format.
 #[test]
 fn readers_hold_together_and_with_nobody_else() {
     let home = Home::new();
@@ -39,7 +39,7 @@ fn readers_hold_together_and_with_nobody_else() {
             let holding = holder(&home, node_format, first);
             for second in &kinds {
                 let both_read = first[0] == "--shared" && second[0] == "--shared";
-                // The recipes' writers and plain locks have names of their own, which count for each other here.
+                // The recipes' writers and plain locks have different names, and here they exclude each other.
                 assert_eq!(is_kept_out(&home, node_format, second), !both_read, "{first:?}, {second:?}");
             }
             let_go(vec![holding]);
@@ -47,7 +47,7 @@ fn readers_hold_together_and_with_nobody_else() {
     }
 }
 
-/// N-30: no stream of readers keeps a writer out.
+/// N-30: a stream of readers does not keep a writer waiting.
 #[test]
 fn a_reader_behind_a_waiting_writer_waits() {
     let home = Home::new();
@@ -70,7 +70,7 @@ fn a_reader_behind_a_waiting_writer_waits() {
     assert_eq!(crate::harness::text(&home.file("order")), "writer\nreader\n");
 }
 
-/// There are as many holds as permits, and answers say so; a command with another number is refused.
+/// The holds are limited to the number of permits, which the output shows; a command with another number is refused.
 #[test]
 fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     let home = Home::new();
@@ -104,13 +104,13 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     assert_eq!(waiter.line(), "in");
     assert!(waiter.wait().success());
     let_go(vec![two]);
-    // It stays so when nobody holds any.
+    // The number stays when no contender holds the lock.
     assert_eq!(home.show("pool")["permits"], 3);
     assert_eq!(home.output(&["run", "pool", "--permits", "2", "--", "true"]).status.code(), Some(78));
     assert!(!home.file("ran").exists());
 }
 
-/// Permits are held beside others, so there is no newest of them. One that was inherited is another lock's.
+/// Several permits are held at a time, so there is no newest token. A token in the environment belongs to another lock.
 #[test]
 fn permits_have_no_token() {
     let home = Home::new();
@@ -121,7 +121,7 @@ fn permits_have_no_token() {
     assert!(text.starts_with("none /locks/pool /locks/pool/_c_") && text.contains("-permits-1-"), "{text}");
 }
 
-/// C-09, C-18, C-20: the order of service is that of the classes, then that of arrival; nobody is interrupted.
+/// C-09, C-18, C-20: grants follow the order of the classes, then that of arrival; no holder is interrupted.
 #[test]
 fn classes_are_served_in_their_order() {
     let home = Home::new();
@@ -152,7 +152,7 @@ fn classes_are_served_in_their_order() {
 
 type IsNamed = fn(&str) -> bool;
 
-/// The nodes are named as the other clients name theirs.
+/// The nodes are named as the foreign clients name theirs.
 #[test]
 fn node_formats_name_the_nodes() {
     let home = Home::new();

@@ -1,10 +1,10 @@
-//! `run --lease`: a lock for a time, taken from lower priorities and lost to higher ones.
+//! `run --lease`: a lock with a lease, taken from lower priorities and lost to higher ones.
 
 use rustix::process::test_kill_process;
 
 use crate::harness::{Home, Running, Served, failure, is_alive, until, until_it_is};
 
-/// A script that waits for SIGTERM, says so, and cleans up.
+/// A script that waits for SIGTERM, prints that, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
 
 #[test]
@@ -24,7 +24,7 @@ fn a_leased_lock_is_taken_or_not_at_once() {
     assert!(next > token);
 }
 
-/// H-34, H-40: the command ends in its own time, and the other starts when it has.
+/// H-34, H-40: the command ends in its own time, and then the other one starts.
 #[test]
 fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     let machine = Home::new();
@@ -42,7 +42,7 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     assert!(text.contains("with priority 5") && text.contains("SIGTERM"), "{text}");
 }
 
-/// The record says that it was preempted, whichever its lockkeeper hears of first: the command's end or the new owner.
+/// The record says that it was preempted, whether its lockkeeper first learns of the command's end or of the new owner.
 #[test]
 fn a_preempted_command_without_cleanup_time_always_ends_with_79() {
     let machine = Home::new();
@@ -76,7 +76,7 @@ fn a_command_that_will_not_end_is_killed_when_its_cleanup_time_is_over() {
     assert!(!is_alive(command) && !is_alive(grandchild));
 }
 
-/// As in a container whose process 1 reaps nothing: the orphans of a dead group stay zombies, and are dead all the same.
+/// As in a container whose process 1 reaps nothing: the orphans of a dead group stay zombies, and count as ended.
 ///
 /// This test starts itself as the process that adopts orphans and does not reap them.
 #[test]
@@ -111,7 +111,7 @@ fn a_group_of_zombies_does_not_keep_the_lock() {
     assert_eq!(adopter.end().0, Some(0));
 }
 
-/// H-53, H-54: the owner's command goes on.
+/// H-53, H-54: the owner's command runs on.
 #[test]
 fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
     let machine = Home::new();
@@ -129,7 +129,7 @@ fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
     assert_eq!(low.wait().code(), Some(79), "it was asked to end, and ended");
 }
 
-/// H-16: nobody need have asked.
+/// H-16: the lease ends without a request.
 #[test]
 fn the_end_of_the_lease_stops_the_command() {
     let machine = Home::new();
@@ -177,7 +177,7 @@ fn a_leased_lock_is_shown_listed_and_explained() {
     holder.wait();
 }
 
-/// A revoke takes nothing by force: the command gets a signal, and ends or not.
+/// A revoke takes nothing by force: the command gets a signal, and may ignore it.
 #[test]
 fn the_owner_of_a_lease_is_asked_and_broken_like_any_other() {
     let machine = Home::new();
@@ -200,7 +200,7 @@ fn the_owner_of_a_lease_is_asked_and_broken_like_any_other() {
     assert!(home.output(&["run", "a", "--lease", "1m", "--", "true"]).status.success());
 }
 
-/// case_35: from command to command, with nobody in between.
+/// case_35: hands the lock from command to command, with no other holder between them.
 #[test]
 fn a_command_hands_its_lock_to_the_next() {
     let machine = Home::new();
@@ -214,7 +214,7 @@ fn a_command_hands_its_lock_to_the_next() {
     let next = home.output(&["run", "a", "--lease", "10m", "--id", "deploy", "--", "true"]);
     assert!(next.status.success(), "{next:?}");
     assert_eq!(home.count("a"), (0, 0));
-    // Where there is nothing to hand over, nothing is.
+    // Without a lock to hand over, nothing happens.
     let failed = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "false"]);
     assert_eq!((failed.status.code(), home.count("a")), (Some(1), (0, 0)));
     let same = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "build", "--", "true"]);
@@ -222,7 +222,7 @@ fn a_command_hands_its_lock_to_the_next() {
     assert!(code == Some(64) && line.contains("has the lock already"), "{code:?} {line}");
 }
 
-/// H-73, H-74: counted where that is asked for, told from anywhere.
+/// H-73, H-74: holds are counted if that is requested, and any machine can print the counts.
 #[test]
 fn what_leases_came_to_is_told() {
     let machine = Home::new();

@@ -1,4 +1,4 @@
-//! The lock lost under a command that runs.
+//! Locks that are lost while their command runs.
 
 use std::io::BufRead;
 use std::time::{Duration, Instant};
@@ -32,20 +32,21 @@ fn case_45_a_stopped_server_stops_a_command_that_will_not_listen() {
     let script = "trap '' TERM; echo $$; sh -c 'echo $$; while :; do sleep 0.05; done'; true";
     let mut running = home.spawn("a", &["--session-timeout", "8s", "--grace", "500ms"], script);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
-    // Silent, not closed: the loss is judged by our own clock.
+    // The server is silent, not closed: only our own clock detects the loss.
     let stopped = Instant::now();
     served.running.signal(Signal::STOP);
     until("the group has ended", || !is_alive(command) && !is_alive(grandchild));
     let took = stopped.elapsed();
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");
-    // It is due at three quarters of the timeout after the last answer, which came before. No other contender gets the lock earlier.
+    // It is due at three quarters of the timeout after the last answer, which came before. No other contender gets the
+    // lock earlier.
     assert!(took < Duration::from_secs(8), "{took:?}");
     assert!(text.contains("no server answers") || text.contains("the connection is lost"), "{text}");
     served.running.signal(Signal::CONT);
 }
 
-/// The one is cut off, the other is not: when the other's command runs, nothing of the first's group does.
+/// One holder is cut off, the other contender is not: when the other's command runs, the first's group has ended.
 #[test]
 fn case_45_a_cut_off_holders_group_is_gone_before_the_next_command_starts() {
     let machine = Home::new();
@@ -63,10 +64,10 @@ fn case_45_a_cut_off_holders_group_is_gone_before_the_next_command_starts() {
     assert_eq!(running.end().0, Some(76));
 }
 
-/// A group of two that will not listen.
+/// A group of two processes that ignore SIGTERM.
 const DEAF: &str = "trap '' TERM; echo $$; sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done'; true";
 
-/// Its session expires while it is stopped; the watchdog process ends the command before that.
+/// The session expires while lockkeeper is stopped; the watchdog ends the command before that.
 #[test]
 fn a_stopped_lockkeepers_group_is_gone_before_the_next_command_starts() {
     let machine = Home::new();
@@ -101,7 +102,7 @@ fn a_stopped_lockkeepers_group_is_gone_before_its_lease_is_anybodys() {
     assert_eq!(code, Some(76), "{text}");
 }
 
-/// Lockkeeper may be stopped between the grant and the start: the launcher looks at the clock last.
+/// Lockkeeper may be stopped between the grant and the start: the launcher checks the clock last.
 #[test]
 fn a_command_is_not_started_after_the_end_of_its_hold() {
     let home = Home::new();
@@ -113,7 +114,8 @@ fn a_command_is_not_started_after_the_end_of_its_hold() {
     }
 }
 
-/// Asked to end by the watchdog, the command may clean up; lockkeeper runs again before the lock is lost, and tells.
+/// The watchdog asks the command to end, and the command cleans up. Lockkeeper runs again before the lock is lost, and
+/// reports it.
 #[test]
 fn a_command_that_the_watchdog_asked_to_end_ends_with_76() {
     let machine = Home::new();
@@ -197,7 +199,7 @@ fn a_command_may_clean_up_within_the_grace_period() {
 
 #[test]
 fn an_expired_session_is_a_loss_and_the_next_gets_in() {
-    // The node goes when somebody else deletes it: here, another client of the same server.
+    // The node disappears when another client deletes it: here, a client of the same server.
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
@@ -258,7 +260,7 @@ fn case_15_a_waiter_outlasts_a_server_that_comes_back() {
     assert!(waiter.wait().success());
 }
 
-/// After `kill -9` the lock is free when the session is over; with a delay, that much later.
+/// After `kill -9` the lock is free when the session has expired; with a delay, that much later.
 #[test]
 fn case_34_a_lock_delay_keeps_the_next_command_out_after_a_crash() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! The command as its users meet it: the real binary, its own state directory for every test, real signals.
+//! The command as its users see it: the real binary, a state directory for every test, real signals.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

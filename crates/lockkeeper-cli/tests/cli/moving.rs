@@ -1,4 +1,4 @@
-//! `copy`: from one server to others, the steps of docs/guide/moving.md.
+//! `copy`: copies from one server to others, with the steps of docs/guide/moving.md.
 
 use std::fmt::Write as _;
 use std::process::Output;
@@ -8,7 +8,7 @@ use zookeeper_client as zk;
 
 use crate::harness::*;
 
-/// What lasts: everything but the servers' own, and the epoch and the node above it, as `PATH DATA ACL` a line.
+/// Returns the persistent nodes as lines `PATH DATA ACL`, without the servers' own nodes, the epoch and its parent.
 fn tree(servers: &str) -> String {
     with(servers, async |client| {
         let (mut text, mut left) = (String::new(), vec!["/".to_owned()]);
@@ -36,7 +36,7 @@ fn with<T>(servers: &str, work: impl AsyncFnOnce(&zk::Client) -> T) -> T {
     })
 }
 
-/// What users have: data, access lists, more children than are in flight at once.
+/// Creates what users have: data, access lists, more children than are copied at once.
 fn grow(servers: &str) {
     with(servers, async |client| {
         let open = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
@@ -52,7 +52,7 @@ fn grow(servers: &str) {
     });
 }
 
-/// `copy` by one who may see every access list.
+/// Runs `copy` with credentials that can read every access list.
 fn copy(home: &Home, args: &[&str]) -> Output {
     std::fs::write(home.file("auth"), "# whose nodes these are\ndigest app:secret\n").unwrap();
     home.output(&[&["copy", "--auth-file", "auth"], args].concat())
@@ -62,7 +62,7 @@ fn copied(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// The token of a lock that is taken and left again.
+/// Takes a lock, releases it, and returns its token.
 fn token(home: &Home, name: &str, more: &[&str]) -> i64 {
     let args = [&["run", name], more, &["--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]].concat();
     let output = home.output(&args);
@@ -70,7 +70,7 @@ fn token(home: &Home, name: &str, more: &[&str]) -> i64 {
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
-/// Everything a copy must do between two places, and what the first of them had given.
+/// Checks everything that a copy must do between two places; returns the greatest token of the first place.
 fn moved(from: &str, to: &str) -> i64 {
     let (old, new) = (Home::with_servers(from), Home::with_servers(to));
     let mut holder = old.spawn("held", &[], "echo up; cat");
@@ -91,7 +91,7 @@ fn moved(from: &str, to: &str) -> i64 {
     assert_eq!(tree(from), tree(to));
     assert!(told["source_token"].as_i64() >= Some(greatest), "{told}");
 
-    // Nobody holds there what is held here, and whatever is taken there is above all that was taken here.
+    // The holds of the old place do not exist at the new one, and its new tokens are above all old ones.
     assert_eq!(new.count("held"), (0, 0));
     for (name, more) in [("held", &[][..]), ("nightly", &[]), ("index", &["--lease", "1m"])] {
         assert!(token(&new, name, more) > greatest, "{name}");
@@ -101,8 +101,8 @@ fn moved(from: &str, to: &str) -> i64 {
     greatest
 }
 
-/// What lasts is copied with data and access lists, whatever ends with a session is counted; tokens go on growing, and a copy can be
-/// made again.
+/// Persistent nodes are copied with data and access lists, ephemeral ones are counted. Tokens keep growing, and a copy
+/// can be repeated.
 #[test]
 fn a_move_between_embedded_servers_takes_all_that_lasts_and_tokens_grow() {
     let machine = Home::new();
@@ -110,7 +110,7 @@ fn a_move_between_embedded_servers_takes_all_that_lasts_and_tokens_grow() {
     grow(&from.address);
     moved(&from.address, &to.address);
 
-    // A lease has gone on there; everything else is the same.
+    // A lease has changed at the target; everything else is the same.
     let old = Home::with_servers(&from.address);
     let again = copied(&copy(&old, &["--to", &to.address, "/config", "/many", "--json"]));
     assert_eq!((&again["done"], &again["created"], &again["same"]), (&true.into(), &0.into(), &153.into()), "{again}");
@@ -147,7 +147,7 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
     assert!(copy(&old, &["--to", &to.address]).status.success());
     assert_eq!(tree(&from.address), tree(&to.address));
 
-    // An access list that is not shown whole is not copied by half.
+    // An access list that is not fully readable is not copied in part.
     let (code, line) = failure(&old.output(&["copy", "--to", &to.address]));
     assert_eq!(code, Some(77));
     assert!(line.contains("/config/guarded") && line.contains("ADMIN"), "{line}");
@@ -161,7 +161,7 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
     }
 }
 
-/// The page's steps on an ensemble of Apache's, and back.
+/// The page's steps on an ensemble of Apache's servers, and back.
 #[cfg(feature = "real-servers")]
 #[test]
 fn a_move_to_an_ensemble_and_back_takes_all_that_lasts_and_tokens_grow() {

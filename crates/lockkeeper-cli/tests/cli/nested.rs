@@ -1,10 +1,10 @@
-//! `run` inside `run`: what would wait for itself is refused, and nothing else.
+//! `run` inside `run`: refuses a command that would wait for itself, and no other one.
 
 use std::process::Output;
 
 use crate::harness::{BINARY, Home, Served, failure, until};
 
-/// `run ARGS -- lockkeeper run INNER -- sh -c SCRIPT`.
+/// Runs `run ARGS -- lockkeeper run INNER -- sh -c SCRIPT`.
 fn nested(home: &Home, outer: &[&str], inner: &[&str], script: &str) -> Output {
     home.output(&[&["run"], outer, &["--", BINARY, "run"], inner, &["--", "sh", "-c", script]].concat())
 }
@@ -35,7 +35,7 @@ fn a_nested_run_that_would_wait_for_itself_is_refused_at_once() {
     assert_eq!(failure(&home.output(&middle)).0, Some(64));
 }
 
-/// The one holds, a writer waits behind it, the other waits behind the writer.
+/// The outer command holds, a writer waits behind it, and the inner command waits behind the writer.
 #[test]
 fn a_nested_reader_behind_a_writer_that_waits_for_the_outer_one_is_refused() {
     let home = Home::new();
@@ -64,10 +64,10 @@ fn a_nested_run_that_can_go_on_does() {
         let output = nested(&home, outer, inner, "exit 7");
         assert_eq!(output.status.code(), Some(7), "{outer:?} {inner:?}: {output:?}");
     }
-    // A try does not wait, so it asks what it always asks.
+    // A try does not wait, so it fails as usual.
     let (code, line) = failure(&nested(&home, &["a"], &["a", "--try"], "true"));
     assert_eq!(code, Some(75), "{line}");
-    // Permits that others hold come back.
+    // Permits of other holders are released at some time.
     let mut other = home.spawn("p", &["--permits", "3"], "echo up; cat");
     assert_eq!(other.line(), "up");
     let script = format!("echo up; exec {BINARY} run p --permits 3 --take 2 -- true");
@@ -76,7 +76,7 @@ fn a_nested_run_that_can_go_on_does() {
     until("the inner one waits", || home.count("p") == (2, 1));
     other.close_stdin();
     assert_eq!(outer.end().0, Some(0));
-    // What an outer hold left behind, when that is over.
+    // A process that an outer hold left behind, after the end of that hold.
     let script = format!("sh -c 'sleep 0.3; exec {BINARY} run l -- touch later' >/dev/null 2>&1 &");
     assert!(home.output(&["run", "l", "--", "sh", "-c", &script]).status.success());
     until("it runs later", || home.file("later").exists());

@@ -1,4 +1,4 @@
-//! This user's own server: started once, private, gone when idle, and what happens where it cannot be.
+//! This user's own server: it is started once, is private, and ends when idle. And its failures.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn eight_first_commands_at_once_start_one_server() {
     assert_eq!(home.server().map(|pid| pid.as_raw_nonzero().get()), servers.first().copied());
 }
 
-/// The pids of the servers that a directory has.
+/// Returns the pids of the servers of a directory.
 fn servers_of(state: &Path) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -80,7 +80,7 @@ fn a_server_in_use_does_not_end() {
     let mut running = Running::start(command.env("LOCKKEEPER_IDLE_EXIT", "100ms"));
     assert_eq!(running.line(), "up");
     let server = home.server().unwrap();
-    // Ten of its looks.
+    // Ten checks of the server.
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(is_alive(server));
     running.close_stdin();
@@ -101,11 +101,11 @@ fn a_killed_server_is_replaced() {
     until("it is gone", || !is_alive(killed));
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     assert_ne!(home.server(), Some(killed));
-    // Where sessions of the one before look for it.
+    // The address at which sessions of the former server look for it.
     assert_eq!(address(&home), former);
 }
 
-/// Nobody can be asked, which is not the same as that nobody holds a lock.
+/// No running server is another answer than a lock without holders.
 #[test]
 fn looking_starts_no_server_and_says_that_none_runs() {
     let home = Home::new();
@@ -120,7 +120,7 @@ fn looking_starts_no_server_and_says_that_none_runs() {
     assert_eq!((output.status.code(), &event["exit_code"]), (Some(69), &69.into()));
     assert!(output.stdout.is_empty());
     assert!(!home.state().exists());
-    // With a server that has no locks it is another answer.
+    // A server without locks gives another answer.
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let output = home.output(&["list"]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
@@ -149,7 +149,7 @@ impl Busy {
         Busy { home, holder, waiter, server, address, token }
     }
 
-    /// Another server runs, the holder holds by the same grant, and the waiter is next.
+    /// Checks that another server runs, the holder holds by the same grant, and the waiter is next.
     fn goes_on(mut self) {
         until("another server answers", || self.home.count("a") == (1, 1));
         assert_ne!(self.home.server(), Some(self.server));
@@ -162,7 +162,7 @@ impl Busy {
     }
 }
 
-/// As at a logout, where commands in use start it again, and as by a crash.
+/// After a logout or a crash, commands that use the server start it again.
 #[test]
 fn a_server_that_ends_in_use_comes_back_at_its_address_and_holds_and_waits_go_on() {
     for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
@@ -178,7 +178,7 @@ fn a_server_that_ends_in_use_comes_back_at_its_address_and_holds_and_waits_go_on
 #[test]
 fn a_server_whose_address_was_taken_says_so_and_sessions_follow_it_to_another() {
     let busy = Busy::new();
-    // Nobody starts it again before the address is taken.
+    // The commands cannot start it again before the address is taken.
     for command in [&busy.holder, &busy.waiter] {
         command.signal(Signal::STOP);
     }
@@ -196,7 +196,7 @@ fn a_server_whose_address_was_taken_says_so_and_sessions_follow_it_to_another() 
     drop(taken);
 }
 
-/// A program that uses the directory hosts the server; when it ends, a command that waits starts it again.
+/// A program that uses the directory hosts the server; when the program ends, a waiting command starts it again.
 #[test]
 fn a_program_and_a_command_share_this_users_own_server() {
     let home = Home::new();
@@ -220,7 +220,7 @@ fn a_program_and_a_command_share_this_users_own_server() {
     assert_eq!(home.endpoint().unwrap()["address"], address);
 }
 
-/// Without users the server stays ended until the next command.
+/// Without sessions the server stays ended until the next command.
 #[test]
 fn a_server_that_nobody_uses_stays_ended() {
     let home = Home::new();
@@ -232,7 +232,7 @@ fn a_server_that_nobody_uses_stays_ended() {
     assert_eq!(home.server(), None);
 }
 
-/// A name, what is done to the state directory, and what is said of it.
+/// A name, a change of the state directory, and the expected message.
 type Case<'a> = (&'a str, &'a dyn Fn(&Path), &'a str);
 
 #[test]
@@ -272,7 +272,7 @@ fn a_state_directory_that_cannot_be_made_is_named() {
 
 #[test]
 fn a_full_disk_is_named_and_no_server_stays() {
-    // A limit on the size of files looks to a program like a disk without room.
+    // To a program, a limit on the size of files looks like a full disk.
     let home = Home::new();
     let limited = |command: &str| {
         let script = format!("trap '' XFSZ; ulimit -f 8; exec {} {command}", crate::harness::BINARY);

@@ -1,8 +1,8 @@
-//! `[realms]`: which paths are on which ensemble.
+//! `[realms]`: assigns paths to ensembles.
 
 use crate::harness::{Home, Served, failure};
 
-/// H-70: each command goes where its lock is, and nowhere without a realm.
+/// H-70: each command uses the ensemble of its lock, and fails without a realm.
 #[test]
 fn a_command_goes_to_the_realm_of_its_lock() {
     let (one, two, home) = (Home::new(), Home::new(), Home::new());
@@ -29,11 +29,11 @@ fn a_command_goes_to_the_realm_of_its_lock() {
     assert!(line.contains("no realm covers /locks/c") && line.contains("/locks/a, /locks/b"), "{line}");
     let (code, line) = failure(&home.output(&["run", "a/y", "b/y", "--config", config, "--", "true"]));
     assert!(code == Some(64) && line.contains("in two realms"), "{code:?} {line}");
-    // The settings say what is where, and who says so.
+    // The settings show each realm with its origin.
     let told = String::from_utf8(home.output(&["config", "--config", config]).stdout).unwrap();
     let line = format!("realm /locks/a  {}  ({config}:2)", first.address);
     assert!(told.lines().any(|told| told == line), "{line:?} is missing in {told}");
-    // Who names servers means these.
+    // `--servers` overrides the realms.
     assert!(home.output(&["run", "c", "--config", config, "--servers", &first.address, "--", "true"]).status.success());
     for running in [&mut holder, &mut other] {
         running.close_stdin();

@@ -1,4 +1,4 @@
-//! Revoke: the signal of the command, the answer to the asker, and no force.
+//! Revoke: the signal to the command, the answer to the asker, and no force.
 
 use std::process::Output;
 
@@ -10,7 +10,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// T-27: of every kind the holder's command is signalled within a second, and its end is the end of the hold.
+/// T-27: for every kind the holder's command gets the signal within a second, and its end ends the hold.
 #[test]
 fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
     let home = Home::new();
@@ -45,7 +45,7 @@ fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
     }
 }
 
-/// The whole group gets it; the exit status is the command's, as with a signal sent by anybody else.
+/// The whole group gets the signal; the exit status is the command's, as with a signal from any other process.
 #[test]
 fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
     let home = Home::new();
@@ -68,7 +68,7 @@ fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
     assert!(!is_alive(command) && !is_alive(grandchild));
 }
 
-/// T-25: the command decides when: it ends its step, and the lock is free then.
+/// T-25: the command chooses the time: it finishes its step, and then the lock is free.
 #[test]
 fn the_signal_can_be_chosen() {
     let home = Home::new();
@@ -92,7 +92,7 @@ fn the_signal_can_be_chosen() {
     }
 }
 
-/// T-28: nothing is taken by force, and the asker knows that it was not given.
+/// T-28: nothing is taken by force, and the asker learns that the lock was not released.
 #[test]
 fn a_command_that_stays_keeps_the_lock() {
     let home = Home::new();
@@ -108,7 +108,7 @@ fn a_command_that_stays_keeps_the_lock() {
     assert!(holder.wait().success());
 }
 
-/// A refusal is an answer, to each who asks.
+/// Each asker gets the refusal as an answer.
 #[test]
 fn a_command_that_is_not_to_be_disturbed_refuses() {
     let home = Home::new();
@@ -185,7 +185,7 @@ fn all_holders_are_asked() {
 #[test]
 fn where_nobody_holds_there_is_nobody_to_ask() {
     let home = Home::new();
-    // Asking is no reason to start a server.
+    // A revoke does not start a server.
     assert_eq!(failure(&home.output(&["revoke", "a"])).0, Some(69));
     assert!(home.server().is_none());
     assert!(home.output(&["run", "b", "--", "true"]).status.success());
@@ -204,7 +204,7 @@ fn where_nobody_holds_there_is_nobody_to_ask() {
     assert!(holder.wait().success());
 }
 
-/// The later reason takes the place of the first; the command gets one signal.
+/// The later reason replaces the first; the command gets one signal.
 #[test]
 fn a_second_request_is_told_with_its_own_reason() {
     let home = Home::new();

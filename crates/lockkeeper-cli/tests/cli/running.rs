@@ -1,4 +1,4 @@
-//! The command under the lock: what it gets, and what its end looks like from outside.
+//! The command under the lock: its environment, and how its end looks from outside.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -147,7 +147,7 @@ fn a_signal_ignored_at_the_start_stays_ignored() {
 
 #[test]
 fn a_pipe_behind_the_first_command_ends_with_it() {
-    // The server it starts must not keep the pipe open, nor a descriptor that the shell gave along.
+    // The server that the command starts must keep neither the pipe open nor a descriptor that the shell passed on.
     let home = Home::new();
     let mut command = std::process::Command::new("sh");
     let script = format!("exec 7>&1; {} run a -- echo done 7>&1 | cat", crate::harness::BINARY);

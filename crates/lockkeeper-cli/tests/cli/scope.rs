@@ -1,4 +1,4 @@
-//! Whose locks an answer is about, and the server that all users of a machine share.
+//! The place in answers, and the server that all users of a machine share.
 
 use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::{Home, Running, Served, failure, until};
 
-/// The name that answers give to the own server of the user who runs the tests.
+/// Returns the name that answers give to the server of the user who runs the tests.
 fn own_server() -> String {
     let user = Command::new("id").arg("-un").output().unwrap().stdout;
     format!("{}'s own server", String::from_utf8(user).unwrap().trim())
@@ -106,7 +106,7 @@ fn a_change_that_succeeded_names_this_users_own_server() {
     assert_eq!(copied["scope"]["kind"], "own", "{copied}");
 }
 
-/// Who names servers knows whose locks they are.
+/// A person who names servers needs no line about the place; programs get it.
 #[test]
 fn answers_of_named_servers_name_them_for_programs_alone() {
     let machine = Home::new();
@@ -136,7 +136,7 @@ impl Shared {
         format!("--machine={}", self.dir.display())
     }
 
-    /// Returns when it serves.
+    /// Starts the server, and returns when it serves.
     fn serve(&self) -> (Running, String) {
         let mut server = Running::start(&mut self.home.command(&["serve", &self.option()]));
         let address = server.line();
@@ -149,7 +149,7 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
-/// Two users, as far as one test can be two: each has a state directory of its own.
+/// Two users, as far as one test can have two: each has a state directory of its own.
 #[test]
 fn users_of_one_machines_server_exclude_each_other_and_never_start_it() {
     let shared = Shared::new();
@@ -174,7 +174,7 @@ fn users_of_one_machines_server_exclude_each_other_and_never_start_it() {
     let shown: Value = serde_json::from_slice(&other.output(&["show", "a", "--json", &machine]).stdout).unwrap();
     assert_eq!((&shown["scope"]["kind"], &shown["holders"][0]["mode"]), (&"machine".into(), &"exclusive".into()));
 
-    // A service manager starts it again; the hold goes on, at the same address.
+    // A service manager starts it again; the hold continues, at the same address.
     server.signal(Signal::KILL);
     drop(server);
     let (_server, again) = shared.serve();
@@ -207,7 +207,7 @@ fn the_machines_server_can_be_a_setting_and_a_state_directory_comes_before_it() 
     assert!(hint.status.success(), "{hint:?}");
 }
 
-/// Else a user could put an address of its own there, and be everybody's server.
+/// Otherwise a user could put an address of its own there, and serve all users.
 #[test]
 fn a_shared_directory_that_others_may_write_is_refused() {
     let shared = Shared::new();
@@ -224,7 +224,7 @@ fn a_shared_directory_that_others_may_write_is_refused() {
     assert_eq!(code, Some(73), "{line}");
 }
 
-/// What the unit file starts is what this test starts, but for the program and the directory.
+/// This test starts what the unit file starts, except for the program and the directory.
 #[test]
 fn the_unit_file_starts_the_machines_server() {
     let unit = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/lockkeeper.service"))
@@ -244,8 +244,7 @@ fn the_unit_file_starts_the_machines_server() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// Another program that answers something else at the address of the machine's server, while that is down and while it only
-/// seems to run.
+/// Another program answers at the address of the machine's server, while that is down and while it only seems to run.
 #[test]
 fn a_stranger_at_the_machines_address_gets_no_lock_and_no_wait() {
     use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! The command and TLS: what is set is used or refused, never left out.
+//! The command and TLS: every setting is used or refused, never ignored.
 
 use crate::harness::{Home, failure};
 
@@ -25,7 +25,7 @@ fn an_authority_is_refused_where_no_servers_are_named() {
     assert!(told.contains("--tls-ca ca.pem is not used with"), "{told}");
 }
 
-/// Not even a connection in the clear comes of it.
+/// The command does not even open a plain connection.
 #[test]
 fn files_that_cannot_be_used_stop_everything() {
     let home = Home::new();
@@ -37,7 +37,7 @@ fn files_that_cannot_be_used_stop_everything() {
     }
 }
 
-/// The server of the command and the command itself, each knowing the other by its certificate.
+/// The server and the command verify each other by their certificates.
 #[cfg(feature = "tls")]
 #[test]
 fn run_holds_its_lock_over_tls() {
@@ -79,7 +79,7 @@ fn run_holds_its_lock_over_tls() {
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("CertificateRequired"), "{output:?}");
 
-    // The same from the environment, which is how a service has it.
+    // The same from the environment, as in a service.
     let mut command = home.command(&["run", "nightly", "--wait", "10s", "--", "true"]);
     let variables = [("CA", "ca.pem"), ("CERT", "client.pem"), ("KEY", "client.key")];
     command.envs(variables.map(|(name, file)| (format!("LOCKKEEPER_TLS_{name}"), home.file(file))));

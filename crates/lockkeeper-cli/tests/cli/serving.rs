@@ -1,4 +1,4 @@
-//! `lockkeeper serve` with everything that can be set.
+//! `lockkeeper serve` with all of its options.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use crate::harness::*;
 
-/// A served server and where its operators' HTTP is.
+/// A server with the address of its operators' HTTP.
 struct Watched {
     running: Running,
     address: String,
@@ -32,7 +32,7 @@ fn serve(home: &Home, more: &[&str]) -> Watched {
     Watched { running, address, admin }
 }
 
-/// Status and body of what is at a path.
+/// Returns the status and the body of a path.
 fn get(admin: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(admin).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").as_bytes()).unwrap();
@@ -94,7 +94,7 @@ fn every_limit_is_a_flag_and_shown() {
 #[test]
 fn a_server_at_its_limit_says_so_and_goes_on() {
     let machine = Home::new();
-    // Its own four, and not one more.
+    // Room for its own four nodes only.
     let served = serve(&machine, &["--max-nodes", "4"]);
     let home = Home::with_servers(&served.address);
     let (code, line) = failure(&home.output(&["run", "a", "--try", "--", "true"]));
@@ -150,7 +150,7 @@ fn serve_speaks_tls_with_a_certificate_of_ones_own() {
     let mut plain = TcpStream::connect(&served.address).unwrap();
     plain.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     plain.write_all(b"ruok").unwrap();
-    // In TLS these are no words: an alert at most, and the end.
+    // TLS cannot read this: it answers with an alert at most, and closes.
     plain.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = Vec::new();
     _ = plain.read_to_end(&mut answer);

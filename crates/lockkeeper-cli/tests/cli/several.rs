@@ -35,7 +35,7 @@ fn case_52_if_one_is_taken_none_is_held() {
     let (code, line) = failure(&home.output(&["run", "a", "b", "c", "--try", "--", "touch", "ran"]));
     assert_eq!(code, Some(75));
     assert!(line.starts_with("/locks/b is taken: held by "), "{line}");
-    // Long enough to take the first, and to say that it waits.
+    // Long enough to take the first one, and to print that it waits.
     let late = home.output(&["run", "c", "b", "a", "--wait", "2s", "--", "touch", "ran"]);
     let told = String::from_utf8(late.stderr).unwrap();
     assert_eq!(late.status.code(), Some(75), "{told}");
@@ -47,7 +47,7 @@ fn case_52_if_one_is_taken_none_is_held() {
     assert!(holder.wait().success());
 }
 
-/// The line names the lock that is waited for, not one that is held already or not come to.
+/// The line names the lock that the command waits for, not one that it holds or has not requested yet.
 #[test]
 fn each_wait_is_told_for_the_lock_it_is_for() {
     let home = Home::new();
@@ -71,7 +71,7 @@ fn each_wait_is_told_for_the_lock_it_is_for() {
     }
 }
 
-/// Whatever order they are named in, no two wait for each other.
+/// In whatever order the locks are named, no two commands wait for each other.
 #[test]
 fn case_52_two_orders_do_not_deadlock() {
     let home = Home::new();
@@ -102,7 +102,7 @@ fn the_loss_of_one_stops_the_command_and_frees_the_others() {
     until("the other is free", || home.count("a") == (0, 0));
 }
 
-/// Each of them as the flags say.
+/// Each lock has the kind that the flags name.
 #[test]
 fn kinds_go_for_all_of_them() {
     let home = Home::new();

@@ -40,11 +40,11 @@ fn case_55_case_56_show_names_who_holds_and_who_waits() {
     assert!(holder.wait().success() && waiter.wait().success());
 }
 
-/// Everything that the ensemble stores, paths and data.
+/// Returns all paths and data that the ensemble stores.
 async fn everything(client: &zookeeper_client::Client) -> String {
     let (mut text, mut left) = (String::new(), vec!["/".to_owned()]);
     while let Some(path) = left.pop() {
-        // One that has gone meanwhile says nothing.
+        // A node that was deleted in the meantime is left out.
         let Ok((children, _)) = client.list_children(&path).await.map(|children| (children, ())) else { continue };
         let Ok((data, _)) = client.get_data(&path).await else { continue };
         text.push_str(&format!("{path} {}\n", String::from_utf8_lossy(&data)));
@@ -53,7 +53,7 @@ async fn everything(client: &zookeeper_client::Client) -> String {
     text
 }
 
-/// Everybody who reaches the servers can read the nodes, and a password may be among the arguments.
+/// Everyone who reaches the servers can read the nodes, and a password may be among the arguments.
 #[test]
 fn arguments_are_not_published_unasked() {
     let machine = Home::new();
@@ -76,7 +76,7 @@ fn arguments_are_not_published_unasked() {
     .iter()
     .map(|args| start(args))
     .collect();
-    // One that waits, and one that asks operators, below whom all that is known of the holder is kept.
+    // A waiter, and a requestor that asks operators: the nodes of both contain everything known about the holder.
     let waiter = home.spawn("plain", &[], "true # hunter2");
     let asking = ["--lease", "10m", "--priority", "5", "--waiting", "100ms", "--ask", "10m"];
     let asker = home.spawn("lease", &asking, "true # hunter2");
@@ -225,7 +225,7 @@ fn another_users_secret_is_needed() {
     assert!(!stranger.file("ran").exists());
 }
 
-/// Of `/ap` and `/app` one is a mistake, and its locks would exclude nobody.
+/// If a user types `/ap` for `/app`, the locks there exclude no other client.
 #[test]
 fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() {
     let machine = Home::new();
@@ -241,7 +241,7 @@ fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() 
     }
     assert!(!home.file("ran").exists());
     assert_eq!(root.count("/team/app/locks/a"), (0, 0));
-    // To look creates nothing, whatever is asked for.
+    // A command that only reads creates nothing, even with this option.
     assert!(home.output(&["list", "--create-chroot"]).status.success());
     assert_eq!(failure(&home.output(&["list"])).0, Some(78));
 

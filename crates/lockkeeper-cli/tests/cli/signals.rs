@@ -16,7 +16,7 @@ fn case_46_a_signal_while_waiting_leaves_the_queue() {
         until("it waits", || home.count("a") == (1, 1));
         waiter.signal(signal);
         assert_eq!(waiter.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");
-        // Its end is later than the confirmed delete: no need to wait for anything.
+        // It ends after the confirmed delete, so no wait is needed.
         assert_eq!(home.count("a"), (1, 0), "{signal:?}");
     }
     assert!(!home.file("ran").exists());
@@ -77,7 +77,7 @@ fn case_46_a_signal_while_releasing_changes_nothing() {
         let home = Home::with_servers(&served.address);
         let mut running = home.spawn("a", &["--session-timeout", "30s"], "echo $$; read end; exit 7");
         let command = running.pid_line();
-        // The delete goes out and is not answered until the server goes on.
+        // The delete is sent, and the server answers only when it continues.
         served.running.signal(Signal::STOP);
         running.close_stdin();
         until("the command has been reaped", || rustix::process::test_kill_process(command).is_err());
@@ -124,7 +124,7 @@ fn case_46_a_signal_while_the_server_is_sought_ends_the_search() {
     let home = Home::with_servers(&listener.local_addr().unwrap().to_string());
     for signal in ALL {
         let mut running = home.spawn("a", &[], "touch ran");
-        // It has connected, so it has long been able to catch signals.
+        // It has connected, so it catches signals already.
         let (_connection, _) = listener.accept().unwrap();
         running.signal(signal);
         assert_eq!(running.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");

@@ -1,4 +1,4 @@
-//! Standard output and standard error that nobody reads, that are closed or full: no hold is disturbed by them.
+//! Standard output and standard error without a reader, closed or full: none of them disturbs a hold.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Home, Served, failure, until, without_scope, without_time};
 
-/// A pipe that is full. It takes more only when somebody reads.
+/// Returns a full pipe. It takes more only when a reader reads.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(writer.as_fd()).unwrap();
@@ -20,7 +20,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// A pipe whose reader has gone.
+/// Returns a pipe whose reader has gone.
 fn closed_pipe() -> PipeWriter {
     std::io::pipe().unwrap().1
 }
@@ -34,7 +34,7 @@ fn ends(mut child: Child) -> Option<i32> {
     status.unwrap().code()
 }
 
-/// `lockkeeper ARGS` that logs all it can on this standard error.
+/// Returns `lockkeeper ARGS` with the most verbose log on this standard error.
 fn loud(home: &Home, args: &[&str], stderr: impl Into<Stdio>) -> Command {
     let mut command = home.command(args);
     command.env("LOCKKEEPER_LOG", "trace").stdin(Stdio::null()).stderr(stderr);
@@ -47,7 +47,7 @@ fn a_standard_error_that_nobody_reads_does_not_disturb_a_hold() {
     let (_reader, full) = full_pipe();
     let mut held = loud(&home, &["run", "a", "--session-timeout", "2s", "--", "sh", "-c", "sleep 3; exit 7"], full);
     let held = held.stdout(Stdio::null()).spawn().unwrap();
-    // Longer than the session timeout, so that its heartbeats are shown to go on.
+    // Longer than the session timeout, which shows that its heartbeats continue.
     assert_eq!(ends(held), Some(7));
     assert_eq!(home.count("a"), (0, 0));
 }
@@ -59,7 +59,7 @@ fn a_standard_error_that_is_closed_does_not_disturb_a_hold() {
     let held = loud(&home, &args, closed_pipe()).stdout(Stdio::null()).spawn().unwrap();
     assert_eq!(ends(held), Some(7));
     assert_eq!(home.count("a"), (0, 0));
-    // What its log says to a reader that leaves after a line.
+    // The log goes to a reader that leaves after a line.
     let mut gone = loud(&home, &args, Stdio::piped()).spawn().unwrap();
     let mut byte = [0];
     gone.stderr.take().unwrap().read_exact(&mut byte).unwrap();
@@ -94,7 +94,7 @@ fn a_command_that_cannot_run_frees_its_lock_though_nobody_reads_why() {
 fn serve_serves_and_stops_though_nobody_reads_what_it_says() {
     let home = Home::new();
     for closed in [false, true] {
-        // Its port, from one that says it.
+        // The port of a server that prints it.
         let Served { mut running, address } = Served::start(&home);
         running.signal(Signal::TERM);
         running.wait();
@@ -156,7 +156,7 @@ fn a_log_has_times_and_no_colours() {
     let output = home.output(&["run", "a", "--json", "--try", "--", "true"]);
     let event: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
     assert!(event["at"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{event}");
-    // What is read at once, or by another program, has none.
+    // Output that is read immediately, or by a program, has no time.
     assert!(String::from_utf8(home.output(&["show", "b"]).stderr).unwrap().starts_with("lockkeeper: "));
     holder.close_stdin();
     holder.wait();

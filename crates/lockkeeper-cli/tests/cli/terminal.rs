@@ -40,7 +40,7 @@ impl Screen {
         let mut screen = std::fs::File::from(std::os::fd::AsFd::as_fd(&keys).try_clone_to_owned().unwrap());
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // The other side closed is an error on a terminal.
+            // On a terminal, a closed other side is an error.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
                 if sender.send(buffer[..count].to_vec()).is_err() {
                     return;
@@ -54,7 +54,7 @@ impl Screen {
         self.keys.write_all(keys).unwrap();
     }
 
-    /// Waits until the screen has shown this since the last call; returns what came up to it.
+    /// Waits until the screen has shown this since the last call; returns the text up to it.
     fn expect(&mut self, text: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -114,7 +114,7 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
     assert!(holder.wait().success());
 }
 
-/// How many are ahead and how much time is left is what somebody who waits wants to know most.
+/// A waiting user mostly wants to know how many contenders are ahead and how much time is left.
 #[test]
 fn the_live_line_keeps_its_end_and_its_deadline_at_every_width() {
     let home = Home::new();
@@ -171,7 +171,7 @@ fn connecting_shows_a_live_line_after_a_moment() {
     }
 }
 
-/// With several locks the line shows the one that is waited for, and then the next.
+/// With several locks the line shows the one that the command waits for, and then the next.
 #[test]
 fn the_live_line_follows_every_kind_and_each_of_several_locks() {
     let home = Home::new();
@@ -194,7 +194,7 @@ fn the_live_line_follows_every_kind_and_each_of_several_locks() {
     let mut screen = Screen::start(&home, BINARY, &["run", "c", "--background", "--", "echo", "granted"]);
     screen.expect("waiting for /locks/c: held by ");
     screen.expect(", class B, since ");
-    // Somebody comes later and goes before.
+    // A later contender gets the position before this one.
     let mut foreground = home.spawn("c", &["--foreground"], "echo up; cat");
     screen.expect(", 2 ahead");
     background.close_stdin();
@@ -246,7 +246,7 @@ fn an_interactive_command_has_the_terminal() {
 #[test]
 fn behind_a_pipe_the_command_gets_the_terminal_when_it_asks() {
     let home = Home::new();
-    // Standard output is no terminal, so the terminal is not given away unasked.
+    // Standard output is not a terminal, so the terminal is given away only on demand.
     let script = "$lockkeeper run a -- sh -c 'read name </dev/tty; echo hello $name' | cat";
     let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
     screen.expect("ready> ");
@@ -297,7 +297,7 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
     screen.expect("\rup");
     screen.press(SUSPEND);
     screen.expect("ready> ");
-    // Its session ends, and somebody else has the lock.
+    // Its session expires, and another contender gets the lock.
     let mut other = home.spawn("a", &[], "echo in; cat");
     assert_eq!(other.line(), "in");
     screen.press(b"fg\n");
@@ -336,7 +336,7 @@ fn break_shows_whom_and_asks() {
     assert_eq!(holder.wait().code(), Some(76));
 }
 
-/// The epoch is never lowered again: the person at the terminal sees what becomes of it first.
+/// The epoch cannot be lowered again: the person at the terminal first sees the new value.
 #[test]
 fn epoch_asks_before_it_is_raised() {
     let home = Home::new();

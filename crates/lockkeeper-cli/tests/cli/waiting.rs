@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Home, Served, failure, until, without_time};
 
-/// D-01: a job that finds the lock taken says who has it, waits, and runs after it.
+/// D-01: a job that finds the lock taken prints the holder, waits, and runs after it.
 #[test]
 fn two_terminals_the_second_waits_and_says_for_whom() {
     let home = Home::new();
@@ -42,7 +42,7 @@ fn first_come_first_served() {
     assert_eq!(crate::harness::text(&home.file("order")), "1\n2\n3\n4\n");
 }
 
-/// N-02, N-18, D-09, D-18: nobody cleans up; the node goes with the session, and nobody waits longer.
+/// N-02, N-18, D-09, D-18: without any cleanup the node is deleted with the session, and no waiter waits longer.
 #[test]
 fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
     let home = Home::new();
@@ -53,12 +53,12 @@ fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
     let killed = Instant::now();
     first.signal(Signal::KILL);
     assert_eq!(second.line(), "in");
-    // The timeout and a tick, and what a busy machine adds.
+    // The timeout and a tick, and a margin for a busy machine.
     assert!(killed.elapsed() < Duration::from_secs(2 + 5), "{:?}", killed.elapsed());
     assert!(second.wait().success());
 }
 
-/// D-08: the node of a killed waiter goes with its session, and the holder runs on.
+/// D-08: the node of a killed waiter is deleted with its session, and the holder runs on.
 #[test]
 fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
     let home = Home::new();
@@ -92,7 +92,7 @@ fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
     assert_eq!(home.count("a"), (1, 0));
     holder.close_stdin();
     holder.wait();
-    // Free, a try takes it; also one that may wait for nothing.
+    // A try gets a free lock; so does a command with a wait of zero.
     assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
     assert!(home.output(&["run", "a", "--wait", "0s", "--", "true"]).status.success());
 }
@@ -127,7 +127,7 @@ fn case_27_the_wait_bounds_a_server_that_swallows_everything() {
     assert!(took > Duration::from_millis(700) && took < Duration::from_secs(15), "{took:?}");
 }
 
-/// Not a moment earlier: the server may still come.
+/// Not earlier: the server may still start.
 #[test]
 fn the_wait_is_used_up_while_nothing_listens() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -163,7 +163,7 @@ fn the_wait_ends_in_time_in_line_at_a_server_that_hangs() {
     holder.wait();
 }
 
-/// The end of the session included.
+/// The limit includes the end of the session.
 #[test]
 fn a_release_that_nobody_confirms_ends_after_five_seconds() {
     let machine = Home::new();
