@@ -46,15 +46,24 @@ impl Waiters {
 
     /// Adds that many waiters, and returns when they have set their watches and send nothing more.
     async fn add_waiters(&mut self, path: &str, kind: Kind, count: u64) -> UnboundedReceiver<Held> {
-        let reads = self.proxy.counts().delivered.of(OpCode::GetData) + count * kind.reads_to_wait();
+        let before = self.proxy.records().len();
         let (granted, grants) = unbounded_channel();
         for (_, keeper) in (0..count).zip(self.keepers.iter().cycle()) {
             let (lock, granted): (Lock, _) = (kind.lock(keeper, path), granted.clone());
             // A guard that cannot be sent is dropped, which releases the lock.
             self.tasks.push(tokio::spawn(async move { drop(granted.send(lock.acquire().await.unwrap())) }));
         }
-        // A semaphore's first waiter lists again for each contender that comes, so there may be more reads.
-        self.proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) >= reads).await;
+        // Each reads its own node and its predecessor's to watch them. A semaphore's first waiter watches the children instead.
+        let all = 2 * count as usize - usize::from(kind == Kind::Permits);
+        let nodes = format!("{path}/");
+        eventually("all waiters watch", async || {
+            let records = self.proxy.records().into_iter().skip(before);
+            let reads = records.filter(|record| {
+                matches!(&record.what, What::Request { op: OpCode::GetData, path: Some(read), .. } if read.starts_with(&nodes))
+            });
+            reads.count() >= all
+        })
+        .await;
         let mut quiet = 0;
         while quiet < 2 {
             let since = self.since(&self.proxy.counts()).await;
