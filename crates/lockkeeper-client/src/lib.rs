@@ -5,11 +5,12 @@
 // ARCHITECTURE.md lists the layers of this crate.
 
 mod client;
+mod driver;
 mod session;
 mod types;
 mod watches;
 
-pub use client::{Client, ConnectionState, PersistentWatcher, WatchEvent, Watcher};
+pub use client::{Client, PersistentWatcher, Watcher};
 pub use lockkeeper_wire as wire;
 pub use session::Session;
-pub use types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};
+pub use types::{Config, ConnectionState, End, RequestError, RequestId, Resume, SessionEvent, Transport, WatchEvent};

@@ -15,7 +15,8 @@
 //! - A request that was sent and not answered before its connection ended is reported as
 //!   [`RequestError::ConnectionLoss`]: the server may have carried it out. A request that was not sent yet waits for
 //!   the next connection.
-//! - The session never uses a server that has seen less than the session has.
+//! - The session never uses a server that has seen less than the session has, by replies and by events.
+//! - No one-shot watch misses a change, even if the connection that sets the watches again is cut in between.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use bytes::{Buf, BytesMut};
 use lockkeeper_wire::jute::Reader;
 use lockkeeper_wire::{
     AUTH_XID, ConnectRequest, ConnectResponse, EVENT_XID, ErrorCode, EventKind, Malformed, OpCode, PING_XID, Request,
-    Response, SetWatches, digest_md5, frame, request, response,
+    Response, digest_md5, frame, request, response,
 };
 
 use crate::types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};
-use crate::watches::{Class, Watches};
+use crate::watches::{Class, Watched, Watches};
 
 /// Share of the session timeout after which an idle client sends a ping: 3/20, so that several pings fit into the
 /// timeout.
@@ -81,8 +82,10 @@ struct Sent {
 enum Purpose {
     /// The owner's request, and the watch that it leaves when it is answered.
     Owner(RequestId, Option<(Arc<str>, Class)>),
-    /// Sets watches again.
-    Watches,
+    /// The owner's request that the server has refused ahead of its turn, because it does not know the operation.
+    Refused(RequestId),
+    /// Sets watches again; whether they are persistent.
+    Watches(bool),
     /// Removes a watch; its answer is ignored.
     Unwatch,
     /// Closes the session.
@@ -101,7 +104,15 @@ pub struct Session {
     password: [u8; 16],
     /// The requested timeout until a server has granted one.
     timeout: Duration,
+    /// The newest transaction that a reply has named. Every event up to it has arrived before that reply.
     last_zxid: i64,
+    /// The newest transaction that the session has seen, by a reply or by an event.
+    newest_zxid: i64,
+    /// Up to which transaction the watches have not missed an event, while they are being set again. A reply names a
+    /// newer transaction before the server has looked at all of them.
+    watched_zxid: Option<i64>,
+    /// How many packets that set watches again have no answer yet.
+    setting: usize,
     /// The order in which servers are tried, and the position in it.
     order: Vec<usize>,
     at: usize,
@@ -126,52 +137,16 @@ pub struct Session {
     closing: Option<Duration>,
 }
 
-/// What the session needs from a request.
-trait Watched {
-    /// Makes it a request without a watch.
-    fn forget_watch(&mut self);
-    /// Returns the path and the class of the watch that it asks for.
-    fn watch(&self) -> Option<(&str, Class)>;
-}
-
-impl Watched for Request {
-    fn forget_watch(&mut self) {
-        match self {
-            Request::GetData(watched)
-            | Request::Exists(watched)
-            | Request::GetChildren(watched)
-            | Request::GetChildren2(watched) => watched.watch = false,
-            // It is answered like every other request and leaves no watch.
-            Request::AddWatch { path, .. } => *self = Request::Sync { path: std::mem::take(path) },
-            _ => {}
-        }
-    }
-
-    fn watch(&self) -> Option<(&str, Class)> {
-        match self {
-            Request::GetData(watched) if watched.watch => Some((&watched.path, Class::Data)),
-            Request::Exists(watched) if watched.watch => Some((&watched.path, Class::Exist)),
-            Request::GetChildren(watched) | Request::GetChildren2(watched) if watched.watch => {
-                Some((&watched.path, Class::Child))
-            }
-            Request::AddWatch { path, recursive } => {
-                Some((path, if *recursive { Class::Recursive } else { Class::Persistent }))
-            }
-            _ => None,
-        }
-    }
-}
-
 impl Session {
-    /// Creates a session that waits for its first connection. `seed` decides the order of the servers and the jitter
-    /// of pauses.
+    /// Creates a session with this number of servers that waits for its first connection. The session knows a server
+    /// by its index. `seed` decides the order of the servers and the jitter of pauses.
     ///
     /// # Panics
     /// If there is no server.
-    pub fn new(config: Config, seed: u64, now: Duration) -> Session {
-        assert!(config.servers > 0, "a session needs a server");
+    pub fn new(config: Config, servers: usize, seed: u64, now: Duration) -> Session {
+        assert!(servers > 0, "a session needs a server");
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut order: Vec<_> = (0..config.servers).collect();
+        let mut order: Vec<_> = (0..servers).collect();
         random.shuffle(&mut order);
         let resume = config.resume.clone();
         let (id, password, last_zxid) =
@@ -182,6 +157,9 @@ impl Session {
             password,
             timeout: config.session_timeout,
             last_zxid,
+            newest_zxid: last_zxid,
+            watched_zxid: None,
+            setting: 0,
             order,
             at: 0,
             rounds: 0,
@@ -251,7 +229,7 @@ impl Session {
             return;
         }
         let connect = ConnectRequest {
-            last_zxid_seen: self.last_zxid,
+            last_zxid_seen: self.newest_zxid,
             timeout_ms: i32::try_from(self.config.session_timeout.as_millis()).unwrap_or(i32::MAX),
             session: self.id,
             password: self.password.to_vec(),
@@ -353,13 +331,29 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// Adds a credential that this connection and every later one presents. If a server refuses it, the session is over
+    /// with [`End::AuthFailed`].
+    pub fn add_credential(&mut self, scheme: String, credential: Vec<u8>, now: Duration) {
+        if self.state == State::Connected {
+            request::encode_auth(&mut self.outgoing, &scheme, &credential);
+            self.last_sent = now;
+        }
+        self.config.credentials.push((scheme, credential));
+    }
+
     /// Makes a request. It is sent immediately or over the next connection; [`SessionEvent::Reply`] reports the result.
+    ///
+    /// Requests that the session itself makes are refused at once, with [`ErrorCode::BadArguments`]: pings, closing, and
+    /// setting or removing watches.
     pub fn request(&mut self, request: Request, now: Duration) -> RequestId {
         self.next_id += 1;
         let id = RequestId(self.next_id);
         match self.state {
             State::Over(end) => self.reply(id, Err(RequestError::SessionOver(end))),
             _ if self.closing.is_some() => self.reply(id, Err(RequestError::SessionOver(End::Closed))),
+            _ if request.is_the_sessions_own() => {
+                self.reply(id, Err(RequestError::Refused(ErrorCode::BadArguments)));
+            }
             State::Connected => self.send(id, &request, now),
             State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {
                 self.waiting.push_back((id, request));
@@ -434,10 +428,11 @@ impl Session {
     /// The connection has ended. The server may or may not have carried out what was sent.
     fn disconnect(&mut self) {
         self.events.push_back(SessionEvent::Disconnected);
-        self.rounds = 0;
         for sent in std::mem::take(&mut self.sent) {
-            if let Purpose::Owner(id, _) = sent.purpose {
-                self.reply(id, Err(RequestError::ConnectionLoss));
+            match sent.purpose {
+                Purpose::Owner(id, _) => self.reply(id, Err(RequestError::ConnectionLoss)),
+                Purpose::Refused(id) => self.reply(id, Err(RequestError::Refused(ErrorCode::Unimplemented))),
+                _ => {}
             }
         }
     }
@@ -449,9 +444,15 @@ impl Session {
             self.over(End::Expired);
             return Ok(());
         }
+        // No server gives a session another id, or no time.
+        let timeout = u64::try_from(timeout_ms).ok().filter(|timeout| *timeout > 0).ok_or(Malformed)?;
+        if self.id != 0 && self.id != session {
+            return Err(Malformed);
+        }
         self.opened_here = self.id == 0;
         (self.id, self.password) = (session, password);
-        self.timeout = Duration::from_millis(u64::try_from(timeout_ms).map_err(|_| Malformed)?);
+        self.timeout = Duration::from_millis(timeout);
+        self.closing = self.closing.map(|closing| closing.min(now + self.timeout));
         if self.config.sasl.is_some() {
             self.state = State::Login { until: now + self.timeout / 3 };
             // ZooKeeper's client begins with an empty token; the server answers with its challenge.
@@ -464,13 +465,17 @@ impl Session {
 
     /// A server has accepted the session, and the user if SASL is used.
     fn established(&mut self, now: Duration) {
-        (self.state, self.rounds) = (State::Connected, 0);
+        self.state = State::Connected;
         self.events.push_back(SessionEvent::Connected { server: self.order[self.at], opened: self.opened_here });
         for (scheme, credential) in &self.config.credentials {
             request::encode_auth(&mut self.outgoing, scheme, credential);
         }
-        for packet in self.watches.set_again(self.last_zxid) {
-            self.set_watches(packet, now);
+        let packets = self.watches.set_again(self.watched_zxid.unwrap_or(self.last_zxid));
+        self.setting = packets.len();
+        self.watched_zxid = packets.first().map(|packet| packet.relative_zxid);
+        for packet in packets {
+            let purpose = Purpose::Watches(packet.has_persistent());
+            self.push(&Request::SetWatches(packet), purpose, now);
         }
         for (id, request) in std::mem::take(&mut self.waiting) {
             self.send(id, &request, now);
@@ -504,10 +509,6 @@ impl Session {
         }
     }
 
-    fn set_watches(&mut self, packet: SetWatches, now: Duration) {
-        self.push(&Request::SetWatches(packet), Purpose::Watches, now);
-    }
-
     /// Handles any later frame.
     fn frame(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
         let mut reader = Reader::new(payload);
@@ -515,12 +516,18 @@ impl Session {
         match header.xid {
             EVENT_XID => {
                 let event = response::decode_event(&mut reader)?;
+                // Servers before 3.9 name no transaction here. Other events of the same one may still follow, so this is
+                // not a `last_zxid`.
+                self.newest_zxid = self.newest_zxid.max(header.zxid);
                 if let Some(kind) = event.kind {
                     self.fire(kind, &event.path);
                 }
                 return Ok(());
             }
-            PING_XID => return Ok(()),
+            PING_XID => {
+                self.rounds = 0;
+                return Ok(());
+            }
             AUTH_XID => {
                 if header.error.is_some() {
                     self.over(End::AuthFailed);
@@ -529,14 +536,23 @@ impl Session {
             }
             _ => {}
         }
-        let sent = self.sent.pop_front().ok_or(Malformed)?;
-        if sent.xid != header.xid {
-            // It is reported as lost with the others.
-            self.sent.push_front(sent);
+        if self.sent.front().is_none_or(|oldest| oldest.xid != header.xid) {
+            if header.error == Some(ErrorCode::Unimplemented) {
+                self.refused_early(header.xid);
+            }
+            // Everything without an answer is reported as lost.
             return Err(Malformed);
         }
+        let sent = self.sent.pop_front().ok_or(Malformed)?;
         self.last_zxid = self.last_zxid.max(header.zxid);
+        self.newest_zxid = self.newest_zxid.max(self.last_zxid);
         match sent.purpose {
+            // The server has ended the session. It would say so again to the next connection.
+            _ if header.error == Some(ErrorCode::SessionExpired) => {
+                self.sent.push_front(sent);
+                self.over(End::Expired);
+                return Ok(());
+            }
             Purpose::Owner(id, watch) => {
                 let result = match header.error {
                     // The session has moved to another server, so this connection is useless.
@@ -559,11 +575,18 @@ impl Session {
                 }
                 self.reply(id, result);
             }
-            // A connection without the watches is useless. A server older than 3.6 has no persistent watches.
-            Purpose::Watches if header.error.is_some_and(|error| error != ErrorCode::Unimplemented) => {
-                return Err(Malformed);
-            }
-            Purpose::Watches | Purpose::Unwatch => {}
+            Purpose::Watches(persistent) => match header.error {
+                None => self.watches_set(),
+                Some(ErrorCode::Unimplemented) if persistent => {
+                    self.end_persistent();
+                    self.watches_set();
+                }
+                // A connection without the watches is useless.
+                Some(_) => return Err(Malformed),
+            },
+            // `refused_early` has ended the connection.
+            Purpose::Refused(_) => return Err(Malformed),
+            Purpose::Unwatch => {}
             Purpose::Sasl(_) if header.error.is_some() => self.over(End::AuthFailed),
             Purpose::Sasl(expected) => {
                 let token = response::decode_sasl(&mut reader)?;
@@ -571,7 +594,35 @@ impl Session {
             }
             Purpose::Close => self.over(End::Closed),
         }
+        // Only now the server has proved to be useful: one that accepts sessions and then fails is not tried in a
+        // tight loop.
+        self.rounds = 0;
         Ok(())
+    }
+
+    /// Handles the refusal of a request that is not the oldest one. Apache's server answers a request that it does not
+    /// know ahead of its turn (`UnimplementedRequestProcessor`), and then closes the connection.
+    fn refused_early(&mut self, xid: i32) {
+        let Some(sent) = self.sent.iter_mut().find(|sent| sent.xid == xid) else { return };
+        match sent.purpose {
+            Purpose::Owner(id, _) => sent.purpose = Purpose::Refused(id),
+            Purpose::Watches(true) => self.end_persistent(),
+            _ => {}
+        }
+    }
+
+    /// Notes the answer to a packet that set watches again.
+    fn watches_set(&mut self) {
+        self.setting -= 1;
+        if self.setting == 0 {
+            self.watched_zxid = None;
+        }
+    }
+
+    /// A server older than 3.6 has no persistent watches. They end, because the session could not notice their events.
+    fn end_persistent(&mut self) {
+        let ended = self.watches.remove_persistent();
+        self.events.extend(ended.into_iter().map(|id| SessionEvent::WatchEnded { id }));
     }
 
     /// Returns the watch that a request with this result has left.
@@ -621,6 +672,8 @@ impl Session {
     }
 
     fn over(&mut self, end: End) {
+        // A session that its owner has closed may end as expired: the answer to the close was lost.
+        let end = if self.closing.is_some() && end == End::Expired { End::Closed } else { end };
         self.state = State::Over(end);
         for sent in std::mem::take(&mut self.sent) {
             if let Purpose::Owner(id, _) = sent.purpose {

@@ -13,8 +13,6 @@ pub struct RequestId(pub u64);
 /// The options of a session.
 #[derive(Clone)]
 pub struct Config {
-    /// Number of servers, at least one. The session knows a server by its index.
-    pub servers: usize,
     /// The requested session timeout; the server may grant another.
     pub session_timeout: Duration,
     /// Credentials that every connection presents before its first request: scheme and credential.
@@ -28,9 +26,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the options for a new session with this timeout and number of servers.
-    pub fn new(servers: usize, session_timeout: Duration) -> Config {
-        Config { servers, session_timeout, credentials: Vec::new(), sasl: None, max_frame: 64 << 20, resume: None }
+    /// Returns the options for a new session with this timeout, without credentials.
+    pub fn new(session_timeout: Duration) -> Config {
+        Config { session_timeout, credentials: Vec::new(), sasl: None, max_frame: 64 << 20, resume: None }
     }
 }
 
@@ -38,7 +36,6 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
         f.debug_struct("Config")
-            .field("servers", &self.servers)
             .field("session_timeout", &self.session_timeout)
             .field("credentials", &schemes)
             .finish_non_exhaustive()
@@ -88,6 +85,9 @@ pub enum RequestError {
     /// The session was over before the reply.
     #[error(transparent)]
     SessionOver(End),
+    /// The runtime of the session's driver ended before the reply. The request may have been carried out.
+    #[error("the runtime of the session has ended")]
+    DriverEnded,
 }
 
 /// What a session reports.
@@ -122,6 +122,11 @@ pub enum SessionEvent {
         /// The path of the node. For a recursive watch this may be a node below the watched path.
         path: Arc<str>,
     },
+    /// A watch has ended without an event, because the session has moved to a server that does not know its kind.
+    WatchEnded {
+        /// The request that left the watch.
+        id: RequestId,
+    },
 }
 
 /// The transport that the session needs.
@@ -131,4 +136,24 @@ pub struct Transport {
     pub attempt: u64,
     /// The server's index.
     pub server: usize,
+}
+
+/// State of the session's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// A server has accepted the session.
+    Connected,
+    /// The connection ended; the session may live on.
+    Disconnected,
+    /// The session is over. Nothing follows.
+    Over(End),
+}
+
+/// An event of a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// Path of the node.
+    pub path: Arc<str>,
 }

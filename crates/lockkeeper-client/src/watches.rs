@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use lockkeeper_wire::{EventKind, SetWatches, WatchKind};
+use lockkeeper_wire::{EventKind, Request, SetWatches, WatchKind};
 
 use crate::types::RequestId;
 
@@ -55,6 +55,49 @@ impl Class {
             Class::Child => matches!(kind, EventKind::ChildrenChanged | EventKind::Deleted),
             Class::Persistent => true,
         }
+    }
+}
+
+/// What the session needs from a request.
+pub(crate) trait Watched {
+    /// Makes it a request without a watch.
+    fn forget_watch(&mut self);
+    /// Returns the path and the class of the watch that it asks for.
+    fn watch(&self) -> Option<(&str, Class)>;
+    /// Returns whether only the session may make it.
+    fn is_the_sessions_own(&self) -> bool;
+}
+
+impl Watched for Request {
+    fn forget_watch(&mut self) {
+        match self {
+            Request::GetData(watched)
+            | Request::Exists(watched)
+            | Request::GetChildren(watched)
+            | Request::GetChildren2(watched) => watched.watch = false,
+            // It is answered like every other request and leaves no watch.
+            Request::AddWatch { path, .. } => *self = Request::Sync { path: std::mem::take(path) },
+            _ => {}
+        }
+    }
+
+    fn watch(&self) -> Option<(&str, Class)> {
+        match self {
+            Request::GetData(watched) if watched.watch => Some((&watched.path, Class::Data)),
+            Request::Exists(watched) if watched.watch => Some((&watched.path, Class::Exist)),
+            Request::GetChildren(watched) | Request::GetChildren2(watched) if watched.watch => {
+                Some((&watched.path, Class::Child))
+            }
+            Request::AddWatch { path, recursive } => {
+                Some((path, if *recursive { Class::Recursive } else { Class::Persistent }))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_the_sessions_own(&self) -> bool {
+        // A server answers a ping with another xid, and the others would change the session behind its back.
+        matches!(self, Request::Ping | Request::CloseSession | Request::SetWatches(_) | Request::RemoveWatches { .. })
     }
 }
 
@@ -106,6 +149,26 @@ impl Watches {
             self.by_path.remove(&path);
         }
         last.then_some((path, class))
+    }
+
+    /// Removes the persistent watches. Returns them in the order in which they were set.
+    pub(crate) fn remove_persistent(&mut self) -> Vec<RequestId> {
+        let mut removed = Vec::new();
+        self.by_path.retain(|_, here| {
+            here.retain(|(class, id)| {
+                if !class.is_one_shot() {
+                    removed.push(*id);
+                }
+                class.is_one_shot()
+            });
+            !here.is_empty()
+        });
+        for id in &removed {
+            self.by_id.remove(id);
+        }
+        self.recursive = 0;
+        removed.sort_unstable();
+        removed
     }
 
     /// Handles an event. Returns the watches that it fires, and removes the one-shot ones of them.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 async fn connected(server: &Server) -> (Client, UnboundedReceiver<ConnectionState>) {
-    let (client, mut states) = Client::open(vec![server.connect_string()], TIMEOUT);
+    let (client, mut states) = Client::open(vec![server.connect_string()], Config::new(TIMEOUT));
     assert_eq!(states.recv().await, Some(ConnectionState::Connected));
     (client, states)
 }
@@ -87,7 +87,7 @@ async fn a_request_after_close_fails_with_closed() {
     let server = Server::ephemeral().await.unwrap();
     let (client, _states) = connected(&server).await;
     client.close();
-    assert_eq!(client.request(Request::Ping).await, Err(RequestError::SessionOver(End::Closed)));
+    assert_eq!(client.request(Request::WhoAmI).await, Err(RequestError::SessionOver(End::Closed)));
 }
 
 #[tokio::test]
@@ -98,12 +98,38 @@ async fn a_request_after_the_end_of_the_session_is_answered_and_leaves_no_watch(
     while states.recv().await.is_some() {}
     let over = Err(RequestError::SessionOver(End::Expired));
     let answered = tokio::time::timeout(TIMEOUT, async {
-        assert_eq!(client.request(Request::Ping).await, over);
+        assert_eq!(client.request(Request::WhoAmI).await, over);
         let (reply, watcher) = client.request_and_watch(Request::Exists(watched("/a", true))).await;
         assert_eq!((reply, watcher.await), (over, None));
         assert!(client.add_watch("/", true).await.is_err());
     });
     answered.await.expect("every request is answered");
+}
+
+#[test]
+fn a_session_without_its_runtime_answers_every_request() {
+    let servers = tokio::runtime::Runtime::new().unwrap();
+    let server = servers.block_on(Server::ephemeral()).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (client, mut states) = runtime.block_on(connected(&server));
+    let mut watcher = runtime.block_on(client.add_watch("/", true)).unwrap();
+    let (_, fired) = runtime.block_on(client.request_and_watch(Request::Exists(watched("/a", true))));
+    // The server does not answer while its runtime stands still, so this request is on its way.
+    drop(server);
+    drop(servers);
+    let under_way = client.request(Request::WhoAmI);
+    drop(runtime);
+    let elsewhere = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let all = async {
+        assert_eq!(under_way.await, Err(RequestError::DriverEnded));
+        assert_eq!(client.request(Request::WhoAmI).await, Err(RequestError::DriverEnded));
+        assert_eq!((watcher.next().await, fired.await), (None, None));
+        while let Some(state) = states.recv().await {
+            assert_eq!(state, ConnectionState::Disconnected);
+        }
+        client.close();
+    };
+    elsewhere.block_on(async { tokio::time::timeout(TIMEOUT, all).await }).expect("nothing waits forever");
 }
 
 /// Opens a session as this SASL user and returns its first state.
@@ -113,8 +139,8 @@ async fn logged_in(user: &str, password: &str) -> Option<ConnectionState> {
         .with_listen("127.0.0.1:0".parse().unwrap())
         .with_accounts(Accounts::new().with_sasl_user("client1", "password1"));
     let server = Server::start(config).await.unwrap();
-    let config = Config { sasl: Some((user.to_owned(), password.to_owned())), ..Config::new(1, TIMEOUT) };
-    let (client, mut states) = Client::open_with(vec![server.connect_string()], config);
+    let config = Config { sasl: Some((user.to_owned(), password.to_owned())), ..Config::new(TIMEOUT) };
+    let (client, mut states) = Client::open(vec![server.connect_string()], config);
     let state = states.recv().await;
     if state == Some(ConnectionState::Connected) {
         let identities = client.request(Request::WhoAmI).await.unwrap();

@@ -133,7 +133,7 @@ impl World {
         let machine = Machine::new(config(), Tree::new(), 0, Now { monotonic: now, wall_ms: 0 });
         let clients = (0..2)
             .map(|_| Client {
-                session: Session::new(Config::new(SERVERS, TIMEOUT), random.u64(..), now),
+                session: Session::new(Config::new(TIMEOUT), SERVERS, random.u64(..), now),
                 link: None,
                 asked: BTreeMap::new(),
                 watches: BTreeMap::new(),
@@ -463,6 +463,7 @@ impl World {
                 watch.fired += 1;
                 assert_eq!(watch.fired, 1, "seed {seed}: {id:?} fired twice");
             }
+            SessionEvent::WatchEnded { id } => panic!("seed {seed}: {id:?} has ended"),
             SessionEvent::Reply { id, zxid, result } => {
                 assert!(client.last_replied < Some(id), "seed {seed}: {id:?} after {:?}", client.last_replied);
                 client.last_replied = Some(id);
