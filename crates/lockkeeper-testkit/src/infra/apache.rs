@@ -1,8 +1,8 @@
 //! Apache ZooKeeper on demand: real servers on free loopback ports, for one test or for a person.
 //!
-//! What Lockkeeper promises is judged by the server everybody else uses. So the contract tests start one, or an ensemble
-//! of three whose leader they kill, pause and slow down. Plain `cargo test` never gets here: nothing in this module runs
-//! unless a test was asked for by the environment.
+//! Lockkeeper's guarantees are tested on the server that most users run. So the contract tests start one server, or an
+//! ensemble of three whose leader they kill, pause and slow down. Plain `cargo test` starts no server here: this module
+//! runs only if the environment asks for such a test.
 //!
 //! Servers never outlive the process that started them, however it ends, and leave nothing on disk.
 
@@ -32,34 +32,34 @@ pub use slow::SlowFsync;
 
 use crate::infra::process::{self, POLL, Refused, Server, refused, tail};
 
-/// How long servers may take until they serve; measured: 0.3 s for one, 1 s for three on two cores.
+/// Time limit for servers to serve; measured: 0.3 s for one, 1 s for three on two cores.
 const START: Duration = Duration::from_secs(180);
 
-/// How often new ports are tried when another process was faster to take them.
+/// Attempts to find free ports when another process takes them first.
 const PORT_TRIES: usize = 5;
 
-/// What can go wrong with a server of somebody else's. Each is one line that says what to do, where there is something.
+/// An error of an Apache server. Each message is one line with the remedy, if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no Java.
+    /// No Java was found.
     #[error("no Java runs on this machine (tried {}): install a JRE of version 8 or later, or set JAVA_HOME", .tried.display())]
     NoJava {
-        /// What was run.
+        /// The program that was run.
         tried: PathBuf,
     },
-    /// There is no ZooKeeper, or not where it was said to be.
+    /// No ZooKeeper was found, or none in the given directory.
     #[error("{why}")]
     NoZooKeeper {
         /// What is missing and what to do.
         why: String,
     },
-    /// Installing it failed.
+    /// The installation failed.
     #[error("{program} failed ({status}):\n{said}")]
     Install {
-        /// What was run.
+        /// The program that was run.
         program: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// The last lines it printed.
         said: String,
@@ -67,11 +67,11 @@ pub enum Error {
     /// A server does not serve.
     #[error("server {server} of {origin} {what}; its log ends:\n{log}")]
     Start {
-        /// Its index.
+        /// The index of the server.
         server: usize,
-        /// Whose it is.
+        /// The origin of its jars.
         origin: String,
-        /// What it did instead.
+        /// What happened instead.
         what: String,
         /// The last lines of its log.
         log: String,
@@ -79,26 +79,26 @@ pub enum Error {
     /// No server leads.
     #[error("no server leads after {0:?}")]
     NoLeader(Duration),
-    /// There is no libfaketime.
+    /// No libfaketime was found.
     #[error("no libfaketime on this machine to set a server's clock wrong with: install the package libfaketime")]
     NoFaketime,
-    /// There is no strace.
+    /// No strace was found.
     #[error("no strace on this machine to slow the disk with: install the package strace")]
     NoStrace,
     /// strace could not attach.
     #[error("strace cannot attach to server process {pid}: {said}")]
     Attach {
-        /// The server's.
+        /// The process id of the server.
         pid: u32,
-        /// What strace had to say.
+        /// The output of strace.
         said: String,
     },
-    /// The machine refused something.
+    /// The operating system refused an operation.
     #[error("{doing} {}", .path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// The file or directory of the operation.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -131,20 +131,20 @@ impl Ports {
     }
 }
 
-/// What a server says it is.
+/// The role that a server reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The only one.
+    /// It is the only server.
     Standalone,
     /// It orders the ensemble's writes.
     Leader,
     /// It follows the leader.
     Follower,
-    /// Another, such as observer or read-only.
+    /// Another role, such as observer or read-only.
     Other,
 }
 
-/// How servers are set up. The defaults are for tests: short ticks, so that sessions expire soon.
+/// The setup of servers. The defaults are for tests: short ticks, so that sessions expire soon.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Options {
@@ -172,12 +172,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// Loopback, with nothing to it.
+    /// Returns loopback, in this process's own namespace.
     pub fn loopback() -> Place {
         Place { ip: Ipv4Addr::LOCALHOST, namespace: None, env: Vec::new() }
     }
 
-    /// A program that is to run there. Its process is the program's own.
+    /// Returns a command that runs a program there. Its process is the program's own.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         self.wrap(Command::new(program))
     }
@@ -214,13 +214,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The tick, 500 ms unless told otherwise: sessions expire in steps of it.
+    /// Sets the tick, by default 500 ms: sessions expire in steps of it.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// The shortest and the longest session timeout granted; two ticks and two minutes unless told otherwise.
+    /// Sets the shortest and the longest session timeout; the defaults are two ticks and two minutes.
     pub fn session_timeouts(mut self, shortest: Duration, longest: Duration) -> Self {
         self.sessions = Some((shortest, longest));
         self
@@ -232,13 +232,13 @@ impl Options {
         self
     }
 
-    /// One more Java system property, for instance `znode.container.checkIntervalMs`.
+    /// Adds a Java system property, for instance `znode.container.checkIntervalMs`.
     pub fn property(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.push((key.into(), value.into()));
         self
     }
 
-    /// Which ZooKeeper to run; what [`Distribution::find`] finds unless told otherwise.
+    /// Sets the ZooKeeper to run; the default is the result of [`Distribution::find`].
     pub fn distribution(mut self, distribution: Distribution) -> Self {
         self.distribution = Some(distribution);
         self
@@ -250,25 +250,25 @@ impl Options {
         self
     }
 
-    /// Where the servers run, in their order; on loopback unless told otherwise.
+    /// Sets where the servers run, in their order; the default is loopback.
     pub fn places(mut self, places: Vec<Place>) -> Self {
         self.places = places;
         self
     }
 
-    /// Gives each server a file system of its own of so many bytes, in memory, for its data; needs root.
+    /// Gives each server a file system of its own of this many bytes, in memory, for its data; needs root.
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk = Some(bytes);
         self
     }
 
-    /// Runs the servers by a wall clock that is so many seconds ahead of the machine's, or behind it.
+    /// Sets the servers' wall clock this many seconds ahead of the machine's, or behind it.
     pub fn clock_off(mut self, seconds: i64) -> Self {
         self.clock = Some(WrongClock(seconds));
         self
     }
 
-    /// Lets those servers of an ensemble on loopback that follow at the start hear the others late: the first by this much, each
+    /// Delays what the first followers of an ensemble on loopback receive: for the first one by this much, for each
     /// later one by half the delay of the one before it. A client that reads there reads stale data until it syncs.
     pub fn lag(mut self, lag: Duration) -> Self {
         self.lag = lag;
@@ -292,7 +292,7 @@ impl Options {
             ("admin.enableServer", "false".into()),
             ("4lw.commands.whitelist", "*".into()),
             ("extendedTypesEnabled", "true".into()),
-            // In ticks: patience of a starting server, and of a running one with a silent leader.
+            // In ticks: the limits for a starting server, and for a running one with a silent leader.
             ("initLimit", "40".into()),
             ("syncLimit", "4".into()),
         ]);
@@ -301,8 +301,9 @@ impl Options {
     }
 
     fn java_flags(&self, dir: &Path) -> Vec<String> {
-        // Tests start servers often and ask little of them. Measured from start to the first answer on two cores: 420 ms
-        // with Java's own choices, 250 ms with the plain collector and the quick compiler alone, 8 MB smaller too.
+        // Tests start servers often and give them little work. Measured from start to the first answer on two cores:
+        // 420 ms with Java's own choices; 250 ms with the plain collector and the quick compiler alone, which also need
+        // 8 MB less.
         let quick = "-Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.awt.headless=true";
         let mut flags: Vec<String> = match self.heap_mib {
             Some(mib) => vec![format!("-Xmx{mib}m"), "-Djava.awt.headless=true".to_owned()],
@@ -322,7 +323,7 @@ impl Options {
     }
 }
 
-/// The configuration for releases that log through Logback, whose own default is to print everything.
+/// The configuration for releases that log through Logback, whose default prints everything.
 const LOGBACK_XML: &str = r#"<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} [%t] %-5level %logger{1} - %msg%n</pattern></encoder>
@@ -331,17 +332,17 @@ const LOGBACK_XML: &str = r#"<configuration>
 </configuration>
 "#;
 
-/// Running servers, one or an ensemble, numbered from 0. Dropping it stops them and removes their data.
+/// Running servers, one or an ensemble, numbered from 0. Dropping the value stops them and removes their data.
 ///
-/// Every operation blocks for as long as the server takes; an async test that must go on meanwhile calls it on another
-/// thread.
+/// Every operation blocks as long as the server takes; an async test that must continue in the meantime calls it on
+/// another thread.
 #[derive(Debug)]
 pub struct Apache {
-    // Before the directory: dropped in this order, so servers are gone when their data goes.
+    // Before the directory: fields are dropped in this order, so the servers end before their data is removed.
     servers: Vec<Server>,
     distribution: Distribution,
     options: Options,
-    /// The ports between the servers, if some lag.
+    /// The delayed connections between the servers, if some servers lag.
     ways: Option<Ways>,
     _dir: TempDir,
 }
@@ -350,7 +351,7 @@ impl Apache {
     /// Starts one server and waits until it serves.
     ///
     /// # Errors
-    /// When there is no Java or no ZooKeeper, or the server does not start.
+    /// If there is no Java or no ZooKeeper, or the server does not start.
     pub fn single(options: Options) -> Result<Self, Error> {
         Self::start(1, options)
     }
@@ -436,26 +437,26 @@ impl Apache {
         Ok(apache)
     }
 
-    /// How many servers there are, running or not.
+    /// Returns the number of servers, running or not.
     #[must_use]
     pub fn size(&self) -> usize {
         self.servers.len()
     }
 
-    /// Where clients reach a server, whether it runs or not.
+    /// Returns the address of a server, whether it runs or not.
     #[must_use]
     pub fn addr(&self, server: usize) -> SocketAddr {
         self.servers[server].addr()
     }
 
-    /// All servers, as a client wants them.
+    /// Returns the connect string of all servers.
     #[must_use]
     pub fn connect_string(&self) -> String {
         let addrs: Vec<String> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         addrs.join(",")
     }
 
-    /// A server's process id, while it runs.
+    /// Returns a server's process id, while it runs.
     #[must_use]
     pub fn pid(&self, server: usize) -> Option<u32> {
         self.servers[server].pid()
@@ -467,19 +468,19 @@ impl Apache {
         self.servers[server].has_ended()
     }
 
-    /// The directory with a server's data.
+    /// Returns the directory with a server's data.
     #[must_use]
     pub fn data(&self, server: usize) -> PathBuf {
         self.servers[server].dir.join("data")
     }
 
-    /// What a server printed since it was first started.
+    /// Returns the output of a server since its first start.
     #[must_use]
     pub fn log(&self, server: usize) -> String {
         self.servers[server].log()
     }
 
-    /// Which ZooKeeper this is.
+    /// Returns the ZooKeeper that runs.
     #[must_use]
     pub fn distribution(&self) -> &Distribution {
         &self.distribution
@@ -490,16 +491,16 @@ impl Apache {
         self.servers[server].kill();
     }
 
-    /// Ends a server by SIGTERM, by SIGKILL if that does not help within 5 s. Its data stays.
+    /// Ends a server by SIGTERM, and by SIGKILL if it still runs after 5 s. Its data stays.
     pub fn stop(&self, server: usize) {
         self.servers[server].stop();
     }
 
-    /// Starts a server that was killed or stopped, on its old ports and data, without waiting until it serves: alone it
-    /// cannot when the others are down too.
+    /// Starts a server that was killed or stopped, on its old ports and data. It does not wait until the server serves:
+    /// a server cannot serve while the others are down.
     ///
     /// # Errors
-    /// When the process cannot be started.
+    /// If the process cannot be started.
     pub fn launch(&self, index: usize) -> Result<(), Error> {
         let server = &self.servers[index];
         let command = self.distribution.server(&self.options.java_flags(&server.dir), &server.dir);
@@ -513,27 +514,27 @@ impl Apache {
     /// Kills a server if it runs, starts it on its old ports and data, and waits until it serves.
     ///
     /// # Errors
-    /// When it does not serve.
+    /// If it does not serve.
     pub fn restart(&self, server: usize) -> Result<(), Error> {
         self.kill(server);
         self.launch(server)?;
         self.wait_serving(server)
     }
 
-    /// SIGSTOP, and waits until it has taken effect: its sockets stay open and nobody answers.
+    /// Sends SIGSTOP, and waits until it has taken effect: the server's sockets stay open and do not answer.
     pub fn pause(&self, server: usize) {
         self.servers[server].pause();
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self, server: usize) {
         self.servers[server].resume();
     }
 
-    /// What a server says it is; `None` while it does not serve.
+    /// Returns the role that a server reports; `None` while it does not serve.
     #[must_use]
     pub fn mode(&self, server: usize) -> Option<Mode> {
-        // Not ruok: that is answered as soon as the port is open, long before anything is served.
+        // Not ruok: a server answers it as soon as the port is open, long before it serves.
         let answer = self.word(server, "srvr").ok()?;
         let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "))?;
         Some(match mode.trim() {
@@ -544,7 +545,8 @@ impl Apache {
         })
     }
 
-    /// Waits until a server leads; the only server of a [`single`](Apache::single) counts as leading.
+    /// Waits until a server leads, and returns its index; the only server of a [`single`](Apache::single) counts as
+    /// leading.
     ///
     /// # Errors
     /// [`Error::NoLeader`] after three minutes.
@@ -563,7 +565,7 @@ impl Apache {
     /// Waits until a server serves, alone or in its ensemble.
     ///
     /// # Errors
-    /// [`Error::Start`] with the end of its log, when it ends instead or takes more than three minutes.
+    /// [`Error::Start`] with the end of its log, if it ends or needs more than three minutes.
     pub fn wait_serving(&self, server: usize) -> Result<(), Error> {
         let deadline = Instant::now() + START;
         let failed = |what: &str| Error::Start {
@@ -573,14 +575,14 @@ impl Apache {
             log: tail(&self.log(server), 20),
         };
         loop {
-            // Asked first: a process of somebody else's might answer on this port.
+            // Checked first: a process of another program might answer on this port.
             if self.servers[server].has_ended() {
                 return Err(failed("ended"));
             }
             if self.mode(server).is_some() {
                 return Ok(());
             }
-            // An ensemble's server goes on without the port it could not have, to no avail.
+            // A server of an ensemble keeps running without a port that it could not get, but never serves.
             if self.size() > 1 && self.log(server).contains("BindException") {
                 return Err(failed("could not listen"));
             }
@@ -591,15 +593,15 @@ impl Apache {
         }
     }
 
-    /// Asks a server a four-letter word.
+    /// Sends a four-letter word to a server, and returns the answer.
     ///
     /// # Errors
-    /// When it does not answer within two seconds.
+    /// If it does not answer within two seconds.
     pub fn word(&self, server: usize, word: &str) -> io::Result<String> {
         four_letter_word(self.addr(server), word)
     }
 
-    /// A server's `mntr` figures by name.
+    /// Returns a server's `mntr` figures by name.
     ///
     /// # Errors
     /// As [`Apache::word`].
@@ -609,10 +611,10 @@ impl Apache {
         Ok(figures.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// From now on a server hears the others so late that follow or lead it.
+    /// Sets the delay with which a server hears its followers or its leader.
     ///
     /// # Panics
-    /// If none was to lag when they were started ([`Options::lag`]).
+    /// If no server was to lag when they were started ([`Options::lag`]).
     pub fn lag(&self, server: usize, lag: Duration) {
         self.ways.as_ref().expect("started with ways between the servers").set(server, lag);
     }
@@ -620,7 +622,7 @@ impl Apache {
     /// Delays every fsync of the servers that run now by `delay`, until the result is dropped.
     ///
     /// # Errors
-    /// [`Error::NoStrace`], or [`Error::Attach`] where tracing is not permitted.
+    /// [`Error::NoStrace`], or [`Error::Attach`] if tracing is not permitted.
     pub fn slow_fsync(&self, delay: Duration) -> Result<SlowFsync, Error> {
         let pids: Vec<u32> = self.servers.iter().filter_map(Server::pid).collect();
         SlowFsync::new(&pids, delay)
@@ -629,7 +631,7 @@ impl Apache {
 
 impl Drop for Apache {
     fn drop(&mut self) {
-        // At once, not one after the other: each takes a moment.
+        // All at once, because each one takes a moment.
         std::thread::scope(|scope| {
             for server in &self.servers {
                 scope.spawn(|| server.stop());
@@ -638,10 +640,10 @@ impl Drop for Apache {
     }
 }
 
-/// Asks any ZooKeeper server a four-letter word and returns all it answers.
+/// Sends a four-letter word to any ZooKeeper server, and returns its whole answer.
 ///
 /// # Errors
-/// When it does not answer within two seconds.
+/// If it does not answer within two seconds.
 pub fn four_letter_word(server: SocketAddr, word: &str) -> io::Result<String> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;

@@ -1,8 +1,10 @@
-//! A server of somebody else's that runs on a JVM and serves on one loopback port: started, awaited, ended by its id.
+//! A server of another project that runs on a JVM and serves on one loopback port: starts it, waits for it, ends it by
+//! its id.
 //!
-//! What the locks protect and where their letters go is another maker's, so it is tested on that maker's own program.
-//! The jars come from Maven; `cargo xtask` fetches them and says where they are. Nothing here downloads anything.
-//! As Apache's servers, none outlives the process that started it, and none leaves anything on disk.
+//! Resources that locks protect, and topics for dead letters, belong to other projects. So they are tested with the
+//! real programs. The jars come from Maven; `cargo xtask` fetches them and sets their class path. Nothing here
+//! downloads anything. Like Apache's servers, no server outlives the process that started it or leaves anything on
+//! disk.
 
 use std::env;
 use std::fs;
@@ -15,37 +17,37 @@ use tempfile::TempDir;
 
 use crate::infra::process::{POLL, Refused, Server, refused};
 
-/// How long a server may take until it serves; measured on two cores: 3 s a broker, 7 s a search engine.
+/// Time limit for a server to serve; measured on two cores: 3 s for a broker, 7 s for a search engine.
 const START: Duration = Duration::from_secs(120);
 
-/// What can go wrong with such a server.
+/// An error of such a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody has said where its jars are.
+    /// The variable with its jars is not set.
     #[error("{variable} does not say where the jars are: run `{chore}`")]
     NoJars {
-        /// The variable that would.
+        /// The name of the variable.
         variable: &'static str,
-        /// What sets it.
+        /// The chore that sets it.
         chore: &'static str,
     },
     /// It does not serve.
     #[error("{name} {what}; its log ends:\n{log}")]
     Start {
-        /// Which server.
+        /// The name of the server.
         name: &'static str,
-        /// What it did instead.
+        /// What happened instead.
         what: String,
         /// The last lines of its log.
         log: String,
     },
-    /// The machine refused something.
+    /// The operating system refused an operation.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
 
-/// The class path in a variable that a chore sets.
+/// Returns the class path in a variable that a chore sets.
 pub(crate) fn jars(variable: &'static str, chore: &'static str) -> Result<String, Error> {
     env::var(variable).ok().filter(|jars| !jars.is_empty()).ok_or(Error::NoJars { variable, chore })
 }
@@ -53,14 +55,14 @@ pub(crate) fn jars(variable: &'static str, chore: &'static str) -> Result<String
 /// One server with its data.
 #[derive(Debug)]
 pub(crate) struct Jvm {
-    // Before the directory: dropped in this order, so the server is gone when its data goes.
+    // Before the directory: fields are dropped in this order, so the server ends before its data is removed.
     server: Server,
     name: &'static str,
     _dir: TempDir,
 }
 
 impl Jvm {
-    /// A place for one, which does not run yet: its files go to [`Jvm::dir`].
+    /// Prepares a server that does not run yet: its files go to [`Jvm::dir`].
     pub(crate) fn new(name: &'static str, prefix: &str, port: u16) -> Result<Self, Error> {
         let temp = tempfile::Builder::new().prefix(prefix).tempdir();
         let dir = temp.map_err(refused("creating a directory in", &env::temp_dir()))?;
@@ -81,14 +83,14 @@ impl Jvm {
         &self.server
     }
 
-    /// A file of its own.
+    /// Writes a file into its directory.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf, Error> {
         let path = self.dir().join(name);
         fs::write(&path, text).map_err(refused("writing", &path))?;
         Ok(path)
     }
 
-    /// Java with at most so many megabytes of heap and this class path.
+    /// Returns a Java command with at most this many megabytes of heap and this class path.
     pub(crate) fn java(&self, heap_mb: u32, jars: &str) -> Command {
         let java = env::var_os("JAVA_HOME").map_or_else(|| "java".into(), |home| Path::new(&home).join("bin/java"));
         let mut command = Command::new(java);
@@ -98,12 +100,12 @@ impl Jvm {
         command
     }
 
-    /// Runs it and waits until its port is open: both servers open theirs when all behind it stands.
+    /// Runs the command and waits until its port is open: both servers open theirs last.
     pub(crate) fn start(&self, command: Command) -> Result<(), Error> {
         self.server.start(command)?;
         let deadline = Instant::now() + START;
         loop {
-            // Asked first: a process of somebody else's might listen on this port.
+            // Checked first: another program might listen on this port.
             if self.server.has_ended() {
                 return Err(self.failed("ended"));
             }

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use crate::infra::jvm::{Error, Jvm, jars};
 use crate::infra::process::{free_ports, refused};
 
-/// Where the jars of `interop/kafka` are, dependencies included.
+/// The variable with the class path of the jars of `interop/kafka`, dependencies included.
 pub const ENV_JARS: &str = "LOCKKEEPER_KAFKA_JARS";
 
-/// The identity of every cluster made here: nobody joins two of them.
+/// The identity of every cluster made here: no test joins two of them.
 const CLUSTER: &str = "bG9ja2tlZXBlci10ZXN0cw";
 
-/// Half of what Kafka's scripts give a broker: it keeps a few thousand small letters.
+/// Half of what Kafka's scripts give a broker: it stores a few thousand small letters.
 const HEAP_MB: u32 = 384;
 
 /// A running broker. Dropping it stops it and removes its data.
@@ -24,18 +24,18 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker with nothing in it, and waits until it listens.
+    /// Starts an empty broker, and waits until it listens.
     ///
     /// # Errors
-    /// [`Error::NoJars`] outside of `cargo xtask kafka`, else when it does not serve.
+    /// [`Error::NoJars`] outside of `cargo xtask kafka`; other errors if it does not serve.
     pub fn start() -> Result<Self, Error> {
         Self::start_from(jars(ENV_JARS, "cargo xtask kafka test")?)
     }
 
-    /// The same from this class path.
+    /// Starts a broker from this class path.
     ///
     /// # Errors
-    /// When it does not serve.
+    /// If it does not serve.
     pub fn start_from(jars: String) -> Result<Self, Error> {
         let [port, controller] = free_ports()?;
         let broker = Broker { jvm: Jvm::new("the Kafka broker", "lockkeeper-kafka-", port)?, jars };
@@ -62,13 +62,13 @@ impl Broker {
         self.jvm.start(java)
     }
 
-    /// Where clients find it, whether it runs or not.
+    /// Returns its address, whether it runs or not.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.jvm.addr()
     }
 
-    /// Its process, while it runs.
+    /// Returns its process id, while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.jvm.server().pid()
@@ -82,30 +82,31 @@ impl Broker {
     /// Starts it again on its old ports and data, and waits until it listens.
     ///
     /// # Errors
-    /// When it does not.
+    /// If it does not listen.
     pub fn restart(&self) -> Result<(), Error> {
         self.kill();
         self.run()
     }
 
-    /// SIGSTOP: its sockets stay open and nobody answers.
+    /// Sends SIGSTOP: its sockets stay open and do not answer.
     pub fn pause(&self) {
         self.jvm.server().pause();
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.jvm.server().resume();
     }
 
-    /// What it printed since it was first started.
+    /// Returns its output since its first start.
     #[must_use]
     pub fn log(&self) -> String {
         self.jvm.server().log()
     }
 }
 
-/// One node that is everything. Its own topics have one copy and one partition each, because no other node exists.
+/// Returns the properties of a node with all roles. Its own topics have one copy and one partition each, because no
+/// other node exists.
 fn properties(port: u16, controller: u16, data: &str) -> String {
     format!(
         "process.roles=broker,controller

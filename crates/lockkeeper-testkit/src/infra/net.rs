@@ -1,7 +1,7 @@
-//! Machines on one machine: network namespaces joined by a bridge, whose links are cut one by one.
+//! Machines on one machine: network namespaces joined by a bridge, whose links can be cut one by one.
 //!
-//! Needs root and iproute2. Nothing of the host's own network is touched but for one pair of interfaces that leads in. The
-//! names are this process's own, and all goes away with it, however it ends.
+//! Needs root and iproute2. The host's own network does not change, except for one pair of interfaces that leads in.
+//! The names contain this process's id, and everything is removed when the process ends, however it ends.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::infra::apache::{install_package, runs};
 
-/// Namespaces with an address each, and one way in for the host.
+/// Namespaces with one address each, and one connection to the host.
 #[derive(Debug)]
 pub struct Net {
     name: String,
@@ -21,19 +21,19 @@ pub struct Net {
 }
 
 impl Net {
-    /// Whether this process may make such a thing here: it is root's, and `ip` is there or can be installed.
+    /// Whether this process can create namespaces: it is root's, and `ip` exists or can be installed.
     pub fn possible() -> bool {
         let root = rustix::process::geteuid().is_root();
         root && (runs("ip", "-V") || install_package("iproute2").unwrap_or(false)) && ip(&["netns", "list"]).is_ok()
     }
 
-    /// So many machines, numbered from 0.
+    /// Creates this many machines, numbered from 0.
     ///
     /// # Errors
-    /// When the kernel or `ip` refuses.
+    /// If the kernel or `ip` refuses.
     pub fn new(machines: usize) -> io::Result<Net> {
         let name = format!("lk{:x}", std::process::id());
-        // One of the private networks that nobody has here yet.
+        // A private network that this machine does not use yet.
         let taken = ip(&["-o", "-4", "addr"])?;
         let start = (std::process::id() % 200) as u8;
         let free = (0..200_u8).map(|turn| 20 + (start + turn) % 200);
@@ -75,37 +75,38 @@ impl Net {
         Ok(())
     }
 
-    /// The namespace of a machine.
+    /// Returns the namespace of a machine.
     pub fn namespace(&self, machine: usize) -> String {
         format!("{}m{machine}", self.name)
     }
 
-    /// A machine's address.
+    /// Returns a machine's address.
     pub fn ip(&self, machine: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 213, self.subnet, u8::try_from(machine + 11).unwrap_or(250))
     }
 
-    /// The host's own.
+    /// Returns the host's address.
     pub fn host(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 213, self.subnet, 254)
     }
 
-    /// Pulls a machine's cable, or puts it back.
+    /// Cuts a machine's link, or restores it.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// If `ip` fails.
     pub fn plug(&self, machine: usize, plugged: bool) -> io::Result<()> {
         let state = if plugged { "up" } else { "down" };
         ip(&["-n", &format!("{}br", self.name), "link", "set", "dev", &format!("p{machine}"), state]).map(drop)
     }
 
-    /// What one machine sends to another vanishes from now on, or arrives again. The way back is not concerned.
+    /// Drops what one machine sends to another, or delivers it again. The opposite direction does not change.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// If `ip` fails.
     pub fn hush(&self, from: usize, to: usize, hushed: bool) -> io::Result<()> {
         let (namespace, to) = (self.namespace(from), self.ip(to).to_string());
-        // It is sent, to a card that nobody has: silence, where a route that leads nowhere would tell the sender.
+        // It is sent to a hardware address that no machine has, so it disappears silently; a route to nowhere would
+        // tell the sender.
         let nobody = ["lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0"];
         let mut words = vec!["-n", &namespace, "neigh", if hushed { "replace" } else { "del" }, &to];
         words.extend(if hushed { &nobody[..] } else { &nobody[4..] });
@@ -116,7 +117,7 @@ impl Net {
 impl Drop for Net {
     fn drop(&mut self) {
         drop(self.sweeper.stdin.take());
-        // It cannot fail but for being killed; then the namespaces stay, and their names say whose they were.
+        // It fails only if it was killed; then the namespaces stay, and their names contain the process id.
         drop(self.sweeper.wait());
     }
 }

@@ -1,6 +1,6 @@
 //! A PostgreSQL server for a test: new, on loopback, stopped by its id and removed with its data.
 //!
-//! It refuses to run as root, so as root it runs as the user `postgres`, whom Debian's package makes.
+//! It refuses to run as root, so as root it runs as the user `postgres`, which Debian's package creates.
 
 use std::io;
 use std::net::TcpListener;
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
-/// How long it may take to start, and to stop.
+/// Time limit for a start and for a stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often something is looked at that cannot be waited for.
+/// Pause between two checks of a state that reports no change.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Where Debian puts the server's programs, which are not on the path.
+/// Debian's directory of the server's programs, which are not on the path.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// Who runs it where we are root.
+/// The user who runs it if we are root.
 const USER: &str = "postgres";
 
-/// Why there is no server.
+/// An error of the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,9 +32,9 @@ pub enum Error {
     /// One of its programs failed.
     #[error("{what}: {problem}")]
     Failed {
-        /// Which.
+        /// The name of the program or step.
         what: &'static str,
-        /// How.
+        /// The problem.
         problem: String,
     },
 }
@@ -48,10 +48,10 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a database and starts a server on it.
+    /// Creates a database and starts a server on it.
     ///
     /// # Errors
-    /// None is installed, or it does not start.
+    /// PostgreSQL is not installed, or it does not start.
     pub fn start() -> Result<Postgres, Error> {
         let programs = programs().ok_or(Error::Missing)?;
         let failed = |what| move |error: io::Error| Error::Failed { what, problem: error.to_string() };
@@ -60,7 +60,8 @@ impl Postgres {
             run("handing the directory on", Command::new("chown").arg(USER).arg(dir.path()))?;
         }
         let data = dir.path().join("data");
-        // Trust is for whoever reaches this loopback port for these seconds; there is nothing in it but the tests' rows.
+        // Everyone who reaches this loopback port is trusted for these seconds; the database has nothing but the tests'
+        // rows.
         let mut initdb = unprivileged(&programs.join("initdb"));
         initdb.arg("--pgdata").arg(&data).args(["--auth=trust", "--username=postgres", "--no-sync", "--locale=C"]);
         run("initdb", initdb.current_dir(dir.path()))?;
@@ -102,7 +103,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let Some(pid) = i32::try_from(self.server.id()).ok().and_then(Pid::from_raw) else { return };
-        // Its word for: now, and without asking clients.
+        // PostgreSQL's signal for a stop that does not wait for clients.
         _ = kill_process(pid, Signal::INT);
         let deadline = Instant::now() + PATIENCE;
         while matches!(self.server.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -113,7 +114,7 @@ impl Drop for Postgres {
     }
 }
 
-/// The directory of the server's programs, the newest where there are several.
+/// Returns the directory of the server's programs, of the newest version if there are several.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir(DEBIAN).into_iter().flatten().flatten();
     let debian = versions.filter_map(|version| {
@@ -127,7 +128,7 @@ fn programs() -> Option<PathBuf> {
     })
 }
 
-/// The program, not as root: in this very process's place, so that it has the id that we signal.
+/// Returns the program without root's rights. It replaces the process that we start, so it has the id that we signal.
 fn unprivileged(program: &Path) -> Command {
     if !getuid().is_root() {
         return Command::new(program);

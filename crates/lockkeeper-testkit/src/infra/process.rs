@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// How long a server may take to end after SIGTERM before it gets SIGKILL.
+/// Time limit for a server to end after SIGTERM before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How often something is looked at that cannot be waited for.
+/// Pause between two checks of a state that reports no change.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 
-/// What the machine refused a server's starter.
+/// An operation that the operating system refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} {}", .path.display())]
 pub struct Refused {
-    /// What was being done.
+    /// The operation.
     pub doing: &'static str,
-    /// To what.
+    /// The file or directory of the operation.
     pub path: PathBuf,
     /// Why it failed.
     pub source: io::Error,
@@ -36,13 +36,13 @@ pub(crate) fn refused(doing: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |source| Refused { doing, path, source }
 }
 
-/// The last lines of a text.
+/// Returns the last lines of a text.
 pub(crate) fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.trim_end().lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Free loopback ports, each another one.
+/// Returns free loopback ports, all different.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], Refused> {
     // All are held until all are chosen, so they differ.
     let mut sockets = Vec::with_capacity(N);
@@ -57,15 +57,15 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], Refused> {
 
 /// Listens on a free port outside the range from which the kernel serves outgoing connections.
 ///
-/// A server that is killed and started again needs its port back. From inside that range any client may have taken it
-/// meanwhile; even the very client that tries to reconnect, which then talks to itself.
+/// A server that is killed and started again needs its port back. A client may have taken a port inside that range in
+/// the meantime. It may even be the client that reconnects, which then talks to itself.
 fn listen_below_the_ephemeral() -> Result<TcpListener, Refused> {
     const FIRST: u16 = 10_240;
     static TURN: AtomicU64 = AtomicU64::new(0);
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let end = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(32_768_u16);
     if end > FIRST {
-        // Scattered by process and by call, so that test runs side by side seldom try the same.
+        // Scattered by process and by call, so that concurrent test runs seldom try the same port.
         for _ in 0..100 {
             let turn = TURN.fetch_add(1, Ordering::Relaxed) + u64::from(std::process::id()) * 0x1_0001;
             let scattered = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
@@ -78,17 +78,17 @@ fn listen_below_the_ephemeral() -> Result<TcpListener, Refused> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(refused("listening on", Path::new("a loopback port")))
 }
 
-/// A server's place on disk and, while it runs, its process.
+/// A server's directory and, while it runs, its process.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) dir: PathBuf,
     addr: SocketAddr,
-    /// A directory of its own that is a file system of its own.
+    /// A subdirectory that is a file system of its own.
     mounted: Option<PathBuf>,
     running: Mutex<Option<Running>>,
 }
 
-/// A file system in memory at a directory.
+/// Mounts a file system in memory at a directory.
 pub(crate) fn mount(dir: &Path, bytes: u64) -> Result<(), Refused> {
     let size = format!("size={bytes}");
     let done = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "lockkeeper"]).arg(dir).output();
@@ -103,23 +103,24 @@ pub(crate) fn mount(dir: &Path, bytes: u64) -> Result<(), Refused> {
 #[derive(Debug)]
 struct Running {
     process: Child,
-    /// Kills the server when its standard input ends, which it does however our process dies.
+    /// Kills the server when its standard input ends, which happens however our process dies.
     watchdog: Child,
 }
 
 impl Server {
-    /// One that keeps its files in `dir`, a directory of its own below one that goes with it, and serves on this port.
+    /// Returns a server with its files in `dir`, a subdirectory of one that the caller removes, which serves on this
+    /// port.
     pub(crate) fn new(dir: PathBuf, port: u16) -> Self {
         Self { dir, addr: (Ipv4Addr::LOCALHOST, port).into(), mounted: None, running: Mutex::new(None) }
     }
 
-    /// The same at another address.
+    /// Returns the server at another address.
     pub(crate) fn on(mut self, ip: Ipv4Addr) -> Self {
         self.addr.set_ip(ip.into());
         self
     }
 
-    /// The same with a file system, mounted already, that goes with it.
+    /// Returns the server with a file system that is mounted already, and is unmounted with the server.
     pub(crate) fn mounted(mut self, name: &str) -> Self {
         self.mounted = Some(self.dir.join(name));
         self
@@ -137,7 +138,7 @@ impl Server {
         fs::read(self.log_path()).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
     }
 
-    /// Starts the process by this command; does nothing when it runs.
+    /// Starts the process by this command; does nothing if it runs.
     pub(crate) fn start(&self, mut command: Command) -> Result<(), Refused> {
         let mut running = self.running();
         if running.is_some() {
@@ -169,7 +170,7 @@ impl Server {
         Ok(())
     }
 
-    /// The process id, while it runs.
+    /// Returns the process id, while it runs.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.running().as_ref().map(|running| running.process.id())
     }
@@ -179,19 +180,20 @@ impl Server {
         self.running().as_mut().is_some_and(|running| !matches!(running.process.try_wait(), Ok(None)))
     }
 
-    /// SIGSTOP, and waits until every thread has stopped: until then one may still answer. Nothing when none runs.
+    /// Sends SIGSTOP, and waits until every thread has stopped: until then one may still answer. Does nothing if none
+    /// runs.
     pub(crate) fn pause(&self) {
         if let Some(running) = self.running().as_mut()
             && let Ok(None) = running.process.try_wait()
         {
             send(&running.process, Signal::STOP);
-            // NOWAIT: looked at, not taken. The end of a child, should that come instead, is for `try_wait` to see.
+            // NOWAIT: if the process ends instead, `try_wait` must still see that.
             let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while matches!(waitid(WaitId::Pid(id(&running.process)), either), Err(Errno::INTR)) {}
         }
     }
 
-    /// SIGCONT. Nothing when none runs.
+    /// Sends SIGCONT. Does nothing if none runs.
     pub(crate) fn resume(&self) {
         if let Some(running) = self.running().as_mut()
             && let Ok(None) = running.process.try_wait()
@@ -200,7 +202,7 @@ impl Server {
         }
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL, and waits for the end.
     pub(crate) fn kill(&self) {
         if let Some(mut running) = self.running().take() {
             end(&mut running.process);
@@ -208,13 +210,13 @@ impl Server {
         }
     }
 
-    /// SIGTERM, after the grace SIGKILL; waits for the end.
+    /// Sends SIGTERM, and SIGKILL after the grace period; waits for the end.
     pub(crate) fn stop(&self) {
         if let Some(running) = self.running().as_mut()
             && let Ok(None) = running.process.try_wait()
         {
             send(&running.process, Signal::TERM);
-            // A stopped process does not hear of anything else.
+            // A stopped process handles no other signal.
             send(&running.process, Signal::CONT);
             let deadline = Instant::now() + GRACE;
             while matches!(running.process.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -239,9 +241,9 @@ impl Drop for Server {
     }
 }
 
-/// Sends a signal to a child that has not been waited for, so its id is still its own.
+/// Sends a signal to a child that was not reaped, so its id still belongs to it.
 pub(crate) fn send(child: &Child, signal: Signal) {
-    // One that has just ended needs no signal any more.
+    // A child that has just ended needs no signal.
     let _ = kill_process(id(child), signal);
 }
 
@@ -249,7 +251,7 @@ fn id(child: &Child) -> Pid {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("the kernel numbers processes from 1 to 2^22")
 }
 
-/// SIGKILL and the wait that leaves no zombie. Both fail only on a child that is gone already.
+/// Sends SIGKILL and reaps the child. Both fail only if it was reaped already.
 pub(crate) fn end(child: &mut Child) {
     drop(child.kill());
     drop(child.wait());

@@ -1,8 +1,8 @@
 //! A TCP proxy that breaks ZooKeeper connections at an exact frame.
 //!
-//! Bugs of lock clients live between a request and its reply: was the create stored before the connection died? A test
-//! that sleeps and hopes meets that moment once in a while; this proxy reads the frames and meets it every time. It passes
-//! every byte on as it came, in order, unless a test asked for the fault it commits.
+//! Many bugs of lock clients appear between a request and its reply: was the create stored before the connection died?
+//! A test that sleeps hits that moment rarely. This proxy reads the frames and hits it every time. It passes on every
+//! byte unchanged and in order, except for the faults that a test requests.
 //!
 //! ```no_run
 //! # async fn test(server: std::net::SocketAddr) {
@@ -42,7 +42,7 @@ use shared::{Ends, Mode, Shared};
 /// How a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cut {
-    /// An orderly end of stream, as when the peer's process exits. What was passed on before arrives before it.
+    /// An orderly end of stream, as when the peer's process exits. Bytes that were passed on before arrive before it.
     Fin,
     /// A reset, as from a firewall or a machine that came back without its state.
     Reset,
@@ -62,19 +62,19 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// How long a wait of this module goes on before it panics with the counts and the last records: far beyond what a
-    /// working test needs, so reaching it means that the condition never comes.
+    /// Limit of the waits of this module, after which they panic with the counts and the last records. A working test
+    /// needs far less, so reaching the limit means that the condition never comes.
     pub const PATIENCE: Duration = Duration::from_secs(90);
 
     /// Starts a proxy in front of `upstream`.
     ///
     /// # Panics
-    /// When this machine has no loopback port or thread to give.
+    /// If this machine has no free loopback port or cannot start a thread.
     pub async fn start(upstream: SocketAddr) -> Self {
         Self::start_blocking(upstream)
     }
 
-    /// As [`Proxy::start`], for tests without async. It does not wait for anything either.
+    /// As [`Proxy::start`], for tests without async. It does not wait either.
     ///
     /// # Panics
     /// As [`Proxy::start`] does.
@@ -83,7 +83,7 @@ impl Proxy {
         Self::start_on(Ipv4Addr::LOCALHOST, upstream)
     }
 
-    /// The same on another address of this machine, for clients in other network namespaces.
+    /// As [`Proxy::start_blocking`], at another address of this machine, for clients in other network namespaces.
     ///
     /// # Panics
     /// As [`Proxy::start`] does.
@@ -115,24 +115,24 @@ impl Proxy {
         Self { shared, addr, runtime: handle, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// [`Proxy::addr`] as a ZooKeeper connect string.
+    /// Returns [`Proxy::addr`] as a ZooKeeper connect string.
     #[must_use]
     pub fn connect_string(&self) -> String {
         self.addr.to_string()
     }
 
-    /// Leads new connections to another server; those that are open stay where they are.
+    /// Directs new connections to another server; open ones stay.
     pub fn set_upstream(&self, upstream: SocketAddr) {
         self.shared.change(|state| state.upstream = upstream);
     }
 
-    /// Cuts all connections, at both ends. New ones are welcome.
+    /// Cuts all connections, at both ends. New ones are accepted.
     pub fn cut(&self, how: Cut) {
         self.shared.change(|state| {
             for connection in state.connections.values_mut() {
@@ -141,28 +141,28 @@ impl Proxy {
         });
     }
 
-    /// Keeps all sockets open and swallows every byte in both directions. New connections are accepted and stay silent.
+    /// Keeps all sockets open and drops every byte in both directions. New connections are accepted and stay silent.
     ///
-    /// Bytes are lost for good, so [`Proxy::heal`] resets every connection that lost some. For a network that loses
-    /// packets but whose TCP repairs it afterwards, see [`Proxy::stall`].
+    /// The bytes are lost, so [`Proxy::heal`] resets every connection that lost some. [`Proxy::stall`] simulates a
+    /// network that loses packets which TCP sends again.
     pub fn black_hole(&self) {
         self.shared.change(|state| state.mode = Mode::BlackHole);
     }
 
-    /// Keeps back every byte in both directions; [`Proxy::heal`] delivers them. That is what a partition looks like to
-    /// a TCP connection that outlives it.
+    /// Holds back every byte in both directions; [`Proxy::heal`] delivers them. A TCP connection that survives a
+    /// partition sees the same.
     pub fn stall(&self) {
         self.shared.change(|state| state.mode = Mode::Stall { to_server: true, to_client: true });
     }
 
-    /// As [`Proxy::stall`], one way only: to the server, it hears of nothing but its answers pass; to the client, requests
-    /// take effect but their replies do not arrive.
+    /// As [`Proxy::stall`], in one direction only. Stalled to the server, it receives nothing but its answers pass.
+    /// Stalled to the client, requests take effect but their replies do not arrive.
     pub fn stall_direction(&self, direction: Direction) {
         let (to_server, to_client) = (direction == Direction::ToServer, direction == Direction::ToClient);
         self.shared.change(|state| state.mode = Mode::Stall { to_server, to_client });
     }
 
-    /// Resets new connections as soon as they come. Those that are open go on; [`Proxy::cut`] them to be rid of all.
+    /// Resets new connections immediately. Open ones continue; [`Proxy::cut`] ends them too.
     pub fn refuse(&self) {
         self.shared.change(|state| state.mode = Mode::Refuse);
     }
@@ -184,33 +184,33 @@ impl Proxy {
         });
     }
 
-    /// A fault on requests of this opcode, or on their replies.
+    /// Starts a rule for requests of this opcode, or for their replies.
     pub fn on(&self, op: OpCode) -> On<'_> {
         self.on_any(&[op])
     }
 
-    /// A fault on requests of any of these opcodes, or on their replies.
+    /// Starts a rule for requests of any of these opcodes, or for their replies.
     pub fn on_any(&self, ops: &[OpCode]) -> On<'_> {
         On::new(self, Matcher::Requests(ops.to_vec()))
     }
 
-    /// A fault on watch events.
+    /// Starts a rule for watch events.
     pub fn on_watch_event(&self) -> On<'_> {
         On::new(self, Matcher::WatchEvents)
     }
 
-    /// Keeps back all watch events, on every connection, and whatever comes behind them on the same one.
+    /// Holds back all watch events, on every connection, and all later frames of the same connection.
     pub fn hold_watch_events(&self) -> Hold {
         self.on_watch_event().every().hold_reply()
     }
 
-    /// What has passed so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.shared.look().counts.clone()
     }
 
-    /// What happened so far, oldest first; of a very long run only the last 131 072 records.
+    /// Returns the records so far, oldest first; of a very long run only the last 131 072.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         self.shared.look().log.iter().cloned().collect()
@@ -245,7 +245,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic was printed when it happened; a second one here would only hide the test's own.
+            // Its panic was printed when it happened; a second one here would hide the test's own.
             drop(thread.join());
         }
     }

@@ -1,7 +1,7 @@
 //! Finds a Java and an Apache ZooKeeper to run, or names what is missing.
 //!
-//! Looking changes nothing on the machine; [`Distribution::install`] and [`Distribution::fetch`] do, and only chores call
-//! them.
+//! Finding changes nothing on the machine. [`Distribution::install`] and [`Distribution::fetch`] do, and only chores
+//! call them.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use super::{Error, io_error};
 
-/// The jars of Debian's packages that a server needs. The manifest of zookeeper.jar names some of them, not all: Netty's
+/// The jars of Debian's packages that a server needs. The manifest of zookeeper.jar does not name all of them: Netty's
 /// codec and resolver and the logger are missing there.
 const DEBIAN_JARS: &[&str] = &[
     "zookeeper",
@@ -37,10 +37,10 @@ const DEBIAN_JARS: &[&str] = &[
 
 const DEBIAN_DIR: &str = "/usr/share/java";
 
-/// The package that has the jars. Debian's `zookeeper` would add only a system user and start scripts.
+/// The package with the jars. Debian's `zookeeper` would add only a system user and start scripts.
 const DEBIAN_PACKAGE: &str = "libzookeeper-java";
 
-/// A Java and the jars of one ZooKeeper.
+/// A Java, and the jars of one ZooKeeper.
 #[derive(Clone, Debug)]
 pub struct Distribution {
     java: PathBuf,
@@ -49,10 +49,10 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Looks in `ZOOKEEPER_HOME`, when that is set, else among Debian's packages. Changes nothing.
+    /// Looks in `ZOOKEEPER_HOME` if it is set, otherwise among Debian's packages. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::NoJava`] and [`Error::NoZooKeeper`] say what to do.
+    /// [`Error::NoJava`] and [`Error::NoZooKeeper`]; both name the remedy.
     pub fn find() -> Result<Self, Error> {
         let java = find_java()?;
         match env::var_os("ZOOKEEPER_HOME") {
@@ -66,10 +66,10 @@ impl Distribution {
         }
     }
 
-    /// As [`Distribution::find`]; what is missing is installed from Debian, given root and apt-get.
+    /// Does the same as [`Distribution::find`]; as root with apt-get, installs what is missing from Debian.
     ///
     /// # Errors
-    /// Also [`Error::Install`] with what apt-get had to say.
+    /// Also [`Error::Install`] with the output of apt-get.
     pub fn install() -> Result<Self, Error> {
         let missing = match Self::find() {
             Err(missing @ Error::NoZooKeeper { .. }) if env::var_os("ZOOKEEPER_HOME").is_none() => missing,
@@ -81,12 +81,12 @@ impl Distribution {
         Self::find()
     }
 
-    /// Takes a release from Maven's central repository, through `mvn`, into this user's cache directory.
+    /// Fetches a release from Maven's central repository, by `mvn`, into this user's cache directory.
     ///
-    /// Returns the directory too: as `ZOOKEEPER_HOME` it leads other processes to the same release.
+    /// Returns the directory too: in `ZOOKEEPER_HOME` it makes other processes use the same release.
     ///
     /// # Errors
-    /// [`Error::NoZooKeeper`] without mvn, [`Error::Install`] when the release cannot be fetched.
+    /// [`Error::NoZooKeeper`] without mvn, [`Error::Install`] if the release cannot be fetched.
     pub fn fetch(version: &str) -> Result<(Self, PathBuf), Error> {
         let java = find_java()?;
         if version.is_empty() || !version.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c)) {
@@ -105,7 +105,8 @@ impl Distribution {
                 });
             }
             fs::create_dir_all(&cache).map_err(io_error("creating", &cache))?;
-            // Fetched aside and renamed when complete: a download that was interrupted is never taken for a release.
+            // Fetched into another directory and renamed when complete: an interrupted download is never used as a
+            // release.
             let aside = tempfile::tempdir_in(&cache).map_err(io_error("creating a directory in", &cache))?;
             let pom = aside.path().join("pom.xml");
             fs::write(&pom, pom_for(version)).map_err(io_error("writing", &pom))?;
@@ -114,7 +115,7 @@ impl Distribution {
             mvn.args(["--batch-mode", "--quiet", "--file"]).arg(&pom).arg("dependency:copy-dependencies");
             mvn.arg(format!("-DoutputDirectory={}", lib.display()));
             run(&mut mvn)?;
-            // Another process may have been faster; its copy is as good.
+            // Another process may have fetched it first; its copy is as good.
             if let Err(error) = fs::rename(aside.path(), &home)
                 && !home.exists()
             {
@@ -124,13 +125,13 @@ impl Distribution {
         Ok((Self::in_home(java, &home)?, home))
     }
 
-    /// Where the jars are from, for people.
+    /// Returns the origin of the jars, for people.
     #[must_use]
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// The command that runs a server by the `zoo.cfg` in `dir`.
+    /// Returns the command that runs a server by the `zoo.cfg` in `dir`.
     pub(super) fn server(&self, flags: &[String], dir: &Path) -> Command {
         let mut java = Command::new(&self.java);
         java.args(flags).arg("-cp").arg(&self.classpath);
@@ -138,7 +139,7 @@ impl Distribution {
         java
     }
 
-    /// One whose Java is something else, to test what happens when it misbehaves.
+    /// Returns one whose Java is another program, to test its errors.
     #[cfg(test)]
     pub(super) fn pretend(java: PathBuf) -> Self {
         Self { java, classpath: OsString::new(), origin: "a pretender".into() }
@@ -168,13 +169,13 @@ impl Distribution {
 
     fn of_debian(java: PathBuf) -> Option<Self> {
         let dir = Path::new(DEBIAN_DIR);
-        // Which of them exist differs between Debian's releases; the server's own jar must.
+        // Debian's releases have different subsets of them; the server's own jar must exist.
         let jars: Vec<_> =
             DEBIAN_JARS.iter().map(|jar| dir.join(format!("{jar}.jar"))).filter(|jar| jar.exists()).collect();
         if !dir.join("zookeeper.jar").exists() {
             return None;
         }
-        // The release is in the name of a link beside it.
+        // The name of a link beside it contains the release.
         let release = fs::read_dir(dir).ok()?.flatten().find_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let version = name.strip_prefix("zookeeper-")?.strip_suffix(".jar")?;
@@ -198,19 +199,19 @@ fn find_java() -> Result<PathBuf, Error> {
     if runs(&java, "-version") { Ok(java) } else { Err(Error::NoJava { tried: java }) }
 }
 
-/// Whether a program is there and starts.
+/// Whether a program exists and starts.
 pub(crate) fn runs(program: impl AsRef<Path>, flag: &str) -> bool {
     let mut command = Command::new(program.as_ref());
     command.arg(flag).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs a package of Debian's; false without the means to.
+/// Installs a package of Debian; `false` without root or apt-get.
 pub(crate) fn install_package(package: &str) -> Result<bool, Error> {
     if !rustix::process::geteuid().is_root() || !runs("apt-get", "--version") {
         return Ok(false);
     }
-    // Updates the package lists only when they do not lead to the package: they may be old or missing.
+    // Updates the package lists only if the first attempt fails: they may be old or missing.
     if apt_get(&["install", package]).is_err() {
         apt_get(&["update"])?;
         apt_get(&["install", package])?;
@@ -220,13 +221,13 @@ pub(crate) fn install_package(package: &str) -> Result<bool, Error> {
 
 fn apt_get(what: &[&str]) -> Result<(), Error> {
     let mut command = Command::new("apt-get");
-    // Another installation under way is waited for.
+    // Waits for another installation to end.
     command.args(["-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]).args(what);
     command.env("DEBIAN_FRONTEND", "noninteractive");
     run(&mut command)
 }
 
-/// Runs to the end in silence; reports what it printed only if it failed.
+/// Runs a command to its end without output; reports its output only if it failed.
 fn run(command: &mut Command) -> Result<(), Error> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(io_error("running", Path::new(&program)))?;
@@ -235,14 +236,15 @@ fn run(command: &mut Command) -> Result<(), Error> {
     }
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    // Maven says what is wrong first and how to ask it for more last; others end with what is wrong.
+    // Maven prints the cause first and a hint about options last; other programs print the cause last.
     let is_cause = |text: &str| text.contains("Could not find") || text.contains("Non-resolvable");
     let wrong = said.lines().filter_map(|line| line.split_once("[ERROR] ")).find(|(_, text)| is_cause(text));
     let said = wrong.map_or_else(|| super::tail(&said, 10), |(_, text)| text.to_owned());
     Err(Error::Install { program, status: output.status, said })
 }
 
-/// The server with what its own distribution adds to it: the versions are the release's own, through its parent.
+/// Returns a pom with the server and the jars that its own distribution adds; the parent has the versions of the
+/// release.
 fn pom_for(version: &str) -> String {
     let dependency = |group: &str, artifact: &str| {
         format!("    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId></dependency>\n")

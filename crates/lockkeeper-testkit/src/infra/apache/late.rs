@@ -1,8 +1,9 @@
-//! Makes servers hear their leader late, so that their clients read stale data.
+//! Delays what servers hear from their leader, so that their clients read stale data.
 //!
-//! On loopback a follower is hardly ever behind, and a read that should have had a sync before it fails once in a thousand runs.
-//! Here each server finds each other one behind a port of its own, which carries what a follower says at once, and what it hears
-//! when it is due. Election has ports of its own and is not concerned; nothing is lost, nor does anything change its order.
+//! On loopback a follower is hardly ever behind, so a test of a read without its sync would fail once in a thousand
+//! runs. Here each server reaches each other one through a port of its own. The port carries what a follower sends
+//! immediately, and what it receives after the delay. Elections use other ports and are not delayed; nothing is lost or
+//! reordered.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,34 +20,34 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::infra::process::POLL;
 
-/// How long a leader may take to listen: as long as a follower tries to reach one.
+/// Time limit for a leader to listen: as long as a follower tries to reach one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The ways between the servers of one ensemble.
+/// The delayed connections between the servers of one ensemble.
 #[derive(Debug)]
 pub(super) struct Ways {
-    /// How late each server hears the others, in microseconds.
+    /// The delay of what each server hears, in microseconds.
     lags: Vec<Arc<AtomicU64>>,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     runtime: Option<Runtime>,
 }
 
 impl Ways {
-    /// For so many servers; no server lags yet.
+    /// Returns the connections of this many servers; no server lags yet.
     pub(super) fn new(servers: usize) -> io::Result<Ways> {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("late").enable_all().build()?;
         Ok(Ways { lags: (0..servers).map(|_| Arc::default()).collect(), runtime: Some(runtime) })
     }
 
-    /// From now on this server hears the others so late.
+    /// Sets the delay of this server.
     pub(super) fn set(&self, server: usize, lag: Duration) {
         self.lags[server].store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Where this server finds another one that listens at `real`.
+    /// Returns the port through which this server reaches another one that listens at `real`.
     pub(super) fn open(&self, server: usize, real: SocketAddr) -> io::Result<u16> {
         let runtime = self.runtime.as_ref().expect("dropped with this");
-        // Not by the runtime: the caller may be on one of its own, where waiting for another would panic.
+        // Not by the runtime: the caller may be on a runtime of its own, where waiting for another one would panic.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let (port, lag) = (listener.local_addr()?.port(), self.lags[server].clone());
@@ -56,9 +57,9 @@ impl Ways {
         };
         runtime.spawn(async move {
             loop {
-                // An error concerns the one connection that was being accepted; there is always a next.
+                // An error concerns only the connection that was being accepted.
                 let Ok((near, _)) = listener.accept().await else { continue };
-                // When an end goes, so does the other: that is how the servers learn of it.
+                // When one end closes, the other one closes too: that is how the servers learn of it.
                 tokio::spawn(carry(near, real, lag.clone()));
             }
         });
@@ -81,13 +82,13 @@ async fn carry(near: TcpStream, real: SocketAddr, lag: Arc<AtomicU64>) -> io::Re
     let (sender, due) = mpsc::unbounded_channel();
     tokio::select! {
         done = tokio::io::copy(&mut said, &mut listens) => done.map(drop),
-        // What was heard before the end is still delivered.
+        // Bytes that arrived before the end are still delivered.
         done = async { tokio::join!(hear(heard, sender, lag), deliver(hears, due)).1 } => done,
     }
 }
 
-/// Connects as soon as somebody listens. A follower that is faster than its leader would try again, but it has a connection already,
-/// and one that ends would send it back to the election.
+/// Connects as soon as a server listens. A follower without our port would retry until its leader listens. But it is
+/// connected to our port already, and if that connection ended, it would return to the election.
 async fn reach(real: SocketAddr) -> TcpStream {
     loop {
         if let Ok(far) = TcpStream::connect(real).await {

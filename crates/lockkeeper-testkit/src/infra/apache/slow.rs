@@ -1,4 +1,4 @@
-//! Makes the disk of running servers slow, by strace's fault injection: nothing is mounted, patched or restarted.
+//! Slows the disk of running servers, by strace's fault injection; nothing is mounted, patched or restarted.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -13,19 +13,19 @@ use super::distribution::{install_package, runs};
 use super::{Error, io_error};
 use crate::infra::process::{POLL, end, send};
 
-/// How long strace may take to attach to all threads of a server.
+/// Time limit for strace to attach to all threads of a server.
 const ATTACH: Duration = Duration::from_secs(20);
 
-/// Delays every fsync and fdatasync of the servers that ran when it was made, until it is dropped.
+/// Delays every fsync and fdatasync of the servers that ran when it was created, until it is dropped.
 #[derive(Debug)]
 #[must_use = "the disk is fast again as soon as this is dropped"]
 pub struct SlowFsync(Vec<Child>);
 
 impl SlowFsync {
-    /// Makes sure that strace exists; as root with apt-get, installs it from Debian.
+    /// Checks that strace exists; as root with apt-get, installs it from Debian.
     ///
     /// # Errors
-    /// [`Error::NoStrace`], or [`Error::Install`] with what apt-get had to say.
+    /// [`Error::NoStrace`], or [`Error::Install`] with the output of apt-get.
     pub fn install() -> Result<(), Error> {
         if runs("strace", "-V") || install_package("strace")? { Ok(()) } else { Err(Error::NoStrace) }
     }
@@ -66,13 +66,13 @@ impl SlowFsync {
 impl Drop for SlowFsync {
     fn drop(&mut self) {
         for strace in &mut self.0 {
-            // Not to one that has ended and been waited for: its id may be somebody else's by now.
+            // Only if it has not ended: after it was reaped, another process may have its id.
             if let Ok(None) = strace.try_wait() {
                 send(strace, Signal::TERM);
             }
         }
         for strace in &mut self.0 {
-            // It detaches from every thread before it ends, so waiting for it leaves no server stopped.
+            // It detaches from every thread before it ends, so this wait leaves no server stopped.
             drop(strace.wait());
         }
     }
@@ -84,7 +84,7 @@ fn traces(tracer: u32, pid: u32) -> bool {
     let line = format!("TracerPid:\t{tracer}");
     threads.flatten().all(|thread| {
         let status = fs::read_to_string(thread.path().join("status"));
-        // A thread that ended between the two looks has no status and needs no tracer.
+        // A thread that ended between the two reads has no status and needs no tracer.
         status.map_or(true, |status| status.lines().any(|found| found == line))
     })
 }

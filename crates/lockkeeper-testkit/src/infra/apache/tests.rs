@@ -1,10 +1,10 @@
-//! What needs no server runs always; what needs one, only with the feature `real-servers`.
+//! Tests without a server always run; tests with one run only with the feature `real-servers`.
 
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-/// A distribution whose Java is a script.
+/// Returns a distribution whose Java is a script.
 fn pretender(dir: &Path, script: &str) -> Distribution {
     let java = dir.join("java");
     write(&java, &format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -114,10 +114,10 @@ fn a_slow_disk_delays_a_write_until_it_is_let_go() {
     open_session(&apache);
 }
 
-/// A server that hears its leader late shows what was so, and behind a sync what is so.
+/// A server that hears its leader late shows old data, and the newest data after a sync.
 #[cfg(feature = "real-servers")]
 #[test]
-fn who_asks_a_server_that_lags_reads_what_was_so_until_it_syncs() {
+fn a_lagging_server_shows_old_data_until_a_sync() {
     use zookeeper_client as zk;
 
     let apache = Apache::ensemble(3, Options::default().lag(Duration::from_millis(300))).unwrap();
@@ -138,7 +138,7 @@ fn who_asks_a_server_that_lags_reads_what_was_so_until_it_syncs() {
     });
 }
 
-/// Opens a session with a hand-written ConnectRequest; how long the answer took.
+/// Opens a session with a hand-written ConnectRequest; returns the time until the answer.
 #[cfg(feature = "real-servers")]
 fn open_session(apache: &Apache) -> Duration {
     let mut request = vec![0, 0, 0, 44];

@@ -1,7 +1,7 @@
 //! Reads just enough of ZooKeeper's wire format to place a fault at an exact frame.
 //!
-//! A frame is a 4-byte length and a payload. Only headers and the leading path are decoded; everything is passed on byte
-//! for byte, so the proxy cannot change what it carries. What does not look like frames travels raw.
+//! A frame is a 4-byte length and a payload. Only headers and the leading path are decoded. Every byte is passed on
+//! unchanged, so the proxy cannot change what it carries. Bytes that are not frames are passed on raw.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use lockkeeper_wire::{EVENT_XID, OpCode, jute};
 use tokio::net::TcpStream;
 
-/// The longest frame taken for one; a greater length means that this is another protocol (or a four-letter word).
+/// Maximum length of a frame; a greater length means that this is another protocol (or a four-letter word).
 const FRAME_LIMIT: i32 = 64 << 20;
 
 /// One piece of a byte stream.
@@ -29,9 +29,10 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The next piece, or `None` at the end of the stream. Cancel-safe: what has been read stays in the buffer.
+    /// Returns the next piece, or `None` at the end of the stream. Cancel-safe: bytes that were read stay in the
+    /// buffer.
     pub(super) async fn next(&mut self, from: &TcpStream) -> io::Result<Option<Piece>> {
-        // A peer that floods keeps the socket ready for ever; without this, a cut would never get its turn.
+        // A fast peer keeps the socket ready forever; without this, a cut would never be executed.
         tokio::task::coop::consume_budget().await;
         loop {
             if let Some(piece) = self.take() {
@@ -63,7 +64,7 @@ impl Reader {
     }
 }
 
-/// What a client's frame says of itself.
+/// The decoded part of a client's frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) xid: i32,
@@ -72,14 +73,15 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Decodes a frame; `first` is the ConnectRequest, which has no header. `None` if it has no header that can be read.
+    /// Decodes a frame; `first` is the ConnectRequest, which has no header. `None` if the header cannot be read.
     pub(super) fn parse(frame: &[u8], first: bool) -> Option<Self> {
         if first {
             return Some(Self { xid: 0, op: OpCode::CreateSession, path: None });
         }
         let mut body = jute::Reader::new(frame.get(4..)?);
         let (xid, op) = (body.i32().ok()?, OpCode::from_i32(body.i32().ok()?)?);
-        // The operations inside a multi each follow a header of type, done and error; the first one's path stands for all.
+        // In a multi, each operation follows a header of type, done and error; the path of the first one stands for
+        // all.
         if matches!(op, OpCode::Multi | OpCode::MultiRead) {
             _ = (body.i32(), body.bool(), body.i32());
         }
@@ -99,17 +101,17 @@ impl Request {
     }
 }
 
-/// What a server's frame says of itself.
+/// The decoded part of a server's frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// Answers the request of the same xid; the ConnectResponse counts as the answer to xid 0.
+    /// The answer to the request with the same xid; the ConnectResponse counts as the answer to xid 0.
     Answer { xid: i32, zxid: i64, err: i32 },
-    /// A watch event: its type's number and the path it is about.
+    /// A watch event: the number of its type, and its path.
     Watch { event: i32, path: Option<String> },
 }
 
 impl Reply {
-    /// Decodes a frame; `first` is the ConnectResponse, which has no header. `None` when it is too short to have one.
+    /// Decodes a frame; `first` is the ConnectResponse, which has no header. `None` if it is too short for one.
     pub(super) fn parse(frame: &[u8], first: bool) -> Option<Self> {
         if first {
             return Some(Self::Answer { xid: 0, zxid: 0, err: 0 });

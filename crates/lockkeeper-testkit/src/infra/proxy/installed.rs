@@ -1,4 +1,4 @@
-//! Rules as the proxy keeps them: which frame each one means, and what happens there.
+//! The rules inside the proxy: which frames they match, and what happens there.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lockkeeper_wire::OpCode;
 
 use super::Cut;
 
-/// Which frames a rule counts.
+/// The frames that a rule counts.
 #[derive(Clone, Debug)]
 pub(super) enum Matcher {
     /// Requests of these opcodes.
@@ -31,7 +31,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Whether it is carried out at the request; else it waits for the reply.
+    /// Whether the fault happens at the request; otherwise it happens at the reply.
     pub(super) fn is_on_request(&self) -> bool {
         matches!(
             self,
@@ -40,7 +40,7 @@ impl Fault {
     }
 }
 
-/// A rule as the proxy keeps it.
+/// A rule inside the proxy.
 #[derive(Debug)]
 pub(super) struct Installed {
     pub(super) id: u64,
@@ -52,20 +52,20 @@ pub(super) struct Installed {
     pub(super) fault: Fault,
     /// Frames counted so far.
     pub(super) seen: u64,
-    /// How often the fault was carried out.
+    /// How often the fault happened.
     pub(super) fired: u64,
-    /// Holds only: nothing waits any more.
+    /// Holds only: nothing is held back any more.
     pub(super) released: bool,
 }
 
 impl Installed {
-    /// The first frame that matches, once; its fault is still to be chosen.
+    /// Returns a rule for the first matching frame, once; the caller sets its fault.
     pub(super) fn first(matcher: Matcher) -> Self {
         let (path, fault) = (None, Fault::CutBeforeRequest);
         Self { id: 0, matcher, path, nth: 1, every: false, by: Cut::Fin, fault, seen: 0, fired: 0, released: false }
     }
 
-    /// Counts a frame that matches; true when the fault is to be carried out on it.
+    /// Counts a frame if it matches; returns whether the fault must happen on it.
     pub(super) fn counts(&mut self, op: Option<OpCode>, path: Option<&str>) -> bool {
         let named = match (&self.matcher, op) {
             (Matcher::Requests(ops), Some(op)) => ops.contains(&op),
@@ -81,7 +81,7 @@ impl Installed {
     }
 }
 
-/// A fault carried out on one frame: a rule's id with what it asks for.
+/// A fault that happens on one frame, with the id of its rule.
 #[derive(Clone, Debug)]
 pub(super) struct Armed {
     pub(super) id: u64,

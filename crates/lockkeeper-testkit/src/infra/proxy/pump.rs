@@ -1,4 +1,4 @@
-//! Carries one connection's bytes, frame by frame, through the gate and past the rules.
+//! Carries the bytes of one connection, frame by frame, through the gate and the rules.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use super::installed::{Armed, Fault};
 use super::record::{Direction, Fate, What};
 use super::shared::{Connection, Ends, Gate, InFlight, Mode, Shared, State};
 
-/// Accepts until the runtime is dropped.
+/// Accepts connections until the runtime is dropped.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
-        // An error concerns the one connection that was being accepted (its client is gone already); there is always a next.
+        // An error concerns only the connection that was being accepted; its client has gone already.
         let Ok((client, _)) = listener.accept().await else { continue };
         let admitted = shared.change(|state| {
             if state.mode == Mode::Refuse {
@@ -40,17 +40,17 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Closes a socket in the given manner.
+/// Closes a socket in this way.
 fn close(socket: TcpStream, how: Cut) {
-    // Failing here means that the peer has closed it already, which is what was wanted.
+    // Errors are ignored: they mean that the peer has closed it already.
     match how {
         Cut::Reset => drop(socket.set_zero_linger()),
-        // Closing alone would reset when unread bytes are left; so they see the end first.
+        // A close with unread bytes would reset the connection, so the end of the stream is sent first.
         Cut::Fin => drop(rustix::net::shutdown(&socket, Shutdown::Write)),
     }
 }
 
-/// Ends a pump that has closed its own gate: the connection's task drops it.
+/// Never returns, for a pump that has closed its own gate: the connection's task drops it.
 async fn never<T>() -> T {
     std::future::pending().await
 }
@@ -84,7 +84,7 @@ impl Pump {
         });
     }
 
-    /// Carries bytes until both ends are done or one fails; says how to close what is left.
+    /// Carries bytes until both ends are done or one fails; returns how to close the rest.
     async fn carry(&self, client: &TcpStream, upstream: Option<SocketAddr>, server: &mut Option<TcpStream>) -> Ends {
         let reset = Ends { client: Cut::Reset, server: Cut::Reset };
         let Some(upstream) = upstream else {
@@ -95,7 +95,8 @@ impl Pump {
         };
         let Ok(connected) = TcpStream::connect(upstream).await else { return reset };
         let server = &*server.insert(connected);
-        // Requests and replies must travel as they come, not when a buffer is full. A dead socket returns an error when it is used.
+        // Requests and replies must travel immediately, not when a buffer is full. A dead socket returns an error when
+        // it is used.
         let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
         match tokio::try_join!(self.requests(client, server), self.replies(server, client)) {
             Ok(_) => Ends { client: Cut::Fin, server: Cut::Fin },
@@ -103,7 +104,7 @@ impl Pump {
         }
     }
 
-    /// Reads and forgets: a connection made into a black hole.
+    /// Reads and drops everything, for a connection that was opened into a black hole.
     async fn swallow(&self, client: &TcpStream) -> io::Result<()> {
         self.shared.change(|state| self.spoil(state));
         let mut reader = Reader::default();
@@ -117,11 +118,11 @@ impl Pump {
                 None => self.note_raw(state, Direction::ToServer, &piece, Fate::Swallowed),
             });
         }
-        // The client has closed, but a black hole does not pass that on: stay until the proxy cuts.
+        // The client has closed, but a black hole does not pass that on: the connection stays until the proxy cuts it.
         never().await
     }
 
-    /// Client to server.
+    /// Carries requests to the server.
     async fn requests(&self, client: &TcpStream, server: &TcpStream) -> io::Result<()> {
         let mut reader = Reader::default();
         let mut first = true;
@@ -176,7 +177,7 @@ impl Pump {
         })
         .await?;
         if let Some(Armed { id, fault: Fault::CutAfterRequest { delay }, by }) = now {
-            // The server's end is finished, never reset: the request just written must not be lost to the reset.
+            // The server's end is closed, never reset: a reset could destroy the request that was just written.
             let (shared, connection) = (Arc::clone(&self.shared), self.id);
             let cut = move || {
                 shared.change(|state| {
@@ -196,7 +197,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Server to client.
+    /// Carries replies to the client.
     async fn replies(&self, server: &TcpStream, client: &TcpStream) -> io::Result<()> {
         let mut reader = Reader::default();
         let mut first = true;
@@ -211,14 +212,14 @@ impl Pump {
         self.finish(client, Direction::ToClient).await
     }
 
-    /// Finds what a server's frame answers, and the fault that waits for it.
+    /// Finds the request that a server's frame answers, and the fault that waits for it.
     fn place(&self, state: &mut State, piece: &Piece, reply: Option<Reply>) -> (Option<Armed>, What) {
         let fate = Fate::Passed;
         match reply {
             Some(Reply::Watch { event, path }) => (state.arm(None, path.as_deref()), What::Watch { event, path, fate }),
             Some(Reply::Answer { xid, zxid, err }) => {
                 let answered = state.connections.get_mut(&self.id).and_then(|connection| {
-                    // By number, not by turn: servers answer pings and credentials out of turn.
+                    // By number, not by order: servers answer pings and credentials out of order.
                     let index = connection.in_flight.iter().position(|waiting| waiting.request.xid == xid)?;
                     connection.in_flight.remove(index)
                 });
@@ -309,7 +310,7 @@ impl Pump {
                 self.shared.change(|_| {});
                 return Ok(());
             }
-            // A changed gate is looked at again, a full socket is waited for.
+            // The loop checks a changed gate again, and waits for a full socket.
             tokio::select! {
                 changed = changes.changed() => changed.expect("the sender lives in self.shared"),
                 writable = to.writable(), if gate == Gate::Open => writable?,
@@ -317,13 +318,13 @@ impl Pump {
         }
     }
 
-    /// Passes the end of a stream on, when and if the gate lets it.
+    /// Passes on the end of a stream when the gate is open.
     async fn finish(&self, to: &TcpStream, direction: Direction) -> io::Result<()> {
         self.shared.until(|state| (state.gate(self.id, direction) == Gate::Open).then_some(())).await;
         Ok(rustix::net::shutdown(to, Shutdown::Write)?)
     }
 
-    /// Waits until the hold is released or gone.
+    /// Waits until the hold is released or removed.
     async fn hold(&self, armed: Option<&Armed>) {
         let Some(&Armed { id, .. }) = armed else { return };
         self.shared.change(|state| state.fired(id));
@@ -342,7 +343,7 @@ impl Pump {
         self.cut(id, by, |state| state.record(self.id, with_fate(what, Fate::CutOff))).await
     }
 
-    /// Cuts this connection on behalf of a rule and does not return.
+    /// Cuts this connection for a rule, and does not return.
     async fn cut<T>(&self, rule: u64, by: Cut, note: impl FnOnce(&mut State)) -> T {
         self.shared.change(|state| {
             note(state);
@@ -378,7 +379,7 @@ impl Pump {
     }
 }
 
-/// The same happening with the fate it came to.
+/// Returns the event with this fate.
 fn with_fate(mut what: What, decided: Fate) -> What {
     match &mut what {
         What::Request { fate, .. } | What::Reply { fate, .. } | What::Watch { fate, .. } | What::Raw { fate, .. } => {

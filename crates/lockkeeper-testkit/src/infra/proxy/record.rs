@@ -1,11 +1,11 @@
-//! What the proxy saw and what it did about it: counts to wait for, records to assert on.
+//! The history of the proxy: counts for waits, records for assertions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockkeeper_wire::OpCode;
 
-/// Which way a frame travels.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// A request, from the client to the server.
@@ -19,19 +19,19 @@ pub enum Direction {
 pub struct Tally(BTreeMap<OpCode, u64>);
 
 impl Tally {
-    /// How many there were of this opcode.
+    /// Returns the number of frames with this opcode.
     #[must_use]
     pub fn of(&self, op: OpCode) -> u64 {
         self.0.get(&op).copied().unwrap_or(0)
     }
 
-    /// How many there were of these opcodes together, for instance of [`OpCode::CREATES`].
+    /// Returns the number of frames with these opcodes, for instance with [`OpCode::CREATES`].
     #[must_use]
     pub fn of_any(&self, ops: &[OpCode]) -> u64 {
         ops.iter().map(|op| self.of(*op)).sum()
     }
 
-    /// How many there were of all opcodes but pings: a ping comes when the client was idle, no test asked for it.
+    /// Returns the number of frames without pings: an idle client sends pings that no test requests.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().filter(|(op, _)| **op != OpCode::Ping).map(|(_, count)| count).sum()
@@ -47,32 +47,32 @@ impl Tally {
     }
 }
 
-/// How much has passed since the proxy was started, over all its connections.
+/// The numbers of frames since the proxy was started, over all its connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests read from clients; what becomes of each is decided a moment later.
+    /// Requests read from clients; their fate is decided a moment later.
     pub requested: Tally,
     /// Requests written to the server.
     pub forwarded: Tally,
-    /// Requests lost in a black hole. Wait for this, not for `requested`, before healing it: a request that was read but
-    /// not yet swallowed passes when the proxy is healed.
+    /// Requests lost in a black hole. Wait for this, not for `requested`, before a heal: a request that was read but
+    /// not yet dropped passes when the proxy is healed.
     pub swallowed: Tally,
-    /// Replies read from the server, whatever becomes of them: what it answered has taken effect.
+    /// Replies read from the server, whatever their fate: the answered requests have taken effect.
     pub answered: Tally,
     /// Replies written to clients.
     pub delivered: Tally,
     /// Watch events written to clients.
     pub watch_events: u64,
-    /// Connections accepted, the refused ones not among them.
+    /// Connections accepted, without the refused ones.
     pub accepted: u64,
     /// Connections refused.
     pub refused: u64,
-    /// Connections open at this moment.
+    /// Connections that are open now.
     pub open: u64,
 }
 
 impl Counts {
-    /// What has come since `earlier`, counts of the same proxy. `open` stays what it is now.
+    /// Returns the differences to `earlier` counts of the same proxy. `open` keeps its value.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -89,38 +89,38 @@ impl Counts {
     }
 }
 
-/// What became of a frame.
+/// The fate of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was passed on as it came.
+    /// It was passed on unchanged.
     Passed,
-    /// It was swallowed in silence.
+    /// It was dropped silently.
     Swallowed,
-    /// Nothing of it, or only its beginning, was passed on before the connection was cut.
+    /// The connection was cut before the frame, or all of it, was passed on.
     CutOff,
-    /// Other bytes were passed on in its place.
+    /// Other bytes were passed on instead.
     Replaced,
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// It was accepted.
     Opened,
     /// Both its ends are closed.
     Closed,
-    /// A request's fate was decided. A held request is recorded when it is released.
+    /// The fate of a request was decided. A held request is recorded when it is released.
     Request {
         /// The client's number for it; 0 for the ConnectRequest.
         xid: i32,
-        /// What it asks for.
+        /// Its opcode.
         op: OpCode,
-        /// The path it is about, of a multi its first.
+        /// Its path; for a multi, the first one.
         path: Option<String>,
-        /// What became of it.
+        /// Its fate.
         fate: Fate,
     },
-    /// A reply's fate was decided. A held reply is recorded when it is released.
+    /// The fate of a reply was decided. A held reply is recorded when it is released.
     Reply {
         /// The number of the request it answers.
         xid: i32,
@@ -132,25 +132,25 @@ pub enum What {
         zxid: i64,
         /// The error code, 0 for none.
         err: i32,
-        /// What became of it.
+        /// Its fate.
         fate: Fate,
     },
-    /// A watch event's fate was decided.
+    /// The fate of a watch event was decided.
     Watch {
         /// The event's type on the wire: 1 created, 2 deleted, 3 data changed, 4 children changed.
         event: i32,
-        /// The path it is about.
+        /// Its path.
         path: Option<String>,
-        /// What became of it.
+        /// Its fate.
         fate: Fate,
     },
-    /// Bytes that are no frame, or no frame that could be placed.
+    /// Bytes that are not a frame, or a frame that could not be assigned.
     Raw {
-        /// Which way they went.
+        /// Their direction.
         direction: Direction,
-        /// How many there were.
+        /// Their number.
         length: usize,
-        /// What became of them.
+        /// Their fate.
         fate: Fate,
     },
 }
@@ -158,10 +158,10 @@ pub enum What {
 /// One line of the proxy's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, counted from the proxy's start.
+    /// The time since the proxy's start.
     pub at: Duration,
-    /// On which connection, counted from 0 in the order of their opening.
+    /// The connection, counted from 0 in the order of opening.
     pub connection: u64,
-    /// What happened.
+    /// The event.
     pub what: What,
 }

@@ -9,10 +9,10 @@ use super::installed::{Fault, Installed, Matcher};
 use super::shared::Shared;
 use super::{Cut, Proxy};
 
-/// A rule in the making: says which frame is meant. Made by [`Proxy::on`], [`Proxy::on_any`], [`Proxy::on_watch_event`].
+/// A rule under construction: selects the frame. Made by [`Proxy::on`], [`Proxy::on_any`], [`Proxy::on_watch_event`].
 ///
-/// Frames are counted from the moment the rule is made, over all connections. Unless told otherwise it is the first one,
-/// once.
+/// Frames are counted from the moment the rule is made, over all connections. By default the rule selects the first
+/// one, once.
 #[derive(Debug)]
 #[must_use = "nothing happens until a fault is named"]
 pub struct On<'p> {
@@ -25,26 +25,26 @@ impl<'p> On<'p> {
         Self { proxy, rule: Installed::first(matcher) }
     }
 
-    /// The n-th such frame from now, counted from 1.
+    /// Selects the n-th such frame from now, counted from 1.
     pub fn nth(mut self, nth: u64) -> Self {
         assert!(nth > 0, "frames are counted from 1");
         self.rule.nth = nth;
         self
     }
 
-    /// Also every such frame after that.
+    /// Selects every later such frame too.
     pub fn every(mut self) -> Self {
         self.rule.every = true;
         self
     }
 
-    /// Only frames about a path that contains `part`. A multi is about its first operation's path.
+    /// Selects only frames whose path contains `part`. The path of a multi is that of its first operation.
     pub fn path(mut self, part: impl Into<String>) -> Self {
         self.rule.path = Some(part.into());
         self
     }
 
-    /// How the client's side is cut; [`Cut::Fin`] by default, because a reset may overtake bytes on their way.
+    /// Sets how the client's side is cut; [`Cut::Fin`] by default, because a reset may overtake bytes on their way.
     pub fn by(mut self, cut: Cut) -> Self {
         self.rule.by = cut;
         self
@@ -57,17 +57,18 @@ impl<'p> On<'p> {
         self.install(Fault::CutBeforeRequest)
     }
 
-    /// Passes on the first `bytes` bytes of the request, its length included, then cuts. Never passes on all of them.
+    /// Passes on the first `bytes` bytes of the request, its length included, then cuts. Never passes on the whole
+    /// request.
     pub fn cut_inside_request(self, bytes: usize) -> Rule {
         self.install(Fault::CutInsideRequest { bytes })
     }
 
-    /// Passes the request on and cuts after `delay`. What the server answers sooner still arrives.
+    /// Passes the request on and cuts after `delay`. An answer that comes earlier still arrives.
     pub fn cut_after_request(self, delay: Duration) -> Rule {
         self.install(Fault::CutAfterRequest { delay })
     }
 
-    /// Keeps the request back, and everything behind it on that connection, as TCP would.
+    /// Holds back the request and all later bytes of that connection, as TCP would.
     pub fn hold_request(self) -> Hold {
         Hold(self.install(Fault::HoldRequest))
     }
@@ -79,7 +80,7 @@ impl<'p> On<'p> {
         self.install(Fault::CutBeforeReply)
     }
 
-    /// Passes on the first `bytes` bytes of the reply, its length included, then cuts. Never passes on all of them.
+    /// Passes on the first `bytes` bytes of the reply, its length included, then cuts. Never passes on the whole reply.
     pub fn cut_inside_reply(self, bytes: usize) -> Rule {
         self.install(Fault::CutInsideReply { bytes })
     }
@@ -89,12 +90,12 @@ impl<'p> On<'p> {
         self.install(Fault::CutAfterReply)
     }
 
-    /// Keeps the reply back, and everything behind it on that connection, as TCP would. Requests still reach the server.
+    /// Holds back the reply and all later bytes of that connection, as TCP would. Requests still reach the server.
     pub fn hold_reply(self) -> Hold {
         Hold(self.install(Fault::HoldReply))
     }
 
-    /// Sends these bytes to the client instead of the reply, as they are: a length is not added.
+    /// Sends these bytes to the client instead of the reply, unchanged: a length is not added.
     pub fn replace_reply(self, with: impl Into<Bytes>) -> Rule {
         self.install(Fault::ReplaceReply { with: with.into() })
     }
@@ -125,12 +126,12 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether the fault has been carried out by now; not any more once the proxy was healed.
+    /// Whether the fault has happened; `false` again after the proxy was healed.
     pub fn has_fired(&self) -> bool {
         self.shared.look().rules.iter().any(|rule| rule.id == self.id && rule.fired > 0)
     }
 
-    /// Waits until the fault has been carried out; returns at once when it already was.
+    /// Waits until the fault has happened; returns immediately if it has.
     ///
     /// # Panics
     /// After [`Proxy::PATIENCE`], and when [`Proxy::heal`] ended the rule before it fired.
@@ -145,13 +146,13 @@ impl Rule {
     }
 }
 
-/// A rule that keeps frames back until it is released or dropped.
+/// A rule that holds frames back until it is released or dropped.
 #[derive(Debug)]
 #[must_use = "dropping a hold lets everything go at once"]
 pub struct Hold(Rule);
 
 impl Hold {
-    /// Waits until a frame is being kept back.
+    /// Waits until a frame is held back.
     ///
     /// # Panics
     /// As [`Rule::fired`] does.
@@ -159,7 +160,7 @@ impl Hold {
         self.0.fired().await;
     }
 
-    /// Lets go what is kept back and keeps nothing back any more.
+    /// Releases the frames that are held back, and ends the rule.
     pub fn release(self) {}
 }
 

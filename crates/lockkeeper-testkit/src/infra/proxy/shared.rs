@@ -1,4 +1,4 @@
-//! The proxy's state, one lock for all of it.
+//! The proxy's state, under one lock.
 //!
 //! A frame's fate is decided and its first bytes are written under this lock. So when a control such as
 //! [`Proxy::black_hole`](super::Proxy::black_hole) has returned, no later frame slips through.
@@ -16,7 +16,7 @@ use super::record::{Counts, Direction, Record, What};
 use super::{Cut, Proxy};
 use lockkeeper_wire::OpCode;
 
-/// Records kept; the oldest go first. Enough for any one test, bounded for the endless ones.
+/// Maximum records; the oldest are dropped first. Enough for any one test, bounded for endless ones.
 const LOG_LIMIT: usize = 1 << 17;
 
 /// How the proxy treats all its traffic.
@@ -32,7 +32,7 @@ pub(super) enum Mode {
     Refuse,
 }
 
-/// What may be done with bytes at this moment.
+/// What may happen to bytes at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
     Open,
@@ -41,7 +41,7 @@ pub(super) enum Gate {
     Closed,
 }
 
-/// How the two ends of a connection are to be closed.
+/// How the two ends of a connection are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
     pub(super) client: Cut,
@@ -58,7 +58,7 @@ pub(super) struct InFlight {
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     pub(super) cut: Option<Ends>,
-    /// Bytes of it were swallowed, so it cannot go on as if nothing had been.
+    /// Some of its bytes were dropped, so it cannot continue.
     pub(super) spoiled: bool,
     pub(super) in_flight: VecDeque<InFlight>,
 }
@@ -84,7 +84,8 @@ impl State {
         self.log.push_back(Record { at: self.started.elapsed(), connection, what });
     }
 
-    /// Lets every rule count a frame (a watch event has no opcode) and returns the fault of the first that applies.
+    /// Lets every rule count a frame (a watch event has no opcode), and returns the fault of the first rule that
+    /// applies.
     pub(super) fn arm(&mut self, op: Option<OpCode>, path: Option<&str>) -> Option<Armed> {
         let mut armed = None;
         for rule in &mut self.rules {
@@ -113,7 +114,7 @@ impl State {
         }
     }
 
-    /// Closes the gate of a connection; its task closes the sockets. The first cut is the one that counts.
+    /// Closes the gate of a connection; its task closes the sockets. Only the first cut has an effect.
     pub(super) fn cut(&mut self, connection: u64, ends: Ends) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.cut.get_or_insert(ends);
@@ -143,24 +144,24 @@ impl Shared {
         Self { state: Mutex::new(state), changed: watch::Sender::new(()) }
     }
 
-    /// The state, to look at. A panic elsewhere does not make it less worth looking at.
+    /// Returns the state, for reading. It stays readable after a panic elsewhere.
     pub(super) fn look(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes everybody who waits for a change.
+    /// Changes the state and wakes all tasks that wait for a change.
     pub(super) fn change<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
         let result = with(&mut self.look());
         self.changed.send_replace(());
         result
     }
 
-    /// A receiver that sees every change from now on.
+    /// Returns a receiver that sees every change from now on.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Waits until `probe` finds something.
+    /// Waits until `probe` returns a value.
     pub(super) async fn until<T>(&self, mut probe: impl FnMut(&State) -> Option<T>) -> T {
         let mut changes = self.changes();
         loop {
@@ -171,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::until`], for tests: gives up loudly after [`Proxy::PATIENCE`].
+    /// As [`Shared::until`], for tests: panics after [`Proxy::PATIENCE`].
     ///
     /// The clock is the proxy's own, so the caller may be on any executor.
     pub(super) async fn patiently<T>(

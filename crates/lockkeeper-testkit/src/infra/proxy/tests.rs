@@ -1,4 +1,4 @@
-//! Each fault, seen from both ends, against a server that answers by a script.
+//! Each fault, seen from both ends, with a server that answers by a script.
 
 use std::io::ErrorKind;
 use std::sync::Mutex;
@@ -61,7 +61,7 @@ async fn read_frame(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(payload)
 }
 
-/// Answers everything at once with its own running zxid, and keeps what it was asked.
+/// A server that answers everything immediately with its own growing zxid, and records the requests.
 struct Server {
     addr: SocketAddr,
     asked: Arc<Mutex<Vec<(i32, OpCode)>>>,
@@ -136,12 +136,12 @@ impl Client {
         self.0.write_all(&request(xid, op, path)).await.unwrap();
     }
 
-    /// The next frame's xid.
+    /// Reads the next frame; returns its xid.
     async fn xid(&mut self) -> i32 {
         (&read_frame(&mut self.0).await.unwrap()[..]).get_i32()
     }
 
-    /// All that still comes, and how it ended.
+    /// Reads the rest; returns it, and how the connection ended.
     async fn rest(&mut self) -> (Vec<u8>, Option<ErrorKind>) {
         let mut rest = Vec::new();
         let error = self.0.read_to_end(&mut rest).await.err();
@@ -149,8 +149,8 @@ impl Client {
     }
 }
 
-/// How a connection ends that the proxy does not want. A reset that comes at once is reported by connect already, one that
-/// comes a moment later by the first read; both happen.
+/// Returns how a connection ends that the proxy refuses. An immediate reset is reported by connect, a later one by the
+/// first read; both happen.
 async fn turned_away(proxy: &Proxy) -> ErrorKind {
     match TcpStream::connect(proxy.addr()).await {
         Ok(stream) => Client(stream).rest().await.1.expect("nobody answers"),
@@ -168,7 +168,7 @@ async fn world() -> (Server, Proxy) {
 async fn traffic_passes_unchanged_and_is_counted() {
     let (server, proxy) = world().await;
     let mut client = Client::open(&proxy).await;
-    // Two in one write, as from a client that does not wait: the proxy must separate them.
+    // Two requests in one write, as from a client that does not wait: the proxy must separate them.
     let both = [request(1, OpCode::Create, "/a"), request(2, OpCode::Multi, "/b")].concat();
     client.0.write_all(&both).await.unwrap();
     for (xid, zxid) in [(1, 1), (2, 2)] {
@@ -241,7 +241,7 @@ async fn a_cut_after_the_request_lets_it_take_effect() {
         client.send(1, OpCode::Create, UNANSWERED).await;
         assert_eq!(client.rest().await, (vec![], Some(ErrorKind::ConnectionReset)));
         rule.fired().await;
-        // The server reads it in its own time, after the connection has ended.
+        // The server may read it after the connection has ended.
         while server.asked() != [(1, OpCode::Create)] {
             tokio::task::yield_now().await;
         }
@@ -424,7 +424,7 @@ async fn words_and_other_protocols_pass_raw() {
 #[tokio::test]
 async fn a_dead_server_is_passed_on_and_another_can_take_its_place() {
     let (server, proxy) = world().await;
-    // Bound but not listening: it refuses, and no other test's server can get the port meanwhile.
+    // Bound but not listening: it refuses, and no other test's server can take the port.
     let dead = TcpSocket::new_v4().unwrap();
     dead.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     proxy.set_upstream(dead.local_addr().unwrap());
@@ -433,7 +433,7 @@ async fn a_dead_server_is_passed_on_and_another_can_take_its_place() {
     Client::open(&proxy).await;
 }
 
-/// A control that lets one more frame slip would make every test that uses it right most of the time.
+/// A control that let one more frame pass would make every test that uses it unreliable.
 #[tokio::test]
 async fn nothing_slips_through_once_a_control_has_returned() {
     let (_server, proxy) = world().await;
@@ -472,6 +472,6 @@ async fn a_dropped_proxy_closes_everything() {
     let (_server, proxy) = world().await;
     let mut client = Client::open(&proxy).await;
     drop(proxy);
-    // Its port may be another test's already; its connections are what can be judged.
+    // Another test may have its port already; only its connections can be checked.
     client.rest().await;
 }
