@@ -273,6 +273,12 @@ impl fmt::Debug for LockPath {
     }
 }
 
+impl AsRef<str> for LockPath {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl std::str::FromStr for LockPath {
     type Err = PathError;
 

@@ -138,6 +138,13 @@ impl fmt::Display for FencingToken {
     }
 }
 
+/// The same as [`FencingToken::get`].
+impl From<FencingToken> for i64 {
+    fn from(token: FencingToken) -> i64 {
+        token.0
+    }
+}
+
 /// The text or number is no token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no fencing token: 1 to 19 digits without a leading zero, below 2^63")]
@@ -177,6 +184,7 @@ mod tests {
     fn a_token_is_read_as_it_is_written_and_nothing_else_is_one() {
         for number in [1, 4_294_967_296, i64::MAX] {
             assert_eq!(number.to_string().parse(), Ok(token(number)));
+            assert_eq!(i64::from(token(number)), number);
         }
         for text in ["", "0", "-1", "+1", "01", " 1", "1 ", "1.0", "0x1", "１", "9223372036854775808", "1\n2"] {
             assert_eq!(text.parse::<FencingToken>(), Err(TokenError(text.to_owned())));

@@ -16,9 +16,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let served = Arc::new(Mutex::new(Vec::new()));
 
     // An import runs; another waits, and then somebody presses "save".
-    let running = product.clone().background().acquire().message("import 1").await?;
+    let running = product.background().acquire().message("import 1").await?;
     let mut waiting = Vec::new();
-    for (name, lock) in [("import 2", product.clone().background()), ("save", product.clone().foreground())] {
+    for (name, lock) in [("import 2", product.background()), ("save", product.foreground())] {
         let served = served.clone();
         waiting.push(tokio::spawn(async move {
             let guard = lock.acquire().message(name).await?;

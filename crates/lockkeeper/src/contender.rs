@@ -63,7 +63,8 @@ fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok,
 
 impl ContenderInfo {
     /// Returns the full path of its node in the lock at `path`.
-    pub fn node_path(&self, path: &str) -> String {
+    pub fn node_path(&self, path: impl AsRef<str>) -> String {
+        let path = path.as_ref();
         match self.node.as_str() {
             "" => path.to_owned(),
             node => format!("{path}/{node}"),

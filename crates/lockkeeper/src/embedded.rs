@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_server::{Config, Secret, Server, ServerError};
+use lockkeeper_server::Secret;
+pub use lockkeeper_server::{Config, Server, ServerError};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;

@@ -5,8 +5,9 @@ mod constructors;
 
 use std::time::Duration;
 
-use lockkeeper_core::{LockPath, Owner};
+use lockkeeper_core::{LockPath, Owner, SessionId};
 
+use crate::Error;
 use crate::admin::Admin;
 use crate::lease::Leases;
 use crate::session::context::Context;
@@ -23,8 +24,8 @@ pub struct Lockkeeper {
 impl Lockkeeper {
     /// Returns the exclusive lock at `path`, an absolute path such as `/locks/nightly`. Sends nothing; the acquire
     /// reports an invalid path.
-    pub fn mutex(&self, path: &str) -> crate::Mutex {
-        crate::Mutex::new(self.context.clone(), LockPath::parse(path))
+    pub fn mutex(&self, path: impl AsRef<str>) -> crate::Mutex {
+        crate::Mutex::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
 
     /// Returns the exclusive lock at a path that callers may not lock. Only the command uses it.
@@ -34,8 +35,8 @@ impl Lockkeeper {
     }
 
     /// Returns the shared lock at `path`. Sends nothing; the acquire reports an invalid path.
-    pub fn rwlock(&self, path: &str) -> crate::RwLock {
-        crate::RwLock::new(self.context.clone(), LockPath::parse(path))
+    pub fn rwlock(&self, path: impl AsRef<str>) -> crate::RwLock {
+        crate::RwLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
 
     /// Returns the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before
@@ -46,19 +47,19 @@ impl Lockkeeper {
 
     /// Returns the semaphore at `path`, which has `permits` permits. Sends nothing; the acquire reports an invalid path
     /// or number.
-    pub fn semaphore(&self, path: &str, permits: u32) -> crate::Semaphore {
-        crate::Semaphore::new(self.context.clone(), LockPath::parse(path), permits)
+    pub fn semaphore(&self, path: impl AsRef<str>, permits: u32) -> crate::Semaphore {
+        crate::Semaphore::new(self.context.clone(), LockPath::parse(path.as_ref()), permits)
     }
 
     /// Returns the lock with classes at `path`. Sends nothing; the acquire reports an invalid path.
-    pub fn priority_lock(&self, path: &str) -> crate::PriorityLock {
-        crate::PriorityLock::new(self.context.clone(), LockPath::parse(path))
+    pub fn priority_lock(&self, path: impl AsRef<str>) -> crate::PriorityLock {
+        crate::PriorityLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
 
     /// Returns the exclusive lock called `name` below `base`, as an object with `lock` and `unlock`. Its path is the
     /// [`LockPath::join`] of the two. Sends nothing; the call to lock reports an invalid base path.
-    pub fn distributed_lock(&self, base: &str, name: &str) -> crate::DistributedLock {
-        crate::DistributedLock::new(self.context.clone(), base, name)
+    pub fn distributed_lock(&self, base: impl AsRef<str>, name: impl AsRef<str>) -> crate::DistributedLock {
+        crate::DistributedLock::new(self.context.clone(), base.as_ref(), name.as_ref())
     }
 
     /// Returns a request for several locks in one call: all of them or none. Combine requests of different kinds with
@@ -114,6 +115,31 @@ impl Lockkeeper {
     /// requested; `None` while there is no session. No round trip.
     pub fn session_timeout(&self) -> Option<Duration> {
         self.context.ready_session().map(|(session, _)| session.timeout())
+    }
+
+    /// Returns the id of the current session, as servers log it; `None` while there is no session. No round trip.
+    pub fn session_id(&self) -> Option<SessionId> {
+        self.context.ready_session().map(|(session, _)| session.id())
+    }
+
+    /// Proves that the session is alive, for health checks: a majority of the servers has ordered a write of it. Returns
+    /// the session's id. If the session is over, the call opens a new one, as every call does; the id then differs.
+    ///
+    /// # Cost
+    ///
+    /// One round trip and one small write, if there is a session.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] says why no server answered within the connect timeout. Otherwise as
+    /// [`Lockkeeper::connect`], and [`Error::Closed`].
+    pub async fn check(&self) -> Result<SessionId, Error> {
+        let context = self.context.clone();
+        self.context.run(async move { context.check().await }).await
     }
 
     pub(crate) fn new(context: Context) -> Self {

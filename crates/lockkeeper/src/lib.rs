@@ -68,6 +68,11 @@
 //! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
 //!   and make.
 //!
+//! # Guide
+//!
+//! The [guide](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/README.md) has a page for each task: which
+//! lock fits, what happens when a lock is lost, how a resource checks a token.
+//!
 //! # Names from untrusted input
 //!
 //! Every lock path is checked before anything is sent. Pass names from outside, such as the id of a request, to
@@ -110,8 +115,9 @@ pub use contender::ContenderInfo;
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
+pub use futures_util::future::BoxFuture;
 pub use hold::fenced::{FencedWrite, FencedWritten};
-pub use hold::guard::{FromHolding, Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
+pub use hold::guard::{Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use identity::this_process;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
@@ -130,12 +136,14 @@ pub use recipes::distributed::DistributedLock;
 pub use registers::journal::{DecisionRecord, TransferFacts};
 pub use registers::requests::TransferRequest;
 pub use session::on_lost::{LostLock, OnLost};
+pub use tokio_util::sync::CancellationToken;
 pub use work::{deadletter, retry};
 
 /// Leased locks with priorities, on nodes shared with Apache Helix.
 pub mod helix {
     pub use crate::lease::*;
     pub use crate::recipes::queue_lock::QueueLock;
+    pub use tokio::sync::watch;
 }
 
 /// Compiles the README's examples.
@@ -226,11 +234,16 @@ mod guide {
 ///     keeper.rwlock("/a").read().acquire().await.unwrap().upgrade(None).await;
 /// }
 /// ```
-/// nor can it with a method that is meant for this crate only:
-/// ```compile_fail,E0061
-/// use lockkeeper::FromHolding;
+/// nor can it by a conversion, which only leads to a weaker guard:
+/// ```compile_fail,E0277
 /// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
-///     lockkeeper::WriteGuard::from_holding(reader.into_holding())
+///     lockkeeper::WriteGuard::from(reader)
+/// }
+/// ```
+/// nor with a function that is meant for this crate only:
+/// ```compile_fail,E0624
+/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
+///     lockkeeper::WriteGuard::of(lockkeeper::Holding::from(reader))
 /// }
 /// ```
 /// Permits have no order, so they have no token:

@@ -89,7 +89,8 @@ impl Realms {
     /// # Errors
     ///
     /// [`Error::Unroutable`] if no realm has the path; [`Error::InvalidPath`] if it is not a path.
-    pub fn servers(&self, path: &str) -> Result<&str, Error> {
+    pub fn servers(&self, path: impl AsRef<str>) -> Result<&str, Error> {
+        let path = path.as_ref();
         Ok(&self.route(path)?.servers)
     }
 
@@ -102,7 +103,8 @@ impl Realms {
     /// # Errors
     ///
     /// As [`Realms::servers`] and [`Lockkeeper::connect`].
-    pub async fn keeper(&self, path: &str) -> Result<Lockkeeper, Error> {
+    pub async fn keeper(&self, path: impl AsRef<str>) -> Result<Lockkeeper, Error> {
+        let path = path.as_ref();
         let route = self.route(path)?;
         let connected = route.keeper.get_or_try_init(|| self.builder.clone().connect(&route.servers)).await;
         Ok(connected?.clone())

@@ -17,7 +17,7 @@ fn look(keeper: Lockkeeper, guard: lockkeeper::Guard, dropped: lockkeeper::Guard
     if guard.state() != HoldState::Lost(Loss::Forked) || guard.loss() != Some(Loss::Forked) {
         return 2;
     }
-    if guard.valid_for() != Duration::ZERO || !guard.lost_token().is_cancelled() {
+    if guard.valid_for() != Duration::ZERO || !guard.cancelled_when_lost().is_cancelled() {
         return 3;
     }
     drop(dropped);

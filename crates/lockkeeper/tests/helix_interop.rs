@@ -275,7 +275,7 @@ async fn our_release_grants_the_lock_to_a_helix_requestor(world: &mut World) {
     world.helix.make("helix", &path, HIGH).await;
     let guard = world.ours("ours").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     world.helix.start_try("helix").await;
-    assert_eq!(guard.revocation().await.by, "helix");
+    assert_eq!(guard.preemption().await.by, "helix");
     guard.release().await.unwrap();
     assert_eq!(world.helix.tried("helix").await, "true");
     assert!(world.helix.unlock("helix").await);
@@ -298,7 +298,7 @@ async fn our_lock_is_handed_over_to_helix_and_its_requestor_keeps_waiting(world:
     world.helix.make("high", &path, HIGH).await;
     let guard = world.ours("ours").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     world.helix.start_try("high").await;
-    assert_eq!(guard.revocation().await.by, "high");
+    assert_eq!(guard.preemption().await.by, "high");
     guard.transfer("heir").await.unwrap();
     assert!(DistributedLock::unlock(&world.ours("heir")).await.unwrap());
     assert_eq!(world.helix.tried("high").await, "true");

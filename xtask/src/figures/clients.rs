@@ -34,7 +34,7 @@ impl Stand {
         let guard = keeper.mutex(&self.path).acquire().wait()?;
         println!("{}", serde_json::to_string(&guard.token())?);
         let (tell, told) = mpsc::channel();
-        let lost = guard.lost_token();
+        let lost = guard.cancelled_when_lost();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().build().expect("an event loop can be made");
             runtime.block_on(lost.cancelled());

@@ -59,7 +59,8 @@ impl Admin {
     /// - [`Error::NobodyHolds`] if the lock is free, [`Error::NoSuchLock`] if its node does not exist.
     /// - [`Error::SeveralHold`] if the lock is shared: choose one holder and call [`Admin::evict`].
     /// - [`Error::Refused`] if the ACL does not let this client delete the node.
-    pub async fn break_lock(&self, path: &str, reason: &str) -> Result<Broken, Error> {
+    pub async fn break_lock(&self, path: impl AsRef<str>, reason: &str) -> Result<Broken, Error> {
+        let path = path.as_ref();
         self.remove(path, Whom::Holder, reason).await
     }
 
@@ -73,7 +74,8 @@ impl Admin {
     ///
     /// [`Error::NotContending`] if the node does not exist any more or is not a contender's; otherwise as
     /// [`Admin::break_lock`].
-    pub async fn evict(&self, path: &str, contender: &ContenderInfo, reason: &str) -> Result<Broken, Error> {
+    pub async fn evict(&self, path: impl AsRef<str>, contender: &ContenderInfo, reason: &str) -> Result<Broken, Error> {
+        let path = path.as_ref();
         self.remove(path, Whom::This(Box::new(contender.clone())), reason).await
     }
 
@@ -92,7 +94,8 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn broken(&self, root: &str) -> Result<Vec<Broken>, Error> {
+    pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, Error> {
+        let root = root.as_ref();
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;

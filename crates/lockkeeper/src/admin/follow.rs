@@ -27,7 +27,8 @@ pub struct Follow {
 impl Admin {
     /// Returns a [`Follow`] of the lock at `path`: each call of [`Follow::next`] returns the lock after its next
     /// change.
-    pub fn follow(&self, path: &str) -> Follow {
+    pub fn follow(&self, path: impl AsRef<str>) -> Follow {
+        let path = path.as_ref();
         Follow { admin: self.clone(), path: LockPath::parse_node(path), watcher: None, known: HashMap::new() }
     }
 }

@@ -35,7 +35,8 @@ impl Admin {
     ///
     /// [`Error::NoSuchLock`] if the path has no node; a node without contenders is not an error.
     /// [`Error::ConnectionLost`] without a majority. Otherwise, the server refuses the read or cannot be reached.
-    pub async fn show(&self, path: &str) -> Result<LockInfo, Error> {
+    pub async fn show(&self, path: impl AsRef<str>) -> Result<LockInfo, Error> {
+        let path = path.as_ref();
         let path = LockPath::parse_node(path)?;
         let shown = self.on_session(move |ensemble| async move {
             let listed = linearizable(&*ensemble, ensemble.list(path.as_str())).await;
@@ -72,7 +73,8 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn list(&self, root: &str) -> Result<Vec<LockInfo>, Error> {
+    pub async fn list(&self, root: impl AsRef<str>) -> Result<Vec<LockInfo>, Error> {
+        let root = root.as_ref();
         Ok(self.survey(root).await?.locks)
     }
 
@@ -85,7 +87,8 @@ impl Admin {
     /// # Errors
     ///
     /// As [`Admin::list`].
-    pub async fn survey(&self, root: &str) -> Result<Survey, Error> {
+    pub async fn survey(&self, root: impl AsRef<str>) -> Result<Survey, Error> {
+        let root = root.as_ref();
         let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
         let listed = self.on_session(move |ensemble| async move {
             let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());

@@ -23,7 +23,8 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn requests(&self, root: &str) -> Result<Vec<TransferRequest>, Error> {
+    pub async fn requests(&self, root: impl AsRef<str>) -> Result<Vec<TransferRequest>, Error> {
+        let root = root.as_ref();
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let mut requests = requests::waiting(&*ensemble).await?;
@@ -74,7 +75,8 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn decisions(&self, root: &str) -> Result<Vec<DecisionRecord>, Error> {
+    pub async fn decisions(&self, root: impl AsRef<str>) -> Result<Vec<DecisionRecord>, Error> {
+        let root = root.as_ref();
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;

@@ -122,7 +122,8 @@ impl Admin {
     /// [`Error::NoSuchLock`] if the path has no node; [`Error::CannotAsk`] if a foreign client does not understand such
     /// requests; [`Error::Refused`] if an ACL forbids the write; [`Error::TooLong`] if the reason has more than 4096
     /// bytes.
-    pub async fn revoke(&self, path: &str, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+    pub async fn revoke(&self, path: impl AsRef<str>, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+        let path = path.as_ref();
         let holders = self.show(path).await?.holders;
         let mut asked = Vec::with_capacity(holders.len());
         for holder in holders {
@@ -141,7 +142,8 @@ impl Admin {
     /// # Errors
     ///
     /// [`Error::NoSuchLock`] if there is no such contender; otherwise as [`Admin::revoke`].
-    pub async fn revoke_node(&self, path: &str, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
+    pub async fn revoke_node(&self, path: impl AsRef<str>, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
+        let path = path.as_ref();
         let info = self.show(path).await?;
         let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
         match contender {

@@ -23,7 +23,8 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn statistics(&self, path: &str) -> Result<Option<Statistics>, Error> {
+    pub async fn statistics(&self, path: impl AsRef<str>) -> Result<Option<Statistics>, Error> {
+        let path = path.as_ref();
         let path = LockPath::parse_node(path)?;
         self.on_session(move |ensemble| async move { statistics::read(&*ensemble, path.as_str()).await }).await
     }
@@ -41,7 +42,8 @@ impl Admin {
     /// # Errors
     ///
     /// As [`Admin::statistics`].
-    pub async fn forget_statistics(&self, path: &str) -> Result<bool, Error> {
+    pub async fn forget_statistics(&self, path: impl AsRef<str>) -> Result<bool, Error> {
+        let path = path.as_ref();
         let path = LockPath::parse_node(path)?;
         self.on_session(move |ensemble| async move { statistics::forget(&*ensemble, path.as_str()).await }).await
     }

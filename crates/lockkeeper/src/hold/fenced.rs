@@ -65,7 +65,8 @@ pub struct FencedWritten {
 
 impl FencedWritten {
     /// Returns the version of the data of a node that was set or created. A later [`FencedWrite::set_if`] can check it.
-    pub fn version(&self, path: &str) -> Option<i32> {
+    pub fn version(&self, path: impl AsRef<str>) -> Option<i32> {
+        let path = path.as_ref();
         self.versions.iter().rfind(|(written, _)| written == path).map(|(_, version)| *version)
     }
 }
@@ -108,35 +109,41 @@ impl<'a> FencedWrite<'a> {
     }
 
     /// Replaces the data of a node.
-    pub fn set(self, path: &str, data: impl Into<Vec<u8>>) -> Self {
+    pub fn set(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Self {
+        let path = path.as_ref();
         let data = data.into();
         self.step(path, |path| Step::Write { path, data, version: None })
     }
 
     /// Replaces the data of a node if it has this version.
-    pub fn set_if(self, path: &str, data: impl Into<Vec<u8>>, version: i32) -> Self {
+    pub fn set_if(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>, version: i32) -> Self {
+        let path = path.as_ref();
         let data = data.into();
         self.step(path, |path| Step::Write { path, data, version: Some(version) })
     }
 
     /// Creates a persistent node. Its parent must exist.
-    pub fn create(self, path: &str, data: impl Into<Vec<u8>>) -> Self {
+    pub fn create(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Self {
+        let path = path.as_ref();
         let data = data.into();
         self.step(path, |path| Step::Create { path, data, kind: Kind::Persistent })
     }
 
     /// Deletes a node, which must have no children.
-    pub fn delete(self, path: &str) -> Self {
+    pub fn delete(self, path: impl AsRef<str>) -> Self {
+        let path = path.as_ref();
         self.step(path, |path| Step::Delete { path, version: None })
     }
 
     /// Deletes a node if its data has this version.
-    pub fn delete_if(self, path: &str, version: i32) -> Self {
+    pub fn delete_if(self, path: impl AsRef<str>, version: i32) -> Self {
+        let path = path.as_ref();
         self.step(path, |path| Step::Delete { path, version: Some(version) })
     }
 
     /// Changes nothing, but makes all changes depend on this node's data having this version.
-    pub fn check(self, path: &str, version: i32) -> Self {
+    pub fn check(self, path: impl AsRef<str>, version: i32) -> Self {
+        let path = path.as_ref();
         self.step(path, |path| Step::Check { path, version: Some(version) })
     }
 

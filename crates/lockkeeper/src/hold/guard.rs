@@ -144,7 +144,7 @@ impl Holding {
     }
 
     /// Returns a token that is cancelled when the lock is lost, for code that takes one.
-    pub fn lost_token(&self) -> CancellationToken {
+    pub fn cancelled_when_lost(&self) -> CancellationToken {
         if self.hold.is_ours() {
             return self.hold.lost.child_token();
         }
@@ -587,25 +587,15 @@ pub(crate) async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Fu
     }
 }
 
-/// A guard that a lock can return.
-#[doc(hidden)]
-pub trait FromHolding: sealed::Sealed + Send + 'static {
-    /// Wraps a hold. Only for this crate: elsewhere it could make a writer of a reader.
-    fn from_holding(holding: Holding, here: sealed::Here) -> Self;
-
-    /// Returns the hold of this guard, whatever its kind.
-    fn into_holding(self) -> Holding;
-}
-
-pub(crate) mod sealed {
-    pub trait Sealed {}
-    pub struct Here(pub(crate) ());
-}
-
 /// Implements the guard types. Each wraps a hold and releases it.
 macro_rules! guards {
     ($($kind:ty: $wrap:expr, $unwrap:expr;)*) => {$(
         impl $kind {
+            /// Wraps a hold. Only for this crate: elsewhere it could make a writer of a reader.
+            pub(crate) fn of(holding: Holding) -> Self {
+                $wrap(holding)
+            }
+
             /// Releases the lock and waits until the server confirms it, as [`Holding::release`] does.
             ///
             /// # Cancel safety
@@ -616,7 +606,7 @@ macro_rules! guards {
             ///
             /// As [`Holding::release`].
             pub async fn release(self) -> Result<(), ReleaseError> {
-                self.into_holding().release().await
+                Holding::from(self).release().await
             }
 
             /// Releases the lock and blocks this thread until the server confirms it, as [`Holding::release_blocking`]
@@ -631,33 +621,17 @@ macro_rules! guards {
             /// Panics if called on a thread of an async runtime.
             #[track_caller]
             pub fn release_blocking(self) -> Result<(), ReleaseError> {
-                self.into_holding().release_blocking()
+                Holding::from(self).release_blocking()
             }
         }
 
-        impl sealed::Sealed for $kind {}
-        impl FromHolding for $kind {
-            fn from_holding(holding: Holding, _: sealed::Here) -> Self {
-                $wrap(holding)
-            }
-
-            fn into_holding(self) -> Holding {
-                $unwrap(self)
+        /// Forgets the kind of the lock. The hold stays as it is.
+        impl From<$kind> for Holding {
+            fn from(guard: $kind) -> Holding {
+                $unwrap(guard)
             }
         }
     )*};
-}
-
-impl sealed::Sealed for Holding {}
-
-impl FromHolding for Holding {
-    fn from_holding(holding: Holding, _: sealed::Here) -> Self {
-        holding
-    }
-
-    fn into_holding(self) -> Holding {
-        self
-    }
 }
 
 guards! {
@@ -665,4 +639,19 @@ guards! {
     WriteGuard: |holding| WriteGuard(Guard(holding)), |guard: WriteGuard| guard.0.0;
     UpgradeableGuard: |holding| UpgradeableGuard(Guard(holding)), |guard: UpgradeableGuard| guard.0.0;
     Permit: Permit, |permit: Permit| permit.0;
+}
+
+/// Forgets that the hold is a writer's. The hold stays as it is: use [`WriteGuard::downgrade`] to let readers in.
+impl From<WriteGuard> for Guard {
+    fn from(guard: WriteGuard) -> Guard {
+        guard.0
+    }
+}
+
+/// Forgets that the hold can become a writer's. The hold stays as it is: use [`UpgradeableGuard::downgrade`] to let
+/// readers in.
+impl From<UpgradeableGuard> for Guard {
+    fn from(guard: UpgradeableGuard) -> Guard {
+        guard.0
+    }
 }

@@ -21,7 +21,8 @@ impl MonitorLock {
 
 impl QueueLock {
     /// Creates the object for the exclusive lock at `path`. The first call reports an invalid path.
-    pub fn new(keeper: &Lockkeeper, path: &str) -> Self {
+    pub fn new(keeper: &Lockkeeper, path: impl AsRef<str>) -> Self {
+        let path = path.as_ref();
         QueueLock::on(keeper.context().clone(), path)
     }
 }
@@ -36,6 +37,6 @@ impl Retrying {
 /// Wraps a single leased lock, for code that takes any lock.
 impl From<HelixGuard> for MultiGuard {
     fn from(guard: HelixGuard) -> Self {
-        MultiGuard::of(vec![guard.into_holding()])
+        MultiGuard::of(vec![guard.into()])
     }
 }

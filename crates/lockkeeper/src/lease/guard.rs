@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use lockkeeper_core::helix::Terms;
 
 use crate::error::{Error, ReleaseError};
-use crate::hold::guard::{FromHolding, Guard, Holding};
+use crate::hold::guard::{Guard, Holding};
 use crate::session::process::Owned;
 
 /// A request of a higher priority for the lock.
@@ -77,7 +77,7 @@ impl HelixGuard {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
-    pub async fn revocation(&self) -> Preemption {
+    pub async fn preemption(&self) -> Preemption {
         let mut preemption = watch::Receiver::clone(&self.preemption);
         match preemption.wait_for(Option::is_some).await.ok().and_then(|seen| seen.clone()) {
             Some(preemption) => preemption,
@@ -94,10 +94,6 @@ impl HelixGuard {
     /// Returns a receiver that follows the preemption, even after this guard is dropped. No round trip.
     pub fn follow_preemption(&self) -> watch::Receiver<Option<Preemption>> {
         watch::Receiver::clone(&self.preemption)
-    }
-
-    pub(crate) fn into_holding(self) -> Holding {
-        self.guard.into_holding()
     }
 
     /// Begins a new lease as long as the first. It does not delay a pending preemption.
@@ -183,6 +179,20 @@ impl HelixGuard {
     #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
         self.guard.release_blocking()
+    }
+}
+
+/// Forgets the lease's own methods. The hold stays as it is; it can no longer be renewed.
+impl From<HelixGuard> for Guard {
+    fn from(guard: HelixGuard) -> Guard {
+        guard.guard
+    }
+}
+
+/// As the conversion to a [`Guard`].
+impl From<HelixGuard> for Holding {
+    fn from(guard: HelixGuard) -> Holding {
+        guard.guard.into()
     }
 }
 

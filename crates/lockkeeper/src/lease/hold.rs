@@ -14,8 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::Error;
 use crate::ensemble::{OpError, Watcher};
 use crate::error::ReleaseError;
-use crate::hold::guard::sealed::Here;
-use crate::hold::guard::{FromHolding, Guard, Holding};
+use crate::hold::guard::{Guard, Holding};
 use crate::hold::lease::{Lease, Versions};
 use crate::hold::{Hold, HoldOptions, Request};
 use crate::lease::guard::{HelixGuard, Order, Preemption};
@@ -106,7 +105,7 @@ impl LeaseTask {
         let (request, requests) = mpsc::unbounded_channel();
         let (order, orders) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
-        let guard = Guard::from_holding(Holding::new(hold.clone(), request), Here(()));
+        let guard = Guard::of(Holding::new(hold.clone(), request));
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
         let account = HoldAccount::open(recorder.clone(), &node.path, &terms.id, seat.session.now(), terms.lease_ms);

@@ -43,6 +43,24 @@ impl From<String> for Place {
     }
 }
 
+impl From<&String> for Place {
+    fn from(path: &String) -> Self {
+        Place::Path(path.clone())
+    }
+}
+
+impl From<LockPath> for Place {
+    fn from(path: LockPath) -> Self {
+        Place::Path(path.to_string())
+    }
+}
+
+impl From<&LockPath> for Place {
+    fn from(path: &LockPath) -> Self {
+        Place::Path(path.to_string())
+    }
+}
+
 impl From<Scope> for Place {
     fn from(scope: Scope) -> Self {
         Place::Scope(scope)
@@ -205,7 +223,7 @@ impl HelixLock {
         self
     }
 
-    /// Leaves the cleanup to the code that has the guard: [`HelixGuard::revocation`] announces it, and releasing the
+    /// Leaves the cleanup to the code that has the guard: [`HelixGuard::preemption`] announces it, and releasing the
     /// guard ends it.
     #[must_use]
     pub fn cleanup_by_guard(mut self) -> Self {

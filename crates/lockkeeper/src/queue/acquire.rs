@@ -1,7 +1,6 @@
 //! A request to acquire a lock: its options, and the future that waits for the result.
 
 use std::future::IntoFuture;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +19,7 @@ use crate::clock::wall_clock_ms;
 use crate::ensemble::Ensemble;
 use crate::error::check_length;
 use crate::hold::HoldOptions;
-use crate::hold::guard::sealed::Here;
-use crate::hold::guard::{FromHolding, Guard, Holding};
+use crate::hold::guard::{Guard, Holding};
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::session::context::Context;
@@ -98,7 +96,8 @@ const MAX_WAITERS: usize = 10_000;
 #[must_use = "a request does nothing until it is awaited"]
 pub struct Acquire<G = Guard> {
     call: Call,
-    guard: PhantomData<fn() -> G>,
+    /// Makes the guard of this kind of lock.
+    guard: fn(Holding) -> G,
 }
 
 /// One call to acquire a lock, whatever guard it returns.
@@ -121,7 +120,7 @@ struct Call {
 
 impl<G> Acquire<G> {
     /// A request for `kind`. Awaiting the request reports an invalid `kind`.
-    pub(crate) fn new(context: Context, kind: Result<Kind, Error>, once: bool) -> Self {
+    pub(crate) fn new(context: Context, kind: Result<Kind, Error>, once: bool, guard: fn(Holding) -> G) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
         let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
         let call = Call {
@@ -137,7 +136,7 @@ impl<G> Acquire<G> {
             options,
             runtime: None,
         };
-        Acquire { call, guard: PhantomData }
+        Acquire { call, guard }
     }
 
     /// The lock's path. An invalid argument is reported here, once, instead of by awaiting the request.
@@ -166,7 +165,7 @@ impl<G> Acquire<G> {
 
     /// Converts to a request for a hold of any kind, so that locks of different kinds can be acquired in one call.
     pub fn any(self) -> Acquire<Holding> {
-        Acquire { call: self.call, guard: PhantomData }
+        Acquire { call: self.call, guard: |holding| holding }
     }
 
     /// Fails after `timeout`, counted from when the request is awaited: with [`Error::Timeout`], or with
@@ -274,7 +273,7 @@ impl<G> Acquire<G> {
     #[track_caller]
     pub fn wait(self) -> Result<G, Error>
     where
-        G: FromHolding,
+        G: 'static,
     {
         let io = self.call.context.io().clone();
         io.block_on(self.into_future())
@@ -397,13 +396,13 @@ impl Call {
     }
 }
 
-impl<G: FromHolding> IntoFuture for Acquire<G> {
+impl<G: 'static> IntoFuture for Acquire<G> {
     type Output = Result<G, Error>;
     type IntoFuture = BoxFuture<'static, Result<G, Error>>;
 
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
-        let wrap = |holding| G::from_holding(holding, Here(()));
-        self.call.start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(wrap)).boxed()
+        let guard = self.guard;
+        self.call.start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(guard)).boxed()
     }
 }

@@ -181,7 +181,8 @@ impl MultiGuard {
 
     /// Returns the token of the lock at `path`, to pass to the resource that it protects. `None` for permits and for
     /// other paths.
-    pub fn token(&self, path: &str) -> Option<FencingToken> {
+    pub fn token(&self, path: impl AsRef<str>) -> Option<FencingToken> {
+        let path = path.as_ref();
         self.holdings.iter().find(|holding| holding.path() == path)?.fencing_token()
     }
 

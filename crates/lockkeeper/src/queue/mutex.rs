@@ -3,6 +3,7 @@
 use lockkeeper_core::{LockPath, NodeFormat, PathError};
 
 use crate::Error;
+use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
@@ -30,7 +31,7 @@ impl Mutex {
 
     /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), false)
+        Acquire::new(self.context.clone(), self.kind(), false, Guard::of)
     }
 
     /// Returns a request that fails with [`Error::Held`](crate::Error::Held) if another contender holds the lock or is
@@ -39,7 +40,7 @@ impl Mutex {
     /// It waits only for the servers: for at most 2 s unless a [timeout](Acquire::timeout) is set, then it fails with
     /// [`Error::Unreachable`](crate::Error::Unreachable). This holds for the `try_acquire` of every kind of lock.
     pub fn try_acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), true)
+        Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
     }
 
     fn kind(&self) -> Result<Kind, Error> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockkeeper_core::{Class, Discipline, HOLDER_MARKER, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
+use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
@@ -34,20 +35,19 @@ impl PriorityLock {
         PriorityLock { context, path, class: Class::FOREGROUND, ageing: None }
     }
 
-    /// Selects the foreground, class `A`: for users who wait.
-    pub fn foreground(self) -> Self {
+    /// Returns the lock for the foreground, class `A`: for users who wait.
+    pub fn foreground(&self) -> Self {
         self.class(Class::FOREGROUND)
     }
 
-    /// Selects the background, class `B`: for bulk work.
-    pub fn background(self) -> Self {
+    /// Returns the lock for the background, class `B`: for bulk work.
+    pub fn background(&self) -> Self {
         self.class(Class::BACKGROUND)
     }
 
-    /// Selects any class. Classes are served in the order of their letters.
-    pub fn class(mut self, class: Class) -> Self {
-        self.class = class;
-        self
+    /// Returns the lock for any class. Classes are served in the order of their letters.
+    pub fn class(&self, class: Class) -> Self {
+        PriorityLock { class, ..self.clone() }
     }
 
     /// After a wait of `after`, a request enters `class` instead, at its end. Off by default.
@@ -63,12 +63,12 @@ impl PriorityLock {
     /// Without contention: a create and a list in one round trip, and a transaction for the holder marker. A release
     /// reads the holder marker and needs one transaction.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), false)
+        Acquire::new(self.context.clone(), self.kind(), false, Guard::of)
     }
 
     /// Returns a request that fails with [`Error::Held`] if another contender holds the lock or is ahead.
     pub fn try_acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), true)
+        Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
     }
 
     fn kind(&self) -> Result<Kind, Error> {

@@ -3,7 +3,7 @@
 use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
-use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
+use crate::hold::guard::{Guard, Holding, UpgradeableGuard, WriteGuard};
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
@@ -37,25 +37,25 @@ impl RwLock {
 
     /// Returns the lock for reading, beside other readers. A waiting reader watches only the nearest writer ahead.
     pub fn read(&self) -> Access<Guard> {
-        self.access(Mode::Read, false)
+        self.access(Mode::Read, false, Guard::of)
     }
 
     /// Returns the lock for writing, alone.
     pub fn write(&self) -> Access<WriteGuard> {
-        self.access(Mode::Write, false)
+        self.access(Mode::Write, false, WriteGuard::of)
     }
 
     /// Returns the lock for reading beside the readers ahead, with the right to become the writer later without a
     /// deadlock. Later contenders wait behind it, including readers.
     pub fn upgradeable(&self) -> Access<UpgradeableGuard> {
-        self.access(Mode::Write, true)
+        self.access(Mode::Write, true, UpgradeableGuard::of)
     }
 
-    fn access<G>(&self, mode: Mode, upgradeable: bool) -> Access<G> {
+    fn access<G>(&self, mode: Mode, upgradeable: bool, guard: fn(Holding) -> G) -> Access<G> {
         let (context, path, node_format) = (self.context.clone(), self.path.clone(), self.node_format);
         let discipline = Discipline::SharedExclusive;
         let kind = path.map(|path| Kind { path, node_format, discipline, mode, upgradeable, ageing: None });
-        Access { context, kind, guard: std::marker::PhantomData }
+        Access { context, kind, guard }
     }
 }
 
@@ -64,17 +64,17 @@ impl RwLock {
 pub struct Access<G> {
     context: Context,
     kind: Result<Kind, PathError>,
-    guard: std::marker::PhantomData<fn() -> G>,
+    guard: fn(Holding) -> G,
 }
 
 impl<G> Access<G> {
     /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire<G> {
-        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), false)
+        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), false, self.guard)
     }
 
     /// Returns a request that fails with [`Error::Held`] if a contender ahead blocks it.
     pub fn try_acquire(&self) -> Acquire<G> {
-        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), true)
+        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), true, self.guard)
     }
 }

@@ -35,7 +35,7 @@ impl Semaphore {
     ///
     /// Later contenders wait behind it, even if they need fewer permits, so small requests cannot starve a large one.
     pub fn acquire_many(&self, take: u32) -> Acquire<Permit> {
-        Acquire::new(self.context.clone(), self.kind(take), false)
+        Acquire::new(self.context.clone(), self.kind(take), false, Permit::of)
     }
 
     /// Returns a request for one permit that fails with [`Error::Held`] if none is free or a contender waits ahead.
@@ -46,7 +46,7 @@ impl Semaphore {
     /// Returns a request for `take` permits that fails with [`Error::Held`] if they are not all free or a contender
     /// waits ahead.
     pub fn try_acquire_many(&self, take: u32) -> Acquire<Permit> {
-        Acquire::new(self.context.clone(), self.kind(take), true)
+        Acquire::new(self.context.clone(), self.kind(take), true, Permit::of)
     }
 
     fn kind(&self, take: u32) -> Result<Kind, Error> {

@@ -257,7 +257,7 @@ impl MonitorLock {
 
     /// Runs `work` under the hold, and unlocks.
     pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
-        let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.lost_token()));
+        let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.cancelled_when_lost()));
         let lost = async {
             cancelled(lost.as_ref()).await;
             self.slot.loss().unwrap_or(Loss::Closed)

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper_core::Owner;
+use lockkeeper_core::{LinkState, Owner, SessionId};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::clock::Clock;
-use crate::ensemble::{Ensemble, Network, Reconnect};
+use crate::ensemble::{Ensemble, Network, OpError, Reconnect};
 use crate::session::on_lost::OnLost;
 use crate::session::process::Owned;
 use crate::session::{Io, Session};
@@ -238,6 +238,40 @@ impl Context {
             () = passed(deadline) => {
                 let detail = "no session was opened in time".to_owned();
                 Err(Error::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
+            }
+        }
+    }
+
+    /// Proves that the session is alive, and returns its id. Opens a session if there is none.
+    pub(crate) async fn check(&self) -> Result<SessionId, Error> {
+        let started = Instant::now();
+        let deadline = started.checked_add(self.inner.connect_timeout);
+        loop {
+            let (session, ensemble) = self.session(deadline).await?;
+            let sent = session.now();
+            let answered = tokio::select! {
+                biased;
+                answered = ensemble.prove() => answered,
+                () = passed(deadline) => Err(OpError::ConnectionLoss),
+            };
+            match answered {
+                Ok(()) => {
+                    session.proved(sent);
+                    return Ok(session.id());
+                }
+                // The next session is opened once this one's end is known here too.
+                Err(OpError::SessionOver) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
+                    let mut link = session.link();
+                    tokio::select! {
+                        biased;
+                        _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
+                        () = passed(deadline) => {}
+                    }
+                }
+                Err(fault) => {
+                    let (servers, detail) = (self.servers().to_string(), fault.to_string());
+                    return Err(Error::Unreachable { servers, waited: started.elapsed(), detail });
+                }
             }
         }
     }

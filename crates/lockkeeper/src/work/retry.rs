@@ -39,7 +39,6 @@ use crate::clock::wall_clock_ms;
 pub use crate::queue::about::About;
 
 use crate::error::Error;
-use crate::hold::guard::FromHolding;
 use crate::queue::acquire::Acquire;
 use crate::recipes::contentserv::{MonitorError, MonitorLock};
 use crate::session::Io;
@@ -268,7 +267,7 @@ impl Retrying {
     /// # Errors
     ///
     /// [`GivenUp`] with the last attempt's error.
-    pub async fn acquire<G: FromHolding>(
+    pub async fn acquire<G: Send + 'static>(
         &self,
         operation: &Operation,
         mut request: impl FnMut() -> Acquire<G>,

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper::{
-    Class, Error, FencingToken, FromHolding, Guard, HoldState, Holding, Lockkeeper, Permit, UpgradeableGuard,
-    WriteGuard,
+    Class, Error, FencingToken, Guard, HoldState, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard,
 };
 use tokio::time::sleep;
 
@@ -385,7 +384,7 @@ fn expected(error: &Error) -> bool {
 }
 
 /// Asks as the script says; `None`: the caller went away.
-async fn answer<G: FromHolding>(
+async fn answer<G: 'static>(
     call: Call,
     acquire: impl Fn(bool) -> lockkeeper::Acquire<G>,
     held: impl FnOnce(G) -> Held,

@@ -76,7 +76,7 @@ async fn case_32_a_guard_is_lost_by_its_deadline_even_if_the_librarys_thread_is_
     let next = world.enqueue_mutex(&world.keeper().await).await;
     let stuck = block_library_thread(&keeper, &proxy, &world.path("aside")).await;
     let since = Instant::now();
-    let lost = guard.lost_token();
+    let lost = guard.cancelled_when_lost();
     let work = async { (guard.run(std::future::pending::<()>()).await, Instant::now()) };
     let granted = async { (next.granted().await, Instant::now()) };
     let ((outcome, stopped), (next, granted)) = tokio::join!(work, granted);

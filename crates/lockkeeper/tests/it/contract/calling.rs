@@ -114,7 +114,7 @@ async fn case_25_a_blocked_runtime_loses_no_lock(world: &World) {
             for lock in locks {
                 let guard = lock.acquire().await.unwrap();
                 // A callback that never returns, too.
-                let lost = guard.lost_token();
+                let lost = guard.cancelled_when_lost();
                 tokio::spawn(async move { lost.cancelled().await });
                 guards.push(guard);
             }

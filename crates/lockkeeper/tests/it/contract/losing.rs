@@ -75,7 +75,7 @@ async fn a_deleted_node_ends_the_hold(world: &World) {
     world.remove(&guard.node()).await;
     assert_eq!(guard.lost().await, Loss::Removed);
     assert_eq!((guard.is_held(), guard.state()), (false, HoldState::Lost(Loss::Removed)));
-    assert!(guard.lost_token().is_cancelled());
+    assert!(guard.cancelled_when_lost().is_cancelled());
     let next = next.granted().await;
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Removed })));
     assert!(world.exists(&next.node()).await, "a lost guard deleted another's node");

@@ -92,7 +92,7 @@ async fn a_lost_reply_is_neither_an_error_nor_a_second_hold(world: &World) {
         let guard = a.acquire().await.unwrap();
         assert!(guard.is_held() && info(world).await.owner == "a", "{op:?}");
         let asking = ask(&lock(world, &other, "b").priority(1));
-        guard.revocation().await;
+        guard.preemption().await;
         guard.release().await.unwrap_or_else(|error| panic!("{op:?}: {error}"));
         asking.granted().await.release().await.unwrap();
         drop(rule);

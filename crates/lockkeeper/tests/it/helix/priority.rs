@@ -76,7 +76,7 @@ async fn a_request_leaves_the_owner_unchanged(world: &World) {
     };
     assert_eq!(owner_part(now), owner_part(before));
     assert!(a.is_current_owner().await.unwrap() && guard.is_held() && asking.waits());
-    let preemption = guard.revocation().await;
+    let preemption = guard.preemption().await;
     assert_eq!((preemption.by.as_str(), preemption.priority), ("b", 3));
     guard.release().await.unwrap();
     let next = asking.granted().await;

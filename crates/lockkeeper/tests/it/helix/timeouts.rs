@@ -79,7 +79,7 @@ async fn a_finished_cleanup_grants_the_lock_to_the_requestor_immediately(world: 
         let guard = lock(world, &one, "a").cleanup(cleanup).cleanup_by_guard().acquire().await.unwrap();
         let b = lock(world, &other, "b").priority(1).waiting(waiting);
         let asking = ask(&b);
-        let preemption = guard.revocation().await;
+        let preemption = guard.preemption().await;
         assert!(preemption.remaining() <= LONG && preemption.remaining() > LONG / 2, "{:?}", preemption.remaining());
         assert!(asking.waits());
         guard.release().await.unwrap();

@@ -55,7 +55,7 @@ async fn case_35_a_requestor_keeps_waiting_when_the_lock_is_handed_over(world: &
     guard.transfer("b").await.unwrap();
     assert_eq!(stored(world).await.request, request);
     let b = lock(world, &third, "b").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
-    assert_eq!(b.revocation().await.by, "high");
+    assert_eq!(b.preemption().await.by, "high");
     assert!(asking.waits());
     b.release().await.unwrap();
     let high = asking.granted().await;

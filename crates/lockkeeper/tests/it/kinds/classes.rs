@@ -130,10 +130,10 @@ async fn two_background_jobs_run_in_the_order_of_their_numbers(world: &World) {
     two_of_one_class(world, "B-", |lock| lock.background()).await;
 }
 
-async fn two_of_one_class(world: &World, prefix: &str, class: fn(PriorityLock) -> PriorityLock) {
+async fn two_of_one_class(world: &World, prefix: &str, class: fn(&PriorityLock) -> PriorityLock) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let first = class(lock(world, &one)).acquire().await.unwrap();
-    let second = world.enqueue(class(lock(world, &other)).acquire()).await;
+    let first = class(&lock(world, &one)).acquire().await.unwrap();
+    let second = world.enqueue(class(&lock(world, &other)).acquire()).await;
     let [n, m] = [format!("{prefix}0000000000"), format!("{prefix}0000000002")];
     assert_eq!(name(&first), n);
     assert_eq!(listing(world).await, [n.as_str(), m.as_str(), HOLDER_MARKER]);
@@ -157,7 +157,7 @@ async fn two_of_one_class(world: &World, prefix: &str, class: fn(PriorityLock) -
 async fn the_foreground_runs_before_an_earlier_background_request(world: &World) {
     let keepers = [world.keeper().await, world.keeper().await, world.keeper().await];
     for class in [PriorityLock::foreground, PriorityLock::background] {
-        let running = class(lock(world, &keepers[0])).acquire().await.unwrap();
+        let running = class(&lock(world, &keepers[0])).acquire().await.unwrap();
         let second = background(world, &keepers[1]).await;
         let third = foreground(world, &keepers[2]).await;
         assert!(running.is_held() && second.waits() && third.waits());
