@@ -94,5 +94,5 @@ pub(crate) async fn round(servers: &str, classes: bool, length: Duration) -> any
 }
 
 fn article(keeper: &Lockkeeper, at: u64) -> PriorityLock {
-    keeper.priority_lock(&format!("/bench/articles/{}", at % ARTICLES))
+    keeper.priority_lock(format!("/bench/articles/{}", at % ARTICLES))
 }

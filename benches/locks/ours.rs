@@ -27,7 +27,7 @@ impl Locks {
     async fn work(&self, workers: usize, length: Duration, path: fn(usize) -> String) -> anyhow::Result<u64> {
         let until = Instant::now() + length;
         let tasks = (0..workers).map(|worker| {
-            let mutex = self.keeper.mutex(&path(worker));
+            let mutex = self.keeper.mutex(path(worker));
             tokio::spawn(async move {
                 let mut cycles = 0;
                 while Instant::now() < until {

@@ -64,7 +64,7 @@ impl Stage {
     pub fn follow(&self, article: &str) {
         let (stage, article) = (self.clone(), article.to_owned());
         spawn(&self.followers, async move {
-            let mut follow = stage.keeper.admin().follow(&format!("/{article}"));
+            let mut follow = stage.keeper.admin().follow(format!("/{article}"));
             let mut scene = stage.watch();
             loop {
                 match follow.next().await {

@@ -241,7 +241,7 @@ pub(super) async fn saturated(bench: &Arc<Bench>) -> Result<Figure> {
         let keeper = user.block_on(bench.keeper(&bench.ground.apache.connect_string()))?;
         let mut guards = Vec::new();
         for run in 0..runs {
-            guards.push(user.block_on(keeper.mutex(&format!("/figures/busy-{run}")).acquire().into_future())?);
+            guards.push(user.block_on(keeper.mutex(format!("/figures/busy-{run}")).acquire().into_future())?);
         }
         let until = Instant::now() + SESSION_TIMEOUT * 3;
         let busy: Vec<_> = (0..WORKERS)

@@ -177,7 +177,7 @@ pub(super) async fn black_hole(bench: &Arc<Bench>) -> Result<Figure> {
                 (0..SERVERS).map(|server| Proxy::start_blocking(bench.ground.apache.addr(server))).collect();
             let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
             let keeper = bench.keeper(&servers.join(",")).await?;
-            let mutex = keeper.mutex(&format!("/figures/silence-{run}"));
+            let mutex = keeper.mutex(format!("/figures/silence-{run}"));
             mutex.acquire().timeout(Duration::from_secs(30)).await?.release().await?;
             proxies.iter().for_each(Proxy::black_hole);
             let control = std::thread::spawn(|| {

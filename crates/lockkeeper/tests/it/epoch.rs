@@ -95,7 +95,7 @@ async fn an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot(world: &Worl
     let within = world.connect(&format!("{}{root}", world.servers()), STEADY).await;
     let without = world.keeper().await;
     let inner = within.mutex("/deep");
-    let outer = without.mutex(&format!("{root}/deep"));
+    let outer = without.mutex(format!("{root}/deep"));
     let first = inner.acquire().await.unwrap();
     let token = first.token();
     first.release().await.unwrap();
@@ -126,7 +126,7 @@ async fn an_invalid_epoch_gives_no_tokens(world: &World) {
     }
     let leased = keeper.helix_lock(world.path("leased"), LONG).acquire().await;
     assert!(matches!(leased, Err(Error::TokenEpoch { .. })), "{leased:?}");
-    keeper.semaphore(&world.path("permits"), 2).acquire().await.unwrap().release().await.unwrap();
+    keeper.semaphore(world.path("permits"), 2).acquire().await.unwrap().release().await.unwrap();
     world.queued(0).await;
     world.observer.set_data("/lockkeeper/epoch", b"1\n", None).await.unwrap();
     eventually("the session has read the new epoch", async || keeper.admin().token_epoch().await.is_ok()).await;

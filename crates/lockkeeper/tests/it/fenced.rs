@@ -220,7 +220,7 @@ async fn a_fenced_write_with_a_mistake_changes_nothing(world: &World) {
     let large = write().set(&path, vec![0; 2 << 20]).await;
     assert!(matches!(large, Err(WriteError::TooLarge { bytes: 2_097_152.., .. })), "{large:?}");
     // Its parent has children.
-    assert!(matches!(write().delete(&world.lock()).await, Err(WriteError::Refused { .. })));
+    assert!(matches!(write().delete(world.lock()).await, Err(WriteError::Refused { .. })));
     assert_eq!(read(world, &path).await, (String::new(), 0));
     assert!(guard.is_held());
     let largest = guard.fenced_write().set(&path, vec![b'x'; 1_000_000]).await.unwrap();

@@ -91,8 +91,8 @@ async fn a_grant_waits_for_a_proof_that_the_session_is_alive(world: &World) {
 async fn an_upgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     let (proxy, timeout) = (world.proxy().await, TIMEOUT * 6);
     let keeper = world.keeper_through(&proxy, timeout).await;
-    let reader = world.keeper().await.rwlock(&world.lock()).read().acquire().await.unwrap();
-    let guard = keeper.rwlock(&world.lock()).upgradeable().acquire().await.unwrap();
+    let reader = world.keeper().await.rwlock(world.lock()).read().acquire().await.unwrap();
+    let guard = keeper.rwlock(world.lock()).upgradeable().acquire().await.unwrap();
     let mut upgrade = Box::pin(guard.upgrade(None));
     assert!((&mut upgrade).now_or_never().is_none());
     // It reads the reader's node and its own to watch them.
@@ -116,7 +116,7 @@ async fn an_upgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) {
 async fn a_downgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     let (proxy, timeout) = (world.proxy().await, TIMEOUT * 6);
     let keeper = world.keeper_through(&proxy, timeout).await;
-    let guard = keeper.rwlock(&world.lock()).write().acquire().await.unwrap();
+    let guard = keeper.rwlock(world.lock()).write().acquire().await.unwrap();
     let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
     let late = proxy.on(OpCode::Multi).hold_reply();
     let mut downgrade = Box::pin(guard.downgrade());

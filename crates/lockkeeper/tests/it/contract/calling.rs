@@ -56,7 +56,7 @@ async fn a_timeout_of_zero_tries_once(world: &World) {
     let refused = world.rival(&other).acquire().timeout(Duration::ZERO).await;
     assert!(matches!(refused, Err(Error::Held { holder: Some(_), .. })), "{refused:?}");
     guard.release().await.unwrap();
-    let both = [keeper.mutex(&world.path("a")).acquire(), keeper.mutex(&world.path("b")).acquire()];
+    let both = [keeper.mutex(world.path("a")).acquire(), keeper.mutex(world.path("b")).acquire()];
     let both = keeper.multi_lock(both).timeout(Duration::ZERO).await.unwrap();
     both.release().await.unwrap();
 }

@@ -77,7 +77,7 @@ async fn listing_finds_locks_at_every_depth(world: &World) {
 async fn follow_reports_every_change(world: &World) {
     let (keeper, looker) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&keeper).acquire().await.unwrap();
-    let mut follow = looker.admin().follow(&world.lock());
+    let mut follow = looker.admin().follow(world.lock());
     let seen = follow.next().await.unwrap();
     assert_eq!((&seen.holders[0].node, seen.waiters.len()), (&guard.name(), 0));
     // Dropping a call before its answer loses no change.

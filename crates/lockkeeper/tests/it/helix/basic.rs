@@ -69,7 +69,7 @@ async fn any_lock_is_a_distributed_lock(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let locks: [(Box<dyn DistributedLock>, Box<dyn DistributedLock>); 2] = [
         (Box::new(lock(world, &one, "a")), Box::new(lock(world, &other, "b"))),
-        (Box::new(QueueLock::new(&one, &world.path("queue"))), Box::new(QueueLock::new(&other, &world.path("queue")))),
+        (Box::new(QueueLock::new(&one, world.path("queue"))), Box::new(QueueLock::new(&other, world.path("queue")))),
     ];
     for (lock, rival) in &locks {
         exercise_distributed_lock(&**lock, &**rival).await;
@@ -257,7 +257,7 @@ async fn other_data_in_the_node_is_left_unchanged(world: &World) {
 /// Neither protocol counts the other's nodes, so both would hold: the later client gets an error.
 async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let (leased, queued) = (lock(world, &one, "a"), other.mutex(&world.lock()));
+    let (leased, queued) = (lock(world, &one, "a"), other.mutex(world.lock()));
     let guard = queued.acquire().await.unwrap();
     let theirs = IncompatibleFormat::Named(NodeFormat::Curator);
     assert!(matches!(leased.try_lock().await, Err(Error::IncompatibleFormat { theirs: named, .. }) if named == theirs));
@@ -278,7 +278,7 @@ async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
 /// The data that a semaphore leaves in its node is its permit count, not a hold.
 async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let (leased, permits) = (lock(world, &one, "a"), other.semaphore(&world.lock(), 3));
+    let (leased, permits) = (lock(world, &one, "a"), other.semaphore(world.lock(), 3));
     let permit = permits.acquire().await.unwrap();
     let refused = leased.acquire().await;
     assert!(
@@ -301,5 +301,5 @@ async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     assert!(guard.is_held());
     guard.release().await.unwrap();
     // Another semaphore can use the path afterwards.
-    other.semaphore(&world.lock(), 5).try_acquire().await.unwrap().release().await.unwrap();
+    other.semaphore(world.lock(), 5).try_acquire().await.unwrap().release().await.unwrap();
 }

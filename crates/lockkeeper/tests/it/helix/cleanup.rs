@@ -47,7 +47,7 @@ async fn a_blocking_cleanup_stalls_no_other_lock(world: &World) {
     assert!(asked.elapsed() < STEADY / 5, "reported after {:?}", asked.elapsed());
     // The same session and the same thread.
     for _ in 0..5 {
-        one.mutex(&world.path("other")).acquire().await.unwrap().release().await.unwrap();
+        one.mutex(world.path("other")).acquire().await.unwrap().release().await.unwrap();
     }
     assert!(guard.is_held() && asking.waits());
     assert_eq!(info(world).await.owner, "a");

@@ -107,7 +107,7 @@ async fn a_hold_outlives_its_session(world: &World) {
     let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
     let a = lock(world, &keeper, "a").priority(1);
     let guard = a.acquire().await.unwrap();
-    let witness = keeper.mutex(&world.path("witness")).acquire().await.unwrap();
+    let witness = keeper.mutex(world.path("witness")).acquire().await.unwrap();
     proxy.black_hole();
     eventually("suspected", async || guard.state() == HoldState::Suspected).await;
     // The session's ephemeral nodes are deleted.

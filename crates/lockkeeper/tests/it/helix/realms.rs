@@ -29,7 +29,7 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
     assert_eq!((at(&home, &one).await.as_str(), at(&home, &two).await.as_str()), ("x", "NONE"));
     assert_eq!((at(&elsewhere, &one).await.as_str(), at(&elsewhere, &two).await.as_str()), ("NONE", "y"));
     // Queue locks use the same routing.
-    let guard = realms.keeper(&two).await.unwrap().mutex(&format!("{there}/b")).acquire().await.unwrap();
+    let guard = realms.keeper(&two).await.unwrap().mutex(format!("{there}/b")).acquire().await.unwrap();
     assert_eq!(elsewhere.admin().show(&format!("{there}/b")).await.unwrap().holders.len(), 1);
     guard.release().await.unwrap();
     for place in [lockkeeper::helix::Place::from(world.path("nowhere")), Scope::cluster("c").into()] {

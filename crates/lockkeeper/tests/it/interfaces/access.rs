@@ -22,7 +22,7 @@ async fn keeper(world: &World, user: &str, acl: LockAcl) -> Lockkeeper {
 
 /// N-11, D-24: the defaults work on a fresh server without setup.
 async fn nodes_are_open_to_everyone_by_default(world: &World) {
-    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
     for path in [world.lock(), guard.node()] {
         let (acl, _) = world.observer.get_acl(&path).await.unwrap();
         assert_eq!(acl, *zookeeper_client::Acls::anyone_all(), "{path}");
@@ -44,7 +44,7 @@ async fn a_private_lock_needs_the_credential(world: &World) {
         outcome => panic!("{outcome:?}"),
     }
     // One node that cannot be read does not hide the other locks.
-    let open = world.keeper().await.mutex(&world.path("open")).acquire().await.unwrap();
+    let open = world.keeper().await.mutex(world.path("open")).acquire().await.unwrap();
     let seen = theirs.admin().survey(path.rsplit_once('/').unwrap().0).await.unwrap();
     assert_eq!((seen.locks.len(), seen.locks[0].path.as_str()), (1, open.path()));
     assert_eq!((seen.unreadable.len(), seen.unreadable[0].path.as_str()), (1, path.as_str()));

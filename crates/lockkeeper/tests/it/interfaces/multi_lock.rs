@@ -108,7 +108,7 @@ async fn a_lock_named_twice_is_refused_immediately(world: &World) {
 
 async fn the_loss_of_one_lock_is_the_loss_of_all(world: &World) {
     let keeper = world.keeper().await;
-    let parts = ["a", "b"].map(|name| keeper.mutex(&world.path(name)).acquire());
+    let parts = ["a", "b"].map(|name| keeper.mutex(world.path(name)).acquire());
     let guard = keeper.multi_lock(parts).await.unwrap();
     world.remove(&guard.holdings()[1].node()).await;
     assert_eq!(guard.lost().await, Loss::Removed);

@@ -31,7 +31,7 @@ async fn base_path_and_name_identify_the_lock(world: &World) {
     }
     yours.distributed_lock(&base, "AB").try_lock().await.unwrap();
     a.unlock().await.unwrap();
-    yours.distributed_lock(&format!("{base}/"), "A").try_lock().await.unwrap();
+    yours.distributed_lock(format!("{base}/"), "A").try_lock().await.unwrap();
     b.unlock().await.unwrap();
     for (base, name) in [(base.as_str(), ""), ("relative", "a"), (&format!("{base}/a//b"), "a")] {
         let refused = mine.distributed_lock(base, name).lock().await;
@@ -130,7 +130,7 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
 
 /// N-09: the blocking calls.
 async fn the_object_works_without_async(world: &World) {
-    let lock = world.keeper().await.distributed_lock(&world.path("base"), "A");
+    let lock = world.keeper().await.distributed_lock(world.path("base"), "A");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             lock.lock_blocking().unwrap();
@@ -143,7 +143,7 @@ async fn the_object_works_without_async(world: &World) {
 
 /// Case 48.
 async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
-    let lock = world.keeper().await.distributed_lock(&world.path("base"), "A");
+    let lock = world.keeper().await.distributed_lock(world.path("base"), "A");
     lock.lock().await.unwrap();
     world.remove(&lock.node().unwrap()).await;
     eventually("the object has noticed the loss", async || !lock.is_held()).await;
@@ -162,7 +162,7 @@ async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
 
 /// Case 51: the object owns the lock, not a thread.
 async fn case_51_any_task_may_unlock(world: &World) {
-    let lock = std::sync::Arc::new(world.keeper().await.distributed_lock(&world.path("base"), "A"));
+    let lock = std::sync::Arc::new(world.keeper().await.distributed_lock(world.path("base"), "A"));
     let here = lock.clone();
     tokio::spawn(async move { here.lock().await.unwrap() }).await.unwrap();
     let there = lock.clone();

@@ -25,7 +25,7 @@ async fn case_57_a_holder_sees_who_asks_and_why_and_releases(world: &World) {
     let asker = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone());
     let asker = asker.connect(&world.servers()).await.unwrap();
     world.keep_open(&asker);
-    let guard = world.keeper().await.mutex(&world.lock()).acquire().message("nightly").await.unwrap();
+    let guard = world.keeper().await.mutex(world.lock()).acquire().message("nightly").await.unwrap();
     assert_eq!(guard.revocation_requested(), None);
 
     let asked = asker.admin().revoke(&world.lock(), Some("deploying")).await.unwrap();
@@ -69,7 +69,7 @@ async fn case_57_every_kind_sees_a_revocation_request(world: &World) {
 }
 
 async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
-    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
     let admin = world.keeper().await.admin();
     for round in ["first", "second"] {
         let asked = admin.revoke(&world.lock(), Some(round)).await.unwrap();
@@ -88,7 +88,7 @@ async fn foreign_revocation_words_are_seen_and_the_nodes_data_is_restored(world:
     let admin = world.keeper().await.admin();
     for word in ["unlock", "__REVOKE__"] {
         // Immediately, before the holder watches its node.
-        let guard = world.keeper().await.mutex(&world.lock()).acquire().message("nightly").await.unwrap();
+        let guard = world.keeper().await.mutex(world.lock()).acquire().message("nightly").await.unwrap();
         world.observer.set_data(&guard.node(), b"something else", None).await.unwrap();
         world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
         world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
@@ -105,7 +105,7 @@ async fn foreign_revocation_words_are_seen_and_the_nodes_data_is_restored(world:
 
 /// A waiter that receives a request withdraws, and the waiter behind it moves up.
 async fn a_waiter_that_is_asked_withdraws(world: &World) {
-    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
     let keeper = world.keeper().await;
     let waiter = world.enqueue_mutex(&keeper).await;
     let next = world.enqueue_mutex(&keeper).await;
@@ -128,13 +128,13 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
 
 /// T-28: a request alone never takes the lock from its holder.
 async fn a_revocation_request_takes_nothing_by_force(world: &World) {
-    let guard = world.keeper().await.mutex(&world.lock()).acquire().await.unwrap();
+    let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
     let asked = world.keeper().await.admin().revoke(&world.lock(), None).await.unwrap();
     tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
     assert_eq!(asked[0].answer(Duration::from_millis(200)).await.unwrap(), Answer::None);
     assert!(guard.is_held() && world.exists(&guard.node()).await);
     let later = world.keeper().await;
-    assert!(matches!(later.mutex(&world.lock()).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(later.mutex(world.lock()).try_acquire().await, Err(Error::Held { .. })));
     guard.release().await.unwrap();
 }
 

@@ -35,7 +35,7 @@ for_kinds!(
 );
 
 fn lock(world: &World, keeper: &Lockkeeper) -> PriorityLock {
-    keeper.priority_lock(&world.lock())
+    keeper.priority_lock(world.lock())
 }
 
 async fn foreground(world: &World, keeper: &Lockkeeper) -> Waiter {

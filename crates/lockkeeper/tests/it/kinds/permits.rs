@@ -24,7 +24,7 @@ for_kinds!(
 );
 
 fn of(world: &World, keeper: &Lockkeeper, permits: u32) -> Semaphore {
-    keeper.semaphore(&world.lock(), permits)
+    keeper.semaphore(world.lock(), permits)
 }
 
 async fn waiting(world: &World, semaphore: &Semaphore, take: u32) -> Waiter<Permit> {

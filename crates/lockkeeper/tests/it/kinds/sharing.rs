@@ -28,7 +28,7 @@ for_kinds!(
 const LOOKS: &[OpCode] = &[OpCode::GetChildren, OpCode::GetChildren2, OpCode::GetData];
 
 fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
-    keeper.rwlock(&world.lock()).node_format(world.kind.node_format())
+    keeper.rwlock(world.lock()).node_format(world.kind.node_format())
 }
 
 async fn reader(world: &World, keeper: &Lockkeeper) -> Waiter {
