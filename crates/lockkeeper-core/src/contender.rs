@@ -227,7 +227,7 @@ impl Contender {
     }
 
     /// An attempt to read with the right to become a writer later ([`Ask::Upgrade`](crate::Ask::Upgrade)): see
-    /// [`decide_as_reader`](crate::decide_as_reader). Panics as [`Contender::new`].
+    /// [`Discipline::decide_as_reader`]. Panics as [`Contender::new`].
     pub fn upgradeable(node_format: NodeFormat, id: AttemptId, session: SessionId) -> Self {
         Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, node_format, Mode::Write, id, session) }
     }
@@ -288,7 +288,7 @@ impl Contender {
 
     /// Whether it holds exclusively. Not any more once it has asked for a downgrade.
     pub fn is_alone(&self) -> bool {
-        let reads = self.mode == Mode::Read || self.reads_early || self.downgrade != Downgrade::None;
+        let reads = self.mode.reads() || self.reads_early || self.downgrade != Downgrade::None;
         self.holds() && !reads && self.upgrade != Upgrade::Wanted
     }
 
@@ -363,13 +363,13 @@ impl Contender {
         let (name, czxid) = match &self.own {
             Own::None if self.parent_missing => {
                 self.flight = Some(Flight::MakeParent);
-                let stays = self.discipline.holder_marker().is_some();
-                return Some(Command::MakeParent { stays, limit: self.discipline.permits() });
+                let (stays, limit) = (self.discipline.keeps_path(), self.discipline.limit());
+                return Some(Command::MakeParent { stays, limit });
             }
             Own::None => {
                 self.flight = Some(Flight::Enter);
                 let prefix = self.prefix(self.mode);
-                return Some(Command::Enter { prefix, limit: self.discipline.permits().is_some() });
+                return Some(Command::Enter { prefix, limit: self.discipline.limit().is_some() });
             }
             Own::Doubtful => unreachable!("settled before"),
             Own::Node { name, czxid } => (name.clone(), *czxid),
@@ -398,14 +398,14 @@ impl Contender {
         {
             return Some(command);
         }
-        if let (Some(version), Some(permits)) = (self.limit_unset.take(), self.discipline.permits()) {
+        if let (Some(version), Some(permits)) = (self.limit_unset.take(), self.discipline.limit()) {
             self.flight = Some(Flight::StoreLimit);
             return Some(Command::StoreLimit { permits, version });
         }
         if self.waits() && self.listing_due {
             let watch = std::mem::take(&mut self.watch_children);
             self.flight = Some(Flight::List { watch });
-            return Some(Command::List { limit: self.discipline.permits().is_some(), watch });
+            return Some(Command::List { limit: self.discipline.limit().is_some(), watch });
         }
         if let (true, false, Some(place)) = (self.once, self.granted, &self.place) {
             let name = place.first.clone();

@@ -1,16 +1,15 @@
 //! Who blocks whom: the one question in which the kinds of queue lock differ.
 //!
-//! A lock kind is a value of [`Discipline`], not a protocol of its own. [`decide`] is pure, so what it says of a listing
-//! can be compared with an oracle for every small queue there is (`tests/properties.rs`).
+//! A lock kind is a value of [`Discipline`], not a protocol of its own. [`Discipline::decide`] is pure, so what it says of
+//! a listing can be compared with an oracle for every small queue there is (`tests/properties.rs`).
 
-use crate::{Entry, Mode, Queue};
+use crate::{Entry, HOLDER_MARKER, Mode, Queue};
 
-/// The rule of a queue: which contenders may hold together, and in which order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// The rule of a queue, for all its contenders: everything in which the kinds of queue lock differ, beside the names of
+/// nodes ([`NodeFormat`](crate::NodeFormat)) and what one contender asks for ([`Mode`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Discipline {
-    /// Oldest first; one holder.
-    Exclusive,
-    /// Oldest first; neighbouring readers hold together.
+    /// Oldest first; neighbouring readers hold together. An exclusive lock is this one without readers.
     SharedExclusive,
     /// Oldest first; what the holders hold sums to at most `permits`.
     Permits {
@@ -18,10 +17,7 @@ pub enum Discipline {
         permits: u32,
     },
     /// Lowest class first, then oldest; the holder owns the holder marker node, so a newcomer of a lower class waits for it.
-    Classes {
-        /// The name of the holder marker node.
-        holder_marker: String,
-    },
+    Classes,
 }
 
 /// What a listing says of one contender.
@@ -56,52 +52,87 @@ pub enum Watch<'a> {
 }
 
 impl Discipline {
-    /// The name of the node that marks the holder, where the rule has one.
-    pub fn holder_marker(&self) -> Option<&str> {
-        match self {
-            Discipline::Classes { holder_marker } => Some(holder_marker),
-            _ => None,
+    /// The rule of a queue with a contender in this mode. `limit`: how many permits there are, if the rule counts them.
+    pub const fn of(mode: Mode, limit: u32) -> Self {
+        match mode {
+            Mode::Exclusive | Mode::Write | Mode::Read => Discipline::SharedExclusive,
+            Mode::Permits(_) => Discipline::Permits { permits: limit },
+            Mode::Class(_) => Discipline::Classes,
         }
     }
 
-    /// How many permits there are, where they are counted.
-    pub fn permits(&self) -> Option<u32> {
+    /// How many permits there are, if the rule counts them. The lock's path states the number too.
+    pub const fn limit(&self) -> Option<u32> {
         match self {
             Discipline::Permits { permits } => Some(*permits),
-            _ => None,
+            Discipline::SharedExclusive | Discipline::Classes => None,
         }
     }
-}
 
-/// Judges the contender whose node is called `me` by one listing.
-pub fn decide<'a>(discipline: &Discipline, queue: &Queue<'a>, me: &str) -> Verdict<'a> {
-    let Some(position) = queue.position(me) else {
-        return Verdict::Missing;
-    };
-    let entries = queue.entries();
-    let older = &entries[..position];
-    match discipline {
-        Discipline::Exclusive => behind_the_next(older),
-        Discipline::SharedExclusive if entries[position].mode == Mode::Read => behind_the_nearest_writer(older),
-        Discipline::SharedExclusive => behind_the_next(older),
-        Discipline::Permits { permits } => within_permits(*permits, entries, position),
-        Discipline::Classes { .. } => match older.last() {
-            Some(next) => Verdict::Blocked(Watch::Deleted { name: next.name, grants: false }),
-            None if queue.has_holder_marker() => Verdict::Blocked(Watch::HolderMarkerGone),
-            None => Verdict::TakeHolderMarker,
-        },
+    /// The name of the node that marks the holder, if the rule has one. Without one, a listing alone shows who holds.
+    pub const fn holder_marker(&self) -> Option<&'static str> {
+        match self {
+            Discipline::Classes => Some(HOLDER_MARKER),
+            Discipline::SharedExclusive | Discipline::Permits { .. } => None,
+        }
     }
-}
 
-/// Judges the contender whose node is called `me` as one that only reads for now, whatever its node says.
-///
-/// An upgradeable reader acquires in this way: its node is a writer's, so all contenders behind it wait, and it reads together with
-/// the readers ahead of it. To become a writer it only waits for those ([`decide`]). No holder waits for it meanwhile, so there is
-/// no deadlock. (The asymmetric update lock of Gray and Reuter, "Transaction Processing", 7.8.)
-pub fn decide_as_reader<'a>(queue: &Queue<'a>, me: &str) -> Verdict<'a> {
-    match queue.position(me) {
-        Some(position) => behind_the_nearest_writer(&queue.entries()[..position]),
-        None => Verdict::Missing,
+    /// Whether a holder writes its grant into its node, because a contender behind it may wait for the grant.
+    pub const fn announces_grants(&self) -> bool {
+        match self {
+            Discipline::Permits { .. } => true,
+            Discipline::SharedExclusive | Discipline::Classes => false,
+        }
+    }
+
+    /// Whether each grant has a greater token than all earlier grants that it excludes. Otherwise a token proves nothing
+    /// to a resource.
+    pub const fn has_tokens(&self) -> bool {
+        match self {
+            Discipline::SharedExclusive | Discipline::Classes => true,
+            Discipline::Permits { .. } => false,
+        }
+    }
+
+    /// Whether the lock's path stays when its last child is deleted.
+    pub const fn keeps_path(&self) -> bool {
+        match self {
+            Discipline::Classes => true,
+            Discipline::SharedExclusive | Discipline::Permits { .. } => false,
+        }
+    }
+
+    /// Judges the contender whose node is called `me` by one listing.
+    pub fn decide<'a>(&self, queue: &Queue<'a>, me: &str) -> Verdict<'a> {
+        let Some(position) = queue.position(me) else {
+            return Verdict::Missing;
+        };
+        let entries = queue.entries();
+        let older = &entries[..position];
+        match self {
+            Discipline::SharedExclusive if entries[position].mode.reads() => behind_the_nearest_writer(older),
+            Discipline::SharedExclusive => behind_the_next(older),
+            Discipline::Permits { permits } => within_permits(*permits, entries, position),
+            Discipline::Classes => match older.last() {
+                Some(next) => Verdict::Blocked(Watch::Deleted { name: next.name, grants: false }),
+                None if queue.has_holder_marker() => Verdict::Blocked(Watch::HolderMarkerGone),
+                None => Verdict::TakeHolderMarker,
+            },
+        }
+    }
+
+    /// Judges the contender whose node is called `me` as one that only reads for now, whatever its node says.
+    ///
+    /// An upgradeable reader acquires in this way: its node is a writer's, so all contenders behind it wait, and it reads
+    /// together with the readers ahead of it. To become a writer it only waits for those ([`Discipline::decide`]). No holder
+    /// waits for it meanwhile, so there is no deadlock. (The asymmetric update lock of Gray and Reuter, "Transaction
+    /// Processing", 7.8.) A rule without readers judges it like any other contender.
+    pub fn decide_as_reader<'a>(&self, queue: &Queue<'a>, me: &str) -> Verdict<'a> {
+        match (self, queue.position(me)) {
+            (Discipline::SharedExclusive, Some(position)) => behind_the_nearest_writer(&queue.entries()[..position]),
+            (Discipline::SharedExclusive, None) => Verdict::Missing,
+            (Discipline::Permits { .. } | Discipline::Classes, _) => self.decide(queue, me),
+        }
     }
 }
 
@@ -112,7 +143,7 @@ fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
         // A writer may have become a reader in the same place, and a holder with a delay may have left its
         // tombstone.
         Some(next) => {
-            let grants = older.len() == 1 && next.mode != Mode::Write && next.delay.is_none();
+            let grants = older.len() == 1 && !next.mode.may_read_on() && next.delay.is_none();
             Verdict::Blocked(Watch::Deleted { name: next.name, grants })
         }
     }
@@ -121,7 +152,7 @@ fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
 /// A reader waits for the *nearest* older writer: when that one is gone so are all older ones, and it wakes once.
 /// (Curator's readers watch the first writer of the queue and wake for each.)
 fn behind_the_nearest_writer<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
-    let is_writer = |e: &&Entry<'a>| e.mode != Mode::Read;
+    let is_writer = |e: &&Entry<'a>| !e.mode.reads();
     match older.iter().rev().find(is_writer) {
         None => Verdict::Granted,
         Some(writer) => {
@@ -140,7 +171,7 @@ fn within_permits<'a>(permits: u32, entries: &[Entry<'a>], position: usize) -> V
     let mut taken = 0u64;
     for (i, entry) in entries[..=position].iter().enumerate() {
         // An exclusive lock's contender takes all permits.
-        taken += u64::from(if let Mode::Permits(n) = entry.mode { n } else { permits.max(1) });
+        taken += u64::from(entry.mode.permits().unwrap_or(permits.max(1)));
         if taken > u64::from(permits) {
             return Verdict::Blocked(if i == position {
                 Watch::Children

@@ -4,16 +4,18 @@
 //! clock or a log; this crate's `Cargo.toml` has nothing it could do that with. So the model checker in `tests/model.rs`
 //! explores the code that runs in production, not a copy of it.
 //!
-//! Where to start reading: [`decide`] answers who blocks whom in a [`Queue`]; [`Contender`] is the protocol around that
-//! one question; [`helix`] is the other protocol, one record for a lock; [`NodeFormat`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
+//! Where to start reading: [`Discipline::decide`] answers who blocks whom in a [`Queue`]; [`Contender`] is the protocol around
+//! that one question; [`helix`] is the other protocol, one record for a lock; [`NodeFormat`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
 
 #![warn(missing_docs)]
 
+mod attempt;
 mod class;
 mod contender;
 mod discipline;
 pub mod helix;
 mod hold;
+mod mode;
 mod naming;
 mod path;
 mod payload;
@@ -23,11 +25,13 @@ mod sequence;
 mod token;
 mod tombstone;
 
+pub use attempt::{AttemptId, ParseIdError};
 pub use class::{Class, ClassError};
 pub use contender::Contender;
-pub use discipline::{Discipline, Verdict, Watch, decide, decide_as_reader};
+pub use discipline::{Discipline, Verdict, Watch};
 pub use hold::{Link, LinkState, Loss, SessionClock, Trust};
-pub use naming::{AttemptId, HOLDER_MARKER, IncompatibleFormat, Mode, NodeFormat, NodeName, ParseIdError};
+pub use mode::Mode;
+pub use naming::{HOLDER_MARKER, IncompatibleFormat, NodeFormat, NodeName};
 pub use path::{LockPath, PathError};
 pub use payload::{MAX_MESSAGE_BYTES, NodeData, Owner, PathRecord, Payload, Revocation};
 pub use protocol::{Ask, Command, End, Event, Failure, Grant, Inspection, Limit, Listing, Place, WatchKind};

@@ -31,21 +31,13 @@ pub struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// Reads a listing. Names of another shape are kept apart in [`Queue::unknown`] and counted nowhere.
+    /// Parses a listing. Names of another shape are kept apart in [`Queue::unknown`] and counted nowhere; the holder
+    /// marker of the node format is [`Queue::has_holder_marker`].
     pub fn read<S: AsRef<str>>(node_format: NodeFormat, names: &'a [S]) -> Self {
-        Self::read_with_holder_marker(node_format, None, names)
-    }
-
-    /// Parses a listing in which a node with the name `holder_marker` is not a contender but the holder marker.
-    pub fn read_with_holder_marker<S: AsRef<str>>(
-        node_format: NodeFormat,
-        holder_marker: Option<&str>,
-        names: &'a [S],
-    ) -> Self {
         let mut queue = Queue { entries: Vec::with_capacity(names.len()), ..Queue::default() };
         let mut tombstones = Vec::new();
         for name in names.iter().map(AsRef::as_ref) {
-            if holder_marker == Some(name) {
+            if node_format.holder_marker() == Some(name) {
                 queue.holder_marker = true;
                 continue;
             }
@@ -54,7 +46,7 @@ impl<'a> Queue<'a> {
                     let crate::NodeName { id, mode, sequence, delay } = node;
                     queue.entries.push(Entry { name, id, mode, sequence, delay, abandoned: false });
                 }
-                None => match Tombstone::read(node_format, name) {
+                None => match node_format.tombstone(name) {
                     Some(tombstone) => tombstones.push((name, tombstone)),
                     None => queue.unknown.push(name),
                 },
@@ -95,10 +87,8 @@ impl<'a> Queue<'a> {
             }
         }
         let origin = if len == 0 { 0 } else { numbers(first) };
-        self.entries.sort_unstable_by_key(|e| {
-            let class = if let Mode::Class(class) = e.mode { Some(class) } else { None };
-            (class, e.sequence.get().wrapping_sub(origin).cast_unsigned(), e.name)
-        });
+        self.entries
+            .sort_unstable_by_key(|e| (e.mode.class(), e.sequence.get().wrapping_sub(origin).cast_unsigned(), e.name));
     }
 
     /// The entries in order, the first one first.
@@ -184,7 +174,7 @@ mod tests {
     }
 
     fn incompatible_format(ours: NodeFormat, names: &[&str], me: &str) -> Option<NodeFormat> {
-        Queue::read_with_holder_marker(ours, ours.mark(), names).incompatible_format_before(ours, me)
+        Queue::read(ours, names).incompatible_format_before(ours, me)
     }
 
     const KAZOO: &str = "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__";

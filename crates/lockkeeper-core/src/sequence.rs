@@ -8,8 +8,7 @@ use std::fmt;
 
 /// The sequence number of a node: where its create stands among all creates under the same parent.
 ///
-/// Not `Ord`: on a circle there is no total order of arbitrary numbers. [`Sequence::precedes`] compares two, and
-/// [`Queue`](crate::Queue) orders a listing.
+/// Not `Ord`: on a circle there is no total order of arbitrary numbers. A [`Queue`](crate::Queue) orders a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sequence(i32);
 
@@ -22,11 +21,6 @@ impl Sequence {
     /// The number as the server counts it.
     pub const fn get(self) -> i32 {
         self.0
-    }
-
-    /// Whether `self` was counted before `other`, if fewer than 2^31 creates lie between them.
-    pub const fn precedes(self, other: Sequence) -> bool {
-        self.0.wrapping_sub(other.0) < 0
     }
 
     /// Splits a node's name into what was asked for and the number the server appended.
@@ -108,13 +102,5 @@ mod tests {
         }
         // Ten digits that do not fit 32 bits were never printed by a server.
         assert_eq!(Sequence::split("lock-9999999999"), None);
-    }
-
-    #[test]
-    fn case_18_order_holds_across_the_wrap() {
-        assert!(Sequence(i32::MAX).precedes(Sequence(i32::MIN)));
-        assert!(!Sequence(i32::MIN).precedes(Sequence(i32::MAX)));
-        assert!(Sequence(-1).precedes(Sequence(0)));
-        assert!(!Sequence(3).precedes(Sequence(3)));
     }
 }

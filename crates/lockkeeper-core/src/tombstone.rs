@@ -13,7 +13,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{AttemptId, Mode, NodeFormat};
+use crate::{AttemptId, Mode};
 
 /// How long the lock stays unavailable after a loss: 1 ms to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,37 +73,24 @@ pub struct Tombstone {
 const MARK: &str = "_s_";
 
 impl Tombstone {
-    /// The node's name; `None` where the node format or the mode has none.
-    pub fn name(&self, node_format: NodeFormat) -> Option<String> {
-        let held = match self.mode {
-            _ if node_format != NodeFormat::Curator => return None,
-            Mode::Exclusive => "x".to_owned(),
-            Mode::Write => "w".to_owned(),
-            Mode::Read => "r".to_owned(),
-            Mode::Permits(permits) => format!("p{permits}"),
-            Mode::Class(_) => return None,
-        };
-        Some(format!("{MARK}{}-{held}-{}", self.id, self.delay))
+    /// The node's name; `None` if a hold in this mode leaves no tombstone.
+    pub fn name(&self) -> Option<String> {
+        Some(format!("{MARK}{}-{}-{}", self.id, self.mode.letters()?, self.delay))
     }
 
     /// Reads a child's name; exactly as printed, so that one name is read one way.
-    pub fn read(node_format: NodeFormat, name: &str) -> Option<Self> {
+    pub fn read(name: &str) -> Option<Self> {
         let (id, rest) = name.strip_prefix(MARK)?.split_at_checked(AttemptId::LEN)?;
         let (held, delay) = rest.strip_prefix('-')?.split_once('-')?;
-        let mode = match held {
-            "x" => Mode::Exclusive,
-            "w" => Mode::Write,
-            "r" => Mode::Read,
-            permits => Mode::Permits(permits.strip_prefix('p')?.parse().ok().filter(|permits| *permits > 0)?),
-        };
-        let read = Tombstone { id: id.parse().ok()?, mode, delay: LockDelay::read(delay)? };
-        (read.name(node_format).as_deref() == Some(name)).then_some(read)
+        let read = Tombstone { id: id.parse().ok()?, mode: Mode::from_letters(held)?, delay: LockDelay::read(delay)? };
+        (read.name().as_deref() == Some(name)).then_some(read)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NodeFormat;
 
     const ID: AttemptId = AttemptId::new(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 
@@ -137,8 +124,8 @@ mod tests {
     fn tombstones_read_back_and_are_nobodys_contender() {
         for mode in [Mode::Exclusive, Mode::Write, Mode::Read, Mode::Permits(3)] {
             let tombstone = Tombstone { id: ID, mode, delay: delay(1_500) };
-            let name = tombstone.name(NodeFormat::Curator).expect("has one");
-            assert_eq!(Tombstone::read(NodeFormat::Curator, &name), Some(tombstone), "{name}");
+            let name = tombstone.name().expect("has one");
+            assert_eq!(NodeFormat::Curator.tombstone(&name), Some(tombstone), "{name}");
             for node_format in NodeFormat::ALL {
                 assert_eq!(node_format.parse(&name), None, "{name}");
             }
@@ -147,7 +134,7 @@ mod tests {
             assert!(name.as_str() > "9999999999", "sorted before Curator's numbers, it would block its clients");
         }
         for bad in ["_s_", "_s_x", &format!("_s_{ID}-p0-d1"), &format!("_s_{ID}-x-d01"), &format!("_s_{ID}-x-d1-")] {
-            assert_eq!(Tombstone::read(NodeFormat::Curator, bad), None, "{bad}");
+            assert_eq!(Tombstone::read(bad), None, "{bad}");
         }
     }
 }

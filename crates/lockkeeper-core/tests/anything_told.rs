@@ -1,8 +1,8 @@
 //! A contender that receives any events, requested or not, stays consistent: it trusts nothing from the network.
 
 use lockkeeper_core::{
-    Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, Inspection, Limit, Listing, LockDelay, Mode,
-    NodeFormat, Sequence, SessionId, Tombstone, Zxid,
+    Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection, Limit, Listing,
+    LockDelay, Mode, NodeFormat, Sequence, SessionId, Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,7 +13,6 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-const HOLDER_MARKER: &str = "privateLock";
 const ME: AttemptId = AttemptId::new(1);
 const SESSION: SessionId = SessionId(1);
 
@@ -31,7 +30,7 @@ impl Kind {
     fn contender(&self, delayed: bool) -> Contender {
         let contender = match self.upgradeable {
             true => Contender::upgradeable(self.node_format, ME, SESSION),
-            false => Contender::new(self.discipline.clone(), self.node_format, self.mode, ME, SESSION),
+            false => Contender::new(self.discipline, self.node_format, self.mode, ME, SESSION),
         };
         match delayed && self.node_format == NodeFormat::Curator {
             true => contender.with_delay(LockDelay::MILLISECOND),
@@ -54,7 +53,7 @@ impl Kind {
         };
         let tombstone = |id| {
             let tombstone = Tombstone { id: AttemptId::new(id), mode: modes[0], delay: LockDelay::MILLISECOND };
-            tombstone.name(self.node_format).unwrap_or_default()
+            tombstone.name().unwrap_or_default()
         };
         let others = [HOLDER_MARKER.to_owned(), String::new(), tombstone(1), tombstone(2)];
         (0..NAMES - others.len()).map(name).chain(others).collect()
@@ -67,17 +66,12 @@ fn kinds() -> impl Strategy<Value = Kind> {
     let shared = || select(&[NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo][..]);
     let kind = |discipline, node_format, mode, upgradeable| Kind { discipline, node_format, mode, upgradeable };
     prop_oneof![
-        shared().prop_map(move |node_format| kind(Discipline::Exclusive, node_format, Mode::Exclusive, false)),
+        shared().prop_map(move |node_format| kind(Discipline::SharedExclusive, node_format, Mode::Exclusive, false)),
         (shared(), select(&[(Mode::Read, false), (Mode::Write, false), (Mode::Write, true)][..])).prop_map(
             move |(node_format, (mode, upgradeable))| kind(Discipline::SharedExclusive, node_format, mode, upgradeable)
         ),
         Just(kind(Discipline::Permits { permits: 2 }, NodeFormat::Curator, Mode::Permits(1), false)),
-        Just(kind(
-            Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
-            NodeFormat::Contentserv,
-            Mode::Class(Class::BACKGROUND),
-            false
-        )),
+        Just(kind(Discipline::Classes, NodeFormat::Contentserv, Mode::Class(Class::BACKGROUND), false)),
     ]
 }
 

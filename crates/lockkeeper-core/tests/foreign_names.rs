@@ -100,7 +100,7 @@ fn contentservs_names_are_read() {
 #[test]
 fn contentservs_listing_is_ordered_by_class_first() {
     let listed = ["B-0000000001", "privateLock", "A-0000000004", "C-0000000000", "A-0000000002", "LOCK"];
-    let queue = Queue::read_with_holder_marker(Contentserv, Some("privateLock"), &listed);
+    let queue = Queue::read(Contentserv, &listed);
     let order: Vec<_> = queue.entries().iter().map(|e| e.name).collect();
     assert_eq!(order, ["A-0000000002", "A-0000000004", "B-0000000001", "C-0000000000"]);
     assert_eq!((queue.has_holder_marker(), queue.unknown()), (true, &["LOCK"][..]));

@@ -31,7 +31,7 @@ impl Contender {
     /// The name of the own tombstone for a hold of this kind, if the hold has a lock delay.
     fn tombstone_name(&self, mode: Mode) -> Option<String> {
         let tombstone = Tombstone { id: self.id, mode, delay: self.delay? };
-        tombstone.name(self.node_format)
+        tombstone.name()
     }
 
     /// Creates the tombstone before a hold begins.

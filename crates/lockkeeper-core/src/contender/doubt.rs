@@ -46,7 +46,7 @@ impl Contender {
 
     /// Looks in a synced listing for nodes of this attempt.
     pub(super) fn search(&mut self, names: &[String]) {
-        let queue = Queue::read_with_holder_marker(self.node_format, self.discipline.holder_marker(), names);
+        let queue = Queue::read(self.node_format, names);
         let mine = |e: &&crate::Entry<'_>| match e.id {
             Some(id) => id == self.id,
             // Only the data of an unprotected node identifies its owner.

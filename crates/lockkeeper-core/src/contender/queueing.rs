@@ -3,7 +3,7 @@
 use super::standing::HolderMarker;
 use super::{Contender, Flight, Leaving, MAX_PARENTS_MADE, Own};
 use crate::protocol::{Failure, Inspection, Limit, Listing, Place};
-use crate::{Class, IncompatibleFormat, Mode, Queue, Tombstone, Verdict, Watch, Zxid, decide, decide_as_reader};
+use crate::{Class, IncompatibleFormat, Mode, Queue, Verdict, Watch, Zxid};
 
 /// What blocks this contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -128,14 +128,14 @@ impl Contender {
         if !self.waits() {
             return;
         }
-        let queue = Queue::read_with_holder_marker(self.node_format, self.discipline.holder_marker(), listing.names);
+        let queue = Queue::read(self.node_format, listing.names);
         let leased = listing.leased.then_some(IncompatibleFormat::Leased);
         if let Some(theirs) =
             queue.incompatible_format_before(self.node_format, own).map(IncompatibleFormat::Named).or(leased)
         {
             return self.leave_because(Leaving::IncompatibleFormat(theirs));
         }
-        if let Some(ours) = self.discipline.permits() {
+        if let Some(ours) = self.discipline.limit() {
             match listing.limit {
                 Some(Limit::Permits(limit)) if limit == ours => {}
                 Some(Limit::Permits(limit)) => return self.leave_because(Leaving::LimitDiffers(Some(limit))),
@@ -155,12 +155,14 @@ impl Contender {
         self.listing_due = false;
         let before = self.blocker.take();
         self.place = None;
-        let verdict =
-            if self.reads_early { decide_as_reader(&queue, own) } else { decide(&self.discipline, &queue, own) };
+        let verdict = match self.reads_early {
+            true => self.discipline.decide_as_reader(&queue, own),
+            false => self.discipline.decide(&queue, own),
+        };
         match verdict {
             Verdict::Granted => {
-                let counted = self.discipline.permits().is_some();
-                self.followed = counted && queue.entries().last().is_some_and(|last| last.name != own);
+                self.followed =
+                    self.discipline.announces_grants() && queue.entries().last().is_some_and(|last| last.name != own);
                 self.let_in(false);
             }
             Verdict::TakeHolderMarker => self.holder_marker = HolderMarker::Due,
@@ -225,7 +227,7 @@ impl Contender {
     /// still block. Returns `true` if the node blocked this contender until now.
     pub(super) fn no_contender(&mut self, name: &str) -> bool {
         let counts = self.discipline.holder_marker() == Some(name)
-            || Tombstone::read(self.node_format, name).is_some()
+            || self.node_format.tombstone(name).is_some()
             || self.sessionless.iter().any(|known| known == name);
         if counts || !self.waits() {
             return false;
@@ -296,7 +298,7 @@ impl Contender {
 
     /// Changes to another class, if it still waits.
     pub(super) fn wants_class(&mut self, class: Class) {
-        if matches!(self.mode, Mode::Class(now) if now != class) && !self.granted {
+        if self.mode.class().is_some_and(|now| now != class) && !self.granted {
             self.reclassify = Some(class);
         }
     }

@@ -64,7 +64,7 @@ pub(super) struct Record {
 impl Contender {
     pub(super) fn asked_by_its_caller(&mut self, ask: Ask) {
         match ask {
-            Ask::Downgrade if self.handed_over && self.mode == Mode::Write => {
+            Ask::Downgrade if self.handed_over && self.mode.may_read_on() => {
                 self.downgrade = Downgrade::Wanted;
                 self.stop_upgrade();
             }
@@ -112,8 +112,8 @@ impl Contender {
     /// it. They may have listed earlier, seen more contenders ahead, and wait for the announcement. Later contenders
     /// see no more ahead than it did.
     pub(super) fn must_announce(&self) -> bool {
-        let counted = self.discipline.permits().is_some() && self.granted && self.followed;
-        self.record.due || counted && !self.record.announced
+        let announces = self.discipline.announces_grants() && self.granted && self.followed;
+        self.record.due || announces && !self.record.announced
     }
 
     pub(super) fn watched(&mut self, outcome: Result<Inspection, Failure>) {

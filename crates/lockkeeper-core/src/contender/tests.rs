@@ -10,7 +10,8 @@ const SEEN: Inspection =
 
 /// A contender whose node is the second of the queue.
 fn second() -> (Contender, String) {
-    let mut contender = Contender::new(Discipline::Exclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
+    let mut contender =
+        Contender::new(Discipline::SharedExclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
     let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
         panic!("it enters first");
     };
@@ -25,7 +26,7 @@ fn second() -> (Contender, String) {
 fn case_03_a_node_with_our_id_is_adopted_only_if_this_session_made_it() {
     for (owner, adopted) in [(SessionId(1), true), (SessionId(2), false)] {
         let mut contender =
-            Contender::new(Discipline::Exclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
+            Contender::new(Discipline::SharedExclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
         let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
             panic!("it enters first");
         };

@@ -96,7 +96,7 @@ impl State {
 
 /// Returns how many permits the mode takes, where permits are counted.
 fn permits(mode: Option<Mode>) -> u32 {
-    if let Some(Mode::Permits(permits)) = mode { permits } else { 1 }
+    mode.and_then(Mode::permits).unwrap_or(1)
 }
 
 impl World {
@@ -108,6 +108,11 @@ impl World {
             Role::Dissents(_) => Mode::Permits(1),
             Role::Plain(class) => Mode::Class(class),
         }
+    }
+
+    /// Whether no client ever holds beside another, and none comes in front of another.
+    fn is_exclusive(&self) -> bool {
+        (0..self.roles.len()).all(|i| self.mode(i) == Mode::Exclusive)
     }
 
     /// Whether client `i` takes part as a reader: as a holder by what it knows of its hold, otherwise by what it
@@ -130,7 +135,6 @@ impl World {
         let reads_on = self.reads(state, i) && state.clients[i].says_it_holds();
         let mut abandoned = tree.abandoned().filter(|_| !reads_on);
         match &self.discipline {
-            Discipline::Exclusive => older.is_empty() && abandoned.next().is_none(),
             Discipline::SharedExclusive if self.reads(state, i) => {
                 older.iter().copied().chain(abandoned).all(|n| n.name.mode == Some(Mode::Read))
             }
@@ -138,16 +142,14 @@ impl World {
             Discipline::Permits { permits: limit } => {
                 queue[..=position].iter().copied().chain(abandoned).map(|n| permits(n.name.mode)).sum::<u32>() <= *limit
             }
-            Discipline::Classes { .. } => {
-                tree.holder_marker().is_some_and(|holder_marker| holder_marker.owner == session)
-            }
+            Discipline::Classes => tree.holder_marker().is_some_and(|holder_marker| holder_marker.owner == session),
         }
     }
 
     /// Whether the waiting client `i` could get what it waits for, if the leader had this tree.
     fn could_go_on(&self, state: &State, tree: &Tree, i: usize) -> bool {
         match &self.discipline {
-            Discipline::Classes { .. } => {
+            Discipline::Classes => {
                 let first = tree.queue().first().is_some_and(|n| n.owner == state.clients[i].session);
                 first && tree.holder_marker().is_none()
             }
@@ -162,7 +164,7 @@ impl World {
 fn exclusion(world: &World, state: &State) -> bool {
     let holders = state.holders(world);
     match &world.discipline {
-        Discipline::Exclusive | Discipline::Classes { .. } => holders.len() <= 1,
+        Discipline::Classes => holders.len() <= 1,
         Discipline::SharedExclusive => holders.len() <= 1 || holders.iter().all(|i| world.reads(state, *i)),
         Discipline::Permits { permits: limit } => {
             holders.iter().map(|i| permits(Some(world.mode(*i)))).sum::<u32>() <= *limit
@@ -291,7 +293,7 @@ fn no_herd(world: &World, state: &State) -> bool {
             }
             if seen.contains(&entry) {
                 // While a change is on its way, two clients may believe that they have the same position.
-                return world.discipline != Discipline::Exclusive && !state.is_at_rest(world);
+                return !world.is_exclusive() && !state.is_at_rest(world);
             }
             seen.push(entry);
         }
@@ -314,7 +316,7 @@ fn no_dead_end(world: &World, state: &State) -> bool {
         Life::Ended(End::Revoked) => budget.words + budget.asks > 0,
         Life::Ended(End::LimitDiffers(stated)) => {
             let ours =
-                if let Role::Dissents(permits) = world.roles[i] { Some(permits) } else { world.discipline.permits() };
+                if let Role::Dissents(permits) = world.roles[i] { Some(permits) } else { world.discipline.limit() };
             let disagree = world.roles.iter().any(|role| matches!(role, Role::Dissents(_)));
             stated != ours && (disagree || world.limit == Limit::Foreign)
         }

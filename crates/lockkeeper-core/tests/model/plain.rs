@@ -4,9 +4,7 @@
 //! however old that listing is by then. It deletes its request and its holder marker one by one. It uses the driver's
 //! commands, so that the harness carries them out as it does for a contender.
 
-use lockkeeper_core::{Class, Command, Event, Failure};
-
-use super::tree::HOLDER_MARKER;
+use lockkeeper_core::{Class, Command, Event, Failure, HOLDER_MARKER};
 
 /// The client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

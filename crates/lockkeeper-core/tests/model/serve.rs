@@ -61,7 +61,7 @@ impl Step<'_> {
 
     /// Returns a listing, with the limit if the discipline has one.
     fn listing<'a>(&self, i: u8, names: &'a [String]) -> Listing<'a> {
-        let limit = self.world.discipline.permits().map(|_| self.view(i).limit);
+        let limit = self.world.discipline.limit().map(|_| self.view(i).limit);
         Listing { names, limit, leased: false }
     }
 
@@ -330,7 +330,7 @@ impl Step<'_> {
             self.client(i).children = Some(seen);
             return;
         }
-        let permits = self.world.discipline.permits().expect("a mistake with permits") as usize;
+        let permits = self.world.discipline.limit().expect("a mistake with permits") as usize;
         let at = self.state.clients[usize::from(i)].own().and_then(|own| tree.nodes.iter().position(|n| n.name == own));
         let before = at.and_then(|at| at.checked_sub(permits)).map(|before| tree.nodes[before]);
         let watch = |n: Node| Watching { asked: None, target: n.name, czxid: n.czxid, version: n.version };

@@ -251,7 +251,7 @@ impl Step<'_> {
                     return;
                 }
                 Command::Enter { prefix, limit } => {
-                    assert_eq!(limit, world.discipline.permits().is_some());
+                    assert_eq!(limit, world.discipline.limit().is_some());
                     let asked =
                         world.node_format.parse(&format!("{prefix}0000000000")).expect("a name of its node format");
                     Request::Enter(asked.mode)

@@ -6,7 +6,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use lockkeeper_core::{AttemptId, Class, Limit, LockDelay, Mode, NodeFormat, Sequence, Tombstone};
+use lockkeeper_core::{AttemptId, Class, HOLDER_MARKER, Limit, LockDelay, Mode, NodeFormat, Sequence, Tombstone};
 
 /// The attempt of client `i`.
 pub(crate) fn attempt(client: u8) -> AttemptId {
@@ -18,9 +18,6 @@ pub(crate) const NOBODY: u8 = u8::MAX;
 
 /// The id in the name of a node that no client made.
 pub(crate) const SOMEBODY: u8 = 7;
-
-/// The holder marker's name, as Contentserv's document has it.
-pub(crate) const HOLDER_MARKER: &str = "privateLock";
 
 /// The parts of a child's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,7 +54,7 @@ impl Name {
             return Name::HOLDER_MARKER;
         }
         let client = |id| (0..8).find(|i| attempt(*i) == id).expect("only clients of this world make nodes");
-        if let Some(Tombstone { id, mode, delay: _ }) = Tombstone::read(node_format, text) {
+        if let Some(Tombstone { id, mode, delay: _ }) = node_format.tombstone(text) {
             return Name::tombstone(client(id), mode);
         }
         let name = node_format.parse(text).expect("a contender only says names that its node format knows");
@@ -75,7 +72,7 @@ impl Name {
         let prefix = match self.id {
             Some(client) if self.tombstone => {
                 let delay = delay.expect("a world with delays");
-                return Tombstone { id: attempt(client), mode, delay }.name(node_format).expect("has such names");
+                return Tombstone { id: attempt(client), mode, delay }.name().expect("has such names");
             }
             Some(client) => node_format.prefix_with(mode, attempt(client), delay),
             // Without its protection, a Curator mutex is named like the recipe's lock.

@@ -177,7 +177,7 @@ impl Witness {
                 state.is_at_rest(world) && holders_with(&|c| late(c) && last(c) && !c.past.announced)
             }
             BigWaits => {
-                let limit = world.discipline.permits().unwrap_or(0);
+                let limit = world.discipline.limit().unwrap_or(0);
                 let taken = |c: &Client| match c.own().and_then(|own| own.mode) {
                     Some(Mode::Permits(permits)) => permits,
                     _ => 0,

@@ -265,7 +265,7 @@ impl World {
         World {
             name,
             node_format: NodeFormat::Curator,
-            discipline: Discipline::Exclusive,
+            discipline: Discipline::SharedExclusive,
             roles: vec![Role::Enters(Mode::Exclusive); contenders],
             first: 0,
             parent: true,
@@ -340,8 +340,8 @@ impl World {
         let (id, session, node_format) = (attempt(i), session(number), self.node_format);
         let contender = |discipline: Discipline, mode| Contender::new(discipline, node_format, mode, id, session);
         let contender = match self.roles[usize::from(i)] {
-            Role::Enters(mode) => contender(self.discipline.clone(), mode),
-            Role::Tries(mode) => contender(self.discipline.clone(), mode).once(),
+            Role::Enters(mode) => contender(self.discipline, mode),
+            Role::Tries(mode) => contender(self.discipline, mode).once(),
             Role::Dissents(permits) => contender(Discipline::Permits { permits }, Mode::Permits(1)),
             Role::Upgradeable => Contender::upgradeable(node_format, id, session),
             Role::Plain(class) => return Machine::new(Engine::Plain(Arc::new(Plain::new(class)))),

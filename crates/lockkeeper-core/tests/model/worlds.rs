@@ -5,7 +5,6 @@
 
 use lockkeeper_core::{Class, Discipline, Limit, LockDelay, Mode, NodeFormat};
 
-use super::tree::HOLDER_MARKER;
 use super::witness::Witness::{self, *};
 use super::world::{Budget, Role, World};
 
@@ -26,12 +25,12 @@ pub(crate) const fn takes(permits: u32) -> Role {
 /// A world of one discipline, with its clients in the usual node format for it.
 pub(crate) fn world(name: &'static str, discipline: Discipline, roles: &[Role]) -> World {
     let node_format = if discipline.holder_marker().is_some() { NodeFormat::Contentserv } else { NodeFormat::Curator };
-    let limit = discipline.permits().map_or(Limit::Unset { version: 0 }, Limit::Permits);
+    let limit = discipline.limit().map_or(Limit::Unset { version: 0 }, Limit::Permits);
     World { node_format, discipline, limit, roles: roles.to_vec(), ..World::new(name, 0) }
 }
 
 pub(crate) fn classes_rule() -> Discipline {
-    Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() }
+    Discipline::Classes
 }
 
 /// One holder, oldest first.
@@ -197,14 +196,18 @@ pub(crate) fn refused() -> Vec<World> {
             budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
             lag: 0,
             witnesses: vec![RefusedByAHolder, SecondGrant, AllGone],
-            ..world("two tries and a waiter, a crash, a connection lost", Discipline::Exclusive, &[LOCK, tries, tries])
+            ..world(
+                "two tries and a waiter, a crash, a connection lost",
+                Discipline::SharedExclusive,
+                &[LOCK, tries, tries],
+            )
         },
         World {
             sessionless: Some(Mode::Exclusive),
             budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },
             lag: 0,
             witnesses: vec![RefusedByAHolder, SecondGrant],
-            ..world("a persistent node, a try, two waiters", Discipline::Exclusive, &[LOCK, tries, LOCK])
+            ..world("a persistent node, a try, two waiters", Discipline::SharedExclusive, &[LOCK, tries, LOCK])
         },
         World {
             node_format: NodeFormat::Recipe,
@@ -212,7 +215,7 @@ pub(crate) fn refused() -> Vec<World> {
             budget: Budget { cuts: 1, ..NO_FAULT },
             lag: 1,
             witnesses: vec![RefusedByAHolder, SecondGrant],
-            ..world("a persistent node, unprotected names", Discipline::Exclusive, &[LOCK, tries])
+            ..world("a persistent node, unprotected names", Discipline::SharedExclusive, &[LOCK, tries])
         },
         World {
             sessionless: Some(Mode::Write),
@@ -244,13 +247,13 @@ pub(crate) fn refused() -> Vec<World> {
 
 /// Two contenders with a lock delay.
 pub(crate) fn two_delayed(name: &'static str) -> World {
-    World { delay: Some(DELAY), ..world(name, Discipline::Exclusive, &[LOCK; 2]) }
+    World { delay: Some(DELAY), ..world(name, Discipline::SharedExclusive, &[LOCK; 2]) }
 }
 
 /// Contenders with a lock delay.
 pub(crate) fn delayed() -> Vec<World> {
     let delayed = |name, discipline, roles: &[Role]| World { delay: Some(DELAY), ..world(name, discipline, roles) };
-    let exclusive = |name, count: usize| delayed(name, Discipline::Exclusive, &[LOCK; 3][..count]);
+    let exclusive = |name, count: usize| delayed(name, Discipline::SharedExclusive, &[LOCK; 3][..count]);
     vec![
         World {
             budget: Budget { cuts: 1, crashes: 1, ..NO_FAULT },

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    Discipline, FencingToken, HOLDER_MARKER, Limit, Mode, NodeData, NodeFormat, PathRecord, Queue, Verdict, decide,
+    Discipline, FencingToken, HOLDER_MARKER, Limit, Mode, NodeData, NodeFormat, PathRecord, Queue, Verdict,
 };
 
 use super::info::LockInfo;
@@ -22,7 +22,7 @@ pub(super) async fn describe(
     known: &mut HashMap<String, ContenderInfo>,
 ) -> LockInfo {
     let node_format = NodeFormat::of(&names);
-    let queue = Queue::read_with_holder_marker(node_format, node_format.mark(), &names);
+    let queue = Queue::read(node_format, &names);
     // The holder marker has the token of the holder of a lock with classes.
     let holder_marker = match queue.has_holder_marker() {
         true => ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await.ok(),
@@ -49,7 +49,7 @@ pub(super) async fn describe(
     let discipline = discipline(ensemble, path, &queue).await;
     let mut info = LockInfo {
         path: path.to_owned(),
-        permits: discipline.permits().filter(|permits| *permits != UNSTATED),
+        permits: discipline.limit().filter(|permits| *permits != UNSTATED),
         holders: Vec::new(),
         waiters: Vec::new(),
         unknown: queue.unknown().iter().map(|name| (*name).to_owned()).collect(),
@@ -64,7 +64,7 @@ pub(super) async fn describe(
                 marked.is_some() && marked == contender.id
                     || marked.is_none() && info.holders.is_empty() && mark.owner == contender.session
             }
-            None => decide(&discipline, &queue, entry.name) == Verdict::Granted,
+            None => discipline.decide(&queue, entry.name) == Verdict::Granted,
         };
         if holds {
             if let Some(mark) = &holder_marker {
@@ -80,13 +80,11 @@ pub(super) async fn describe(
 
 /// The rule of a queue, derived from its first contender.
 async fn discipline(ensemble: &dyn Ensemble, path: &str, queue: &Queue<'_>) -> Discipline {
-    match queue.entries().first().map(|entry| entry.mode) {
-        Some(Mode::Class(_)) => Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
-        Some(Mode::Permits(_)) => {
-            Discipline::Permits { permits: stated_permits(ensemble, path).await.unwrap_or(UNSTATED) }
-        }
-        // An exclusive lock is a shared one without readers.
-        _ => Discipline::SharedExclusive,
+    let mode = queue.entries().first().map_or(Mode::Exclusive, |entry| entry.mode);
+    let unlimited = Discipline::of(mode, UNSTATED);
+    match unlimited.limit() {
+        Some(_) => Discipline::of(mode, stated_permits(ensemble, path).await.unwrap_or(UNSTATED)),
+        None => unlimited,
     }
 }
 

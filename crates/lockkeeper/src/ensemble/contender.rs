@@ -12,23 +12,17 @@ impl ContenderInfo {
     pub(crate) fn read(node: String, seen: &Node) -> Self {
         let node_data = NodeData::read(&seen.data);
         let record = node_data.record();
-        let vanished = NodeFormat::ALL.iter().find_map(|node_format| Tombstone::read(*node_format, &node));
+        let vanished = Tombstone::read(&node);
         let named = || NodeFormat::ALL.iter().find_map(|node_format| node_format.parse(&node)).map(|name| name.mode);
         let mode = vanished.map(|tombstone| tombstone.mode).or_else(named);
         ContenderInfo {
             mode: match mode {
-                Some(mode) => mode_name(mode),
+                Some(mode) => mode.label(),
                 None if node == HOLDER_MARKER => "class",
                 None => "unknown",
             },
-            permits: match mode {
-                Some(Mode::Permits(permits)) => Some(permits),
-                _ => None,
-            },
-            class: match mode {
-                Some(Mode::Class(class)) => Some(class),
-                _ => None,
-            },
+            permits: mode.and_then(Mode::permits),
+            class: mode.and_then(Mode::class),
             node,
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),
@@ -46,15 +40,5 @@ impl ContenderInfo {
             token: Some(FencingToken::from_zxid(seen.czxid)),
             id: node_data.id(),
         }
-    }
-}
-
-const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Exclusive => "exclusive",
-        Mode::Write => "write",
-        Mode::Read => "read",
-        Mode::Permits(_) => "permits",
-        Mode::Class(_) => "class",
     }
 }

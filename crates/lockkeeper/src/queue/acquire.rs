@@ -43,7 +43,7 @@ pub(crate) struct Kind {
 impl Kind {
     /// An exclusive lock.
     pub(crate) fn exclusive(path: LockPath) -> Self {
-        let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::Exclusive, Mode::Exclusive);
+        let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::SharedExclusive, Mode::Exclusive);
         Kind { path, node_format, discipline, mode, upgradeable: false, ageing: None }
     }
 
@@ -51,7 +51,7 @@ impl Kind {
         if self.upgradeable {
             Contender::upgradeable(self.node_format, id, session)
         } else {
-            Contender::new(self.discipline.clone(), self.node_format, self.mode, id, session)
+            Contender::new(self.discipline, self.node_format, self.mode, id, session)
         }
     }
 
@@ -151,10 +151,7 @@ impl<G> Acquire<G> {
     pub(crate) fn about(&self) -> About {
         let kind = self.call.kind.as_ref().ok();
         let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();
-        let class = kind.and_then(|kind| match kind.mode {
-            Mode::Class(class) => Some(class.to_string()),
-            _ => None,
-        });
+        let class = kind.and_then(|kind| kind.mode.class()).map(|class| class.to_string());
         About { monitor_object: path.clone(), path, lock_info: self.call.message.clone(), class }
     }
 
@@ -371,14 +368,11 @@ impl Call {
             None => contender,
         };
         let ageing = kind.ageing.and_then(|(after, class)| Some((started.checked_add(after)?, class)));
-        let (path, permits) = (kind.path.to_string(), kind.discipline.permits());
-        let mark = kind.discipline.holder_marker().map(str::to_owned);
         let attempt = Attempt {
-            path,
+            path: kind.path.to_string(),
+            discipline: kind.discipline,
             ensemble,
             payload,
-            permits,
-            mark,
             create_parents,
             max_waiters,
             once,

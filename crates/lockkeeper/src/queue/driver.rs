@@ -324,10 +324,9 @@ impl Driver {
         if !self.contender.holds() {
             self.granted = None;
         } else if self.session.is_fresh(at) {
-            let known = match self.attempt.permits {
-                // These holds have no token.
-                Some(_) => epoch::Known::Epoch(TokenEpoch::default()),
-                None => self.session.known_epoch(),
+            let known = match self.attempt.discipline.has_tokens() {
+                true => self.session.known_epoch(),
+                false => epoch::Known::Epoch(TokenEpoch::default()),
             };
             match known {
                 epoch::Known::Epoch(epoch) => {

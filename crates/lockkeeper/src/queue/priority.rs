@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Discipline, HOLDER_MARKER, LockPath, Mode, NodeFormat, PathError};
+use lockkeeper_core::{Class, Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::Error;
 use crate::hold::guard::Guard;
@@ -75,7 +75,7 @@ impl PriorityLock {
         Ok(Kind {
             path: self.path.clone()?,
             node_format: NodeFormat::Contentserv,
-            discipline: Discipline::Classes { holder_marker: HOLDER_MARKER.to_owned() },
+            discipline: Discipline::Classes,
             mode: Mode::Class(self.class),
             upgradeable: false,
             ageing: self.ageing.filter(|(_, class)| *class != self.class),

@@ -34,9 +34,9 @@ impl Driver {
         };
         self.node.clone_from(&grant.name);
         let (sender, requests) = mpsc::unbounded_channel();
-        let fences = self.attempt.permits.is_none();
-        let Attempt { path, mark, options, .. } = &self.attempt;
-        let hold = Hold::new(path.clone(), grant, mark.clone(), fences, self.session.clone(), options);
+        let Attempt { path, discipline, options, .. } = &self.attempt;
+        let (mark, fences) = (discipline.holder_marker().map(str::to_owned), discipline.has_tokens());
+        let hold = Hold::new(path.clone(), grant, mark, fences, self.session.clone(), options);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
         // The revocation may have come while the grant waited for its heartbeat.
         hold.asked.send_replace(self.revocation.clone().filter(|asked| asked.refused.is_none()));
@@ -90,7 +90,7 @@ impl Driver {
         let hold = self.caller.hold()?;
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
         let (node, granted_by) = (format!("{path}/{}", hold.node()), self.granted_by);
-        let mark = self.attempt.mark.as_ref().map(|mark| format!("{path}/{mark}"));
+        let mark = self.attempt.discipline.holder_marker().map(|mark| format!("{path}/{mark}"));
         self.asked_at = self.session.now();
         let asked = async move {
             loop {
@@ -154,7 +154,7 @@ impl Driver {
     pub(super) fn finish(self, end: End) {
         let loss = session_loss(self.session.link().borrow().state);
         let refusal = self.refusal;
-        let Attempt { path, permits, max_waiters, .. } = self.attempt;
+        let Attempt { path, discipline, max_waiters, .. } = self.attempt;
         match self.caller {
             Caller::Waiting(caller) => {
                 let error = match end {
@@ -171,7 +171,7 @@ impl Driver {
                         Error::Revoked { path, by }
                     }
                     End::LimitDiffers(stated) => {
-                        Error::PermitsMismatch { path, ours: permits.unwrap_or_default(), stated }
+                        Error::PermitsMismatch { path, ours: discipline.limit().unwrap_or_default(), stated }
                     }
                     End::IncompatibleFormat(theirs) => Error::IncompatibleFormat { path, theirs },
                     End::Held { ahead } => Error::Held { path, holder: self.looked_at, ahead: Some(ahead) },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Payload};
+use lockkeeper_core::{Class, Discipline, Payload};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,10 +18,7 @@ pub(crate) struct Attempt {
     /// Taken while the session was usable. If the session is over by now, the first operation reports how it ended.
     pub(crate) ensemble: Arc<dyn Ensemble>,
     pub(crate) payload: Payload,
-    /// The number of permits of a semaphore.
-    pub(crate) permits: Option<u32>,
-    /// The name of the holder marker, if the lock has classes.
-    pub(crate) mark: Option<String>,
+    pub(crate) discipline: Discipline,
     /// Create the path if it is missing.
     pub(crate) create_parents: bool,
     /// Fail if more than this many contenders are ahead.
