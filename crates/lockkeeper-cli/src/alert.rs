@@ -42,7 +42,7 @@ struct AlertView<'a> {
 
 /// An answer that a receiver gives immediately.
 #[derive(Deserialize)]
-struct Answer {
+struct ReceiverReply {
     decision: Word,
     #[serde(default)]
     by: Option<String>,
@@ -129,8 +129,8 @@ fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
     }
     let value: serde_json::Value = serde_json::from_str(line).ok()?;
     value.get("decision")?;
-    match serde_json::from_value::<Answer>(value) {
-        Ok(Answer { decision, by, why }) => {
+    match serde_json::from_value::<ReceiverReply>(value) {
+        Ok(ReceiverReply { decision, by, why }) => {
             let by = by.unwrap_or_else(|| whose.to_owned());
             let why = why.unwrap_or_else(|| "no reason given".to_owned());
             Some(match decision {

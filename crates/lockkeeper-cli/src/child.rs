@@ -85,7 +85,7 @@ impl Terms {
 
 /// How the command ended.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CommandEnd {
     /// The command's exit status; 128+n if signal n killed it.
     pub status: u8,
     /// The reason of the loss, if the lock was lost.
@@ -133,7 +133,7 @@ impl Job {
         signals: &mut Signals,
         terms: Terms,
         printer: Printer,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<CommandEnd, Failure> {
         let mut loss = None;
         let mut kill_at = None;
         let mut told = Vec::new();
@@ -257,7 +257,7 @@ impl Job {
                 author.await;
             }
         });
-        Ok(Outcome { status, loss, stopped, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
+        Ok(CommandEnd { status, loss, stopped, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
     }
 
     /// Sets the deadline in the watchdog; returns `false` if the watchdog has begun to end the group.

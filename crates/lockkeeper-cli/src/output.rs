@@ -31,7 +31,7 @@ pub(crate) struct Printer {
 #[derive(Serialize)]
 struct Timed<'a> {
     #[serde(flatten)]
-    event: &'a Event<'a>,
+    event: &'a LogEvent<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<&'a ScopeView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ struct Timed<'a> {
 
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Event<'a> {
+enum LogEvent<'a> {
     Note { message: &'a str },
     Waiting { message: &'a str, lock: LockView<'a>, ahead: usize },
     Asked { message: &'a str, path: &'a str, request: RequestView<'a>, signal: Option<&'a str> },
@@ -96,7 +96,7 @@ impl Printer {
     /// Prints a message on stderr.
     pub(crate) fn note(self, message: &str) {
         if self.json {
-            self.event(&Event::Note { message });
+            self.event(&LogEvent::Note { message });
         } else {
             self.say(message);
         }
@@ -105,7 +105,7 @@ impl Printer {
     /// Prints which contenders this command waits for.
     pub(crate) fn waiting(self, message: &str, lock: &LockInfo, ahead: usize) {
         if self.json {
-            self.event(&Event::Waiting { message, lock: LockView::of(lock), ahead });
+            self.event(&LogEvent::Waiting { message, lock: LockView::of(lock), ahead });
         } else {
             self.say(message);
         }
@@ -122,7 +122,7 @@ impl Printer {
         let signal = signal.filter(|_| !again);
         let message = format!("{} asks for {path}{why}: {told}", asker(request));
         if self.json {
-            self.event(&Event::Asked { message: &message, path, request: RequestView::of(request), signal });
+            self.event(&LogEvent::Asked { message: &message, path, request: RequestView::of(request), signal });
         } else {
             self.say(&message);
         }
@@ -137,7 +137,7 @@ impl Printer {
         let hints: Vec<_> = hint.iter().cloned().chain(advice).collect();
         if self.json {
             let hint = (!hints.is_empty()).then(|| hints.join("; "));
-            let event = Event::Error { exit_code: *code as u8, message, hint, commands };
+            let event = LogEvent::Error { exit_code: *code as u8, message, hint, commands };
             STDERR.push(self.event_line(&event, scope.as_ref().or(self.scope)));
         } else {
             // One write, so that no other line gets between. A command stands at the end of its line, so that it can be
@@ -151,14 +151,14 @@ impl Printer {
     pub(crate) fn losses(self, lines: u64) -> String {
         let were = if lines == 1 { "1 line was".to_owned() } else { format!("{lines} lines were") };
         let message = format!("{were} not written: standard error was too slow or full");
-        if self.json { self.event_line(&Event::Note { message: &message }, self.scope) } else { self.line(&message) }
+        if self.json { self.event_line(&LogEvent::Note { message: &message }, self.scope) } else { self.line(&message) }
     }
 
     fn say(self, message: &str) {
         STDERR.push(self.line(message));
     }
 
-    fn event(self, event: &Event<'_>) {
+    fn event(self, event: &LogEvent<'_>) {
         STDERR.push(self.event_line(event, self.scope));
     }
 
@@ -168,7 +168,7 @@ impl Printer {
         format!("{at}lockkeeper: {}\n", plain(message))
     }
 
-    fn event_line(self, event: &Event<'_>, scope: Option<&ScopeView>) -> String {
+    fn event_line(self, event: &LogEvent<'_>, scope: Option<&ScopeView>) -> String {
         json(&Timed { event, scope, at: self.now() }) + "\n"
     }
 

@@ -213,7 +213,7 @@ pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(Code::Internal as u8);
     };
     let stdin = rustix::stdio::stdin();
-    let mut watch = Watch::default();
+    let mut watch = WatchdogState::default();
     let mut text = String::new();
     loop {
         if !alarm.wait(stdin, watch.due()) {
@@ -242,13 +242,13 @@ pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// The state of the watchdog.
 #[derive(Debug, Default)]
-struct Watch {
+struct WatchdogState {
     group: Option<Pid>,
     deadline: Option<Deadline>,
     asked_to_end: bool,
 }
 
-impl Watch {
+impl WatchdogState {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Group(group) => self.group = Some(group),

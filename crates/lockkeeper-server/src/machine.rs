@@ -73,7 +73,7 @@ pub struct MachineConfig {
 
 /// A connection with a session.
 #[derive(Clone, Debug)]
-struct Peer {
+struct SessionConnection {
     session: i64,
     who: Identities,
 }
@@ -151,7 +151,7 @@ pub struct Machine {
     tree: Tree,
     sessions: Sessions,
     watches: Watches,
-    connections: HashMap<ConnectionId, Peer>,
+    connections: HashMap<ConnectionId, SessionConnection>,
     zxid: i64,
     next_session: i64,
     next_container_check: Duration,
@@ -258,7 +258,7 @@ impl Machine {
             None => ConnectResponse::EXPIRED,
             Some((id, password)) => {
                 self.sessions.set_connection(id, Some(connection));
-                self.connections.insert(connection, Peer { session: id, who: Identities::default() });
+                self.connections.insert(connection, SessionConnection { session: id, who: Identities::default() });
                 let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
                 ConnectResponse { timeout_ms, session: id, password }
             }
@@ -295,14 +295,14 @@ impl Machine {
     /// Removes a connection; its session lives on until its timeout.
     pub fn disconnected(&mut self, connection: ConnectionId) {
         self.watches.remove_connection(connection);
-        if let Some(Peer { session, .. }) = self.connections.remove(&connection) {
+        if let Some(SessionConnection { session, .. }) = self.connections.remove(&connection) {
             self.sessions.set_connection(session, None);
         }
     }
 
     /// Carries out a request. It is ignored if the connection has no session, because another one has replaced it.
     pub fn request(&mut self, connection: ConnectionId, xid: i32, request: Request, now: Now, out: &mut Vec<Effect>) {
-        let Some(Peer { session, who }) = self.connections.get(&connection) else { return };
+        let Some(SessionConnection { session, who }) = self.connections.get(&connection) else { return };
         let session = *session;
         self.sessions.touch(session, now.monotonic);
         let full = self.watches.len() >= self.config.limits.watches;

@@ -46,7 +46,7 @@ use self::types::CONNECTION_RETRIES;
 pub use self::types::{
     CONFIG_VARIABLE, ClassSettings, PROPERTIES_VARIABLE, RETRIES, RealmSetting, Setting, Settings, TlsSettings,
 };
-pub use self::values::Entry;
+pub use self::values::SettingEntry;
 pub use self::variables::known_variables;
 use crate::keeper::builder::CONNECT_TIMEOUT;
 use crate::realms::Realms;

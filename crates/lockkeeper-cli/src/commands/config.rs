@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use lockkeeper::helix::TransferRule;
-use lockkeeper::settings::{Entry, Key, Origin, RealmSetting, Setting};
+use lockkeeper::settings::{Key, Origin, RealmSetting, Setting, SettingEntry};
 use serde::Serialize;
 
 use crate::args::ask::ConfigArgs;
@@ -151,7 +151,7 @@ struct EntryView<'a> {
 }
 
 impl<'a> EntryView<'a> {
-    fn of(entry: &'a Entry) -> Self {
+    fn of(entry: &'a SettingEntry) -> Self {
         let (origin, file, line, name) = match &entry.origin {
             Origin::File { path, line } => ("file", Some(path.as_path()), *line, None),
             Origin::Variable(name) => ("variable", None, None, Some(name.as_str())),

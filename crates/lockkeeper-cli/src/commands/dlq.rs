@@ -98,7 +98,7 @@ impl Desk {
         filed.retain(|filed| all || !filed.fate.is_settled());
         if self.printer.is_json() {
             let letters = filed.iter().map(LetterView::of).collect();
-            output::document(&Listing { letters, unreadable })?;
+            output::document(&LettersView { letters, unreadable })?;
         } else if filed.is_empty() {
             self.printer.note(&format!("no dead letter waits in {}", self.sink.name()));
         } else {
@@ -354,7 +354,7 @@ impl From<SinkError> for Failure {
 }
 
 #[derive(Serialize)]
-struct Listing<'a> {
+struct LettersView<'a> {
     letters: Vec<LetterView<'a>>,
     unreadable: Vec<String>,
 }

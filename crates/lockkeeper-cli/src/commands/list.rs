@@ -14,7 +14,7 @@ use crate::text::{broken_line, permits, plain, term, wanted, who};
 use crate::views::{BrokenView, LockView};
 
 #[derive(Serialize)]
-struct Listing<'a> {
+struct LocksView<'a> {
     locks: Vec<LockView<'a>>,
     unreadable: &'a [Unreadable],
 }
@@ -34,7 +34,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
     let locks = survey.locks;
     if printer.is_json() {
         let locks = locks.iter().map(LockView::of).collect();
-        output::answer(&settings.place, &Listing { locks, unreadable: &survey.unreadable })?;
+        output::answer(&settings.place, &LocksView { locks, unreadable: &survey.unreadable })?;
         return Ok(0);
     }
     if locks.is_empty() {

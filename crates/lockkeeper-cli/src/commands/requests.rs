@@ -19,12 +19,12 @@ use crate::text::{moment, plain};
 use crate::views::{ByView, FactsView};
 
 #[derive(Serialize)]
-struct Listing<'a> {
+struct RequestsView<'a> {
     requests: Vec<WaitingView<'a>>,
 }
 
 #[derive(Serialize)]
-struct DecidedListing<'a> {
+struct DecisionsView<'a> {
     decisions: Vec<DecisionView<'a>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
         if printer.is_json() {
             output::answer(
                 &settings.place,
-                &DecidedListing { decisions: decided.iter().map(DecisionView::of).collect() },
+                &DecisionsView { decisions: decided.iter().map(DecisionView::of).collect() },
             )?;
         } else if decided.is_empty() {
             printer.note(&format!(
@@ -53,7 +53,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     }
     let waiting = inquire(&settings, async move |admin| admin.requests(&at).await).await?;
     if printer.is_json() {
-        output::answer(&settings.place, &Listing { requests: waiting.iter().map(WaitingView::of).collect() })?;
+        output::answer(&settings.place, &RequestsView { requests: waiting.iter().map(WaitingView::of).collect() })?;
     } else if waiting.is_empty() {
         printer.note(&format!("no decision is open about locks at or below {root} on {}", settings.place));
     } else {

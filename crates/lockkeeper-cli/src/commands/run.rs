@@ -19,7 +19,7 @@ use crate::alert::Alerts;
 use crate::args::leased::LeaseArgs;
 use crate::args::run::{KindArgs, RunArgs};
 use crate::broken;
-use crate::child::{Job, Outcome, Terms};
+use crate::child::{CommandEnd, Job, Terms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::kind::Kind;
@@ -195,7 +195,7 @@ async fn hold(
     signals: &mut Signals,
     terms: Terms,
     printer: Printer,
-) -> Result<Outcome, Failure> {
+) -> Result<CommandEnd, Failure> {
     let job = Job::start(command, guard, terms.grace)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await

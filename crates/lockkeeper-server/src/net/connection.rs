@@ -24,7 +24,7 @@ use crate::net::engine::Engine;
 #[cfg(feature = "faults")]
 use crate::net::faults;
 use crate::net::outbox::{Buffers, Outbox, READ_BYTES};
-use crate::net::transport::{self, Opened, Reader, Writer};
+use crate::net::transport::{self, Opened, ReadHalf, WriteHalf};
 use crate::net::words;
 use lockkeeper_wire::{frame, jute::Malformed};
 
@@ -57,8 +57,8 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, addres
 
 /// A connection of a client, with the bytes received so far.
 struct Accepted {
-    read: Reader,
-    write: Writer,
+    read: ReadHalf,
+    write: WriteHalf,
     identity: Option<Identity>,
     received: BytesMut,
 }
@@ -107,7 +107,7 @@ async fn read_first(engine: &RefCell<Engine>, stream: TcpStream, address: Socket
 }
 
 /// Sends all bytes and then closes the sending half.
-async fn send_all(write: &mut Writer, mut bytes: &[u8]) -> io::Result<()> {
+async fn send_all(write: &mut WriteHalf, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let sent = poll_fn(|cx| write.poll_send(cx, bytes)).await?;
         bytes = &bytes[sent..];
@@ -117,7 +117,7 @@ async fn send_all(write: &mut Writer, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Sends what is queued on a closing connection, and gives the client time to read it.
-async fn close_gracefully(outbox: &Outbox, read: &mut Reader, buffers: &Buffers) {
+async fn close_gracefully(outbox: &Outbox, read: &mut ReadHalf, buffers: &Buffers) {
     // The wait for the disk has no limit.
     let sent = poll_fn(|cx| {
         outbox.poll_task(cx, |cx| {
@@ -172,7 +172,7 @@ struct Receiving {
     id: ConnectionId,
     outbox: Rc<Outbox>,
     buffers: Rc<Buffers>,
-    read: Reader,
+    read: ReadHalf,
     /// Received bytes that were not taken yet.
     rest: BytesMut,
     max_frame: usize,

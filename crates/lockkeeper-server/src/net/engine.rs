@@ -4,11 +4,11 @@
 //! only other thread is the disk's.
 
 mod clock;
+mod connection_state;
 mod dirty;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
 mod login;
-mod peer;
 
 use std::cell::Cell;
 use std::collections::hash_map::Entry;
@@ -24,16 +24,16 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 pub(crate) use clock::Clock;
+pub(crate) use connection_state::PeerReport;
+use connection_state::{ConnectionState, RequestStats};
 use dirty::Dirty;
-pub(crate) use peer::PeerReport;
-use peer::{Peer, RequestStats};
 
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
 use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
 use crate::net::stats::Counters;
-use crate::net::transport::Writer;
+use crate::net::transport::WriteHalf;
 use crate::store::Batch;
 
 /// An operation that panics, for tests.
@@ -48,7 +48,7 @@ pub(crate) struct Engine {
     pub(crate) counters: Arc<Counters>,
     pub(crate) config: Config,
     pub(crate) address: SocketAddr,
-    peers: HashMap<ConnectionId, Peer>,
+    peers: HashMap<ConnectionId, ConnectionState>,
     buffers: Rc<Buffers>,
     /// Open sockets by address, including those without a first frame.
     sockets: HashMap<IpAddr, usize>,
@@ -144,7 +144,7 @@ impl Engine {
         &mut self,
         address: SocketAddr,
         identity: Option<Identity>,
-        writer: Writer,
+        writer: WriteHalf,
     ) -> (ConnectionId, Rc<Outbox>) {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
@@ -154,7 +154,7 @@ impl Engine {
         }
         let established_ms = self.clock.now().wall_ms;
         let trusted = self.config.secret.is_none();
-        let peer = Peer {
+        let peer = ConnectionState {
             address,
             identity: identity.map(Box::new),
             outbox: Rc::clone(&outbox),
@@ -454,7 +454,7 @@ impl Engine {
     pub(crate) fn peers(&self) -> Vec<PeerReport> {
         let mut peers: Vec<_> = self.peers.iter().collect();
         peers.sort_unstable_by_key(|(id, _)| **id);
-        let report = |(&id, peer): (&ConnectionId, &Peer)| PeerReport {
+        let report = |(&id, peer): (&ConnectionId, &ConnectionState)| PeerReport {
             address: peer.address,
             queued: peer.outbox.held(),
             received: peer.outbox.received.get(),

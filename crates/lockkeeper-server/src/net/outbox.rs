@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 
-use crate::net::transport::Writer;
+use crate::net::transport::WriteHalf;
 
 /// While more bytes than this wait to be sent to a client, its next requests wait too.
 const MAX_BACKLOG: usize = 1 << 20;
@@ -133,7 +133,7 @@ pub(crate) struct Pushed {
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
     /// None before there is a socket and after it was dropped.
-    writer: RefCell<Option<Writer>>,
+    writer: RefCell<Option<WriteHalf>>,
     buffers: Rc<Buffers>,
     ending: Cell<Closing>,
     /// Whether new frames are discarded; for faults.
@@ -150,7 +150,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(writer: Writer, buffers: Rc<Buffers>) -> Self {
+    pub(crate) fn new(writer: WriteHalf, buffers: Rc<Buffers>) -> Self {
         Self { writer: RefCell::new(Some(writer)), buffers, ..Self::default() }
     }
 
@@ -219,7 +219,10 @@ impl Outbox {
         }
     }
 
-    fn send_with(&self, mut send: impl FnMut(&mut Writer, &[u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<()>> {
+    fn send_with(
+        &self,
+        mut send: impl FnMut(&mut WriteHalf, &[u8]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<()>> {
         // After an abort nothing more may be sent, because the session may use another connection already.
         if !self.is_aborted()
             && let Some(writer) = &mut *self.writer.borrow_mut()
@@ -405,7 +408,7 @@ mod tests {
         let (read, write) = listener.accept().await.unwrap().0.into_split();
         write.writable().await.unwrap();
         drop(read);
-        (Outbox::new(Writer::Plain(write), Rc::default()), client)
+        (Outbox::new(WriteHalf::Plain(write), Rc::default()), client)
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use crate::machine::identity::Identity;
 
 /// The receiving half.
 #[derive(Debug)]
-pub(crate) enum Reader {
+pub(crate) enum ReadHalf {
     Plain(OwnedReadHalf),
     #[cfg(feature = "tls")]
     Tls(Box<tokio::io::ReadHalf<TlsStream<TcpStream>>>),
@@ -24,7 +24,7 @@ pub(crate) enum Reader {
 
 /// The sending half.
 #[derive(Debug)]
-pub(crate) enum Writer {
+pub(crate) enum WriteHalf {
     Plain(OwnedWriteHalf),
     #[cfg(feature = "tls")]
     Tls(Box<tokio::io::WriteHalf<TlsStream<TcpStream>>>),
@@ -33,15 +33,15 @@ pub(crate) enum Writer {
 /// Both halves, and the client's identity if the transport has proved one.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) read: Reader,
-    pub(crate) write: Writer,
+    pub(crate) read: ReadHalf,
+    pub(crate) write: WriteHalf,
     pub(crate) identity: Option<Identity>,
 }
 
 /// A plain connection.
 pub(crate) fn plain(stream: TcpStream) -> Opened {
     let (read, write) = stream.into_split();
-    Opened { read: Reader::Plain(read), write: Writer::Plain(write), identity: None }
+    Opened { read: ReadHalf::Plain(read), write: WriteHalf::Plain(write), identity: None }
 }
 
 /// A TLS connection after its handshake.
@@ -49,10 +49,10 @@ pub(crate) fn plain(stream: TcpStream) -> Opened {
 pub(crate) async fn secured(stream: TcpStream, tls: &crate::tls::Tls) -> io::Result<Opened> {
     let (stream, identity) = tls.accept(stream).await?;
     let (read, write) = tokio::io::split(stream);
-    Ok(Opened { read: Reader::Tls(Box::new(read)), write: Writer::Tls(Box::new(write)), identity })
+    Ok(Opened { read: ReadHalf::Tls(Box::new(read)), write: WriteHalf::Tls(Box::new(write)), identity })
 }
 
-impl Reader {
+impl ReadHalf {
     /// Reads available bytes into the front of `buffer` and returns their number; 0 if the client has closed.
     pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(buffer);
@@ -69,7 +69,7 @@ impl Reader {
     }
 }
 
-impl Writer {
+impl WriteHalf {
     /// Sends what the socket accepts immediately, and returns the number of bytes. An error means only that the task
     /// that waits for this half must try.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {

@@ -1,10 +1,10 @@
 //! Java's `.properties` format, as `java.util.Properties.load` reads it.
 
 /// A key and its value with the number of the line on which the key begins, or the line on which an escape is malformed.
-pub(super) type Entry = Result<(usize, String, String), usize>;
+pub(super) type Line = Result<(usize, String, String), usize>;
 
 /// Reads the entries of a file in ISO 8859-1, in order. Comments and blank lines are left out.
-pub(super) fn entries(bytes: &[u8]) -> Vec<Entry> {
+pub(super) fn entries(bytes: &[u8]) -> Vec<Line> {
     let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut lines = text.split('\n').map(|line| line.trim_start_matches(BLANKS)).zip(1..);

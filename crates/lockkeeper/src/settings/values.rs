@@ -25,7 +25,7 @@ const MOST_TRIES: u32 = 1_000_000;
 /// One setting for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct SettingEntry {
     /// The setting.
     pub key: Key,
     /// Its value as Lockkeeper's own files write it; `None` if it is not set and has no default.
@@ -218,9 +218,9 @@ fn dead_letter(given: &Given) -> Result<String, Wrong> {
 
 impl Settings {
     /// Returns all settings with their origins, in a fixed order.
-    pub fn entries(&self) -> Vec<Entry> {
-        fn entry<T>(key: Key, setting: &Setting<T>, show: impl Fn(&T) -> Option<String>) -> Entry {
-            Entry { key, value: show(&setting.value), origin: setting.origin.clone() }
+    pub fn entries(&self) -> Vec<SettingEntry> {
+        fn entry<T>(key: Key, setting: &Setting<T>, show: impl Fn(&T) -> Option<String>) -> SettingEntry {
+            SettingEntry { key, value: show(&setting.value), origin: setting.origin.clone() }
         }
         let time = |time: &Duration| Some(humantime::format_duration(*time).to_string());
         let wait = |wait: &Option<Duration>| wait.as_ref().and_then(time);

@@ -170,9 +170,13 @@ impl Carried {
     }
 
     /// Counts a watch that was just set.
-    pub(super) fn watching(&self, path: &str, watcher: zk::OneshotWatcher) -> Watch {
+    pub(super) fn watching(&self, path: &str, watcher: zk::OneshotWatcher) -> ClientWatch {
         self.watched.fetch_add(path.len(), Ordering::Relaxed);
-        Watch { watcher, gone: self.gone.clone(), share: Share { watched: self.watched.clone(), bytes: path.len() } }
+        ClientWatch {
+            watcher,
+            gone: self.gone.clone(),
+            share: Share { watched: self.watched.clone(), bytes: path.len() },
+        }
     }
 }
 
@@ -189,16 +193,16 @@ impl Drop for Share {
 }
 
 /// A watch of one client.
-pub(super) struct Watch {
+pub(super) struct ClientWatch {
     watcher: zk::OneshotWatcher,
     gone: CancellationToken,
     share: Share,
 }
 
-impl Watch {
+impl ClientWatch {
     /// The event; `None` if its client was removed from the session.
     async fn seen(self) -> Option<Fired> {
-        let Watch { watcher, gone, share } = self;
+        let ClientWatch { watcher, gone, share } = self;
         let event = tokio::select! {
             // First: the client crate panics if a watch is awaited after its session's task has ended.
             biased;
@@ -255,7 +259,7 @@ impl Version {
 }
 
 /// Watches a node again in the next client if it is unchanged; otherwise returns what happened to it.
-async fn again(carrier: Weak<Carrier>, path: String, read: Version) -> Result<Watch, Fired> {
+async fn again(carrier: Weak<Carrier>, path: String, read: Version) -> Result<ClientWatch, Fired> {
     loop {
         let carried = carrier.upgrade().ok_or(Fired::SessionOver)?.client().await.map_err(|_| Fired::SessionOver)?;
         let Ok(_turn) = carried.reads.acquire().await else { return Err(Fired::SessionOver) };

@@ -25,7 +25,7 @@ const LOCK: &str = "lock";
 
 /// A record with its name in the spool, which is also its id in the topic.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SpoolEntry {
     pub(super) name: String,
     pub(super) record: Record,
 }
@@ -82,11 +82,11 @@ impl Spool {
     }
 
     /// All records that can be read, the oldest first. A record that another process removes meanwhile may be missing.
-    pub(super) fn read(&self, unreadable: &mut Vec<String>) -> io::Result<Vec<Entry>> {
+    pub(super) fn read(&self, unreadable: &mut Vec<String>) -> io::Result<Vec<SpoolEntry>> {
         let mut entries = Vec::new();
         for name in self.names()? {
             match self.get(&format!("{name}.{ENTRY}")) {
-                Ok(Some(record)) => entries.push(Entry { name, record }),
+                Ok(Some(record)) => entries.push(SpoolEntry { name, record }),
                 Ok(None) => {}
                 Err(error) => unreadable.push(format!("{}/{name}.{ENTRY}: {error}", self.dir.display())),
             }

@@ -14,7 +14,7 @@ use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::spool::{Entry, Intent};
+use super::spool::{Intent, SpoolEntry};
 use crate::work::deadletter::Record;
 
 /// The time limit of a call: longer than brokers need to elect a leader, shorter than people wait.
@@ -231,7 +231,7 @@ fn read(message: &impl Message) -> Found {
 impl Sender {
     /// Sends these in one transaction, and returns when it is committed. After an error, it is unknown whether it is,
     /// until the next sender has registered.
-    pub(super) fn send(&self, topic: &Topic, entries: &[Entry], deadline: Instant) -> KafkaResult<()> {
+    pub(super) fn send(&self, topic: &Topic, entries: &[SpoolEntry], deadline: Instant) -> KafkaResult<()> {
         self.begin(topic, entries)?;
         // The commit sends remaining messages first, and fails if any message did.
         self.producer.commit_transaction(left(deadline))
@@ -244,9 +244,9 @@ impl Sender {
     }
 
     /// As `send`, without the commit.
-    pub(super) fn begin(&self, topic: &Topic, entries: &[Entry]) -> KafkaResult<()> {
+    pub(super) fn begin(&self, topic: &Topic, entries: &[SpoolEntry]) -> KafkaResult<()> {
         self.producer.begin_transaction()?;
-        for Entry { name, record } in entries {
+        for SpoolEntry { name, record } in entries {
             let key = match record {
                 Record::Letter(letter) => &letter.monitor_object,
                 Record::Mark(mark) => &mark.operation,

@@ -13,7 +13,7 @@ use crate::net::outbox::{Outbox, WaitingFrames};
 
 /// A connection of the engine.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct ConnectionState {
     pub(super) address: SocketAddr,
     /// The identity that its transport has proved, until its first frame. Boxed, because few connections have one.
     pub(super) identity: Option<Box<Identity>>,
