@@ -4,13 +4,16 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use lockkeeper_wire::{Request, Response};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::chroot::Chroot;
 use crate::driver::{Driver, SharedState, WatchSender};
+use crate::servers::{Connect, Servers};
 use crate::session::Session;
-use crate::types::{Config, ConnectionState, End, RequestError, RequestId, Resume, WatchEvent};
+use crate::types::{Config, ConnectionState, RequestError, RequestId, Resume, WatchEvent};
 
 /// A ZooKeeper session over TCP.
 ///
@@ -18,19 +21,29 @@ use crate::types::{Config, ConnectionState, End, RequestError, RequestId, Resume
 /// Replies arrive in the same order. A watch delivers its event before the reply to any request that the server
 /// answered after the change. Dropping the last handle closes the session in the background.
 ///
+/// A session is over only when a server says so, or when its owner closes it. While no server can be reached, it waits
+/// and tries again.
+///
 /// # Cancel safety
 /// The server carries out a sent request even if the caller no longer waits for its reply. Dropping the future removes
 /// the watch that the request would leave.
+///
+/// # Memory
+/// Requests wait in memory while there is no connection, without a limit. A program that makes requests faster than the
+/// servers answer them must limit how many are under way.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
 }
 
-struct Handle(Arc<SharedState>);
+struct Handle {
+    shared: Arc<SharedState>,
+    chroot: Chroot,
+}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.change(Session::close);
+        self.shared.change(Session::close);
     }
 }
 
@@ -41,30 +54,49 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Opens a session with one of these servers, each `host:port`. Every attempt resolves the names again.
+    /// Opens a session, or resumes one, with one of these servers.
     ///
     /// Returns immediately; requests wait until a server has accepted the session. The receiver gets the states of the
     /// connection. The driver is a task of the current tokio runtime: if that runtime ends before the session, every
     /// request fails with [`RequestError::DriverEnded`], and the receiver ends without [`ConnectionState::Over`].
     ///
     /// # Panics
-    /// Outside a tokio runtime with I/O and time, or without a server.
-    pub fn open(servers: Vec<String>, config: Config) -> (Client, mpsc::UnboundedReceiver<ConnectionState>) {
-        let (states, receiver) = mpsc::unbounded_channel();
-        let session = Session::new(config, servers.len(), fastrand::u64(..), std::time::Duration::ZERO);
-        let (driver, shared) = Driver::new(session, servers, states);
-        tokio::spawn(driver.run());
-        (Client { handle: Arc::new(Handle(shared)) }, receiver)
+    /// Outside a tokio runtime with I/O and time.
+    pub fn open(servers: Servers, config: Config) -> (Client, mpsc::UnboundedReceiver<ConnectionState>) {
+        let chroot = servers.chroot.clone();
+        Client::start(Arc::new(servers), chroot, config)
     }
 
-    /// Sends a request. The future resolves to the reply.
+    /// Opens a session as [`Client::open`] does, over connections that `connect` opens, without a chroot.
+    ///
+    /// # Panics
+    /// As [`Client::open`], and if `connect` has no server.
+    pub fn open_with(connect: impl Connect, config: Config) -> (Client, mpsc::UnboundedReceiver<ConnectionState>) {
+        Client::start(Arc::new(connect), Chroot::default(), config)
+    }
+
+    fn start(
+        connect: Arc<dyn Connect>,
+        chroot: Chroot,
+        config: Config,
+    ) -> (Client, mpsc::UnboundedReceiver<ConnectionState>) {
+        let (states, receiver) = mpsc::unbounded_channel();
+        let session = Session::new(config, connect.servers(), fastrand::u64(..), Duration::ZERO);
+        let (driver, shared) = Driver::new(session, connect, states);
+        tokio::spawn(driver.run());
+        (Client { handle: Arc::new(Handle { shared, chroot }) }, receiver)
+    }
+
+    /// Sends a request as it is on the wire. The future resolves to the reply. The typed calls such as [`Client::get`] do
+    /// the same.
     ///
     /// # Errors
-    /// [`RequestError`].
+    /// [`RequestError`]. The requests that the session itself makes are refused with
+    /// [`ErrorCode::BadArguments`](lockkeeper_wire::ErrorCode): pings, closing, and setting or removing watches.
     ///
     /// # Cancel safety
     /// This call sends the request; dropping the future does not cancel it.
-    pub fn request(&self, request: Request) -> impl Future<Output = Result<Response, RequestError>> + use<> {
+    pub fn request(&self, request: Request) -> impl Future<Output = Result<Response, RequestError>> + Send + use<> {
         self.send(request, None).1
     }
 
@@ -79,62 +111,91 @@ impl Client {
     pub fn request_and_watch(
         &self,
         request: Request,
-    ) -> impl Future<Output = (Result<Response, RequestError>, Watcher)> + use<> {
+    ) -> impl Future<Output = (Result<Response, RequestError>, Watcher)> + Send + use<> {
         let (fired, watched) = oneshot::channel();
         let (id, reply) = self.send(request, Some(WatchSender::Once(fired)));
-        let watcher = Watcher { id, shared: self.handle.0.clone(), watched };
+        let (shared, chroot) = (self.handle.shared.clone(), self.handle.chroot.clone());
+        let watcher = Watcher { id, shared, chroot, watched };
         async move { (reply.await, watcher) }
     }
 
-    /// Adds a watch that stays after it fires (`addWatch`, servers of 3.6 and later). The watch is active when this
-    /// returns.
+    /// Adds a watch that stays after it fires (`addWatch`, servers of 3.6 and later): for the node and its list of
+    /// children, or for the node and all its descendants if it is recursive. The watch is active when this returns.
     ///
     /// # Errors
-    /// [`RequestError`].
-    pub async fn add_watch(&self, path: &str, recursive: bool) -> Result<PersistentWatcher, RequestError> {
+    /// [`RequestError`]; `Unimplemented` by an older server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future removes the watch.
+    ///
+    /// # Cost
+    /// One round trip. Events that were not taken yet are kept in memory, without a limit.
+    pub async fn watch(&self, path: &str, recursive: bool) -> Result<PersistentWatcher, RequestError> {
         let (sender, events) = mpsc::unbounded_channel();
         let request = Request::AddWatch { path: path.to_owned(), recursive };
         let (id, reply) = self.send(request, Some(WatchSender::Always(sender)));
-        let watcher = PersistentWatcher { id, shared: self.handle.0.clone(), events };
+        let (shared, chroot) = (self.handle.shared.clone(), self.handle.chroot.clone());
+        let watcher = PersistentWatcher { id, shared, chroot, events };
         reply.await?;
         Ok(watcher)
     }
 
     /// Returns the session's id; 0 before a server has assigned one.
     pub fn session(&self) -> i64 {
-        self.handle.0.session(Session::id)
+        self.handle.shared.session(Session::id)
     }
 
     /// Returns the session timeout: the requested one until a server has granted one.
-    pub fn session_timeout(&self) -> std::time::Duration {
-        self.handle.0.session(Session::session_timeout)
+    pub fn session_timeout(&self) -> Duration {
+        self.handle.shared.session(Session::session_timeout)
     }
 
     /// Returns what is needed to resume this session elsewhere; `None` before a server has accepted it.
     pub fn resume(&self) -> Option<Resume> {
-        self.handle.0.session(Session::resume)
+        self.handle.shared.session(Session::resume)
     }
 
     /// Returns the error of the last attempt to connect, unless a later attempt succeeded.
     pub fn connect_error(&self) -> Option<String> {
-        self.handle.0.connect_error()
+        self.handle.shared.connect_error()
+    }
+
+    /// Adds a credential that this connection and every later one presents, for example `digest` and `user:password`. It
+    /// counts for every request that is made later.
+    ///
+    /// If a server refuses the credential, the session is over with [`End::AuthFailed`](crate::End).
+    pub fn add_credential(&self, scheme: impl Into<String>, credential: impl Into<Vec<u8>>) {
+        let (scheme, credential) = (scheme.into(), credential.into());
+        self.handle.shared.change(|session, now| session.add_credential(scheme, credential, now));
     }
 
     /// Closes the session: requests made before are carried out, later ones fail. [`ConnectionState::Over`] reports the end, at
     /// the latest after the session timeout.
     pub fn close(&self) {
-        self.handle.0.change(Session::close);
+        self.handle.shared.change(Session::close);
     }
 
     /// Passes a request to the session. The future resolves to the reply.
     fn send(
         &self,
-        request: Request,
+        mut request: Request,
         watching: Option<WatchSender>,
-    ) -> (RequestId, impl Future<Output = Result<Response, RequestError>> + use<>) {
-        let (id, received) = self.handle.0.send(request, watching);
-        (id, async move { received.await.unwrap_or(Err(RequestError::SessionOver(End::Closed))) })
+    ) -> (RequestId, impl Future<Output = Result<Response, RequestError>> + Send + use<>) {
+        let chroot = self.handle.chroot.clone();
+        chroot.enter(&mut request);
+        let (id, received) = self.handle.shared.send(request, watching);
+        let reply = async move {
+            let result = received.await.unwrap_or(Err(RequestError::DriverEnded));
+            result.map(|response| chroot.leave(response))
+        };
+        (id, reply)
     }
+}
+
+/// Removes the chroot from the path of an event.
+fn inside(mut event: WatchEvent, chroot: &Chroot) -> WatchEvent {
+    chroot.leave_path(&mut event.path);
+    event
 }
 
 /// A one-shot watch: resolves when it fires, or to `None` if the session or its driver ends first. Dropping it removes
@@ -142,6 +203,7 @@ impl Client {
 pub struct Watcher {
     id: RequestId,
     shared: Arc<SharedState>,
+    chroot: Chroot,
     watched: oneshot::Receiver<WatchEvent>,
 }
 
@@ -149,7 +211,8 @@ impl Future for Watcher {
     type Output = Option<WatchEvent>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.watched).poll(context).map(Result::ok)
+        let event = std::task::ready!(Pin::new(&mut self.watched).poll(context)).ok();
+        Poll::Ready(event.map(|event| inside(event, &self.chroot)))
     }
 }
 
@@ -172,6 +235,7 @@ impl fmt::Debug for Watcher {
 pub struct PersistentWatcher {
     id: RequestId,
     shared: Arc<SharedState>,
+    chroot: Chroot,
     events: mpsc::UnboundedReceiver<WatchEvent>,
 }
 
@@ -179,7 +243,8 @@ impl PersistentWatcher {
     /// Returns the next event. `None` means that the watch has ended: the session or its driver has ended, or the
     /// session has moved to a server older than 3.6. Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<WatchEvent> {
-        self.events.recv().await
+        let event = self.events.recv().await?;
+        Some(inside(event, &self.chroot))
     }
 }
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::Buf;
 use lockkeeper_wire::{Request, Response};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::ReadBuf;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
+use crate::servers::{Connect, Connecting, Stream};
 use crate::session::Session;
 use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Transport, WatchEvent};
 
@@ -120,20 +120,20 @@ impl SharedState {
 /// request gets an error and every watch ends.
 pub(crate) struct Driver {
     shared: Arc<SharedState>,
-    servers: Vec<String>,
+    connect: Arc<dyn Connect>,
     states: mpsc::UnboundedSender<ConnectionState>,
 }
 
 impl Driver {
     pub(crate) fn new(
         session: Session,
-        servers: Vec<String>,
+        connect: Arc<dyn Connect>,
         states: mpsc::UnboundedSender<ConnectionState>,
     ) -> (Driver, Arc<SharedState>) {
         let waiting = Waiting { first: 1, ..Waiting::default() };
         let inner = Mutex::new(Inner { session, waiting, connect_error: None, ended: false });
         let shared = Arc::new(SharedState { inner, wake: Notify::new(), origin: Instant::now() });
-        (Driver { shared: shared.clone(), servers, states }, shared)
+        (Driver { shared: shared.clone(), connect, states }, shared)
     }
 }
 
@@ -201,9 +201,9 @@ impl Inner {
         }
     }
 
-    fn failed(&mut self, why: &str, servers: &[String], transport: Option<Transport>, now: Duration) {
+    fn failed(&mut self, why: &str, connect: &dyn Connect, transport: Option<Transport>, now: Duration) {
         if let Some(transport) = transport {
-            let server = &servers[transport.server];
+            let server = connect.name(transport.server);
             debug!(%server, why, "connection failed");
             self.connect_error = Some(format!("{server}: {why}"));
         }
@@ -214,8 +214,8 @@ impl Inner {
 /// An open connection, or one that is being opened.
 enum Connection {
     None,
-    Opening(Transport, Pin<Box<dyn Future<Output = std::io::Result<TcpStream>> + Send>>),
-    Open(Transport, TcpStream),
+    Opening(Transport, Connecting),
+    Open(Transport, Box<dyn Stream>),
 }
 
 impl Connection {
@@ -229,7 +229,7 @@ impl Connection {
 
 /// The reason why the driver woke up.
 enum WakeReason {
-    Opened(std::io::Result<TcpStream>),
+    Opened(std::io::Result<Box<dyn Stream>>),
     Read(std::io::Result<usize>),
     Due,
     Woken,
@@ -238,7 +238,7 @@ enum WakeReason {
 impl Driver {
     /// Drives the session until it is over.
     pub(crate) async fn run(self) {
-        let Driver { shared, servers, states } = &self;
+        let Driver { shared, connect, states } = &self;
         let mut connection = Connection::None;
         let mut buffer = vec![0_u8; READ];
         let mut deliveries = Vec::new();
@@ -262,9 +262,7 @@ impl Driver {
             if connection.transport() != wanted {
                 connection = match wanted {
                     None => Connection::None,
-                    Some(transport) => {
-                        Connection::Opening(transport, Box::pin(dial(servers[transport.server].clone())))
-                    }
+                    Some(transport) => Connection::Opening(transport, connect.connect(transport.server)),
                 };
             }
             // Each reply moves the deadline. The timer is set only when it has elapsed or must elapse earlier.
@@ -286,7 +284,7 @@ impl Driver {
                 WakeReason::Read(end) => {
                     let why =
                         end.map_or_else(|error| error.to_string(), |_| "the server closed the connection".to_owned());
-                    inner.failed(&why, servers, connection.transport(), now);
+                    inner.failed(&why, &**connect, connection.transport(), now);
                     connection = Connection::None;
                 }
                 WakeReason::Opened(Ok(stream)) => {
@@ -296,7 +294,7 @@ impl Driver {
                     }
                 }
                 WakeReason::Opened(Err(error)) => {
-                    inner.failed(&error.to_string(), servers, connection.transport(), now);
+                    inner.failed(&error.to_string(), &**connect, connection.transport(), now);
                     connection = Connection::None;
                 }
             }
@@ -308,25 +306,18 @@ impl Driver {
     }
 }
 
-async fn dial(server: String) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect(server).await?;
-    // Send each request immediately; do not wait for a full packet.
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
 /// Waits for the next event of the connection. Dropping the future loses nothing.
 async fn progress(connection: &mut Connection, shared: &SharedState, buffer: &mut [u8]) -> WakeReason {
     match connection {
         Connection::None => std::future::pending().await,
         Connection::Opening(_, dialing) => WakeReason::Opened(dialing.as_mut().await),
-        Connection::Open(_, stream) => WakeReason::Read(exchange(stream, shared, buffer).await),
+        Connection::Open(_, stream) => WakeReason::Read(exchange(&mut **stream, shared, buffer).await),
     }
 }
 
 /// Sends the outgoing bytes, and resolves when bytes were read or the connection ended. Dropping the future loses
 /// nothing.
-async fn exchange(stream: &mut TcpStream, shared: &SharedState, buffer: &mut [u8]) -> std::io::Result<usize> {
+async fn exchange(stream: &mut dyn Stream, shared: &SharedState, buffer: &mut [u8]) -> std::io::Result<usize> {
     poll_fn(|context| {
         let mut inner = shared.lock();
         loop {
@@ -341,6 +332,10 @@ async fn exchange(stream: &mut TcpStream, shared: &SharedState, buffer: &mut [u8
             }
         }
         drop(inner);
+        // TLS keeps the last bytes until it is flushed. If this is pending, a later poll continues.
+        if let Poll::Ready(Err(error)) = Pin::new(&mut *stream).poll_flush(context) {
+            return Poll::Ready(Err(error));
+        }
         let mut read = ReadBuf::new(buffer);
         match Pin::new(&mut *stream).poll_read(context, &mut read) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(read.filled().len())),

@@ -32,9 +32,9 @@ use lockkeeper_wire::{
 use crate::types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};
 use crate::watches::{Class, Watched, Watches};
 
-/// Share of the session timeout after which an idle client sends a ping: 3/20, so that several pings fit into the
-/// timeout.
-const PING: (u32, u32) = (3, 20);
+/// Share of the accepted silence after which an idle client sends a ping: 3/8, so that the replies to two pings may be
+/// late.
+const PING: (u32, u32) = (3, 8);
 /// Share of the session timeout after which a connection without incoming bytes is given up: 2/5. The reply to a ping
 /// is due well before that, and there is time to find another server before the session could expire.
 const SILENCE: (u32, u32) = (2, 5);
@@ -293,8 +293,8 @@ impl Session {
             State::Over(_) => return None,
             State::Pause { until } | State::Connecting { until } | State::Login { until } => until,
             State::Connected => {
-                let ping = self.last_sent + share(self.timeout, PING);
-                let silence = self.last_received + share(self.timeout, SILENCE);
+                let ping = self.last_sent + share(self.silence(), PING);
+                let silence = self.last_received + self.silence();
                 let answer = self.sent.front().map(|oldest| oldest.at + self.timeout);
                 answer.into_iter().fold(ping.min(silence), Duration::min)
             }
@@ -313,17 +313,22 @@ impl Session {
             State::Connecting { until } | State::Login { until } if now >= until => self.failed(now),
             State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {}
             State::Connected => {
-                let silent = now >= self.last_received + share(self.timeout, SILENCE);
+                let silent = now >= self.last_received + self.silence();
                 // A server may answer pings and nothing else.
                 let stuck = self.sent.front().is_some_and(|oldest| now >= oldest.at + self.timeout);
                 if silent || stuck {
                     self.failed(now);
-                } else if now >= self.last_sent + share(self.timeout, PING) {
+                } else if now >= self.last_sent + share(self.silence(), PING) {
                     request::encode(&mut self.outgoing, PING_XID, &Request::Ping);
                     self.last_sent = now;
                 }
             }
         }
+    }
+
+    /// Returns how long a connection may bring nothing before it is given up.
+    fn silence(&self) -> Duration {
+        share(self.timeout, SILENCE).min(self.config.max_silence)
     }
 
     /// Returns the next event.
@@ -421,7 +426,8 @@ impl Session {
     fn attempt(&mut self, now: Duration) {
         self.attempt += 1;
         // A server that is slow because it is busy gets more time in each round.
-        let patience = (self.timeout / ATTEMPT * 2_u32.saturating_pow(self.rounds)).min(self.timeout);
+        let patience = (self.timeout / ATTEMPT).saturating_mul(2_u32.saturating_pow(self.rounds));
+        let patience = patience.min(self.timeout).min(self.config.max_silence);
         self.state = State::Connecting { until: now + patience };
     }
 

@@ -19,6 +19,9 @@ pub struct Config {
     pub credentials: Vec<(String, Vec<u8>)>,
     /// The SASL DIGEST-MD5 user and password that every connection proves first.
     pub sasl: Option<(String, String)>,
+    /// Maximum time without an answer while a connection is opened and without a byte later; two fifths of the session
+    /// timeout if that is shorter. A short time finds a dead server sooner, and needs more pings.
+    pub max_silence: Duration,
     /// Maximum length of a frame in bytes; a longer one ends the connection.
     pub max_frame: usize,
     /// The session to resume; `None` opens a new one.
@@ -28,7 +31,8 @@ pub struct Config {
 impl Config {
     /// Returns the options for a new session with this timeout, without credentials.
     pub fn new(session_timeout: Duration) -> Config {
-        Config { session_timeout, credentials: Vec::new(), sasl: None, max_frame: 64 << 20, resume: None }
+        let (credentials, sasl, resume) = (Vec::new(), None, None);
+        Config { session_timeout, credentials, sasl, max_silence: Duration::MAX, max_frame: 64 << 20, resume }
     }
 }
 

@@ -269,6 +269,22 @@ fn a_server_that_accepts_and_then_fails_is_tried_with_growing_pauses() {
 }
 
 #[test]
+fn a_silent_server_is_left_after_the_configured_time() {
+    let silent_for = Duration::from_secs(2);
+    for (max_silence, left_after) in [(silent_for, silent_for), (Duration::MAX, TIMEOUT * 2 / 5)] {
+        let mut stage = Stage::with(Config { max_silence, ..Config::new(TIMEOUT) });
+        stage.accept();
+        let begin = stage.now;
+        while stage.session.transport().is_some() {
+            stage.now = stage.session.deadline().unwrap();
+            stage.session.timeout(stage.now);
+        }
+        assert_eq!(stage.now - begin, left_after);
+        assert!(stage.frames().is_empty(), "the pings went to the connection that was left");
+    }
+}
+
+#[test]
 fn the_sessions_own_requests_are_refused() {
     let mut stage = Stage::new();
     stage.accept();

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 async fn connected(server: &Server) -> (Client, UnboundedReceiver<ConnectionState>) {
-    let (client, mut states) = Client::open(vec![server.connect_string()], Config::new(TIMEOUT));
+    let (client, mut states) = Client::open(server.connect_string().parse().unwrap(), Config::new(TIMEOUT));
     assert_eq!(states.recv().await, Some(ConnectionState::Connected));
     (client, states)
 }
@@ -59,7 +59,7 @@ async fn a_watch_fires_once_with_what_happened() {
 async fn a_persistent_watch_delivers_every_event_below_it() {
     let server = Server::ephemeral().await.unwrap();
     let (client, _states) = connected(&server).await;
-    let mut watcher = client.add_watch("/", true).await.unwrap();
+    let mut watcher = client.watch("/", true).await.unwrap();
     for path in ["/a", "/a/b"] {
         client.request(Request::Create(Create::new(path, "", CreateMode::Persistent))).await.unwrap();
         let event = watcher.next().await.unwrap();
@@ -101,7 +101,7 @@ async fn a_request_after_the_end_of_the_session_is_answered_and_leaves_no_watch(
         assert_eq!(client.request(Request::WhoAmI).await, over);
         let (reply, watcher) = client.request_and_watch(Request::Exists(watched("/a", true))).await;
         assert_eq!((reply, watcher.await), (over, None));
-        assert!(client.add_watch("/", true).await.is_err());
+        assert!(client.watch("/", true).await.is_err());
     });
     answered.await.expect("every request is answered");
 }
@@ -112,7 +112,7 @@ fn a_session_without_its_runtime_answers_every_request() {
     let server = servers.block_on(Server::ephemeral()).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (client, mut states) = runtime.block_on(connected(&server));
-    let mut watcher = runtime.block_on(client.add_watch("/", true)).unwrap();
+    let mut watcher = runtime.block_on(client.watch("/", true)).unwrap();
     let (_, fired) = runtime.block_on(client.request_and_watch(Request::Exists(watched("/a", true))));
     // The server does not answer while its runtime stands still, so this request is on its way.
     drop(server);
@@ -140,7 +140,7 @@ async fn logged_in(user: &str, password: &str) -> Option<ConnectionState> {
         .with_accounts(Accounts::new().with_sasl_user("client1", "password1"));
     let server = Server::start(config).await.unwrap();
     let config = Config { sasl: Some((user.to_owned(), password.to_owned())), ..Config::new(TIMEOUT) };
-    let (client, mut states) = Client::open(vec![server.connect_string()], config);
+    let (client, mut states) = Client::open(server.connect_string().parse().unwrap(), config);
     let state = states.recv().await;
     if state == Some(ConnectionState::Connected) {
         let identities = client.request(Request::WhoAmI).await.unwrap();

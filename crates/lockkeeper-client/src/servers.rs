@@ -1,0 +1,221 @@
+//! The connect string, and connections to its servers.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::str::FromStr;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+
+use crate::chroot::Chroot;
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
+
+/// ZooKeeper's port: the default.
+const DEFAULT_PORT: u16 = 2181;
+
+/// A byte stream to a server.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The result of [`Connect::connect`].
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+
+/// Opens connections to a fixed number of servers. [`Servers`] does it for a connect string.
+pub trait Connect: Send + Sync + 'static {
+    /// Returns the number of servers; at least one.
+    fn servers(&self) -> usize;
+
+    /// Opens a connection to the server with this index, below [`Connect::servers`]. The session drops the future if it
+    /// takes too long.
+    fn connect(&self, server: usize) -> Connecting;
+
+    /// Returns the server's name for messages.
+    fn name(&self, server: usize) -> String;
+}
+
+/// A parsed connect string: `zk1:2181,zk2:2181,[2001:db8::1]:2181/app`.
+///
+/// Servers are separated by commas; a port may be missing (2181). An IPv6 address is in brackets. The path after the
+/// list is the chroot: the client adds it to the front of every path that it sends, and removes it from every path that
+/// it returns. The session does not create the chroot's node.
+///
+/// Every attempt to connect resolves the server's name again, and tries its addresses in random order. With TLS, the
+/// certificate must contain the host name of the connect string.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    endpoints: Vec<Endpoint>,
+    pub(crate) chroot: Chroot,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
+
+/// Host and port. An IPv6 address has no brackets here.
+#[derive(Clone, Debug)]
+struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+/// A connect string that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid connect string {servers:?}: {problem}")]
+pub struct InvalidServers {
+    /// The connect string.
+    pub servers: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl FromStr for Servers {
+    type Err = InvalidServers;
+
+    fn from_str(text: &str) -> Result<Servers, InvalidServers> {
+        let invalid = |problem: String| InvalidServers { servers: text.to_owned(), problem };
+        let (list, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+        let chroot = Chroot::new(path).map_err(|problem| invalid(format!("the chroot {path:?} {problem}")))?;
+        let endpoints = list.split(',').map(str::trim).map(|server| {
+            server.parse().map_err(|problem: String| invalid(format!("the server {server:?} {problem}")))
+        });
+        Ok(Servers {
+            endpoints: endpoints.collect::<Result<_, _>>()?,
+            chroot,
+            #[cfg(feature = "tls")]
+            tls: None,
+        })
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Endpoint, String> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (address, port) = rest.split_once(']').ok_or("has '[' without ']'")?;
+                // A zone such as `%eth0` is not part of the address.
+                let digits = address.split_once('%').map_or(address, |(digits, _)| digits);
+                digits.parse::<std::net::Ipv6Addr>().map_err(|_| "has no IPv6 address between the brackets")?;
+                let port =
+                    if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or("has text after ']'")?) };
+                (address, port)
+            }
+            None => match text.split_once(':') {
+                Some((_, port)) if port.contains(':') => {
+                    return Err("is an IPv6 address without brackets: write [address]:port".to_owned());
+                }
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
+        if host.is_empty() || !host.chars().all(valid) {
+            return Err("has no valid host name".to_owned());
+        }
+        let port = match port.filter(|port| !port.is_empty()).map(str::parse) {
+            None => DEFAULT_PORT,
+            Some(Ok(port)) if port > 0 => port,
+            Some(_) => return Err("has an invalid port: expected a number from 1 to 65535".to_owned()),
+        };
+        Ok(Endpoint { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Endpoint { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, endpoint) in self.endpoints.iter().enumerate() {
+            write!(f, "{}{endpoint}", if at == 0 { "" } else { "," })?;
+        }
+        write!(f, "{}", self.chroot)
+    }
+}
+
+impl Servers {
+    /// Returns the same servers with TLS.
+    ///
+    /// # Errors
+    /// [`InvalidServers`] if a host is not a name that a certificate can contain.
+    #[cfg(feature = "tls")]
+    pub fn with_tls(mut self, tls: Tls) -> Result<Servers, InvalidServers> {
+        if let Some(endpoint) = self.endpoints.iter().find(|endpoint| !Tls::can_name(&endpoint.host)) {
+            let problem = format!("{:?} is not a name that a certificate can contain", endpoint.host);
+            return Err(InvalidServers { servers: self.to_string(), problem });
+        }
+        self.tls = Some(tls);
+        Ok(self)
+    }
+}
+
+impl Connect for Servers {
+    fn servers(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    fn connect(&self, server: usize) -> Connecting {
+        let Endpoint { host, port } = self.endpoints[server].clone();
+        #[cfg(feature = "tls")]
+        let tls = self.tls.clone();
+        Box::pin(async move {
+            let mut addresses: Vec<_> = lookup_host((host.as_str(), port)).await?.collect();
+            fastrand::shuffle(&mut addresses);
+            let stream = TcpStream::connect(&addresses[..]).await?;
+            // Send each request immediately; do not wait for a full packet.
+            stream.set_nodelay(true)?;
+            #[cfg(feature = "tls")]
+            if let Some(tls) = tls {
+                return Ok(Box::new(tls.connect(&host, stream).await?) as Box<dyn Stream>);
+            }
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    }
+
+    fn name(&self, server: usize) -> String {
+        self.endpoints[server].to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<String, String> {
+        text.parse::<Servers>().map(|servers| servers.to_string()).map_err(|error| error.problem)
+    }
+
+    #[test]
+    fn connect_strings_have_ports_addresses_and_a_chroot() {
+        assert_eq!(read("zk1").unwrap(), "zk1:2181");
+        assert_eq!(read("zk1:1, zk2:,10.0.0.7/app/locks").unwrap(), "zk1:1,zk2:2181,10.0.0.7:2181/app/locks");
+        assert_eq!(read("[::1],[fe80::1%eth0]:7/").unwrap(), "[::1]:2181,[fe80::1%eth0]:7");
+    }
+
+    #[test]
+    fn an_invalid_connect_string_is_refused_with_its_reason() {
+        for (text, problem) in [
+            ("", "\"\" has no valid host name"),
+            ("zk1,,zk2", "\"\" has no valid host name"),
+            ("zk 1", "no valid host name"),
+            ("zk1:0", "invalid port"),
+            ("zk1:70000", "invalid port"),
+            ("::1", "without brackets"),
+            ("[::1", "without ']'"),
+            ("[::1]2", "after ']'"),
+            ("[zk1]:2", "no IPv6 address"),
+            ("zk1//a", "empty"),
+            ("zk1/a/", "empty"),
+            ("zk1/a/..", "\"..\""),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+}
