@@ -1,0 +1,222 @@
+//! What the session does with the frames of a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_wire::jute::Reader;
+use lockkeeper_wire::{
+    AUTH_XID, ConnectResponse, EVENT_XID, ErrorCode, EventKind, Malformed, OpCode, PING_XID, Request, Response,
+    digest_md5, request, response,
+};
+
+use super::{Purpose, Sent, Session, State};
+use crate::types::{End, RequestError, SessionEvent};
+use crate::watches::Class;
+
+impl Session {
+    /// Handles the answer to the connect request.
+    pub(super) fn accepted(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
+        let ConnectResponse { timeout_ms, session, password } = response::decode_connect(payload)?;
+        if session == 0 {
+            self.over(End::Expired);
+            return Ok(());
+        }
+        // No server gives a session another id, or no time.
+        let timeout = u64::try_from(timeout_ms).ok().filter(|timeout| *timeout > 0).ok_or(Malformed)?;
+        if self.id != 0 && self.id != session {
+            return Err(Malformed);
+        }
+        self.opened_here = self.id == 0;
+        (self.id, self.password) = (session, password);
+        self.timeout = Duration::from_millis(timeout);
+        self.closing = self.closing.map(|closing| closing.min(now + self.timeout));
+        if self.config.sasl.is_some() {
+            self.state = State::Login { until: now + self.timeout / 3 };
+            // ZooKeeper's client begins with an empty token; the server answers with its challenge.
+            self.login_step(&[], None, now);
+        } else {
+            self.established(now);
+        }
+        Ok(())
+    }
+
+    /// A server has accepted the session, and the user if SASL is used.
+    fn established(&mut self, now: Duration) {
+        self.state = State::Connected;
+        self.events.push_back(SessionEvent::Connected { server: self.order[self.at], opened: self.opened_here });
+        for (scheme, credential) in &self.config.credentials {
+            request::encode_auth(&mut self.outgoing, scheme, credential);
+        }
+        let packets = self.watches.set_again(self.watched_zxid.unwrap_or(self.last_zxid));
+        self.setting = packets.len();
+        self.watched_zxid = packets.first().map(|packet| packet.relative_zxid);
+        for packet in packets {
+            let purpose = Purpose::Watches(packet.has_persistent());
+            self.push(&Request::SetWatches(packet), purpose, now);
+        }
+        for (id, request) in std::mem::take(&mut self.waiting) {
+            self.send(id, &request, now);
+        }
+        if self.closing.is_some() {
+            self.push(&Request::CloseSession, Purpose::Close, now);
+        }
+    }
+
+    /// Sends a step of the SASL exchange.
+    fn login_step(&mut self, token: &[u8], expected: Option<String>, now: Duration) {
+        let xid = self.take_xid();
+        request::encode_sasl(&mut self.outgoing, xid, token);
+        self.sent.push_back(Sent { xid, at: now, opcode: OpCode::Sasl, purpose: Purpose::Sasl(expected) });
+        self.last_sent = now;
+    }
+
+    /// Handles the server's answer to a step.
+    fn logged_in(&mut self, expected: Option<String>, token: &[u8], now: Duration) {
+        match (expected, &self.config.sasl) {
+            (Some(expected), _) if expected.as_bytes() == token => self.established(now),
+            (None, Some((user, password))) => {
+                let cnonce = format!("{:032x}", self.random.u128(..));
+                match digest_md5::answer(token, user, password, &cnonce) {
+                    Some((answer, expected)) => self.login_step(&answer, Some(expected), now),
+                    None => self.over(End::AuthFailed),
+                }
+            }
+            // A server that does not know the password is not the right server.
+            _ => self.over(End::AuthFailed),
+        }
+    }
+
+    /// Handles any later frame.
+    pub(super) fn frame(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
+        let mut reader = Reader::new(payload);
+        let header = response::decode_header(&mut reader)?;
+        match header.xid {
+            EVENT_XID => {
+                let event = response::decode_event(&mut reader)?;
+                // Servers before 3.9 name no transaction here. Other events of the same one may still follow, so this is
+                // not a `last_zxid`.
+                self.newest_zxid = self.newest_zxid.max(header.zxid);
+                if let Some(kind) = event.kind {
+                    self.fire(kind, &event.path);
+                }
+                return Ok(());
+            }
+            PING_XID => {
+                self.rounds = 0;
+                return Ok(());
+            }
+            AUTH_XID => {
+                if header.error.is_some() {
+                    self.over(End::AuthFailed);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        if self.sent.front().is_none_or(|oldest| oldest.xid != header.xid) {
+            if header.error == Some(ErrorCode::Unimplemented) {
+                self.refused_early(header.xid);
+            }
+            // Everything without an answer is reported as lost.
+            return Err(Malformed);
+        }
+        let sent = self.sent.pop_front().ok_or(Malformed)?;
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        self.newest_zxid = self.newest_zxid.max(self.last_zxid);
+        match sent.purpose {
+            // The server has ended the session. It would say so again to the next connection.
+            _ if header.error == Some(ErrorCode::SessionExpired) => {
+                self.sent.push_front(sent);
+                self.over(End::Expired);
+                return Ok(());
+            }
+            Purpose::Owner(id, watch) => {
+                let result = match header.error {
+                    // The session has moved to another server, so this connection is useless.
+                    Some(ErrorCode::SessionMoved) => {
+                        self.reply(id, Err(RequestError::ConnectionLoss));
+                        self.failed(now);
+                        return Ok(());
+                    }
+                    Some(error) => Err(RequestError::Refused(error)),
+                    None => match response::decode(sent.opcode, &mut reader) {
+                        Ok(response) => Ok(response),
+                        Err(Malformed) => {
+                            self.reply(id, Err(RequestError::ConnectionLoss));
+                            return Err(Malformed);
+                        }
+                    },
+                };
+                if let Some((path, class)) = watch.and_then(|watch| Self::left(watch, &result)) {
+                    self.watches.add(&path, class, id);
+                }
+                self.reply(id, result);
+            }
+            Purpose::Watches(persistent) => match header.error {
+                None => self.watches_set(),
+                Some(ErrorCode::Unimplemented) if persistent => {
+                    self.end_persistent();
+                    self.watches_set();
+                }
+                // A connection without the watches is useless.
+                Some(_) => return Err(Malformed),
+            },
+            // `refused_early` has ended the connection.
+            Purpose::Refused(_) => return Err(Malformed),
+            Purpose::Unwatch => {}
+            Purpose::Sasl(_) if header.error.is_some() => self.over(End::AuthFailed),
+            Purpose::Sasl(expected) => {
+                let token = response::decode_sasl(&mut reader)?;
+                self.logged_in(expected, &token, now);
+            }
+            Purpose::Close => self.over(End::Closed),
+        }
+        // Only now the server has proved to be useful: one that accepts sessions and then fails is not tried in a
+        // tight loop.
+        self.rounds = 0;
+        Ok(())
+    }
+
+    /// Handles the refusal of a request that is not the oldest one. Apache's server answers a request that it does not
+    /// know ahead of its turn (`UnimplementedRequestProcessor`), and then closes the connection.
+    fn refused_early(&mut self, xid: i32) {
+        let Some(sent) = self.sent.iter_mut().find(|sent| sent.xid == xid) else { return };
+        match sent.purpose {
+            Purpose::Owner(id, _) => sent.purpose = Purpose::Refused(id),
+            Purpose::Watches(true) => self.end_persistent(),
+            _ => {}
+        }
+    }
+
+    /// Notes the answer to a packet that set watches again.
+    fn watches_set(&mut self) {
+        self.setting -= 1;
+        if self.setting == 0 {
+            self.watched_zxid = None;
+        }
+    }
+
+    /// A server older than 3.6 has no persistent watches. They end, because the session could not notice their events.
+    fn end_persistent(&mut self) {
+        let ended = self.watches.remove_persistent();
+        self.events.extend(ended.into_iter().map(|id| SessionEvent::WatchEnded { id }));
+    }
+
+    /// Returns the watch that a request with this result has left.
+    fn left((path, class): (Arc<str>, Class), result: &Result<Response, RequestError>) -> Option<(Arc<str>, Class)> {
+        match (class, result) {
+            (_, Ok(_)) => Some((path, if class == Class::Exist { Class::Data } else { class })),
+            (Class::Exist, Err(RequestError::Refused(ErrorCode::NoNode))) => Some((path, class)),
+            (_, Err(_)) => None,
+        }
+    }
+
+    fn fire(&mut self, kind: EventKind, path: &str) {
+        let fired = self.watches.fire(kind, path);
+        if fired.is_empty() {
+            return;
+        }
+        let path: Arc<str> = Arc::from(path);
+        self.events.extend(fired.into_iter().map(|id| SessionEvent::Watch { id, kind, path: path.clone() }));
+    }
+}
