@@ -1,6 +1,6 @@
-//! The tables of docs/command.md, generated from the definitions of the command line.
+//! The tables of docs/command.md and docs/server.md, generated from the definitions of the command line.
 //!
-//! In the page, `<!-- table: KIND WORDS -->` begins a table and `<!-- end of table -->` ends it. To rewrite them all:
+//! In a page, `<!-- table: KIND WORDS -->` begins a table and `<!-- end of table -->` ends it. To rewrite them all:
 //! `LOCKKEEPER_BLESS=1 cargo test -p lockkeeper-cli tables`.
 
 use std::fmt::Write as _;
@@ -15,25 +15,25 @@ const END: &str = "<!-- end of table -->\n";
 
 #[test]
 fn the_tables_of_the_manual_are_those_of_the_definitions() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/command.md");
-    let text = std::fs::read_to_string(&page).unwrap();
-    let (mut made, mut rest, mut count) = (String::new(), text.as_str(), 0);
-    while let Some((before, after)) = rest.split_once(BEGIN.0) {
-        let (words, after) = after.split_once(BEGIN.1).expect("the beginning of a table ends in its line");
-        let (_, after) = after.split_once(END).unwrap_or_else(|| panic!("the table {words:?} has no end"));
-        made += &format!("{before}{}{words}{}{}{END}", BEGIN.0, BEGIN.1, table(words));
-        (rest, count) = (after, count + 1);
-    }
-    made += rest;
-    assert!(count >= 12, "only {count} tables are made of the definitions");
-    if std::env::var_os("LOCKKEEPER_BLESS").is_some() {
-        std::fs::write(&page, &made).unwrap();
-    } else if let Some((is, should)) = text.lines().zip(made.lines()).find(|(is, should)| is != should) {
-        panic!(
-            "docs/command.md has\n{is}\nand should have\n{should}\nrun it with LOCKKEEPER_BLESS=1 to rewrite the tables"
-        );
-    } else {
-        assert_eq!(text, made);
+    for (page, least) in [("command.md", 20), ("server.md", 1)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (mut made, mut rest, mut count) = (String::new(), text.as_str(), 0);
+        while let Some((before, after)) = rest.split_once(BEGIN.0) {
+            let (words, after) = after.split_once(BEGIN.1).expect("the beginning of a table ends in its line");
+            let (_, after) = after.split_once(END).unwrap_or_else(|| panic!("the table {words:?} has no end"));
+            made += &format!("{before}{}{words}{}{}{END}", BEGIN.0, BEGIN.1, table(words));
+            (rest, count) = (after, count + 1);
+        }
+        made += rest;
+        assert!(count >= least, "only {count} tables of {page} are made of the definitions");
+        if std::env::var_os("LOCKKEEPER_BLESS").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        } else if let Some((is, should)) = text.lines().zip(made.lines()).find(|(is, should)| is != should) {
+            panic!("{page} has\n{is}\nand should have\n{should}\nrun it with LOCKKEEPER_BLESS=1 to rewrite the tables");
+        } else {
+            assert_eq!(text, made);
+        }
     }
 }
 
