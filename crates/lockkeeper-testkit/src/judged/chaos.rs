@@ -1,8 +1,9 @@
-//! Chaos: real contenders, a real ensemble, and everything that can befall them, drawn by seed.
+//! Chaos: real contenders, a real ensemble, and every fault that can happen to them, chosen by a seed.
 //!
-//! Contenders are processes with the library in them. They report what they do and believe to a witness, which is also the resource
-//! they write to, behind a [`TokenGate`](lockkeeper_fence::TokenGate). In the end the history is judged as a simulated
-//! world's is. A seed draws the same faults again, not the same history: that takes the simulator.
+//! Contenders are processes that use the library. They report what they do and believe to a witness. The witness is
+//! also the resource that they write to, behind a [`TokenGate`](lockkeeper_fence::TokenGate). In the end the history is
+//! judged like that of a simulated world. A seed chooses the same faults again, but the history differs: only the
+//! simulator repeats a history.
 
 mod contender;
 mod fault;
@@ -26,56 +27,56 @@ use crate::infra::apache;
 use crate::judged::history::{Promises, Verdict, What, judge};
 use witness::Witness;
 
-/// Of the contenders.
+/// The session timeout of the contenders.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What is contended for: a mutex, one with names that carry no id, one for readers and writers.
+/// The locks: a mutex, one with names that carry no id, one for readers and writers.
 const LOCKS: [&str; 3] = ["/chaos/mutex", "/chaos/recipe", "/chaos/shared"];
 
 /// Contenders on each machine.
 const CONTENDERS: usize = 3;
 
-/// How long things may take to go on again after a fault.
+/// Time limit for writes to continue after a fault.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// What can go wrong with chaos itself.
+/// An error of the chaos run itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A server's.
+    /// A server failed.
     #[error(transparent)]
     Apache(#[from] apache::Error),
-    /// The machine's.
+    /// The operating system refused an operation.
     #[error("chaos: {0}")]
     Io(#[from] io::Error),
-    /// The orchestrator's own session.
+    /// The orchestrator's own session failed.
     #[error("chaos: the lock service cannot be asked what is left: {0}")]
     Library(#[from] lockkeeper::Error),
 }
 
-/// What is wanted.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How long faults are made.
     pub length: Duration,
-    /// What they follow from.
+    /// The seed of the faults.
     pub seed: u64,
     /// Use no network namespaces, even where they are available.
     pub loopback: bool,
-    /// The program and arguments that run [`contend`]; what follows is the witness, the number, the servers and the seed.
+    /// The program and arguments that run [`contend`]; the witness, the number, the servers and the seed are added.
     pub contender: (PathBuf, Vec<String>),
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What the judge found.
+    /// The judge's verdict.
     pub verdict: Verdict,
-    /// What the library did that nobody expects, and locks that did not go on.
+    /// Unexpected results of the library, and locks that stayed blocked.
     pub unexpected: Vec<String>,
-    /// Faults made, each with how often.
+    /// The kinds of faults that were made, each with its count.
     pub faults: Vec<(Fault, usize)>,
-    /// What was not available here, and why.
+    /// The faults that are not available here, with the reasons.
     pub missing: Vec<String>,
 }
 
@@ -96,7 +97,7 @@ struct Process {
 impl Process {
     fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // Waited for by nobody but us, so its id is still its own.
+            // Only this process reaps it, so its id still belongs to it.
             _ = kill_process(pid, signal);
         }
     }
@@ -109,9 +110,9 @@ impl Drop for Process {
     }
 }
 
-/// Everything that takes part.
+/// All participants of a run.
 struct Chaos {
-    // Before the ground: dropped in this order, and namespaces with processes in them do not go away.
+    // Before the ground: fields are dropped in this order, and a namespace stays while processes run in it.
     processes: Vec<Process>,
     options: Options,
     rng: fastrand::Rng,
@@ -121,10 +122,11 @@ struct Chaos {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Makes faults for so long, then ends everything and judges it. Passes each event to `say`, with the seconds.
+/// Makes faults for the given time, then ends everything and judges the history. Passes each event to `say`, with the
+/// seconds.
 ///
 /// # Errors
-/// The servers or this machine fail. Mistakes of the library are in the report.
+/// The servers or this machine fail. Errors of the library are in the report.
 pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Report, Error> {
     let ground = Ground::start(options.loopback, true, TICK * 4)?;
     let witness = Witness::start(&ground.dir.path().join("witness"))?;
@@ -155,7 +157,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Every kind that is available here in the seed's order, then kinds by chance.
+    /// Makes every available kind of fault in the seed's order, then random kinds.
     fn faults(&mut self, say: &dyn Fn(&str)) -> Result<Vec<(Fault, usize)>, Error> {
         let (start, length) = (Instant::now(), self.options.length);
         let mut kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.can(&self.ground)).collect();
@@ -177,7 +179,7 @@ impl Chaos {
         Ok(made)
     }
 
-    /// Reports the contenders that have ended without being killed, and starts others in their places.
+    /// Reports the contenders that have ended without being killed, and replaces them.
     fn revive(&mut self) -> Result<(), Error> {
         let mut gone = Vec::new();
         self.processes.retain_mut(|process| match process.child.try_wait() {
@@ -195,7 +197,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Waits until the resource is written to again.
+    /// Waits until the resource gets writes again.
     fn goes_on(&self, what: &str, say: &dyn Fn(&str)) {
         let (start, enough) = (Instant::now(), self.witness.accepted() + 5);
         while self.witness.accepted() < enough {
@@ -220,7 +222,7 @@ impl Chaos {
             }
         }
         self.processes.clear();
-        // What killed ones left goes with their sessions.
+        // Nodes of killed contenders are deleted with their sessions.
         std::thread::sleep(SESSION_TIMEOUT + TICK * 2);
         for (lock, path) in (0..).zip(LOCKS) {
             let nodes = self.runtime.block_on(left(&self.ground.apache.connect_string(), path))?;
@@ -232,7 +234,7 @@ impl Chaos {
     }
 }
 
-/// The contenders of a lock.
+/// Returns the nodes of the contenders of a lock.
 async fn left(servers: &str, path: &str) -> Result<Vec<String>, Error> {
     let keeper = Lockkeeper::connect(servers).await?;
     let seen = match keeper.admin().show(path).await {
@@ -245,6 +247,7 @@ async fn left(servers: &str, path: &str) -> Result<Vec<String>, Error> {
 }
 
 fn promises() -> Promises {
-    // Waits are bounded by what the servers go through: they are down for up to ten seconds and take some more to elect.
+    // The limits of waits allow for the faults: servers are down for up to ten seconds and need some more for an
+    // election.
     Promises { permits: 0, lateness: Duration::from_secs(1), abandoned: RECOVERY, idle: RECOVERY, healthy: None }
 }

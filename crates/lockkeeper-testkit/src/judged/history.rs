@@ -1,7 +1,8 @@
-//! What happened around some locks, to be judged afterwards by what was promised.
+//! Histories of locks, which are judged afterwards by the promises.
 //!
-//! Simulated worlds and chaos on real servers record the same events, so one judge serves both. Each event says when it began
-//! and when it ended, by one clock. What lies between is not known, and the judge accuses nobody of what only may have been.
+//! Simulated worlds and chaos on real servers record the same events, so one judge serves both. Each event has the
+//! times of its beginning and its end, by one clock. The exact time between them is unknown, and the judge reports only
+//! certain violations.
 
 mod judge;
 #[cfg(test)]
@@ -13,136 +14,137 @@ use serde::{Deserialize, Serialize};
 
 pub use judge::{Claim, Promises, Tally, Verdict, Violation, judge};
 
-/// Something that was done, by whom, and when.
+/// An action or an occurrence, with its contender and its times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Who did it, or to whom it happened.
+    /// The contender that acted, or that was affected.
     pub contender: u32,
-    /// At which lock.
+    /// The number of the lock.
     pub lock: u32,
-    /// It had not been done before this.
+    /// It happened after this time.
     pub from: Duration,
-    /// It had been done by then.
+    /// It happened before this time.
     pub until: Duration,
-    /// What it was.
+    /// The action or occurrence.
     pub what: What,
 }
 
-/// Tells a hold from all others of a history.
+/// The identity of a hold in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HoldId(pub u64);
 
-/// What can be done to a lock, or befall those who use it.
+/// An action on a lock, or an occurrence that affects its users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
-    /// It was asked for. The event begins with the call and ends with its outcome.
+    /// The lock was requested. The event begins with the call and ends with its outcome.
     Asked {
-        /// How long the caller was ready to wait; `None`: for ever.
+        /// The time limit of the caller; `None`: no limit.
         limit: Option<Duration>,
-        /// What came of it.
+        /// The outcome.
         outcome: Outcome,
     },
     /// The guard was asked whether the lock is held.
     Looked {
-        /// Which.
+        /// The hold.
         hold: HoldId,
-        /// What it said.
+        /// The answer.
         held: bool,
     },
-    /// The guard was asked how far it may be trusted. The first such look after a grant or a change is at its very beginning.
+    /// The guard was asked how long it may be trusted. The first such event after a grant or a change comes at its very
+    /// beginning.
     Trusted {
-        /// Which.
+        /// The hold.
         hold: HoldId,
-        /// Whether a server was connected that had confirmed something since.
+        /// Whether a server was connected that had confirmed a write since.
         sure: bool,
-        /// For how long without hearing from a server again.
+        /// How long it may be trusted without another answer of a server.
         left: Duration,
     },
-    /// What is held was changed for something else.
+    /// The hold was changed: upgraded or downgraded.
     Changed {
-        /// Which.
+        /// The hold.
         hold: HoldId,
-        /// What it is now.
+        /// Its share now.
         share: Share,
         /// Its token now.
         token: Option<i64>,
     },
-    /// It was released. The event begins with the call and ends with its answer.
+    /// The hold was released. The event begins with the call and ends with its answer.
     Released {
-        /// Which.
+        /// The hold.
         hold: HoldId,
-        /// Whether the server has confirmed it.
+        /// Whether the server has confirmed the release.
         confirmed: bool,
     },
-    /// A write reached a resource that looks at tokens.
+    /// A write reached a resource that checks tokens.
     Wrote {
-        /// Under which hold.
+        /// The hold of the writer.
         hold: HoldId,
-        /// The token it came with.
+        /// The token of the write.
         token: i64,
-        /// Its place in the resource's own order.
+        /// Its position in the resource's own order.
         order: u64,
-        /// Whether the resource took it.
+        /// Whether the resource accepted it.
         accepted: bool,
     },
     /// The process could not run.
     Stopped,
-    /// The process ended without a word.
+    /// The process ended without notice.
     Died,
-    /// When all was over, these nodes were still there.
+    /// At the end of the run, these nodes still existed.
     LeftBehind {
         /// Their names.
         nodes: Vec<String>,
     },
 }
 
-/// What came of asking for a lock.
+/// The outcome of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It is held.
+    /// The lock was granted.
     Granted(Grant),
-    /// It was not free, and the call did not wait.
+    /// The lock was not free, and the call did not wait.
     Refused,
-    /// Not within the time given.
+    /// The lock was not granted within the time limit.
     TimedOut,
-    /// The caller went away.
+    /// The caller dropped the call.
     Dropped,
-    /// Another error that may come of a world like this.
+    /// Another error that this world may cause.
     Failed(String),
-    /// Nothing, when the history ended.
+    /// None until the end of the history.
     Pending,
 }
 
-/// A hold as it began.
+/// A hold at its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Which.
+    /// The hold.
     pub hold: HoldId,
-    /// Beside whom it may be.
+    /// Which other holds may exist beside it.
     pub share: Share,
-    /// Its fencing token, where its kind has one.
+    /// Its fencing token, if its kind has tokens.
     pub token: Option<i64>,
-    /// Its place in the queue, where places can be compared through the whole history.
+    /// Its position in the queue, if positions can be compared through the whole history.
     pub place: Option<Place>,
 }
 
-/// Beside whom a hold may be.
+/// Which other holds may exist beside a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Share {
-    /// Nobody.
+    /// No other hold.
     Alone,
-    /// Others that read.
+    /// Other readers.
     Reads,
-    /// Others, as long as there are permits.
+    /// Other holds, as long as there are permits.
     Permits(u32),
 }
 
-/// A contender's place in a queue.
+/// A contender's position in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Order is kept within a class.
+    /// The class; order is kept within a class.
     pub class: u32,
-    /// The smaller came first.
+    /// The number; the smaller one came first.
     pub number: i64,
 }

@@ -1,8 +1,8 @@
-//! Seeded worlds: the real library over the simulated ensemble, everyone busy, and everything that can befall them.
+//! Seeded worlds: the real library over the simulated ensemble, with busy contenders and every possible fault.
 //!
-//! One seed is one [`Scenario`], a script of calls and faults; one scenario is one history, judged by
-//! [`crate::judged::history`]. A script can be cut down, which a seed cannot: [`shrink`] makes a failing one as small as it gets, and
-//! [`Failure::test`] prints it as a test to keep.
+//! One seed is one [`Scenario`], a script of calls and faults. One scenario gives one history, which
+//! [`crate::judged::history`] judges. A script, unlike a seed, can be made smaller: [`shrink`] makes a failing one as
+//! small as possible, and [`Failure::test`] prints it as a test to keep.
 
 mod life;
 mod shrink;
@@ -20,10 +20,10 @@ use crate::judged::history::{Claim, Event, Promises, Tally, Violation};
 pub use life::{run, simulate};
 pub use shrink::shrink;
 
-/// How long sessions live.
+/// The session timeout.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How many permits there are.
+/// The number of permits.
 pub const PERMITS: u32 = 4;
 
 /// Kinds of lock that share one path.
@@ -40,7 +40,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All there are.
+    /// All families.
     pub const ALL: [Family; 7] = [
         Family::Mutex(Names::Curator),
         Family::Shared(Names::Curator),
@@ -52,14 +52,14 @@ impl Family {
     ];
 }
 
-/// Whose names the nodes have.
+/// The node format of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Names {
-    /// With an id.
+    /// Curator's names, with an id.
     Curator,
-    /// Without.
+    /// The recipes' names, without an id.
     Recipe,
-    /// With another's.
+    /// Kazoo's names, with another id.
     Kazoo,
 }
 
@@ -76,43 +76,43 @@ impl From<Names> for NodeFormat {
 /// The script of one world. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// What the delays of network, disks and servers follow from.
+    /// The seed of the delays of network, disks and servers.
     pub noise: u64,
-    /// What they contend for.
+    /// The kinds of lock.
     pub family: Family,
-    /// Whether the lock's node stays while nobody uses it, so that its numbers go on.
+    /// Whether the lock's node stays while no contender uses it, so that its numbers keep growing.
     pub lasting: bool,
-    /// What each contender does. The n-th uses the n-th handle, and so on in turn.
+    /// The turns of each contender. The contenders use the handles in turn.
     pub lives: Vec<Vec<Turn>>,
-    /// How many handles there are, each with a session of its own.
+    /// The number of handles, each with a session of its own.
     #[serde(default = "shared")]
     pub handles: usize,
-    /// What befalls them, one after the other.
+    /// The faults, one after the other.
     pub strikes: Vec<Strike>,
-    /// The pause between requests that ask holders, and all waiters, to release.
+    /// The requests to holders and waiters to release, one after the other.
     pub pleas: Vec<Plea>,
 }
 
-/// One attempt to enter, work and leave.
+/// One attempt to acquire, work and release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
-    /// How long before it.
+    /// The pause before it.
     pub pause: u64,
-    /// What is asked for.
+    /// The requested kind.
     pub want: Want,
-    /// How.
+    /// The kind of call.
     pub call: Call,
-    /// Steps of work while it is held.
+    /// Steps of work during the hold.
     pub steps: u8,
-    /// What is made of the hold then.
+    /// The change of the hold after the work.
     pub change: Change,
     /// Whether it releases on a revocation.
     pub heeds: bool,
-    /// How it ends.
+    /// How the hold ends.
     pub end: End,
 }
 
-/// What is asked for, as far as its family has it.
+/// A requested kind, as far as the family has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Want {
     /// The lock, or to write.
@@ -121,92 +121,92 @@ pub enum Want {
     Read,
     /// To read, and perhaps to write later.
     MayWrite,
-    /// So many permits.
+    /// This many permits.
     Permits(u32),
     /// The lock, before the others.
     Foreground,
     /// The lock, behind the others.
     Background,
-    /// The same for so long.
+    /// The lock, behind the others until this time has passed.
     Ageing(u64),
 }
 
-/// How it is asked for.
+/// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// At once or not at all.
+    /// A try, which does not wait.
     Try,
-    /// For as long as it takes.
+    /// A wait without a limit.
     Wait,
-    /// With a deadline.
+    /// A wait with a deadline.
     Within(u64),
-    /// The caller goes away after so long.
+    /// A call that is dropped after this time.
     Dropped(u64),
 }
 
-/// What is made of a hold.
+/// A change of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// Nothing.
+    /// No change.
     None,
-    /// A writer reads on.
+    /// A writer becomes a reader.
     Down,
-    /// A reader becomes a writer, within so long or as soon as may be.
+    /// A reader becomes a writer, within this time or without a limit.
     Up(Option<u64>),
 }
 
 /// How a hold ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
-    /// It is released, and that is awaited.
+    /// It is released, and the release is awaited.
     Release,
     /// The guard is dropped.
     Drop,
-    /// It is released, and nobody waits for it.
+    /// It is released, and the release is not awaited.
     Forget,
 }
 
-/// Something that goes wrong.
+/// A fault with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strike {
-    /// How long after the one before.
+    /// The time since the one before.
     pub after: u64,
-    /// What.
+    /// The fault.
     pub blow: Blow,
 }
 
-/// What can go wrong. Sessions are counted from the newest, which are those that live.
+/// A fault. Sessions are counted from the newest, so that they are alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Blow {
     /// A session's connection is reset.
     Cut(usize),
-    /// A session reaches nobody for so long, and nothing tells it so.
+    /// A session reaches no server for this time, without notice.
     Silence(usize, u64),
-    /// A server fails for so long.
+    /// A server fails for this time.
     Server(usize, u64),
-    /// The leader fails, and there is none for so long.
+    /// The leader fails, and there is none for this time.
     Leader(u64),
-    /// Each write to disk takes so much longer, for so long.
+    /// Each write to disk takes the first time longer, for the second time.
     SlowDisk(u64, u64),
 }
 
-/// Somebody asks for the lock back.
+/// A request to release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plea {
-    /// How long after the one before.
+    /// The time since the one before.
     pub after: u64,
-    /// Asks the first waiter to give up, instead of the holders to release.
+    /// Whether it asks the first waiter to give up, instead of the holders to release.
     pub waiter: bool,
 }
 
-/// Several contenders share a handle, so that they share its session's troubles.
+/// Returns the default number of handles: several contenders share a handle, and so its session's faults.
 fn shared() -> usize {
     3
 }
 
 impl Scenario {
-    /// The world of a seed. Every eighth is calm: there waits are judged by the millisecond, no hold may fall ill, and everybody
-    /// has a session of his own, which no other's writes prove.
+    /// Returns the world of a seed. Every eighth world is calm: waits are judged by the millisecond, every hold must
+    /// stay healthy, and each contender has a session of its own, which no writes of other contenders keep trusted.
     pub fn of(seed: u64, family: Family) -> Scenario {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let calm = rng.u8(..8) == 0;
@@ -225,8 +225,8 @@ impl Scenario {
         Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, strikes, pleas }
     }
 
-    /// A calm world of one queue: so many contenders come within moments, each in a session of its own, and hold the lock for up
-    /// to two session timeouts; where they are more than ten, most of them for a moment only.
+    /// Returns a calm world of one queue: this many contenders arrive within moments, each with a session of its own,
+    /// and hold the lock for up to two session timeouts. If they are more than ten, most of them hold it only briefly.
     pub fn queue(seed: u64, family: Family, contenders: usize) -> Scenario {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let mut life = |_| {
@@ -240,7 +240,7 @@ impl Scenario {
         Scenario { noise: seed, family, lasting: rng.bool(), handles: lives.len(), lives, strikes, pleas }
     }
 
-    /// What it promises, given what it goes through.
+    /// Returns the promises of this world, which depend on its faults.
     pub fn promises(&self) -> Promises {
         let lateness = Duration::from_millis(1);
         let calm = self.strikes.is_empty();
@@ -282,7 +282,7 @@ impl Turn {
             2 => End::Forget,
             _ => End::Release,
         };
-        // Now and then longer than a session lives without its server.
+        // Sometimes longer than a session lives without its server.
         let steps = if rng.u8(..10) == 0 { 60 } else { rng.u8(..5) };
         Turn { pause: rng.u64(1..300), want, call, steps, change, heeds: rng.bool(), end }
     }
@@ -305,23 +305,23 @@ impl Strike {
 /// A world in which a promise was not kept.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What was not kept.
+    /// The problems.
     pub problems: Vec<Problem>,
-    /// What happened.
+    /// The history.
     pub history: Vec<Event>,
 }
 
-/// What can be wrong with a world.
+/// A problem of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// A promise was not kept.
     Broken(Violation),
-    /// The library answered what nobody expects, or panicked.
+    /// The library gave an unexpected answer, or panicked.
     Unexpected(String),
 }
 
 impl Problem {
-    /// What a smaller world must show as well to count as the same.
+    /// Returns the claim that a smaller world must also break to count as the same failure.
     pub fn claim(&self) -> Option<Claim> {
         match self {
             Problem::Broken(violation) => Some(violation.claim),
@@ -340,12 +340,12 @@ impl fmt::Display for Problem {
 }
 
 impl Failure {
-    /// The first thing that is wrong, of those that were found.
+    /// Returns the first problem that was found.
     pub fn first(&self) -> &Problem {
         self.problems.first().expect("a failure has a reason")
     }
 
-    /// A test that replays a scenario, to be kept in `tests/it/simulation.rs`.
+    /// Returns a test that replays a scenario, to be kept in `tests/it/simulation.rs`.
     pub fn test(&self, name: &str, scenario: &Scenario) -> String {
         let script = serde_json::to_string(scenario).expect("a script is plain data");
         let problem = self.first();
@@ -353,5 +353,5 @@ impl Failure {
     }
 }
 
-/// How much went on in a world.
+/// The numbers of judged events of a world, or its failure.
 pub type Ran = Result<Tally, Failure>;

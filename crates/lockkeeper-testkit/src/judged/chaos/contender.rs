@@ -1,4 +1,4 @@
-//! A contender: a process of its own that can be killed, stopped and cut off, with the real library in it.
+//! A contender: a process with the real library, which can be killed, stopped and disconnected.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use crate::judged::history::{Event, Grant, HoldId, Outcome, Share, What};
 /// The command line of a contender process.
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// Where the witness listens.
+    /// The socket of the witness.
     pub witness: PathBuf,
-    /// Which it is.
+    /// The number of the contender.
     pub contender: u32,
-    /// Where the servers are.
+    /// The connect string of the servers.
     pub servers: String,
-    /// What it does follows from this.
+    /// The seed of its actions.
     pub seed: u64,
 }
 
@@ -46,7 +46,7 @@ impl Held {
     }
 }
 
-/// Contends until the witness has enough.
+/// Contends until the witness ends the run.
 ///
 /// # Errors
 /// The witness has ended.
@@ -67,7 +67,7 @@ async fn live(options: &Contender) -> io::Result<()> {
             Err(error) => return teller.tell(&Line::Unexpected(format!("connecting: {error}"))),
         }
     };
-    // Every third.
+    // Every third contender.
     let careless = contender.is_multiple_of(3);
     let mut holds = 0;
     loop {
@@ -111,13 +111,13 @@ async fn live(options: &Contender) -> io::Result<()> {
         let share = if let Held::Reads(_) = held { Share::Reads } else { Share::Alone };
         let grant = Grant { hold, share, token: token.map(lockkeeper::FencingToken::get), place: None };
         teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
-        // Now and then longer than a session lives without its servers.
+        // Sometimes longer than a session lives without its servers.
         let steps = if rng.u8(..20) == 0 { 120 } else { rng.u8(..6) };
         for _ in 0..steps {
             let from = now();
             let believed = held.holding().is_held();
             teller.tell(&event(from, What::Looked { hold, held: believed }))?;
-            // A careless one writes all the same: that is what the gate is for.
+            // A careless contender writes after a loss too: the gate must reject that.
             if let (Share::Alone, Some(token), true) = (share, token, believed || careless) {
                 teller.ask(&Line::Write { contender, lock, hold, token, from: now() })?;
             }

@@ -1,4 +1,4 @@
-//! The faults, and how each is made and undone.
+//! The faults: how each one is made and undone.
 
 use std::fs;
 use std::io::Write;
@@ -11,10 +11,10 @@ use super::{Chaos, Error, Ground, MACHINES, SERVERS, SESSION_TIMEOUT, now};
 use crate::infra::proxy::{Cut, Direction, OpCode, Proxy, Rule};
 use crate::judged::history::What;
 
-/// How long a fault waits for the frame that it is bound to.
+/// Time limit for the frame that a fault is bound to.
 const FRAME: Duration = Duration::from_secs(15);
 
-/// What can befall an ensemble and those who use it.
+/// A fault of an ensemble or its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// SIGKILL to a contender.
@@ -29,34 +29,35 @@ pub enum Fault {
     KillFollower,
     /// SIGSTOP to a follower.
     StopFollower,
-    /// A server's or a machine's cable.
+    /// The link of a server or a machine is cut.
     LinkDown,
     /// A follower is cut from the other servers; clients still reach it.
     PeersCut,
-    /// What one sends to another vanishes; the way back is whole.
+    /// Packets in one direction between two machines are dropped; the opposite direction works.
     OneWay,
     /// Connections are reset.
     Reset,
     /// A connection ends within a request or an answer.
     MidFrame,
-    /// A connection ends when a create is stored and its answer on its way.
+    /// A connection ends after a create is stored and before its answer arrives.
     AfterCreate,
     /// The same for a delete.
     AfterDelete,
-    /// Each fsync of every server takes 0.8 s more.
+    /// Each fsync of every server takes 0.8 s longer.
     SlowDisk,
     /// A server's disk is full.
     FullDisk,
-    /// The time of day of a machine's contenders is an hour off, by libfaketime. Servers keep theirs: Java does not run under it.
+    /// The wall clock of a machine's contenders is an hour off, by libfaketime. Servers keep theirs: Java does not run
+    /// with libfaketime.
     WallClock,
     /// Every server is restarted, one after the other.
     RollingRestart,
-    /// All at once.
+    /// All servers are restarted at once.
     WholeRestart,
 }
 
 impl Fault {
-    /// All there are.
+    /// All faults.
     pub const ALL: [Fault; 18] = [
         Fault::KillClient,
         Fault::StopClient,
@@ -78,7 +79,7 @@ impl Fault {
         Fault::WholeRestart,
     ];
 
-    /// Whether it is available there.
+    /// Whether this fault is available on this ground.
     pub(super) fn can(self, ground: &Ground) -> bool {
         match self {
             Fault::PeersCut => ground.net.is_some(),
@@ -88,7 +89,7 @@ impl Fault {
         }
     }
 
-    /// Makes it, waits a while, and undoes it. What came in between, if it could not be made this time.
+    /// Makes the fault, waits a while, and undoes it. Returns the reason if it could not be made.
     pub(super) fn strike(self, chaos: &mut Chaos, say: &dyn Fn(&str)) -> Result<Option<&'static str>, Error> {
         let length = Duration::from_millis(chaos.rng.u64(500..8_000));
         match self {
@@ -178,7 +179,7 @@ impl Fault {
                 let machine = chaos.rng.usize(..MACHINES);
                 say(&format!("machine {machine} by {hour} s for {length:.1?}"));
                 chaos.ground.set_clock(machine, hour)?;
-                // It is read once a second.
+                // The clock is read once a second.
                 sleep(length + Duration::from_secs(1));
                 chaos.ground.set_clock(machine, 0)?;
             }
@@ -197,7 +198,7 @@ impl Fault {
         Ok(None)
     }
 
-    /// The one that it befalls.
+    /// Returns the server that gets the fault.
     fn server(self, chaos: &mut Chaos) -> Result<usize, Error> {
         let leader = chaos.ground.apache.leader()?;
         Ok(match self {
@@ -207,7 +208,7 @@ impl Fault {
     }
 }
 
-/// A contender, one that holds something if there is one.
+/// Returns a contender, preferably one that holds a lock.
 fn victim(chaos: &mut Chaos) -> usize {
     let inside = chaos.witness.inside();
     let holders = chaos.processes.iter().enumerate().filter(|(_, process)| inside.contains(&process.contender));
@@ -218,7 +219,7 @@ fn victim(chaos: &mut Chaos) -> usize {
     }
 }
 
-/// The proxies of a machine that has some.
+/// Returns the proxies of a random machine that has proxies.
 fn proxies(chaos: &mut Chaos) -> &[Proxy] {
     let machines: Vec<usize> = (0..MACHINES).filter(|machine| !chaos.ground.proxies[*machine].is_empty()).collect();
     &chaos.ground.proxies[machines[chaos.rng.usize(..machines.len())]]
@@ -246,7 +247,7 @@ fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<
 
 fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
     if let Some(net) = &chaos.ground.net {
-        // At least one of them a server.
+        // At least one of them is a server.
         let (one, other) = (chaos.rng.usize(..SERVERS), chaos.rng.usize(..SERVERS + MACHINES - 1));
         let other = if other >= one { other + 1 } else { other };
         let (from, to) = if chaos.rng.bool() { (one, other) } else { (other, one) };
@@ -265,7 +266,7 @@ fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()
     Ok(())
 }
 
-/// Cuts at a frame, whichever of a machine's connections it comes along first.
+/// Cuts at a frame, on the connection of a machine on which it passes first.
 fn frame(chaos: &mut Chaos, say: &dyn Fn(&str), detail: &str, rule: impl Fn(&Proxy) -> Rule) -> Option<&'static str> {
     say(detail);
     let handle = chaos.runtime.handle().clone();
@@ -289,7 +290,7 @@ fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<
     sleep(length);
     drop(file);
     fs::remove_file(filler)?;
-    // What was unwritten there was never its word.
+    // Data that was not written there was never acknowledged.
     if chaos.ground.restart_from_full(server)? {
         say(&format!("server {server} cannot read its own log any more; it has the others' data now"));
     }

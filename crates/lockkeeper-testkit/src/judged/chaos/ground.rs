@@ -1,4 +1,4 @@
-//! Where it happens: three servers, three machines for contenders, and what stands between them.
+//! The ground of a run: three servers, three machines for contenders, and the network between them.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,12 @@ use crate::infra::proxy::Proxy;
 
 use super::{Error, SESSION_TIMEOUT};
 
-/// Servers, and machines that contenders run on.
+/// The number of servers.
 pub const SERVERS: usize = 3;
-/// Machines that contenders run on.
+/// The number of machines that contenders run on.
 pub const MACHINES: usize = 3;
 
-/// Of each server's data; far more than an hour of chaos writes.
+/// The size of each server's disk; far more than an hour of chaos writes.
 const DISK: u64 = 512 << 20;
 
 /// The servers' tick.
@@ -28,20 +28,20 @@ pub struct Ground {
     // In this order: servers end before the network that they are in.
     /// The servers.
     pub apache: Arc<Apache>,
-    /// Proxies by machine and server; on machines of a network of their own, only the first has some.
+    /// Proxies by machine and server; with a network, only the first machine has some.
     pub proxies: Vec<Vec<Proxy>>,
-    /// The network, where there is one.
+    /// The network, if there is one.
     pub net: Option<Net>,
     clocks: Option<Clocks>,
-    /// For sockets and clocks.
+    /// The directory of sockets and clocks.
     pub dir: tempfile::TempDir,
-    /// What is not available here, and why.
+    /// The faults that are not available here, with the reasons.
     pub missing: Vec<String>,
-    /// Data can be written until the disk is full.
+    /// Whether the servers' disks are small enough to be filled.
     pub small_disks: bool,
 }
 
-/// Clocks of processes that can be moved: libfaketime, which reads them from files.
+/// The movable clocks of processes: libfaketime, which reads them from files.
 struct Clocks {
     library: PathBuf,
     dir: PathBuf,
@@ -64,7 +64,7 @@ impl Clocks {
         self.dir.join(format!("{whose}.clock"))
     }
 
-    /// Only the time of day is made up: what the operating system counts from its start runs on.
+    /// Only the wall clock is changed: the monotonic clock is the real one.
     fn env(&self, whose: &str) -> io::Result<Vec<(String, String)>> {
         self.set(whose, "+0")?;
         let file = self.file(whose).display().to_string();
@@ -80,7 +80,7 @@ impl Clocks {
     }
 
     fn set(&self, whose: &str, offset: &str) -> io::Result<()> {
-        // Whole at once: it may be read at any moment.
+        // Replaced in one step: it may be read at any moment.
         let next = self.dir.join(format!("{whose}.next"));
         fs::write(&next, format!("{offset}\n"))?;
         fs::rename(next, self.file(whose))
@@ -88,11 +88,11 @@ impl Clocks {
 }
 
 impl Ground {
-    /// Starts the servers; `loopback` where no namespaces are wanted. `clocks`: with clocks that can be moved. `silence`: how
-    /// long servers go on without hearing of each other.
+    /// Starts the servers. `loopback`: without namespaces. `clocks`: with clocks that can be moved. `silence`: how long
+    /// servers continue without hearing from each other.
     ///
     /// # Errors
-    /// When there is no ZooKeeper, or the machine refuses.
+    /// If there is no ZooKeeper, or the operating system refuses.
     pub fn start(loopback: bool, clocks: bool, silence: Duration) -> Result<Ground, Error> {
         let dir = tempfile::Builder::new().prefix("lockkeeper-chaos-").tempdir()?;
         let mut missing = Vec::new();
@@ -105,12 +105,12 @@ impl Ground {
             if let Some(net) = &net {
                 place = Place { ip: net.ip(server), namespace: Some(net.namespace(server)), env: Vec::new() };
             }
-            // No clock of its own as contenders have: under libfaketime a server of Java's does not get to serve.
+            // Without a clock of its own: a Java server never serves under libfaketime.
             places.push(place);
         }
         let mut options = Options::default().tick(TICK).session_timeouts(TICK * 2, SESSION_TIMEOUT * 10).places(places);
         options = options.config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
-        // A log is padded by so many KiB at a time, 64 MiB unless told otherwise.
+        // The log is extended by this many KiB at a time; the default is 64 MiB.
         options = options.property("zookeeper.preAllocSize", "256");
         if root {
             options = options.disk(DISK);
@@ -135,16 +135,16 @@ impl Ground {
         Ok(Ground { apache, proxies, net, clocks, dir, missing, small_disks: root })
     }
 
-    /// Where the servers are for contenders of a machine.
+    /// Returns the connect string for contenders of a machine.
     pub fn servers(&self, machine: usize) -> String {
         let proxies: Vec<String> = self.proxies[machine].iter().map(Proxy::connect_string).collect();
         if proxies.is_empty() { self.apache.connect_string() } else { proxies.join(",") }
     }
 
-    /// Where a process of that machine runs.
+    /// Returns where a process of that machine runs.
     ///
     /// # Errors
-    /// When its clock cannot be written.
+    /// If its clock cannot be written.
     pub fn place(&self, machine: usize) -> io::Result<Place> {
         let mut place = Place::loopback();
         if let Some(net) = &self.net {
@@ -164,20 +164,20 @@ impl Ground {
     /// Moves a machine's clock, by this many seconds from the true time.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the clock cannot be written.
     pub fn set_clock(&self, machine: usize, seconds: i64) -> io::Result<()> {
         let whose = format!("machine{machine}");
         self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, &format!("{seconds:+}")))
     }
 
-    /// Restarts a server whose disk was full, and returns whether it needed the others' data for that.
+    /// Restarts a server whose disk was full, and returns whether it needed the others' data.
     ///
-    /// Apache's server (3.8.0) does not always end when its disk is full; it may go on and write behind a record that got
-    /// to the disk only in part, and then cannot read its log. This call makes it read its log immediately; if it cannot, its
-    /// data is removed, as its operator would: the other two, both up, have all that was ever acknowledged.
+    /// Apache's server (3.8.0) does not always end when its disk is full. It may write on behind a record that is only
+    /// partly on the disk, and then cannot read its log. This call makes it read its log immediately. If it cannot, its
+    /// data is removed, as its operator would do: the other two, which are both up, have every acknowledged write.
     ///
     /// # Errors
-    /// When it does not serve.
+    /// If it does not serve.
     pub fn restart_from_full(&self, server: usize) -> Result<bool, Error> {
         self.apache.kill(server);
         for other in (0..SERVERS).filter(|other| *other != server) {
@@ -196,10 +196,10 @@ impl Ground {
         Ok(true)
     }
 
-    /// Waits until every server serves, starting those that have ended.
+    /// Waits until every server serves; starts those that have ended.
     ///
     /// # Errors
-    /// When one does not.
+    /// If a server does not serve.
     pub fn recover(&self) -> Result<(), Error> {
         for server in 0..SERVERS {
             if self.apache.has_ended(server) {

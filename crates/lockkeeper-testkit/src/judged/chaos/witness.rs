@@ -1,7 +1,7 @@
-//! The witness: the resource that all contenders write to, and the keeper of their history.
+//! The witness: the resource that all contenders write to, and the recorder of their history.
 //!
-//! It listens on a Unix socket, which no fault of the network reaches. A contender tells it each thing before it does the next,
-//! so what a killed one did is known to the last step.
+//! It listens on a Unix socket, which no network fault reaches. A contender reports each action before the next one, so
+//! the history of a killed contender is complete up to its last action.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,22 +17,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::judged::history::{Event, HoldId, Outcome, What};
 
-/// Now, by the clock that all processes of this machine share and no change of the time of day moves.
+/// Returns the time by the monotonic clock, which all processes of this machine share.
 pub fn now() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// What a contender tells. [`Line::Asking`] and [`Line::Write`] are answered by a line, `yes` or `no`.
+/// A report of a contender. [`Line::Asking`] and [`Line::Write`] are answered by a line, `yes` or `no`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Line {
-    /// It is about to ask for a lock. Answered `no` when it is enough.
+    /// It is about to request a lock. Answered with `no` at the end of the run.
     Asking { contender: u32, lock: u32, from: Duration, limit: Option<Duration> },
-    /// Something happened; with it ends what was asked.
+    /// Something happened; it ends an open request.
     Event(Event),
-    /// It wants to write under a hold. Answered with whether the resource took it.
+    /// It wants to write under a hold. The answer says whether the resource accepted the write.
     Write { contender: u32, lock: u32, hold: HoldId, token: FencingToken, from: Duration },
-    /// The library did what nobody expects.
+    /// The library gave an unexpected result.
     Unexpected(String),
 }
 
@@ -63,7 +63,7 @@ impl Witness {
         let listener = UnixListener::bind(path)?;
         let inner = Arc::new(Inner { book: Mutex::default(), gate: TokenGate::new(), enough: AtomicBool::new(false) });
         let serving = inner.clone();
-        // Ends with the process; each connection with its contender.
+        // The thread ends with the process; each connection ends with its contender.
         std::thread::Builder::new().name("witness".into()).spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let inner = serving.clone();
@@ -85,22 +85,22 @@ impl Witness {
         self.inner.book().unexpected.push(what);
     }
 
-    /// Writes that the resource took so far.
+    /// Returns the number of writes that the resource accepted so far.
     pub(super) fn accepted(&self) -> u64 {
         self.inner.book().accepted
     }
 
-    /// Those who told last that they hold something.
+    /// Returns the contenders whose last report says that they hold a lock.
     pub(super) fn inside(&self) -> BTreeSet<u32> {
         self.inner.book().inside.clone()
     }
 
-    /// Refuses all requests from now on.
+    /// Answers all further requests with `no`.
     pub(super) fn enough(&self) {
         self.inner.enough.store(true, SeqCst);
     }
 
-    /// All that is known; calls without an answer are noted as pending.
+    /// Returns the history; calls without an answer are recorded as pending.
     pub(super) fn close(&self) -> (Vec<Event>, Vec<String>) {
         let mut book = self.inner.book();
         let asking = std::mem::take(&mut book.asking);
@@ -146,7 +146,8 @@ impl Inner {
                     let pass = self.gate.enter_blocking(&lock.to_string(), token);
                     let accepted = pass.is_ok();
                     let mut book = self.book();
-                    // In the book's order, which is the resource's own: a newer token waits at the gate until this pass is back.
+                    // In the record's order, which is the resource's own: a newer token waits at the gate until this
+                    // pass is dropped.
                     book.writes += 1;
                     book.accepted += u64::from(accepted);
                     let what = What::Wrote { hold, token: token.get(), order: book.writes, accepted };
@@ -165,7 +166,7 @@ impl Inner {
     }
 }
 
-/// A contender's end of the line.
+/// A contender's end of the connection.
 pub(super) struct Teller {
     lines: UnixStream,
     answers: BufReader<UnixStream>,

@@ -1,7 +1,7 @@
-//! The judge: what in a history is against the promises.
+//! The judge: finds the violations of the promises in a history.
 //!
-//! Times are bounds, so every rule asks for certainty: a hold was believed from the end of the first look that found it held
-//! to the beginning of the last one that did, because a loss is final.
+//! Times are bounds, so each rule reports only certain violations. A hold was certainly believed from the end of the
+//! first check that found it held until the beginning of the last one, because a loss is final.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,33 +9,34 @@ use std::time::Duration;
 
 use super::{Event, Grant, HoldId, Outcome, Place, Share, What};
 
-/// The promises that depend on what the locks are and what their world goes through.
+/// The promises that depend on the kinds of the locks and the faults of their world.
 #[derive(Clone, Copy, Debug)]
 pub struct Promises {
-    /// How many permits there are.
+    /// The number of permits.
     pub permits: u32,
     /// How much later than its deadline a call may return.
     pub lateness: Duration,
-    /// How long a release without a confirmation may still block others.
+    /// How long a release without a confirmation may block other contenders.
     pub abandoned: Duration,
-    /// How long a lock may stand free while somebody waits for it.
+    /// How long a lock may stay free while a contender waits for it.
     pub idle: Duration,
-    /// The session timeout, where servers answer and clocks run all the time: no hold is lost there, or nearly so.
+    /// The session timeout, in a world without faults of servers and clocks: no hold is lost or nearly lost there.
     pub healthy: Option<Duration>,
 }
 
-/// What was promised.
+/// The name of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Claim {
-    /// Those who believe that they hold may hold together.
+    /// Contenders that believe at the same time that they hold may hold together.
     Exclusion,
-    /// Nobody believes in an older hold after somebody believed in a newer one.
+    /// No contender believes in an older hold after another one believed in a newer one. A healthy hold stays healthy:
+    /// it starts with half of the session timeout, and is neither lost, suspected nor nearly lost.
     OldAfterNew,
     /// A loss is final.
     LossIsFinal,
     /// A healthy hold stays healthy: it starts with half of the session timeout, and is neither lost, suspected nor nearly lost.
     Healthy,
-    /// A resource that looks at tokens takes nothing under an older one than it has seen.
+    /// A resource that checks tokens accepts no token that is older than one it has seen.
     Fencing,
     /// Tokens grow from grant to grant.
     Tokens,
@@ -45,7 +46,7 @@ pub enum Claim {
     Deadline,
     /// Every call ends.
     End,
-    /// A waiter is woken.
+    /// A waiter is woken when the lock is free.
     WakeUp,
     /// No node is left.
     NoOrphan,
@@ -54,11 +55,11 @@ pub enum Claim {
 /// A promise that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which promise.
+    /// The promise.
     pub claim: Claim,
-    /// At which lock.
+    /// The number of the lock.
     pub lock: u32,
-    /// What shows it.
+    /// The evidence.
     pub detail: String,
 }
 
@@ -68,31 +69,31 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How much there was to judge.
+/// The numbers of judged events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Calls that were granted.
     pub grants: usize,
-    /// Calls that were not.
+    /// Calls that were not granted.
     pub refusals: usize,
-    /// Looks that found a lock held.
+    /// Checks that found a lock held.
     pub looks: usize,
-    /// Looks that asked for how long.
+    /// Checks of how long a hold may be trusted.
     pub trusts: usize,
     /// Holds that were lost.
     pub losses: usize,
-    /// Changes of what was held.
+    /// Changes of holds.
     pub changes: usize,
-    /// Writes that a resource took.
+    /// Writes that a resource accepted.
     pub accepted: usize,
-    /// Writes that a resource refused.
+    /// Writes that a resource rejected.
     pub refused: usize,
-    /// Writes taken under an older token than one taken before.
+    /// Writes that were accepted under an older token than an earlier one.
     pub stale: usize,
 }
 
 impl Tally {
-    /// Adds another history's.
+    /// Adds the numbers of another history.
     pub fn add(&mut self, other: Tally) {
         self.grants += other.grants;
         self.refusals += other.refusals;
@@ -106,12 +107,12 @@ impl Tally {
     }
 }
 
-/// What the judge found.
+/// The result of a judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What was not kept; nothing, if all is well.
+    /// The violations; empty if every promise was kept.
     pub violations: Vec<Violation>,
-    /// How much there was to judge.
+    /// The numbers of judged events.
     pub tally: Tally,
 }
 
@@ -142,30 +143,30 @@ pub fn judge(events: &[Event], promises: &Promises) -> Verdict {
     verdict
 }
 
-/// When a contender could not run.
+/// The times when a contender could not run.
 #[derive(Default)]
 struct Absences {
     stopped: Vec<(Duration, Duration)>,
     dead: bool,
 }
 
-/// What was held from one change to the next.
+/// The part of a hold between two changes.
 struct Stretch {
     share: Share,
     token: Option<i64>,
-    /// Certainly believed in from here to there.
+    /// The time when the contender certainly believed in it.
     believed: Option<(Duration, Duration)>,
 }
 
-/// A hold, put together from its events.
+/// A hold, assembled from its events.
 struct Hold {
     asked: Duration,
     granted: Duration,
     place: Option<Place>,
     stretches: Vec<Stretch>,
-    /// When it was found lost.
+    /// When a check found it lost.
     lost: Option<Duration>,
-    /// When it was over, and whether that was confirmed.
+    /// When it ended, and whether that was confirmed.
     over: (Duration, bool),
 }
 
@@ -197,7 +198,7 @@ impl Case<'_> {
             let known = Hold { asked: event.from, granted: event.until, place, stretches, lost: None, over };
             self.holds.insert(hold, known);
         }
-        // What one contender does with one hold follows one after the other.
+        // The actions of one contender on one hold happen in sequence.
         let mut later: Vec<&&Event> = events.iter().collect();
         later.sort_by_key(|event| event.from);
         for event in later {
@@ -268,7 +269,7 @@ impl Case<'_> {
         }
     }
 
-    /// At no moment do those believe who may not hold together.
+    /// At no time do contenders believe that they hold together if they may not.
     fn exclusion(&mut self) {
         let mut believed: Vec<(Duration, Duration, Share, HoldId)> = Vec::new();
         for (id, hold) in &self.holds {
@@ -302,7 +303,8 @@ impl Case<'_> {
         }
     }
 
-    /// From the newest token to the oldest: the first belief in anything newer, and in anything newer that is alone.
+    /// From the newest token to the oldest: finds the first belief in any newer hold, and in any newer hold that is
+    /// alone.
     fn old_after_new(&mut self) {
         type First = Option<(Duration, HoldId)>;
         let mut by_token: Vec<(i64, Share, Duration, Duration, HoldId)> = Vec::new();
@@ -339,7 +341,7 @@ impl Case<'_> {
         }
     }
 
-    /// While servers answer and clocks run, nobody's work is stopped.
+    /// While servers answer and clocks run, no hold is lost.
     fn healthy(&mut self, events: &[&Event]) {
         let Some(timeout) = self.promises.healthy else { return };
         let lost: Vec<_> = self.holds.iter().filter_map(|(id, hold)| Some((*id, hold.lost?))).collect();
@@ -367,7 +369,7 @@ impl Case<'_> {
         }
     }
 
-    /// In the resource's own order.
+    /// Checks the writes in the resource's own order.
     fn writes(&mut self, events: &[&Event]) {
         let mut writes = Vec::new();
         for event in events {
@@ -394,7 +396,7 @@ impl Case<'_> {
         }
     }
 
-    /// A contender that asked after the grant of another has a greater token.
+    /// A contender that asked after the grant of another one has a greater token.
     fn tokens(&mut self) {
         let tokens = |hold: &Hold| hold.first().token.map(|token| (token, hold.first().share));
         let mut asked: Vec<(Duration, i64, Share)> = Vec::new();
@@ -426,7 +428,7 @@ impl Case<'_> {
         }
     }
 
-    /// Of two exclusive holds from one queue, the first is the one that joined first.
+    /// Of two exclusive holds from one queue, the one that joined first is granted first.
     fn order(&mut self) {
         let mut places: Vec<(u32, i64, Duration, Duration, HoldId)> = Vec::new();
         for (id, hold) in &self.holds {
@@ -455,7 +457,7 @@ impl Case<'_> {
         }
     }
 
-    /// While somebody waits who gets it in the end, the lock does not stand free for long.
+    /// While a contender waits that gets the lock in the end, the lock is not free for long.
     fn wake_ups(&mut self, events: &[&Event]) {
         let mut taken: Vec<(Duration, Duration)> = Vec::new();
         for hold in self.holds.values() {
@@ -496,7 +498,7 @@ impl Case<'_> {
     }
 }
 
-/// How much of a time lies within others, which do not overlap.
+/// Returns how much of a time range lies within others, which do not overlap.
 fn overlap(others: &[(Duration, Duration)], from: Duration, until: Duration) -> Duration {
     others.iter().map(|other| other.1.min(until).saturating_sub(other.0.max(from))).sum()
 }

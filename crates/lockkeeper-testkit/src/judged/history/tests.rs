@@ -1,4 +1,4 @@
-//! The judge is fair: histories of a lock that works pass, and each planted violation is found, by its name.
+//! Tests of the judge: histories of a correct lock pass, and each planted violation is found under its name.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const PROMISES: Promises = Promises {
     healthy: None,
 };
 
-/// Where servers answer all the time.
+/// A world whose servers answer all the time.
 const CALM: Promises = Promises { healthy: Some(TIMEOUT), ..PROMISES };
 
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -23,7 +23,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A hold of a lock that works: when it was requested after the one before, how often it was checked, how it was released.
+/// A hold of a correct lock: when it was requested after the one before, how often it was checked, how it was released.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     think: u64,
@@ -38,7 +38,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     prop::collection::vec(turn, 2..12)
 }
 
-/// One after the other, everyone asking while the one before holds: number, token and time grow together.
+/// Returns holds in sequence, each requested while the one before is held: number, token and time grow together.
 fn history(turns: &[Turn]) -> Vec<Event> {
     let mut events = Vec::new();
     let mut clock = ms(1_000);
@@ -79,7 +79,7 @@ fn claims_under(events: &[Event], promises: &Promises) -> Vec<Claim> {
     judge(events, promises).violations.into_iter().map(|violation| violation.claim).collect()
 }
 
-/// The event that says so of a hold.
+/// Returns the event of this kind of a hold.
 fn of(events: &mut [Event], hold: HoldId, which: impl Fn(&What) -> bool) -> &mut Event {
     let its = |what: &What| match what {
         What::Looked { hold, .. }
@@ -115,7 +115,7 @@ proptest! {
     fn a_second_believer_is_found(turns in turns(), victim in any::<prop::sample::Index>()) {
         let mut events = history(&turns);
         let first = victim.index(turns.len() - 1);
-        // The first goes on believing while the next does.
+        // The first contender still believes while the next one holds.
         let hold = HoldId(first as u64);
         let next = of(&mut events, HoldId(first as u64 + 1), |what| matches!(what, What::Looked { .. })).until;
         events.retain(|event| event.what != What::Looked { hold, held: false });
@@ -199,7 +199,7 @@ proptest! {
             grant(&mut events, hold, |grant| grant.place = Some(Place { class: 0, number: numbers - hold as i64 }));
         }
         prop_assert!(claims(&events).contains(&Claim::Order));
-        // Of another class it may be.
+        // In different classes this order is allowed.
         for hold in 0..turns.len() as u64 {
             grant(&mut events, hold, |grant| grant.place = Some(Place { class: hold as u32, number: 0 }));
         }
@@ -212,7 +212,7 @@ proptest! {
         let asked = of(&mut events, HoldId(0), |what| matches!(what, What::Asked { .. }));
         let (from, until) = (asked.from - ms(100), asked.until);
         asked.from = from;
-        // The lock was free meanwhile: another claim's business.
+        // The lock was free in the meantime, which is another claim.
         let found: Vec<_> = claims(&events).into_iter().filter(|claim| *claim != Claim::WakeUp).collect();
         prop_assert_eq!(found, vec![Claim::Deadline]);
         events.push(Event { contender: 0, lock: 0, from, until: until - ms(1), what: What::Stopped });
@@ -223,7 +223,7 @@ proptest! {
     fn a_wake_up_that_comes_too_late_is_found(turns in turns(), idle in 51..500_u64) {
         let mut events = history(&turns);
         let end = events.iter().map(|event| event.until).max().unwrap();
-        // After the last release or loss, a contender that asked long before gets it.
+        // After the last release or loss, a contender that asked long before gets the lock.
         let free = if turns.last().unwrap().confirmed { end } else { end + PROMISES.abandoned };
         let place = None;
         let grant = Grant { hold: HoldId(1_000), share: Share::Alone, token: None, place };

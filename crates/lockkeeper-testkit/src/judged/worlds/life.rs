@@ -1,4 +1,5 @@
-//! Running a scenario: lives, strikes and pleas side by side, in a time that passes only when nothing else can happen.
+//! Runs a scenario: lives, faults and requests to release run concurrently. Time passes only when nothing else can
+//! happen.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,13 +16,13 @@ use crate::judged::sim::{Settings, Sim, Trouble};
 
 const LOCK: &str = "/locks/simulated";
 
-/// A waiter that still waits so long after the last strike waits for ever.
+/// Time limit for waiters after the last fault: a longer wait would never end.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// Runs a scenario on this thread and judges what happened.
+/// Runs a scenario on this thread and judges its history.
 ///
 /// # Errors
-/// A [`Failure`] with what was not kept.
+/// A [`Failure`] with the broken promises.
 pub fn run(scenario: &Scenario) -> Ran {
     let (history, unexpected) = simulate(live(scenario));
     let verdict = judge(&history, &scenario.promises());
@@ -30,16 +31,16 @@ pub fn run(scenario: &Scenario) -> Ran {
     if problems.is_empty() { Ok(verdict.tally) } else { Err(Failure { problems, history }) }
 }
 
-/// What happens in a scenario, without a judgement.
+/// Returns the history of a scenario without judging it.
 #[cfg(test)]
 pub(super) fn history(scenario: &Scenario) -> Vec<Event> {
     simulate(live(scenario)).0
 }
 
-/// Runs a world on this thread, in a time that passes only when nothing else can happen.
+/// Runs a world on this thread. Time passes only when nothing else can happen.
 ///
 /// # Panics
-/// When the world does.
+/// If the world panics.
 pub fn simulate<T>(world: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("an event loop can be made").block_on(world)
@@ -78,7 +79,7 @@ async fn live(scenario: &Scenario) -> (Vec<Event>, Vec<String>) {
     }
     let mut unexpected = Vec::new();
     for task in tasks {
-        // Nothing waits for ever once the trouble is over. All turns take minutes, if each waits for all others.
+        // After the last fault, every wait ends. All turns take minutes if each one waits for all others.
         let ended = tokio::time::timeout(PATIENCE, task).await;
         match ended {
             Ok(Ok(Ok(()))) => {}
@@ -92,7 +93,7 @@ async fn live(scenario: &Scenario) -> (Vec<Event>, Vec<String>) {
         for keeper in keepers {
             keeper.close().await;
         }
-        // What a lost session left goes with it.
+        // The nodes of a lost session are deleted with it.
         sleep(SESSION_TIMEOUT * 2).await;
         let nodes = sim.children(LOCK);
         world.add(0, world.now(), What::LeftBehind { nodes });
@@ -116,7 +117,7 @@ struct Record {
     next: u64,
     /// The current holds.
     inside: BTreeMap<HoldId, Inside>,
-    /// Since when who has been asking, with which limit.
+    /// The open requests: the contender, the time of the request, and the limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,
 }
 
@@ -131,7 +132,7 @@ impl World {
         self.record.lock().expect("a panic in a world ends it anyway")
     }
 
-    /// The time, never the same twice, so that events of one moment keep their order.
+    /// Returns the time, never the same twice, so that events of one moment keep their order.
     fn now(&self) -> Duration {
         let mut record = self.record();
         record.last = self.sim.elapsed().max(record.last + Duration::from_nanos(1));
@@ -143,7 +144,7 @@ impl World {
         self.record().events.push(Event { contender, lock: 0, from, until, what });
     }
 
-    /// Notes the calls that will never be answered as pending.
+    /// Records the calls without an answer as pending.
     fn pending(&self) -> usize {
         let asking = std::mem::take(&mut self.record().asking);
         let stuck = asking.len();
@@ -294,14 +295,15 @@ impl World {
         }
     }
 
-    /// How far it may be trusted.
+    /// Records how long a hold may be trusted.
     fn trust(&self, contender: u32, hold: HoldId, holding: &Holding) {
         let from = self.now();
         let (sure, left) = (holding.state() == HoldState::Held, holding.valid_for());
         self.add(contender, from, What::Trusted { hold, sure, left });
     }
 
-    /// A step of work. Checks every hold, because a check certifies all before it. Returns whether this one still holds.
+    /// Does a step of work. Checks every hold, because a check certifies all earlier ones. Returns whether this one is
+    /// still held.
     fn look(&self, own: HoldId) -> bool {
         let from = self.now();
         let (mut seen, mut trusted) = (Vec::new(), Vec::new());
@@ -356,20 +358,20 @@ impl World {
 /// How long a call may take that tries once.
 const TRY: Duration = Duration::from_secs(2);
 
-/// The number at the end of a node's name.
+/// Returns the number at the end of a node's name, as a position.
 fn place(want: Want, node: &str) -> Option<Place> {
     let number = node.get(node.len().checked_sub(10)?..)?.parse().ok()?;
     let class = match want {
         Want::Foreground => 1,
         Want::Background => 2,
-        // It changes its class while it waits; readers and permits are in no order of their own.
+        // Its class changes while it waits; readers and permits have no order of their own.
         Want::Ageing(_) | Want::Read | Want::MayWrite | Want::Permits(_) => return None,
         Want::Lock => 0,
     };
     Some(Place { class, number })
 }
 
-/// What may come of a request in a world like this.
+/// Whether this world may cause this error.
 fn expected(error: &Error) -> bool {
     matches!(
         error,
@@ -383,7 +385,7 @@ fn expected(error: &Error) -> bool {
     )
 }
 
-/// Asks as the script says; `None`: the caller went away.
+/// Acquires as the script says; `None`: the caller dropped the call.
 async fn answer<G: 'static>(
     call: Call,
     acquire: impl Fn(bool) -> lockkeeper::Acquire<G>,
@@ -429,7 +431,8 @@ impl Held {
         self.holding().fencing_token()
     }
 
-    /// Whether that is confirmed. Lost meanwhile, perhaps; that is no fault of the library's.
+    /// Releases; returns whether that is confirmed. The hold may have been lost before, which is no error of the
+    /// library.
     async fn release(self) -> bool {
         let released = match self {
             Held::Alone(guard) | Held::Reads(guard) => guard.release().await,
@@ -441,7 +444,7 @@ impl Held {
     }
 }
 
-/// What became of a hold that was to be changed.
+/// The result of a change of a hold.
 enum Changed {
     Same(Held),
     Into(Held),

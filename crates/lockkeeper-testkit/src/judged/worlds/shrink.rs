@@ -1,16 +1,16 @@
-//! Cutting a failing script down until nothing can be left out of it.
+//! Shrinks a failing script until no part of it can be removed.
 
 use super::{Call, Change, End, Scenario};
 
-/// Scripts tried at most.
+/// Maximum scripts that are tried.
 const BUDGET: usize = 2_000;
 
-/// How many kinds of noise a smaller script is tried with: with every request less, all delays fall otherwise.
+/// How many kinds of noise a smaller script is tried with: every removed request changes all delays.
 const NOISES: u64 = 4;
 
-/// The smallest script found in which it still `fails`, starting from one that does.
+/// Returns the smallest script found that still `fails`, starting from one that does.
 ///
-/// Leaves out contenders, turns, strikes and requests, in halves, quarters and one by one, then makes simpler what is left.
+/// Removes contenders, turns, faults and requests, in halves, quarters and one by one, then simplifies the rest.
 pub fn shrink(scenario: &Scenario, mut fails: impl FnMut(&Scenario) -> bool) -> Scenario {
     let mut search = Search { best: scenario.clone(), tried: 0, fails: &mut fails };
     loop {
@@ -44,7 +44,7 @@ struct Search<'f> {
 }
 
 impl Search<'_> {
-    /// Whether this one fails too, with one noise or another; then it is the best so far.
+    /// Whether this script fails too, with any noise; then it becomes the best so far.
     fn take(&mut self, mut candidate: Scenario) -> bool {
         for noise in 0..NOISES {
             if self.tried >= BUDGET {
@@ -60,7 +60,7 @@ impl Search<'_> {
         false
     }
 
-    /// Leaves out pieces of a list, from the whole of it down to one by one.
+    /// Removes parts of a list, from the whole list down to single elements.
     fn thin<T>(&mut self, list: impl Fn(&mut Scenario) -> &mut Vec<T>) {
         let mut size = list(&mut self.best).len();
         while size > 0 {

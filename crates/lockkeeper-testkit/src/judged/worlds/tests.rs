@@ -1,9 +1,9 @@
-//! The tools that find and cut down are tried on scripts that are known to be bad.
+//! Tests of the tools that find and shrink failures, on scripts that are known to fail.
 
 use super::{Blow, Call, Family, Names, Problem, Scenario, run, shrink};
 use crate::judged::history::{Claim, Promises, judge};
 
-/// A made-up fault with two causes: what is left are those two.
+/// An artificial failure with two causes: only these two are left.
 #[test]
 fn a_failing_script_is_cut_down_to_what_it_needs() {
     let family = Family::Mutex(Names::Curator);
@@ -18,7 +18,7 @@ fn a_failing_script_is_cut_down_to_what_it_needs() {
     assert!(smallest.lives[0].len() == 1 && turn.steps <= 1 && turn.pause == 0, "{turn:?}");
 }
 
-/// The same with a real run: by a judge who forgives nothing, a script fails, is cut down to few turns, printed and read back.
+/// The same with a real run: under a strict judge a script fails, is shrunk to few turns, printed and read back.
 #[test]
 fn a_failing_world_is_cut_down_printed_and_replayed() {
     let strict = |scenario: &Scenario| {
@@ -44,7 +44,7 @@ fn a_failing_world_is_cut_down_printed_and_replayed() {
     assert_eq!(strict(&read), strict(&smallest), "a script stands for one history and no other");
 }
 
-/// Worlds are what they are meant to be: with places that can be compared, losses, changes of what is held.
+/// Worlds contain what they should: comparable positions, losses, changes of holds.
 #[test]
 fn worlds_are_not_empty() {
     for family in Family::ALL {
