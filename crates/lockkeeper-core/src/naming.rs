@@ -137,12 +137,14 @@ impl NodeFormat {
     /// The name to ask a sequential create for; the server appends the number.
     ///
     /// `None` if this node format has no name for `mode`.
+    #[doc(hidden)]
     pub fn prefix(self, mode: Mode, id: AttemptId) -> Option<String> {
         self.prefix_with(mode, id, None)
     }
 
     /// The same for a contender with a lock delay. Its name carries the delay, because a waiter
     /// behind it must not take its deletion for a grant. Only Curator's node format has room for that.
+    #[doc(hidden)]
     pub fn prefix_with(self, mode: Mode, id: AttemptId, delay: Option<LockDelay>) -> Option<String> {
         if let Some(delay) = delay {
             let plain = self.prefix_with(mode, id, None).filter(|_| self == NodeFormat::Curator)?;
@@ -167,6 +169,7 @@ impl NodeFormat {
     /// Reads a child's name. `None`: not of this node format, never to be counted.
     ///
     /// Curator nodes count with and without protection: its own recipes sort by what follows the marker.
+    #[doc(hidden)]
     pub fn parse(self, name: &str) -> Option<NodeName> {
         let (prefix, sequence) = Sequence::split(name)?;
         let mut delay = None;

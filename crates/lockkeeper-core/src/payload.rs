@@ -79,6 +79,7 @@ pub struct Revocation {
 
 impl Revocation {
     /// A request. A reason over 4096 bytes is cut at a character.
+    #[doc(hidden)]
     pub fn new(id: AttemptId, by: Owner, reason: Option<&str>, at_ms: u64) -> Self {
         Revocation { id: id.to_string(), by: Some(by), reason: reason.map(cut), at_ms, refused: None }
     }

@@ -113,6 +113,7 @@ pub struct FencingToken(i64);
 
 impl FencingToken {
     /// The token of a hold that the transaction `zxid` made effective, in epoch 0.
+    #[doc(hidden)]
     pub const fn from_zxid(zxid: Zxid) -> Self {
         FencingToken(zxid.0)
     }
