@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::{Error, Lockkeeper, UpgradeError};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,11 +33,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Look first, write only if need be. There is one such at a time, so that two of them cannot wait for each other.
     let looking = catalogue.upgradeable().acquire().await?;
-    let writer = match looking.upgrade(Some(Duration::from_secs(5))).await {
+    let writer = match looking.upgrade().timeout(Duration::from_secs(5)).await {
         Ok(writer) => writer,
-        Err((still_looking, error)) => {
+        Err(UpgradeError { guard: still_looking, reason }) => {
             still_looking.release().await?;
-            return Err(error.into());
+            return Err(reason.into());
         }
     };
     println!("writing under token {}", writer.token());

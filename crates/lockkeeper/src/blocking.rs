@@ -1,13 +1,21 @@
-//! The queue locks and the lock objects for programs without async.
+//! Calls for programs without async.
 //!
-//! This is not another implementation: every call runs on the session's own thread anyway, and these calls only block
-//! the caller's thread until it is done. A leased lock ([`helix`](crate::helix)) has only async calls.
+//! This is not another implementation: every call runs on the session's own thread anyway, and a blocking call only
+//! blocks the caller's thread until it is done. The usual calls have a blocking form of their own: `wait` on a request,
+//! and methods whose names end in `_blocking`. For all other calls, such as those of a leased lock
+//! ([`helix`](crate::helix)), of [`Admin`](crate::Admin) or of a guard, there is
+//! [`Lockkeeper::block_on`](crate::Lockkeeper::block_on).
+//!
+//! `embedded`, `realms` and `settings` connect with async calls only: make them on a runtime of your own.
 //!
 //! ```no_run
 //! let keeper = lockkeeper::blocking::connect("127.0.0.1:2181")?;
 //! let guard = keeper.mutex("/locks/nightly").acquire().wait()?;
 //! println!("holding with token {}", guard.token());
+//! keeper.block_on(guard.verify())?;
 //! guard.release_blocking()?;
+//! let leased = keeper.helix_lock("/locks/leased", std::time::Duration::from_secs(60));
+//! keeper.block_on(leased.acquire())?.release_blocking()?;
 //! keeper.close_blocking();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

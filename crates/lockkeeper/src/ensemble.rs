@@ -312,11 +312,14 @@ pub trait Ensemble: Send + Sync + 'static {
     fn prove(&self) -> Reply<()>;
 }
 
-/// A linearizable read, whichever client wrote the data: without the write before it, this session's server may be stale.
+/// A linearizable read, or several that are sent together, whichever client wrote the data: without the write before it, this session's server may be stale.
 ///
 /// The write is sent before the read without waiting for its reply. This costs the ensemble a write, but the client no
 /// round trip.
-pub(crate) async fn linearizable<T>(ensemble: &dyn Ensemble, read: Reply<T>) -> Result<T, OpError> {
+pub(crate) async fn linearizable<T>(
+    ensemble: &dyn Ensemble,
+    read: impl Future<Output = Result<T, OpError>>,
+) -> Result<T, OpError> {
     let (ordered, seen) = tokio::join!(biased; ensemble.prove(), read);
     ordered.and(seen)
 }

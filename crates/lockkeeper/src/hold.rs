@@ -3,9 +3,11 @@
 //!
 //! A loss is final. Tasks that wait for it are woken before anything else happens.
 
+pub(crate) mod account;
 pub(crate) mod fenced;
 pub(crate) mod guard;
 pub(crate) mod lease;
+pub(crate) mod upgrade;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -106,6 +106,23 @@ impl Lockkeeper {
         self.context.io().block_on(self.close());
     }
 
+    /// Blocks this thread until `call` is done, for programs without async: any call of this library, and any future that
+    /// needs no runtime.
+    ///
+    /// ```no_run
+    /// let keeper = lockkeeper::blocking::connect("127.0.0.1:2181")?;
+    /// let locks = keeper.block_on(keeper.admin().list("/"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn block_on<T>(&self, call: impl IntoFuture<Output = T>) -> T {
+        self.context.io().block_on(call.into_future())
+    }
+
     /// Returns the owner that the nodes of this handle name.
     pub fn owner(&self) -> &Owner {
         self.context.owner()

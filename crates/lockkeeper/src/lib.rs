@@ -56,6 +56,9 @@
 //! does not read. Then the heartbeats stop and the locks are lost. Use a writer that never blocks, such as
 //! `tracing_appender::non_blocking`.
 //!
+//! Each acquire of any kind of lock emits one event `acquired`, with `path`, `waited_ms` and, if the hold has one,
+//! `token`. It is emitted where your code awaits the acquire, so it is in your span.
+//!
 //! # Features
 //!
 //! `embedded` and `settings` are on by default. Every combination of features compiles.
@@ -64,7 +67,9 @@
 //!   for one machine.
 //! - `settings`: the module `settings`: settings from files, the environment and a program's own flags.
 //! - `tls`: TLS to the servers, with `Builder::tls`. Builds a cryptography library in C.
-//! - `metrics`: exports the counters of leased locks through the crate `metrics`.
+//! - `metrics`: exports counts and times through the crate `metrics`: for every kind of lock
+//!   `lockkeeper_acquires_total` and `lockkeeper_acquire_wait_seconds`, labelled by lock and outcome (`granted` or
+//!   `failed`), and the counters of leased locks.
 //! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
 //!   and make.
 //!
@@ -118,6 +123,7 @@ pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
 pub use futures_util::future::BoxFuture;
 pub use hold::fenced::{FencedWrite, FencedWritten};
 pub use hold::guard::{Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
+pub use hold::upgrade::{Upgrade, UpgradeError};
 pub use identity::this_process;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
@@ -231,7 +237,7 @@ mod guide {
 /// A reader cannot become a writer, because two readers that both wait for it would deadlock:
 /// ```compile_fail,E0599
 /// async fn upgrade(keeper: lockkeeper::Lockkeeper) {
-///     keeper.rwlock("/a").read().acquire().await.unwrap().upgrade(None).await;
+///     keeper.rwlock("/a").read().acquire().await.unwrap().upgrade().await;
 /// }
 /// ```
 /// nor can it by a conversion, which only leads to a weaker guard:

@@ -4,7 +4,7 @@ use lockkeeper_core::TokenEpoch;
 
 use super::Admin;
 use crate::Error;
-use crate::ensemble::{EPOCH_NODE, OpError, refused};
+use crate::ensemble::{EPOCH_NODE, OpError, linearizable, refused};
 use crate::session::epoch::{stated, unreadable};
 
 /// How often a change is retried if other clients change the epoch at the same moment.
@@ -51,7 +51,7 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// Two to four round trips.
+    /// Two round trips; more if others raise it at the same time.
     ///
     /// # Cancel safety
     ///
@@ -65,8 +65,8 @@ impl Admin {
     pub async fn raise_token_epoch(&self, epoch: TokenEpoch) -> Result<TokenEpoch, Error> {
         self.on_session(move |ensemble| async move {
             for _ in 0..MAX_ATTEMPTS {
-                ensemble.prove().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
-                let (node, _watcher) = ensemble.epoch().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
+                let read = linearizable(&*ensemble, ensemble.epoch());
+                let (node, _watcher) = read.await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 let stated = stated(node.as_ref()).map_err(unreadable)?;
                 if stated >= epoch {
                     return Ok(stated);

@@ -392,7 +392,7 @@ impl Holding {
     }
 
     /// Asks the driver to change the hold, and waits until it has done so.
-    async fn change(
+    pub(super) async fn change(
         &self,
         request: impl FnOnce(oneshot::Sender<()>) -> Request,
         timeout: Option<Duration>,
@@ -484,44 +484,6 @@ impl WriteGuard {
 pub struct UpgradeableGuard(Guard);
 
 impl UpgradeableGuard {
-    /// Waits until the readers ahead have released the lock, for at most `timeout` if one is given, and then becomes
-    /// the writer.
-    ///
-    /// The wait cannot deadlock: no contender that waits for this hold holds the lock.
-    ///
-    /// # Cost
-    ///
-    /// One listing, and one more for each reader that releases.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future releases the lock.
-    ///
-    /// # Errors
-    ///
-    /// Returns the guard, still a reader's, with the reason: [`ChangeError::Timeout`] or [`ChangeError::Lost`].
-    pub async fn upgrade(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
-        match self.0.0.change(Request::Upgrade, timeout).await {
-            Ok(()) => Ok(WriteGuard(self.0)),
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    /// Calls [`UpgradeableGuard::upgrade`] and blocks this thread until it returns, for programs without async.
-    ///
-    /// # Errors
-    ///
-    /// As [`UpgradeableGuard::upgrade`].
-    ///
-    /// # Panics
-    ///
-    /// Panics if called on a thread of an async runtime.
-    #[track_caller]
-    pub fn upgrade_blocking(self, timeout: Option<Duration>) -> Result<WriteGuard, (UpgradeableGuard, ChangeError)> {
-        let session = self.hold.session();
-        session.block_on(self.upgrade(timeout))
-    }
-
     /// Gives up the right to become the writer and becomes a plain reader in the same position.
     ///
     /// # Cost
@@ -537,6 +499,20 @@ impl UpgradeableGuard {
     /// [`ChangeError::Lost`] if the lock is lost before the change is done.
     pub async fn downgrade(self) -> Result<Guard, ChangeError> {
         WriteGuard(self.0).downgrade().await
+    }
+
+    /// Calls [`UpgradeableGuard::downgrade`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`UpgradeableGuard::downgrade`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn downgrade_blocking(self) -> Result<Guard, ChangeError> {
+        WriteGuard(self.0).downgrade_blocking()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper_core::helix::Record;
 
 use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, OpError};
+use crate::ensemble::{Ensemble, OpError, linearizable};
 use crate::session::Session;
 
 /// The current state of a hold that depends on a lease.
@@ -36,10 +36,9 @@ pub(crate) async fn standing(
     path: &str,
     (id, until_ms): &(String, i64),
 ) -> Result<Option<Versions>, OpError> {
-    // Another server than that of an earlier write may be stale, so order the reads behind a write. Read the parent first, as in `look`.
-    let (ordered, parent, node) = (ensemble.prove(), ensemble.read(above(path)), ensemble.read(path));
-    let (ordered, parent, node) = tokio::join!(biased; ordered, parent, node);
-    ordered?;
+    // Another server than that of an earlier write may be stale. Read the parent first, as in `look`.
+    let both = async { Ok(tokio::join!(biased; ensemble.read(above(path)), ensemble.read(path))) };
+    let (parent, node) = linearizable(ensemble, both).await?;
     let (parent, node) = match (parent, node) {
         (Ok(parent), Ok(node)) => (parent, node),
         (_, Err(OpError::NoNode)) | (Err(OpError::NoNode), _) => return Ok(None),

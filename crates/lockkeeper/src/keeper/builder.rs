@@ -223,6 +223,20 @@ impl Builder {
         io.block_on(keeper.opened())
     }
 
+    /// Returns a handle for an ensemble at once, as [`Lockkeeper::connect_lazy`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::connect_lazy`].
+    pub fn connect_lazy(self, servers: &str) -> Result<Lockkeeper, Error> {
+        let servers = self.checked(servers)?;
+        let io = Io::thread()?;
+        let network = self.network(servers, &io);
+        let keeper = self.start(Box::new(network), io, Clock::System);
+        keeper.context().wait_for_the_first_session();
+        Ok(keeper)
+    }
+
     /// Uses the embedded server of a directory, as [`Lockkeeper::embedded`] does.
     ///
     /// # Cancel safety
@@ -367,6 +381,22 @@ impl Lockkeeper {
     /// - [`Error::AuthFailed`] if the servers reject the credentials.
     pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
         Self::builder().connect(servers).await
+    }
+
+    /// Returns a handle at once, before any server answers: for services that may start before the ensemble. Sends
+    /// nothing.
+    ///
+    /// The first call that needs the session opens it. Until the first session is open, a call with a deadline waits for
+    /// it until that deadline, however long the connect timeout is; a call without a deadline waits for the connect
+    /// timeout. Afterwards the handle is as one of [`Lockkeeper::connect`]. [`Lockkeeper::check`] shows whether the
+    /// servers answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidServers`] and the other errors of arguments. Those of [`Lockkeeper::connect`] that need the
+    /// servers, such as [`Error::Unreachable`] and [`Error::NoChroot`], are errors of the calls.
+    pub fn connect_lazy(servers: &str) -> Result<Lockkeeper, Error> {
+        Self::builder().connect_lazy(servers)
     }
 
     /// Uses locks on this machine alone, without a server to install: connects to the embedded server of the directory

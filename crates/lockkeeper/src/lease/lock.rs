@@ -8,9 +8,11 @@ use futures_util::future::BoxFuture;
 use lockkeeper_core::helix::{Answer, LockInfo, Refusal, Rules, Scope, ScopeError, Statistics, Terms, Wish};
 use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::Error;
 use crate::error::check_length;
+use crate::hold::account;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::lease::guard::{HelixGuard, Preemption};
 use crate::lease::hold::Cleanup;
@@ -349,12 +351,15 @@ impl HelixLock {
         let node = self.node()?;
         self.terms.check(self.emergency)?;
         check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
+        let (started, path) = (Instant::now(), node.path.clone());
         let (caller, outcome) = oneshot::channel();
         let (context, leases) = (self.context.clone(), self.leases.clone());
         let (terms, cleanup) = (self.terms.clone(), self.cleanup.clone());
         let (status, approval, recorder) = (self.shared.status.clone(), self.approval.clone(), self.recorder.clone());
         self.context.spawn(Request { context, leases, node, terms, cleanup, approval, status, recorder, caller }.run());
-        outcome.await.unwrap_or(Err(Error::Closed))
+        let outcome = outcome.await.unwrap_or(Err(Error::Closed));
+        account::report(&path, started, outcome.as_ref().map(|guard| &***guard));
+        outcome
     }
 
     /// Releases the lock if this user id owns it, or if its owner's lease has expired.

@@ -18,8 +18,8 @@ use crate::Error;
 use crate::clock::wall_clock_ms;
 use crate::ensemble::Ensemble;
 use crate::error::check_length;
-use crate::hold::HoldOptions;
 use crate::hold::guard::{Guard, Holding};
+use crate::hold::{HoldOptions, account};
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::session::context::Context;
@@ -396,7 +396,14 @@ impl<G: 'static> IntoFuture for Acquire<G> {
 
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
-        let guard = self.guard;
-        self.call.start().map(move |outcome| outcome.unwrap_or(Err(Error::Closed)).map(guard)).boxed()
+        let (guard, started) = (self.guard, Instant::now());
+        let path = self.call.kind.as_ref().map(|kind| kind.path.to_string()).unwrap_or_default();
+        let outcome = self.call.start();
+        let report = move |outcome: Result<Result<Holding, _>, _>| {
+            let outcome = outcome.unwrap_or(Err(Error::Closed));
+            account::report(&path, started, outcome.as_ref());
+            outcome.map(guard)
+        };
+        outcome.map(report).boxed()
     }
 }

@@ -85,11 +85,9 @@ pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> 
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
-        if unsure && let Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) = ensemble.prove().await {
-            tracing::debug!(%path, %fault, "looking again");
-            continue;
-        }
-        let (mut stored, version) = match ensemble.read(&at).await {
+        let read = ensemble.read(&at);
+        let read = if unsure { linearizable(ensemble, read).await } else { read.await };
+        let (mut stored, version) = match read {
             Ok(seen) => (Stored::read(path, &seen.data)?, Some(seen.version)),
             Err(OpError::NoNode) => (Stored { lockkeeper: 1, ..Stored::default() }, None),
             Err(OpError::ConnectionLoss | OpError::SessionOver) => {

@@ -1,5 +1,6 @@
 //! The state that all locks of one `Lockkeeper` share: its session, network, owner and I/O thread.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ struct Inner {
     /// Locked while a session is being opened, so that all callers that need one share it.
     opening: AsyncMutex<()>,
     closed: CancellationToken,
+    /// Whether calls wait for the first session until their own deadline, and it is not open yet.
+    is_lazy: AtomicBool,
 }
 
 /// How a context connects, and what it does when a lock is lost.
@@ -68,8 +71,14 @@ impl Context {
                 session: Owned::new(Mutex::new(None)),
                 opening: AsyncMutex::new(()),
                 closed: CancellationToken::new(),
+                is_lazy: AtomicBool::new(false),
             }),
         }
+    }
+
+    /// Lets calls wait for the first session until their own deadline, not for the connect timeout.
+    pub(crate) fn wait_for_the_first_session(&self) {
+        self.inner.is_lazy.store(true, Ordering::Relaxed);
     }
 
     /// Closes the session and ends all calls that wait for one. Returns when the session has ended.
@@ -206,9 +215,12 @@ impl Context {
     }
 
     /// The current session, or a new one if it has ended. Tries until `deadline` or for the connect timeout, whichever
-    /// is shorter.
+    /// is shorter; for the first session of a lazy handle, until `deadline` if there is one.
     pub(crate) async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
         let (inner, started) = (&self.inner, Instant::now());
+        let is_lazy = inner.is_lazy.load(Ordering::Relaxed);
+        // Another call may wait for the first session for longer than this one wants to.
+        let deadline = deadline.or_else(|| started.checked_add(inner.connect_timeout).filter(|_| is_lazy));
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let opening = async {
             let _one_at_a_time = inner.opening.lock().await;
@@ -216,7 +228,8 @@ impl Context {
                 return Ok(ready);
             }
             let patience = left().map(|left| left.saturating_sub(MOMENT.min(left / 2)));
-            let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(inner.connect_timeout));
+            let limit = if is_lazy { Duration::MAX } else { inner.connect_timeout };
+            let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(limit));
             let opened = match inner.network.open(patience).await {
                 Err(Error::Unreachable { servers, detail, .. }) if left().is_some_and(|left| left <= MOMENT) => {
                     passed(deadline).await;
@@ -224,6 +237,7 @@ impl Context {
                 }
                 opened => opened,
             }?;
+            inner.is_lazy.store(false, Ordering::Relaxed);
             let ensemble = opened.ensemble.clone();
             let session = Session::start(Arc::clone(&inner.io), inner.clock, opened);
             // The previous session is over. Drop it outside the lock, because its end takes time.
@@ -259,14 +273,17 @@ impl Context {
                     session.proved(sent);
                     return Ok(session.id());
                 }
-                // The next session is opened once this one's end is known here too.
-                Err(OpError::SessionOver) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
+                // Ask again when the connection is back or the session's end is known here too.
+                Err(OpError::ConnectionLoss | OpError::SessionOver)
+                    if deadline.is_none_or(|deadline| Instant::now() < deadline) =>
+                {
                     let mut link = session.link();
                     tokio::select! {
                         biased;
-                        _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
+                        _ = link.wait_for(|link| link.connected || matches!(link.state, LinkState::Over(_))) => {}
                         () = passed(deadline) => {}
                     }
+                    tokio::time::sleep(MOMENT).await;
                 }
                 Err(fault) => {
                     let (servers, detail) = (self.servers().to_string(), fault.to_string());

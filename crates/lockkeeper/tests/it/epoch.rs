@@ -11,6 +11,7 @@ use crate::support::{STEADY, World, block_on, config, eventually, on_the_embedde
 
 on_the_embedded_server!(
     an_epoch_costs_one_read_per_session_and_none_per_lock,
+    raising_an_epoch_sends_the_read_with_the_write_before_it,
     an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot,
     an_invalid_epoch_gives_no_tokens,
 );
@@ -87,6 +88,20 @@ async fn an_epoch_costs_one_read_per_session_and_none_per_lock(world: &World) {
         world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
     }
     assert_eq!(proxy.counts().requested.of(OpCode::Exists), 1);
+}
+
+/// The read does not wait for the reply to the write that orders it.
+async fn raising_an_epoch_sends_the_read_with_the_write_before_it(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let before = proxy.counts();
+    let write = proxy.on(OpCode::Delete).path("heartbeat").hold_reply();
+    let admin = keeper.admin();
+    let raising = tokio::spawn(async move { admin.raise_token_epoch(TokenEpoch::new(1).unwrap()).await });
+    write.caught().await;
+    proxy.wait_until(|counts| counts.since(&before).requested.of(OpCode::Exists) == 1).await;
+    write.release();
+    assert_eq!(raising.await.unwrap().unwrap().get(), 1);
 }
 
 /// Transaction ids count for the whole ensemble, so one lock under two chroots gives increasing tokens.

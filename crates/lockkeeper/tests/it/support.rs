@@ -5,6 +5,8 @@
 //! world checks that no node, watch or session is left.
 
 mod kinds;
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
 mod observer;
 
 use std::net::SocketAddr;

@@ -93,7 +93,7 @@ async fn an_upgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     let keeper = world.keeper_through(&proxy, timeout).await;
     let reader = world.keeper().await.rwlock(world.lock()).read().acquire().await.unwrap();
     let guard = keeper.rwlock(world.lock()).upgradeable().acquire().await.unwrap();
-    let mut upgrade = Box::pin(guard.upgrade(None));
+    let mut upgrade = guard.upgrade().into_future();
     assert!((&mut upgrade).now_or_never().is_none());
     // It reads the reader's node and its own to watch them.
     proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) >= 2).await;

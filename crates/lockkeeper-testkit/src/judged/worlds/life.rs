@@ -460,9 +460,14 @@ async fn change(held: Held, change: Change) -> Changed {
             guard.downgrade().await.map_or(Changed::Lost, |guard| Changed::Into(Held::Reads(guard)))
         }
         (Held::MayWrite(guard), Change::Up(patience)) => {
-            match guard.upgrade(patience.map(Duration::from_millis)).await {
+            let upgrade = guard.upgrade();
+            let upgraded = match patience {
+                Some(patience) => upgrade.timeout(Duration::from_millis(patience)).await,
+                None => upgrade.await,
+            };
+            match upgraded {
                 Ok(guard) => Changed::Into(Held::Writes(guard)),
-                Err((guard, _)) => Changed::Same(Held::MayWrite(guard)),
+                Err(error) => Changed::Same(Held::MayWrite(error.guard)),
             }
         }
         (held, _) => Changed::Same(held),

@@ -1,17 +1,22 @@
 //! The handle itself: how it is asked, and what may be passed to it.
 
+use std::future::IntoFuture;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::{Error, Guard, Holding, LockPath, Lockkeeper, UpgradeableGuard, WriteGuard};
 
 use super::on_every_server;
-use crate::support::{STEADY, World};
+use crate::support::{PATIENCE, STEADY, World};
 
 on_every_server!(
     a_path_may_be_given_in_every_form,
     a_check_proves_the_session_and_names_it,
     a_check_says_why_no_server_answers,
     a_guard_converts_to_a_weaker_one_and_still_holds,
+    a_lazy_handle_waits_for_the_servers_within_each_calls_deadline,
+    every_call_can_block_a_thread,
+    an_acquire_of_every_kind_is_reported_in_the_callers_span,
 );
 
 /// Every kind of lock, and every question, takes a path as text or as a checked path. A bad one is an error of the call.
@@ -87,4 +92,138 @@ async fn a_guard_converts_to_a_weaker_one_and_still_holds(world: &World) {
     let leased = keeper.helix_lock(world.path("leased"), Duration::from_secs(5)).acquire().await.unwrap();
     let token = leased.token();
     assert_eq!(Holding::from(Guard::from(leased)).fencing_token(), Some(token));
+}
+
+/// The servers come up long after the connect timeout.
+async fn a_lazy_handle_waits_for_the_servers_within_each_calls_deadline(world: &World) {
+    let proxy = world.proxy().await;
+    proxy.refuse();
+    let patience = Duration::from_millis(200);
+    let builder = Lockkeeper::builder().connect_timeout(patience).session_timeout(STEADY);
+    let keeper = builder.connect_lazy(&proxy.connect_string()).unwrap();
+    world.keep_open(&keeper);
+    assert_eq!(keeper.session_id(), None);
+    let waiting = tokio::spawn(world.mutex(&keeper).acquire().timeout(PATIENCE).into_future());
+    let (short, none) = (world.mutex(&keeper).acquire().timeout(patience * 2), world.mutex(&keeper).acquire());
+    let (short, none) = tokio::join!(short.into_future(), none.into_future());
+    for (outcome, limit) in [(short, patience * 2), (none, patience)] {
+        match outcome {
+            Err(Error::Unreachable { waited, .. }) => assert!(waited >= limit && waited < PATIENCE, "{waited:?}"),
+            other => panic!("no server listens: {other:?}"),
+        }
+    }
+    assert!(!waiting.is_finished());
+    proxy.heal();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    assert!(keeper.session_id().is_some());
+}
+
+async fn every_call_can_block_a_thread(world: &World) {
+    let keeper = world.keeper().await;
+    let (path, leased) = (world.lock(), world.path("leased"));
+    let blocking = move || {
+        let guard = keeper.block_on(keeper.mutex(&path).acquire()).unwrap();
+        keeper.block_on(guard.verify()).unwrap();
+        assert_eq!(keeper.block_on(keeper.admin().show(&path)).unwrap().holders.len(), 1);
+        guard.release_blocking().unwrap();
+        let leased = keeper.helix_lock(leased, Duration::from_secs(5));
+        keeper.block_on(leased.acquire()).unwrap().release_blocking().unwrap();
+        let writer = keeper.rwlock(&path).upgradeable().acquire().wait().unwrap().upgrade().wait().unwrap();
+        writer.downgrade_blocking().unwrap().release_blocking().unwrap();
+    };
+    tokio::task::spawn_blocking(blocking).await.unwrap();
+}
+
+/// Collects the events of the library, each with the name of the span that it is in.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Collected>>);
+
+#[derive(Default)]
+struct Collected {
+    spans: Vec<&'static str>,
+    entered: Vec<u64>,
+    events: Vec<String>,
+}
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        let mut collected = self.0.lock().unwrap();
+        collected.spans.push(span.metadata().name());
+        tracing::span::Id::from_u64(collected.spans.len() as u64)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() != "waited_ms" {
+                    self.0.push_str(&format!(" {field}={value:?}"));
+                }
+            }
+        }
+        let mut collected = self.0.lock().unwrap();
+        let span = collected.entered.last().map_or("", |id| collected.spans[*id as usize - 1]);
+        let mut text = Text(format!("{span}:"));
+        event.record(&mut text);
+        collected.events.push(text.0);
+    }
+
+    fn enter(&self, span: &tracing::span::Id) {
+        self.0.lock().unwrap().entered.push(span.into_u64());
+    }
+
+    fn exit(&self, _: &tracing::span::Id) {
+        self.0.lock().unwrap().entered.pop();
+    }
+}
+
+async fn an_acquire_of_every_kind_is_reported_in_the_callers_span(world: &World) {
+    use tracing::Instrument as _;
+
+    let (keeper, events) = (world.keeper().await, Events::default());
+    let _collecting = tracing::subscriber::set_default(events.clone());
+    #[cfg(feature = "metrics")]
+    let metrics = crate::support::metrics::collect();
+    let path = world.lock();
+    let calls = async {
+        let guard = keeper.mutex(&path).acquire().await.unwrap();
+        keeper.mutex(&path).try_acquire().await.unwrap_err();
+        let permit = keeper.semaphore(world.path("permits"), 1).acquire().await.unwrap();
+        let leased = keeper.helix_lock(world.path("leased"), PATIENCE).acquire().await.unwrap();
+        (guard, permit, leased)
+    };
+    let (guard, _permit, leased) = calls.instrument(tracing::info_span!("nightly")).await;
+    let seen = events.0.lock().unwrap().events.clone();
+    let acquired: Vec<_> = seen.into_iter().filter(|event| event.contains("message=acquired")).collect();
+    let event = |path: &str, token: &str| format!("nightly: message=acquired path={path:?}{token}");
+    assert_eq!(
+        acquired,
+        [
+            event(&path, &format!(" token={}", guard.token())),
+            event(&world.path("permits"), ""),
+            event(&world.path("leased"), &format!(" token={}", leased.token())),
+        ]
+    );
+    #[cfg(feature = "metrics")]
+    {
+        let of = |path: &str, outcome: &str| {
+            let labels = format!("lock={path} outcome={outcome}");
+            [format!("lockkeeper_acquires_total {labels}"), format!("lockkeeper_acquire_wait_seconds {labels}")]
+        };
+        let expected = [
+            of(&path, "granted"),
+            of(&path, "failed"),
+            of(&world.path("permits"), "granted"),
+            of(&world.path("leased"), "granted"),
+        ];
+        assert_eq!(metrics(), expected.concat());
+    }
 }

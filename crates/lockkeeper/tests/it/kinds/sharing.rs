@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, NodeFormat, RwLock, WriteGuard};
+use lockkeeper::{Error, Lockkeeper, NodeFormat, RwLock, UpgradeError, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
@@ -321,7 +321,7 @@ async fn an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_on
     assert!(matches!(lock(world, &other).upgradeable().try_acquire().await, Err(Error::Held { .. })));
     assert!(late.waits() && before.iter().all(|reader| reader.is_held()));
     let token = guard.token();
-    let upgrading = tokio::spawn(guard.upgrade(None));
+    let upgrading = tokio::spawn(guard.upgrade().into_future());
     for reader in before {
         assert!(!upgrading.is_finished());
         reader.release().await.unwrap();
@@ -346,16 +346,16 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     let before = lock(world, &other).read().acquire().await.unwrap();
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
     let waited = Duration::from_millis(50);
-    let (guard, error) = guard.upgrade(Some(waited)).await.unwrap_err();
-    assert_eq!(error, lockkeeper::ChangeError::Timeout { path: world.lock(), waited });
+    let UpgradeError { guard, reason } = guard.upgrade().timeout(waited).await.unwrap_err();
+    assert_eq!(reason, lockkeeper::ChangeError::Timeout { path: world.lock(), waited });
     assert!(guard.is_held() && before.is_held());
     before.release().await.unwrap();
-    let guard = guard.upgrade(Some(PATIENCE)).await.unwrap();
+    let guard = guard.upgrade().timeout(PATIENCE).await.unwrap();
     guard.release().await.unwrap();
     // Dropping a waiting upgrade releases the lock.
     let before = lock(world, &other).read().acquire().await.unwrap();
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
-    let mut upgrade = Box::pin(guard.upgrade(None));
+    let mut upgrade = guard.upgrade().into_future();
     assert!(futures_util::poll!(upgrade.as_mut()).is_pending());
     drop(upgrade);
     world.queued(1).await;
@@ -375,7 +375,7 @@ async fn two_upgrades_never_wait_for_each_other(world: &World) {
                     guard.release().await.unwrap();
                     continue;
                 }
-                let guard = guard.upgrade(None).await.unwrap();
+                let guard = guard.upgrade().await.unwrap();
                 guard.release().await.unwrap();
             }
         }));
@@ -407,7 +407,7 @@ async fn case_17_readers_and_writers_never_wait_in_a_circle(world: &World) {
                             Ok(guard) => drop(guard.downgrade().await.unwrap()),
                             Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
                         },
-                        2 => drop(lock.upgradeable().acquire().await.unwrap().upgrade(None).await.unwrap()),
+                        2 => drop(lock.upgradeable().acquire().await.unwrap().upgrade().await.unwrap()),
                         _ => lock.read().acquire().await.unwrap().release().await.unwrap(),
                     }
                 }

@@ -1,0 +1,115 @@
+//! The change of an upgradeable reader to a writer: its options, and the future that waits for it.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use crate::error::ChangeError;
+use crate::hold::Request;
+use crate::hold::guard::{Holding, UpgradeableGuard, WriteGuard};
+
+impl UpgradeableGuard {
+    /// Returns a request that waits until the readers ahead have released the lock, and then becomes the writer.
+    ///
+    /// The wait cannot deadlock: no contender that waits for this hold holds the lock.
+    ///
+    /// ```no_run
+    /// # async fn example(keeper: lockkeeper::Lockkeeper) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let reader = keeper.rwlock("/locks/prices").upgradeable().acquire().await?;
+    /// match reader.upgrade().timeout(Duration::from_secs(5)).await {
+    ///     Ok(writer) => writer.release().await?,
+    ///     // It still reads.
+    ///     Err(error) => error.guard.release().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn upgrade(self) -> Upgrade {
+        Upgrade { guard: self, timeout: None }
+    }
+}
+
+/// A request to become the writer that is not sent yet: await it, or set options first. Created by
+/// [`UpgradeableGuard::upgrade`].
+///
+/// # Cost
+///
+/// One listing, and one more for each reader that releases.
+///
+/// # Cancel safety
+///
+/// Dropping the future releases the lock.
+///
+/// # Errors
+///
+/// [`UpgradeError`] contains the guard, still a reader's, and the reason.
+#[derive(Debug)]
+#[must_use = "a request does nothing until it is awaited; dropping it releases the lock"]
+pub struct Upgrade {
+    guard: UpgradeableGuard,
+    timeout: Option<Duration>,
+}
+
+impl Upgrade {
+    /// Fails with [`ChangeError::Timeout`] after `timeout`, counted from when the request is awaited. The default is no
+    /// limit.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Becomes the writer and blocks this thread until it is, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As awaiting it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn wait(self) -> Result<WriteGuard, UpgradeError> {
+        let session = self.guard.session();
+        session.block_on(self.into_future())
+    }
+
+    async fn change(self) -> Result<WriteGuard, UpgradeError> {
+        let Upgrade { guard, timeout } = self;
+        match guard.change(Request::Upgrade, timeout).await {
+            Ok(()) => Ok(WriteGuard::of(Holding::from(guard))),
+            Err(reason) => Err(UpgradeError { guard, reason }),
+        }
+    }
+}
+
+impl IntoFuture for Upgrade {
+    type Output = Result<WriteGuard, UpgradeError>;
+    type IntoFuture = BoxFuture<'static, Result<WriteGuard, UpgradeError>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.change().boxed()
+    }
+}
+
+/// Why a reader did not become the writer. Dropping the error drops the guard, which releases the lock.
+#[derive(Debug)]
+#[must_use = "the error contains the guard; dropping it releases the lock"]
+pub struct UpgradeError {
+    /// The guard, still a reader's.
+    pub guard: UpgradeableGuard,
+    /// The reason: [`ChangeError::Timeout`] or [`ChangeError::Lost`].
+    pub reason: ChangeError,
+}
+
+impl fmt::Display for UpgradeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl std::error::Error for UpgradeError {}
