@@ -9,42 +9,40 @@
 //!
 //! What it rests on, and where that is said: one session's operations take effect in order and its reads never go back in
 //! time; a watch event comes before any read that shows the change; a create whose reply was lost may have happened
-//! (ZooKeeper, "Consistency Guarantees"); after `sync` on the same session nothing sent before it can still take effect.
+//! (ZooKeeper, "Consistency Guarantees"); after an ordered write of the same session nothing sent before it can still take
+//! effect.
 //!
-//! This file has the facts and what follows from them. The modules below learn them: [`queueing`] from listings, [`standing`] from
-//! the own nodes, [`abandoned`] from tombstones, [`doubt`] after a lost reply, and [`leaving`] deletes the nodes.
+//! This file has the order of the rules. Each module below has one group of facts with its rules: what the attempt asks for
+//! ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), the tombstones of others ([`abandoned`]), the [`hold`],
+//! the holder [`marker`], the [`change`] under way, the own node's [`record`], the own [`tombstone`] and the [`exit`].
+//! [`doubt`] resolves what a lost reply leaves unknown.
 
 mod abandoned;
+mod change;
 mod doubt;
-mod leaving;
-mod queueing;
-mod standing;
+mod exit;
+mod hold;
+mod marker;
+mod nodes;
+mod record;
+mod terms;
 #[cfg(test)]
 mod tests;
+mod tombstone;
+mod view;
 
-use self::abandoned::{Abandoned, Own as OwnTombstone};
-use self::leaving::Leaving;
-use self::queueing::Blocker;
-use self::standing::{Downgrade, HolderMarker, Record, Upgrade};
-use crate::protocol::{Command, End, Event, Failure, Grant, Inspection, Place, WatchKind};
-use crate::{AttemptId, Class, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Sequence, SessionId, Zxid};
-
-/// How often a parent that was removed is created again before the attempt gives up.
-///
-/// The reaper of container nodes takes a parent at most once a check (a minute by default); a second miss in a row already
-/// means that someone deletes it on purpose.
-const MAX_PARENTS_MADE: u8 = 10;
-
-/// What is known of the own node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Own {
-    /// No create was sent, or none took effect.
-    None,
-    /// A create was sent and its reply lost: there may be a node.
-    Doubtful,
-    /// This node.
-    Node { name: String, czxid: Zxid },
-}
+use self::abandoned::Abandoned;
+use self::change::{Change, Downgrade, Upgrade};
+use self::exit::{Exit, Leaving};
+use self::hold::{Hold, Stage};
+use self::marker::HolderMarker;
+use self::nodes::{Nodes, Own};
+use self::record::Record;
+use self::terms::Terms;
+use self::tombstone::OwnTombstone;
+use self::view::{Blocker, View};
+use crate::protocol::{Command, End, Event, Failure, Grant, Inspection, Listing, Place, WatchKind};
+use crate::{AttemptId, Discipline, FencingToken, LockDelay, Mode, NodeFormat, SessionId, Zxid};
 
 /// The command in flight, as far as its outcome is not in the event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,9 +53,9 @@ enum Flight {
     List {
         watch: bool,
     },
-    /// A synced listing: which nodes are of this attempt?
+    /// A linearizable listing: which nodes are of this attempt?
     Recover,
-    /// A synced listing: which of the nodes and holder markers in doubt exist?
+    /// A linearizable listing: which of the nodes and holder markers in doubt exist?
     Settle,
     /// Is this node mine?
     Inspect(String),
@@ -68,7 +66,7 @@ enum Flight {
     /// Is the holder marker I am about to delete still mine?
     VerifyHolderMarker,
     Watch(String),
-    /// Does the first of the queue contend? Where it does, this one leaves.
+    /// Does the first of the queue contend? If it does, this one leaves.
     InspectFirst(String),
     TakeHolderMarker,
     WriteRecord {
@@ -98,77 +96,17 @@ enum Flight {
 /// extra request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
-    discipline: Discipline,
-    node_format: NodeFormat,
-    mode: Mode,
-    /// Its node is a writer's, and it wants to read beside the readers ahead of it.
-    reads_early: bool,
-    id: AttemptId,
-    session: SessionId,
-
-    own: Own,
-    /// Nodes that may be of this attempt and must be looked at, the oldest last.
-    suspects: Vec<String>,
-    /// Nodes of this attempt besides the own one, with the transactions that created them, to be deleted.
-    strays: Vec<(String, Zxid)>,
-    /// It was once unknown whether a create took effect: a second node may turn up, so the contender looks again when
-    /// it leaves.
-    doubted: bool,
-    parent_missing: bool,
-    parents_made: u8,
-    /// The parent states no limit yet, in data of this version.
-    limit_unset: Option<i32>,
-
-    /// It gets the lock immediately or leaves.
-    once: bool,
-    /// The holder marker as [`Flight::InspectFirst`] saw it.
-    marker_seen: Option<Inspection>,
-    /// It leaves if more than so many are ahead.
-    max_ahead: usize,
-    /// Children with the name of a contender and without a session: they do not count.
-    sessionless: Vec<String>,
-
-    listing_due: bool,
-    /// The next listing is to watch the children.
-    watch_children: bool,
-    blocker: Option<Blocker>,
-    place: Option<Place>,
-    /// The class to change to.
-    reclassify: Option<Class>,
-    holder_marker: HolderMarker,
-    granted: bool,
-    /// The grant follows from the blocker's deletion alone; no listing has shown the own node first.
-    inferred: bool,
-    /// The listing that granted showed contenders behind this one. They may have seen more contenders ahead than this one did.
-    followed: bool,
-    handed_over: bool,
-    token: Option<FencingToken>,
-    /// An upgradeable reader's change to a writer.
-    upgrade: Upgrade,
-    /// A writer's change to a reader in its place.
-    downgrade: Downgrade,
-
-    /// It waited behind another contender.
-    waited: bool,
-    lingered: bool,
-    own_watched: bool,
+    terms: Terms,
+    nodes: Nodes,
+    view: View,
+    abandoned: Abandoned,
+    hold: Hold,
+    marker: HolderMarker,
+    change: Change,
     record: Record,
-    /// The unprotected own node was just seen to be ours, with this version of its data.
-    verified: Option<i32>,
-    /// The reply to a delete was lost: what this server shows may be older than that delete.
-    delete_doubted: bool,
-
-    /// How long the lock stays unavailable after a loss.
-    delay: Option<LockDelay>,
     tombstone: OwnTombstone,
-    /// The abandoned holds ahead of it whose delay is counted.
-    abandoned: Vec<Abandoned>,
-
-    leaving: Option<Leaving>,
-    session_over: bool,
-    stuck: bool,
+    exit: Exit,
     flight: Option<Flight>,
-    ended: bool,
 }
 
 impl Contender {
@@ -177,59 +115,27 @@ impl Contender {
     /// # Panics
     /// If the node format has no name for `mode`: which modes a lock's face offers is fixed where the face is written.
     pub fn new(discipline: Discipline, node_format: NodeFormat, mode: Mode, id: AttemptId, session: SessionId) -> Self {
-        assert!(node_format.prefix(mode, id).is_some(), "{node_format:?} has no name for {mode:?}");
         Contender {
-            discipline,
-            node_format,
-            mode,
-            reads_early: false,
-            id,
-            session,
-            own: Own::None,
-            suspects: Vec::new(),
-            strays: Vec::new(),
-            doubted: false,
-            parent_missing: false,
-            parents_made: 0,
-            limit_unset: None,
-            once: false,
-            marker_seen: None,
-            max_ahead: usize::MAX,
-            sessionless: Vec::new(),
-            listing_due: false,
-            watch_children: false,
-            blocker: None,
-            place: None,
-            reclassify: None,
-            holder_marker: HolderMarker::None,
-            granted: false,
-            inferred: false,
-            followed: false,
-            handed_over: false,
-            token: None,
-            upgrade: Upgrade::Unasked,
-            downgrade: Downgrade::None,
-            waited: false,
-            lingered: false,
-            own_watched: false,
+            terms: Terms::new(discipline, node_format, mode, id, session),
+            nodes: Nodes::NONE,
+            view: View::NONE,
+            abandoned: Abandoned::NONE,
+            hold: Hold::NONE,
+            marker: HolderMarker::None,
+            change: Change::NONE,
             record: Record::default(),
-            verified: None,
-            delete_doubted: false,
-            delay: None,
             tombstone: OwnTombstone::None,
-            abandoned: Vec::new(),
-            leaving: None,
-            session_over: false,
-            stuck: false,
+            exit: Exit::default(),
             flight: None,
-            ended: false,
         }
     }
 
     /// An attempt to read with the right to become a writer later ([`Ask::Upgrade`](crate::Ask::Upgrade)): see
     /// [`Discipline::decide_as_reader`]. Panics as [`Contender::new`].
     pub fn upgradeable(node_format: NodeFormat, id: AttemptId, session: SessionId) -> Self {
-        Contender { reads_early: true, ..Self::new(Discipline::SharedExclusive, node_format, Mode::Write, id, session) }
+        let mut contender = Self::new(Discipline::SharedExclusive, node_format, Mode::Write, id, session);
+        contender.terms.reads_early = true;
+        contender
     }
 
     /// Keeps the lock unavailable for this long after a loss.
@@ -237,90 +143,82 @@ impl Contender {
     /// # Panics
     /// If the node format has no room for that in its names.
     pub fn with_delay(mut self, delay: LockDelay) -> Self {
-        let prefix = self.node_format.prefix_with(self.mode, self.id, Some(delay));
-        assert!(prefix.is_some(), "{:?} has no room for a delay", self.node_format);
-        self.delay = Some(delay);
+        let prefix = self.terms.node_format.prefix_with(self.terms.mode, self.terms.id, Some(delay));
+        assert!(prefix.is_some(), "{:?} has no room for a delay", self.terms.node_format);
+        self.terms.delay = Some(delay);
         self
     }
 
     /// It leaves instead of waiting, once a look at the first of the queue has shown that this one contends.
     pub fn once(mut self) -> Self {
-        self.once = true;
+        self.terms.once = true;
         self
     }
 
     /// It leaves instead of waiting behind more than `most`.
     pub fn with_max_ahead(mut self, most: usize) -> Self {
-        self.max_ahead = most;
+        self.terms.max_ahead = most;
         self
     }
 
     /// The attempt's id.
     pub fn id(&self) -> AttemptId {
-        self.id
+        self.terms.id
     }
 
     /// The own node's name, while there is one.
     pub fn node(&self) -> Option<&str> {
-        match &self.own {
-            Own::Node { name, .. } => Some(name),
-            _ => None,
-        }
+        self.nodes.name()
     }
 
     /// Whether the lock is held, or about to be handed over, as far as this machine knows; the session's clock may know
     /// better.
     pub fn holds(&self) -> bool {
-        let stands = self.node().is_some() || self.downgrade == Downgrade::Adopt;
-        self.granted && self.leaving.is_none() && !self.session_over && stands
+        let stands = self.node().is_some() || self.change.downgrade == Downgrade::Adopt;
+        self.hold.is_granted() && !self.exit.is_leaving() && !self.exit.session_over && stands
     }
 
-    /// Whether it leaves, for any reason. Its caller must know that immediately, before the deletes grant the lock to the next
-    /// contender.
-    pub fn leaves(&self) -> bool {
-        self.leaving.is_some()
-    }
-
-    /// How it is about to end, while it leaves.
+    /// How it is about to end, while it leaves. Its caller must know immediately that it leaves, before the deletes grant the
+    /// lock to the next contender.
     pub fn leaves_for(&self) -> Option<End> {
-        self.leaving.map(Leaving::end)
+        self.exit.why().map(Leaving::end)
     }
 
     /// Whether it holds exclusively. Not any more once it has asked for a downgrade.
     pub fn is_alone(&self) -> bool {
-        let reads = self.mode.reads() || self.reads_early || self.downgrade != Downgrade::None;
-        self.holds() && !reads && self.upgrade != Upgrade::Wanted
+        let reads = self.terms.mode.reads() || self.terms.reads_early || self.change.downgrade != Downgrade::None;
+        self.holds() && !reads && self.change.upgrade != Upgrade::Wanted
     }
 
     /// Its place in the last listing, while it waits.
     pub fn place(&self) -> Option<&Place> {
-        self.place.as_ref().filter(|_| self.waits())
+        self.view.place.as_ref().filter(|_| self.waits())
     }
 
     /// Whether the watch on this node is still of use; the driver may remove others. An empty name means the watch on
     /// the children.
     pub fn watches(&self, name: &str) -> bool {
-        let own = self.node() == Some(name) || self.discipline.holder_marker() == Some(name);
-        own || self.blocker.as_ref().is_some_and(|blocker| blocker.watches(name))
+        let own = self.node() == Some(name) || self.terms.is_holder_marker(name);
+        own || self.view.blocker.as_ref().is_some_and(|blocker| blocker.watches(name))
     }
 
     /// Whether it waits for the lock, or for the readers ahead of it to release.
     fn waits(&self) -> bool {
-        !self.granted || self.upgrade == Upgrade::Wanted
+        !self.hold.is_granted() || self.change.upgrade == Upgrade::Wanted
     }
 
     /// Takes in an event.
     pub fn handle(&mut self, event: Event<'_>) {
         match event {
-            Event::Leave => self.leave_because(Leaving::Asked),
-            Event::Lost => self.leave_because(Leaving::Lost),
-            Event::SessionOver => self.session_over = true,
-            Event::Lingered => self.lingered = true,
+            Event::Leave => self.exit.leave(Leaving::Asked),
+            Event::Lost => self.exit.leave(Leaving::Lost),
+            Event::SessionOver => self.exit.session_over = true,
+            Event::Lingered => self.nodes.lingered = true,
             Event::Disconnected => self.disconnected(),
             Event::NoContender(name) => _ = self.no_contender(name),
             Event::Gone(name) => self.gone(name),
             Event::Changed(name) => self.changed(name),
-            Event::ChildrenChanged => self.children_changed(),
+            Event::ChildrenChanged => self.view.children_changed(),
             Event::Ask(ask) => self.asked_by_its_caller(ask),
             Event::Entered { created, listed } => self.entered(created, listed),
             Event::ParentMade(outcome) => self.parent_made(outcome),
@@ -329,9 +227,9 @@ impl Contender {
             Event::Inspected(outcome) => self.inspected(outcome),
             Event::Watched(outcome) => self.watched(outcome),
             Event::HolderMarkerTaken(outcome) => self.holder_marker_taken(outcome),
-            Event::RecordWritten(outcome) => self.told(outcome),
+            Event::RecordWritten(outcome) => self.record_written(outcome),
             Event::TombstoneMade(outcome) => self.tombstone_made(outcome),
-            Event::DelayOver(name) => self.delay_over(name),
+            Event::DelayOver(name) => self.abandoned.delay_over(name),
             Event::Downgraded(outcome) => self.downgraded(outcome),
             Event::Deleted(outcome) => self.deleted(outcome),
         }
@@ -339,111 +237,89 @@ impl Contender {
 
     /// What to do now; `None` until something happens.
     pub fn next_command(&mut self) -> Option<Command> {
-        if self.ended || (self.flight.is_some() && !self.session_over) {
+        if self.exit.ended || (self.flight.is_some() && !self.exit.session_over) {
             return None;
         }
         self.change_class();
-        let command = if self.session_over {
+        let command = if self.exit.session_over {
             Some(Command::End(End::SessionOver))
-        } else if self.stuck {
+        } else if self.exit.stuck {
             Some(Command::End(End::Stuck))
         } else if let Some(command) = self.settle_doubt() {
             Some(command)
-        } else if let Some(why) = self.leaving {
+        } else if let Some(why) = self.exit.why() {
             Some(self.leave(why))
         } else {
-            self.advance()
+            match &self.nodes.own {
+                Own::None => Some(self.enter()),
+                Own::Doubtful => unreachable!("settled before"),
+                Own::Node { name, czxid } => {
+                    let (name, czxid) = (name.clone(), *czxid);
+                    self.advance(&name, czxid)
+                }
+            }
         };
-        self.ended = matches!(command, Some(Command::End(_)));
+        self.exit.ended = matches!(command, Some(Command::End(_)));
         command
     }
 
-    /// Whether it is entering, waiting, or holding.
-    fn advance(&mut self) -> Option<Command> {
-        let (name, czxid) = match &self.own {
-            Own::None if self.parent_missing => {
-                self.flight = Some(Flight::MakeParent);
-                let (stays, limit) = (self.discipline.keeps_path(), self.discipline.limit());
-                return Some(Command::MakeParent { stays, limit });
-            }
-            Own::None => {
-                self.flight = Some(Flight::Enter);
-                let prefix = self.prefix(self.mode);
-                return Some(Command::Enter { prefix, limit: self.discipline.limit().is_some() });
-            }
-            Own::Doubtful => unreachable!("settled before"),
-            Own::Node { name, czxid } => (name.clone(), *czxid),
-        };
-        if self.granted
-            && !self.handed_over
-            && let Some(command) = self.leave_a_tombstone(&name)
+    /// The next command without an own node.
+    fn enter(&mut self) -> Command {
+        let discipline = self.terms.discipline;
+        if self.nodes.parent_missing {
+            self.flight = Some(Flight::MakeParent);
+            return Command::MakeParent { stays: discipline.keeps_path(), limit: discipline.limit() };
+        }
+        self.flight = Some(Flight::Enter);
+        Command::Enter { prefix: self.terms.prefix(self.terms.mode), limit: discipline.limit().is_some() }
+    }
+
+    /// The next command with an own node: the first rule that has one.
+    fn advance(&mut self, own: &str, czxid: Zxid) -> Option<Command> {
+        self.hand_over(own, czxid)
+            .or_else(|| self.report())
+            .or_else(|| self.look())
+            .or_else(|| self.take_holder_marker(own))
+            .or_else(|| self.wait_for_the_abandoned())
+            .or_else(|| self.watch_blocker())
+            .or_else(|| self.watch_own(own))
+            .or_else(|| self.watch_holder_marker())
+            .or_else(|| self.write_record(own))
+            .or_else(|| self.downgrade(own))
+    }
+
+    /// Hands the lock or the upgrade to the caller. A grant that no listing shows first waits for the watch on the own node.
+    fn hand_over(&mut self, own: &str, czxid: Zxid) -> Option<Command> {
+        if self.hold.stage == Stage::Granted
+            && let Some(command) = self.make_tombstone(own)
         {
             return Some(command);
         }
-        if self.own_watched || !self.inferred {
-            if self.granted && !self.handed_over {
-                self.handed_over = true;
-                // The token of a holder marker is known since the marker was taken. All other holds get the token of
-                // their own node.
-                let token = *self.token.get_or_insert(FencingToken::from_zxid(czxid));
-                return Some(Command::Grant(Grant { name, token }));
-            }
-            if self.upgrade == Upgrade::Reached {
-                self.upgrade = Upgrade::Told;
-                return Some(Command::Upgraded);
-            }
+        if self.hold.inferred && !self.nodes.watched {
+            return None;
         }
-        if self.handed_over
-            && let Some(command) = self.tell_caller()
-        {
-            return Some(command);
+        if self.hold.stage == Stage::Granted {
+            self.hold.stage = Stage::HandedOver;
+            // The token of a holder marker is known since the marker was taken. All other holds get the token of
+            // their own node.
+            let token = *self.hold.token.get_or_insert(FencingToken::from_zxid(czxid));
+            return Some(Command::Grant(Grant { name: own.to_owned(), token }));
         }
-        if let (Some(version), Some(permits)) = (self.limit_unset.take(), self.discipline.limit()) {
-            self.flight = Some(Flight::StoreLimit);
-            return Some(Command::StoreLimit { permits, version });
-        }
-        if self.waits() && self.listing_due {
-            let watch = std::mem::take(&mut self.watch_children);
-            self.flight = Some(Flight::List { watch });
-            return Some(Command::List { limit: self.discipline.limit().is_some(), watch });
-        }
-        if let (true, false, Some(place)) = (self.once, self.granted, &self.place) {
-            let name = place.first.clone();
-            self.flight = Some(Flight::InspectFirst(name.clone()));
-            return Some(Command::Inspect { name });
-        }
-        if self.waits() && self.holder_marker == HolderMarker::Due {
-            self.flight = Some(Flight::TakeHolderMarker);
-            let holder_marker =
-                self.discipline.holder_marker().expect("only its discipline says to take it").to_owned();
-            return Some(Command::TakeHolderMarker { own: name, holder_marker });
-        }
-        if let Some(command) = self.wait_for_the_abandoned() {
-            return Some(command);
-        }
-        if let Some(blocker) = self.blocker.as_ref().and_then(Blocker::to_watch) {
-            return Some(self.watch(blocker.to_owned(), WatchKind::Blocker));
-        }
-        let announces = self.must_announce();
-        if (self.lingered || self.waited || announces) && !self.own_watched {
-            return Some(self.watch(name, WatchKind::Own));
-        }
-        if let (HolderMarker::Ours { watched: false, .. }, true, Some(holder_marker)) =
-            (&self.holder_marker, self.lingered, self.discipline.holder_marker())
-        {
-            return Some(self.watch(holder_marker.to_owned(), WatchKind::Own));
-        }
-        if let (true, Some(version)) = (announces, self.record.version) {
-            // Changes that become due while this write is in progress are not in it.
-            let due = std::mem::take(&mut self.record.due);
-            self.flight = Some(Flight::WriteRecord { granted: self.granted, due });
-            return Some(Command::WriteRecord { name, granted: self.granted, version });
-        }
-        if self.downgrade == Downgrade::Wanted && self.handed_over {
-            self.flight = Some(Flight::Downgrade);
-            return Some(Command::Downgrade { into: self.reader_name(&name), from: name });
+        if self.change.upgrade == Upgrade::Reached {
+            self.change.upgrade = Upgrade::Reported;
+            return Some(Command::Upgraded);
         }
         None
+    }
+
+    fn watch_blocker(&mut self) -> Option<Command> {
+        let blocker = self.view.blocker.as_ref().and_then(Blocker::to_watch)?.to_owned();
+        Some(self.watch(blocker, WatchKind::Blocker))
+    }
+
+    fn watch_own(&mut self, own: &str) -> Option<Command> {
+        let worth_it = self.nodes.lingered || self.view.waited || self.must_write_record();
+        (worth_it && !self.nodes.watched).then(|| self.watch(own.to_owned(), WatchKind::Own))
     }
 
     fn watch(&mut self, name: String, kind: WatchKind) -> Command {
@@ -451,70 +327,130 @@ impl Contender {
         Command::Watch { name, kind }
     }
 
-    /// The name to create for a node of this mode.
-    fn prefix(&self, mode: Mode) -> String {
-        let prefix = self.node_format.prefix_with(mode, self.id, self.delay);
-        prefix.expect("checked when the contender was made, and a node format that names writers names readers")
+    /// The next command while leaving: delete a node or a holder marker, or look for a possible second node.
+    fn leave(&mut self, why: Leaving) -> Command {
+        let own = self.node().map(str::to_owned);
+        if let Some(command) = self.delete_with_tombstone(own.as_deref()) {
+            return command;
+        }
+        if let Some(name) = own {
+            return self.delete(name);
+        }
+        if self.marker.is_ours() {
+            return self.delete_holder_marker();
+        }
+        if std::mem::take(&mut self.nodes.doubted) {
+            // The last read, after an ordered write: every node with our id is deleted too.
+            self.flight = Some(Flight::Recover);
+            return Command::Recover;
+        }
+        Command::End(why.end())
     }
 
-    /// The name of the reader's node in the place of the writer's node `writer`.
-    fn reader_name(&self, writer: &str) -> String {
-        let prefix = self.prefix(Mode::Read);
-        let (_, sequence) = Sequence::split(writer).expect("the server numbered it");
-        format!("{prefix}{sequence}")
-    }
-
-    /// The lock, or the upgrade, is granted.
-    fn let_in(&mut self, inferred: bool) {
-        self.inferred = inferred;
-        if self.granted {
-            self.upgrade = Upgrade::Reached;
-        } else {
-            self.granted = true;
+    fn entered(&mut self, created: Result<(&str, Zxid), Failure>, listed: Result<Listing<'_>, Failure>) {
+        self.flight = None;
+        self.created(created);
+        if created.is_ok() {
+            self.view.listing_due = true;
+            if let Ok(listing) = listed {
+                self.judge(listing, false);
+            }
         }
     }
 
-    /// Watches no longer report in order: a listing must show which contender is first.
-    fn disconnected(&mut self) {
-        if let Some(blocker) = &mut self.blocker {
-            blocker.distrust();
+    fn listed(&mut self, outcome: Result<Listing<'_>, Failure>) {
+        match (self.flight.take(), outcome.map(|listing| listing.names)) {
+            (Some(Flight::List { watch }), _) => self.listed_queue(outcome, watch),
+            (Some(Flight::Recover), Ok(names)) => self.nodes.search(&self.terms, names),
+            // No parent, no children: none of our nodes can be left.
+            (Some(Flight::Recover), Err(Failure::NoNode)) => self.nodes.search(&self.terms, &[]),
+            (Some(Flight::Recover), Err(Failure::ConnectionLoss)) => self.nodes.doubted = true,
+            (Some(Flight::Settle), Ok(names)) => self.settled(names),
+            (Some(Flight::Settle), Err(Failure::NoNode)) => self.settled(&[]),
+            (Some(Flight::Settle), Err(Failure::ConnectionLoss)) => {}
+            (Some(Flight::Recover | Flight::Settle), Err(_)) => self.exit.stuck = true,
+            // The outcome of no command of ours.
+            _ => {}
         }
-        if !self.inferred {
+    }
+
+    fn watched(&mut self, outcome: Result<Inspection, Failure>) {
+        let Some(Flight::Watch(name)) = self.flight.take() else {
             return;
-        }
-        if self.granted && !self.handed_over {
-            (self.granted, self.inferred, self.listing_due) = (false, false, true);
-        } else if self.upgrade == Upgrade::Reached {
-            (self.upgrade, self.inferred, self.listing_due) = (Upgrade::Wanted, false, true);
+        };
+        match outcome {
+            Ok(seen) if self.node() == Some(&name) => self.own_read(&seen),
+            Ok(seen) if self.marker.is_ours() && self.terms.is_holder_marker(&name) => {
+                self.holder_marker_watched(&seen);
+            }
+            Ok(seen) => self.blocker_watched(&name, &seen),
+            Err(Failure::NoNode) => {
+                self.marker.is_watched();
+                self.gone(&name);
+            }
+            Err(Failure::ConnectionLoss) => {}
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.exit.leave(Leaving::Refused),
         }
     }
 
-    /// Handles a failure that means the same for every command. Returns `true` if it was one.
-    fn failed_for_good(&mut self, failure: Failure) -> bool {
-        match failure {
-            Failure::SessionOver => self.session_over = true,
-            Failure::Refused => self.leave_because(Leaving::Refused),
-            _ => return false,
-        }
-        true
-    }
-
-    /// An own node does not exist any more.
-    fn forget(&mut self, name: &str) {
-        self.strays.retain(|(stray, _)| stray != name);
+    /// A watched node was deleted.
+    fn gone(&mut self, name: &str) {
         if self.node() == Some(name) {
-            self.own = Own::None;
+            // Perhaps we deleted it ourselves: the reply shows that, or, if the reply is lost, the following read.
+            let ours = self.flight == Some(Flight::Downgrade) || self.change.downgrade == Downgrade::Doubtful;
+            if !ours {
+                self.removed();
+            }
+        } else if self.marker.is_ours() && self.terms.is_holder_marker(name) {
+            self.holder_marker_gone();
+        } else {
+            self.blocker_gone(name);
+        }
+    }
+
+    /// A watched node has new data; its watch has fired.
+    fn changed(&mut self, name: &str) {
+        if self.node() == Some(name) {
+            self.nodes.watched = false;
+        } else if self.marker.is_ours() && self.terms.is_holder_marker(name) {
+            self.marker.is_unwatched();
+        } else {
+            self.view.blocker_changed(name);
+        }
+    }
+
+    fn deleted(&mut self, outcome: Result<(), Failure>) {
+        let (name, holder_marker) = match self.flight.take() {
+            Some(Flight::Delete { name, holder_marker }) => (Some(name), holder_marker),
+            Some(Flight::DeleteHolderMarker) => (None, true),
+            Some(Flight::DeleteWithTombstone(own)) => return self.deleted_with_tombstone(&own, outcome),
+            Some(Flight::DeleteOwnTombstone) => return self.deleted_own_tombstone(outcome),
+            Some(Flight::DeleteTombstone(name)) => return self.deleted_tombstone(&name, outcome),
+            _ => return,
+        };
+        match outcome {
+            // One of the two is already deleted: a listing shows which.
+            Err(Failure::NoNode) if holder_marker && name.is_some() => self.nodes.delete_doubted = true,
+            Ok(()) | Err(Failure::NoNode) => {
+                if holder_marker {
+                    self.marker = HolderMarker::None;
+                }
+                if let Some(name) = name {
+                    self.nodes.forget(&name);
+                }
+            }
+            Err(Failure::ConnectionLoss) => {
+                self.nodes.delete_doubted = holder_marker || !self.terms.node_format.protects();
+            }
+            // Its data changed between the read and the delete (a bare word of another client): read again.
+            Err(Failure::BadVersion) => {}
+            Err(Failure::Refused | Failure::NodeExists) => self.exit.stuck = true,
         }
     }
 
     /// Another client deleted the own node.
-    fn evicted(&mut self) {
-        self.own = Own::None;
-        self.leave_because(Leaving::Evicted);
-    }
-
-    /// Leaves. The first reason stays.
-    fn leave_because(&mut self, why: Leaving) {
-        _ = self.leaving.get_or_insert(why);
+    fn removed(&mut self) {
+        self.nodes.own = Own::None;
+        self.exit.leave(Leaving::Removed);
     }
 }

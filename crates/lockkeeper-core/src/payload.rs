@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptId, Limit};
+use crate::AttemptId;
 
 /// The words by which foreign clients ask a holder to release.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
@@ -132,6 +132,20 @@ impl PathRecord {
             Err(_) => Limit::Foreign,
         }
     }
+}
+
+/// How many permits there are, by the parent's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// This many.
+    Permits(u32),
+    /// Nothing yet; the data has this version.
+    Unset {
+        /// The version.
+        version: i32,
+    },
+    /// The data of a foreign client, which we must not replace.
+    Foreign,
 }
 
 /// At most 4096 bytes of a text, cut at a character.

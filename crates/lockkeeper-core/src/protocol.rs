@@ -3,7 +3,7 @@
 //! Each command has exactly one event that reports its outcome. All are data, so the other side can be a model checker,
 //! a simulator or the network.
 
-use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, LockDelay, SessionId, Zxid};
+use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, Limit, LockDelay, SessionId, Zxid};
 
 /// An event: the outcome of the command in flight, a watch, or a request of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -97,21 +97,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// How many permits there are, by the parent's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Limit {
-    /// This many.
-    Permits(u32),
-    /// Nothing yet; the data has this version.
-    Unset {
-        /// The version.
-        version: i32,
-    },
-    /// The data of a foreign client, which we must not replace.
-    Foreign,
-}
-
-/// Why an operation failed, as far as the protocol distinguishes.
+/// Why an operation failed, as far as the protocol distinguishes. If the session is over, [`Event::SessionOver`] says so instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The node does not exist, or for a create and a listing its parent.
@@ -120,8 +106,6 @@ pub enum Failure {
     NodeExists,
     /// The connection was lost before the reply: it may have taken effect.
     ConnectionLoss,
-    /// The session is over.
-    SessionOver,
     /// The node's data has another version than the one asked for; without effect.
     BadVersion,
     /// The server refused it, certainly without effect, and would refuse it again.
@@ -183,10 +167,10 @@ pub enum Command {
         /// Watch for other children from this listing on.
         watch: bool,
     },
-    /// Sync the parent, then list it, in one round trip.
+    /// List the parent behind an ordered write, in one round trip.
     ///
-    /// Sync first: the create may be committed but not yet visible on the server that this session moved to. Without
-    /// the sync, both Curator and Kazoo leave ghost nodes when fsync is slow.
+    /// The write comes first: the create may be committed but not yet visible on the server that this session moved to. Without
+    /// the write, both Curator and Kazoo leave ghost nodes when fsync is slow.
     Recover,
     /// Read a child, to find out who created it.
     Inspect {
@@ -288,7 +272,7 @@ pub enum End {
     /// Its session is over; the server removes what is left of it.
     SessionOver,
     /// Another client deleted its node.
-    Evicted,
+    Removed,
     /// The server refused an operation; no node is left.
     Refused,
     /// The server refuses to delete its node; the node stays until the session ends.

@@ -149,14 +149,14 @@ fn is_found(world: impl Fn() -> World, claims: &[&'static str]) {
 }
 
 #[test]
-fn seeded_mistake_recovery_without_sync_is_found() {
+fn seeded_mistake_recovery_without_an_ordered_write_is_found() {
     // A second node is created although the first exists. The contender finds and deletes such a stray while it waits.
-    // Without the sync it cannot know, when it leaves, that there is no stray.
+    // Without the ordered write it cannot know, when it leaves, that there is no stray.
     let world = || World {
-        mistake: Some(Mistake::NoSync),
+        mistake: Some(Mistake::NoOrderedWrite),
         budget: Budget { cuts: 1, cancels: 1, ..NO_FAULT },
         witnesses: vec![StrayDeleted],
-        ..World::new("recovery without sync", 2)
+        ..World::new("recovery without an ordered write", 2)
     };
     is_found(world, &[NOTHING_LEFT, NO_GHOST]);
 }
@@ -240,19 +240,19 @@ fn seeded_mistake_granting_behind_a_writer_that_reads_on_is_found() {
         mistake: Some(Mistake::WritersLookExclusive),
         budget: Budget { downgrades: 1, ..NO_FAULT },
         lag: 0,
-        ..world("a writer's going taken for its end", Discipline::SharedExclusive, &[WRITE; 2])
+        ..world("a writer that reads on, taken for one that has left", Discipline::SharedExclusive, &[WRITE; 2])
     };
     is_found(world, &[EXCLUSION]);
 }
 
 /// A waiter takes the deletion of the node ahead of it for its turn.
 #[test]
-fn seeded_mistake_a_delay_that_names_do_not_tell_is_found() {
+fn seeded_mistake_a_delay_that_names_do_not_contain_is_found() {
     let world = || World {
         mistake: Some(Mistake::DelayNotInNames),
         budget: Budget { crashes: 1, ..NO_FAULT },
         lag: 0,
-        ..worlds::two_delayed("a delay that names do not tell")
+        ..worlds::two_delayed("a delay that names do not contain")
     };
     is_found(world, &[LATE_ENOUGH]);
 }
@@ -263,7 +263,7 @@ fn seeded_mistake_a_listing_without_tombstones_is_found() {
         mistake: Some(Mistake::TombstonesUnseen),
         budget: Budget { crashes: 1, ..NO_FAULT },
         lag: 0,
-        ..worlds::two_delayed("stand-ins unseen")
+        ..worlds::two_delayed("tombstones unseen")
     };
     is_found(world, &[LATE_ENOUGH]);
 }

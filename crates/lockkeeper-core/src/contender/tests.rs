@@ -55,7 +55,7 @@ fn case_42_a_deleted_waiter_is_not_granted_by_its_blockers_going() {
     waiter.handle(Event::Watched(Err(Failure::NoNode)));
     assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own), "does my node still stand?");
     waiter.handle(Event::Watched(Err(Failure::NoNode)));
-    assert_eq!(waiter.next_command(), Some(Command::End(End::Evicted)));
+    assert_eq!(waiter.next_command(), Some(Command::End(End::Removed)));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_waiter_is_granted_by_its_blockers_going_without_another_listing() {
 }
 
 #[test]
-fn the_going_of_its_own_node_by_its_own_downgrade_is_no_eviction() {
+fn the_going_of_its_own_node_by_its_own_downgrade_is_no_removal() {
     let mut writer = Contender::new(Discipline::SharedExclusive, NodeFormat::Curator, Mode::Write, ID, SessionId(1));
     let Some(Command::Enter { prefix, .. }) = writer.next_command() else {
         panic!("it enters first");

@@ -10,23 +10,24 @@ use super::step::says_it_left;
 use super::tree::{NOBODY, Name, Node, Tree};
 use super::world::{Action, Held, Role, State, World};
 
-pub(crate) const EXCLUSION: &str = "those who hold may hold together";
-pub(crate) const ENTITLED: &str = "who holds is let in by what the leader has";
-pub(crate) const NODE_STANDS: &str = "a grant's node is there on the server of the one who is granted";
+pub(crate) const EXCLUSION: &str = "the holders may hold together";
+pub(crate) const ENTITLED: &str = "each holder is granted the lock by what the leader has";
+pub(crate) const NODE_STANDS: &str = "the server of a new holder shows its node";
 pub(crate) const TOKENS: &str = "tokens grow from grant to grant";
-pub(crate) const NOTHING_LEFT: &str = "who has left has left nothing behind";
-pub(crate) const NO_GHOST: &str = "at rest every node belongs to one who waits or holds";
+pub(crate) const NOTHING_LEFT: &str = "a contender that has left has no node";
+pub(crate) const NO_GHOST: &str = "at rest each node belongs to a waiter or a holder";
 pub(crate) const NO_LOST_WAKEUP: &str =
-    "at rest nobody waits who could go on, and whoever waits is woken from before it";
-pub(crate) const SOMEONE_IN: &str = "at rest someone holds if anyone wants to";
-pub(crate) const OWN_NODES: &str = "nobody deletes the node of another session";
-pub(crate) const NO_HERD: &str = "one going wakes one of each class, or the readers behind one writer";
+    "at rest no contender waits that could hold, and each waiter watches a node ahead of it";
+pub(crate) const SOMEONE_IN: &str = "at rest a contender holds if any wants to";
+pub(crate) const OWN_NODES: &str = "no client deletes the node of another session";
+pub(crate) const NO_HERD: &str = "each deletion wakes one waiter of each class, or the readers behind one writer";
 pub(crate) const IN_TURN: &str =
-    "the holder marker is taken in order within a class, and by one who was first while it was free";
-pub(crate) const ASKED: &str = "at rest a holder who is asked was told so, its node names it, and no waiter is asked";
-pub(crate) const NO_DEAD_END: &str = "no attempt ends but as it may";
-pub(crate) const LATE_ENOUGH: &str = "nobody holds too early beside one that ended against its will";
-pub(crate) const SETTLES: &str = "left alone, everyone gets in and goes";
+    "within a class the holder marker is taken in order, by a contender that was first while the marker was free";
+pub(crate) const ASKED: &str =
+    "at rest each holder knows of its revocation, its node names it, and no waiter has a revocation";
+pub(crate) const NO_DEAD_END: &str = "each attempt ends in a way that its world allows";
+pub(crate) const LATE_ENOUGH: &str = "no contender holds beside a lost hold before the delay is over";
+pub(crate) const SETTLES: &str = "without faults, each contender gets the lock and leaves";
 
 impl Model for World {
     type State = State;
@@ -77,9 +78,7 @@ impl State {
             node && (world.discipline.holder_marker().is_none() || self.leader.holder_marker().is_some_and(ours))
         };
         let holds = |client: &Client| {
-            client.says_it_holds()
-                && !self.is_expired(client.session)
-                && (world.budget.evictions == 0 || stands(client))
+            client.says_it_holds() && !self.is_expired(client.session) && (world.budget.removals == 0 || stands(client))
         };
         (0..self.clients.len()).filter(|i| holds(&self.clients[*i])).collect()
     }
@@ -312,7 +311,7 @@ fn no_dead_end(world: &World, state: &State) -> bool {
         Life::Ended(End::Stuck | End::Refused | End::ParentVanishes | End::IncompatibleFormat(_)) => false,
         Life::Ended(End::Held { .. }) => matches!(world.roles[i], Role::Tries(_)),
         Life::Ended(End::TooManyAhead { .. }) => false,
-        Life::Ended(End::Evicted) => budget.evictions > 0,
+        Life::Ended(End::Removed) => budget.removals > 0,
         Life::Ended(End::Revoked) => budget.words + budget.asks > 0,
         Life::Ended(End::LimitDiffers(stated)) => {
             let ours =

@@ -34,7 +34,7 @@ fn enters(i: u8) -> [Action; 3] {
 /// The reply to a delete is lost. The session moves to a server that has not applied the delete yet, where the node
 /// still looks like ours. Meanwhile the parent is reaped and recreated, and another client's node has the name.
 #[test]
-fn case_20_a_lost_delete_is_repeated_only_behind_a_sync() {
+fn case_20_a_lost_delete_is_repeated_only_behind_an_ordered_write() {
     let world = World {
         node_format: NodeFormat::Recipe,
         budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
@@ -69,7 +69,7 @@ fn one_granted_by_its_first_listing_tells_whoever_listed_before_it() {
 
 /// The client deletes its own writer's node, and the watch on that node reports it before the reply does.
 #[test]
-fn a_downgrade_is_not_taken_for_an_eviction() {
+fn a_downgrade_is_not_taken_for_a_removal() {
     let budget = Budget { downgrades: 1, cuts: 1, ..NO_FAULT };
     let world = || {
         let world = world("a watched writer reads on", Discipline::SharedExclusive, &[WRITE]);

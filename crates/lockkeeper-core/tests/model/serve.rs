@@ -284,7 +284,7 @@ impl Step<'_> {
     }
 
     fn read(&mut self, i: u8, request: Request) {
-        if request == Request::Recover && self.world.mistake != Some(Mistake::NoSync) {
+        if request == Request::Recover && self.world.mistake != Some(Mistake::NoOrderedWrite) {
             while self.client(i).server == Some(Server::Follower) && !self.state.pending.is_empty() {
                 self.follower_applies();
             }

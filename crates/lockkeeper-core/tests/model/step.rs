@@ -96,10 +96,10 @@ impl Step<'_> {
                 budget.reaps -= 1;
                 self.commit(Txn::Reap);
             }
-            Action::Evict(name) => {
-                budget.evictions -= 1;
-                let evicted = self.state.clients.iter().position(|client| client.own() == Some(name));
-                if let Some(i) = evicted {
+            Action::Remove(name) => {
+                budget.removals -= 1;
+                let owner = self.state.clients.iter().position(|client| client.own() == Some(name));
+                if let Some(i) = owner {
                     self.cools(i as u8);
                 }
                 // An operator who deletes a holder marker also deletes its owner's node, as `lockkeeper break` does.
@@ -303,7 +303,7 @@ impl Step<'_> {
         let made = |tree: &super::tree::Tree| tree.nodes.iter().any(|n| n.czxid == token);
         self.state.granted_to_none |=
             !made(self.state.tree(server)) && self.world.mistake != Some(Mistake::NoHolderMarker);
-        if self.world.budget.evictions > 0 && !made(&self.state.leader) {
+        if self.world.budget.removals > 0 && !made(&self.state.leader) {
             // Its server does not know yet that an operator deleted the node. A later token fences the client off,
             // whenever it came.
             return;

@@ -83,7 +83,7 @@ pub(crate) struct Budget {
     /// Parents deleted by the reaper of empty containers.
     pub(crate) reaps: u8,
     /// Nodes deleted by an operator.
-    pub(crate) evictions: u8,
+    pub(crate) removals: u8,
     /// Revocations as bare words, which overwrite a node's data.
     pub(crate) words: u8,
     /// Revocations written into the owner's record.
@@ -109,7 +109,7 @@ impl Budget {
         returns: 0,
         cancels: 0,
         reaps: 0,
-        evictions: 0,
+        removals: 0,
         words: 0,
         asks: 0,
         refusals: 0,
@@ -123,8 +123,8 @@ impl Budget {
 /// A mistake that a driver could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
-    /// `Recover` lists without the sync.
-    NoSync,
+    /// `Recover` lists without the ordered write.
+    NoOrderedWrite,
     /// The create asks for a name without the attempt's id.
     Unprotected,
     /// The listing is taken before the create.
@@ -244,7 +244,7 @@ pub(crate) enum Action {
     Close(u8),
     Return(u8, Server),
     Reap,
-    Evict(Name),
+    Remove(Name),
     /// A client asks the node's owner to release the lock, by a bare word.
     Word(Name),
     /// The same, in the owner's record.
@@ -402,9 +402,9 @@ impl World {
         if state.budget.reaps > 0 && state.leader.counter.is_some() && state.leader.nodes.is_empty() {
             actions.push(Action::Reap);
         }
-        if state.budget.evictions > 0 {
+        if state.budget.removals > 0 {
             let nodes = state.leader.nodes.iter().filter(|n| !n.name.tombstone);
-            actions.extend(nodes.map(|n| Action::Evict(n.name)));
+            actions.extend(nodes.map(|n| Action::Remove(n.name)));
         }
         if state.budget.words > 0 {
             // An unprotected node's contender knows it only by its data: a word written before the contender knows its

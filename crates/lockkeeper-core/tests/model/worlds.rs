@@ -151,16 +151,16 @@ pub(crate) fn exclusive() -> Vec<World> {
             ..World::new("three contenders, no parent at first, a connection lost, a parent reaped", 3)
         },
         World {
-            budget: Budget { evictions: 1, ..NO_FAULT },
+            budget: Budget { removals: 1, ..NO_FAULT },
             linger: true,
             lag: 1,
-            witnesses: with(&[Evicted]),
+            witnesses: with(&[NodeRemoved]),
             ..World::new("three contenders, an operator deletes a node", 3)
         },
         World {
-            budget: Budget { cuts: 1, evictions: 1, ..NO_FAULT },
+            budget: Budget { cuts: 1, removals: 1, ..NO_FAULT },
             lag: 0,
-            witnesses: vec![Evicted, SecondGrant, Handover],
+            witnesses: vec![NodeRemoved, SecondGrant, Handover],
             ..World::new("three contenders, an operator deletes a node, a connection lost", 3)
         },
         World {
@@ -175,14 +175,14 @@ pub(crate) fn exclusive() -> Vec<World> {
             linger: true,
             lag: 0,
             witnesses: vec![WaiterRevoked, HolderAsked, AskedHolderReleased, Refused],
-            ..World::new("three contenders, asked twice to let go", 3)
+            ..World::new("three contenders, two revocations", 3)
         },
         World {
             budget: Budget { words: 1, cuts: 1, ..NO_FAULT },
             linger: true,
             lag: 1,
             witnesses: vec![WaiterRevoked, HolderAsked, AskedHolderReleased],
-            ..World::new("two contenders, asked to let go, a connection lost", 2)
+            ..World::new("two contenders, a revocation, a connection lost", 2)
         },
     ]
 }
@@ -274,10 +274,10 @@ pub(crate) fn delayed() -> Vec<World> {
             ..exclusive("delays: two contenders, two breaks, one that outlasts the trust", 2)
         },
         World {
-            budget: Budget { cuts: 1, evictions: 1, ..NO_FAULT },
+            budget: Budget { cuts: 1, removals: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
-            witnesses: vec![Evicted, SecondGrant],
+            witnesses: vec![NodeRemoved, SecondGrant],
             ..exclusive("delays: two contenders, an operator deletes a node, a connection lost", 2)
         },
         World {
@@ -351,25 +351,19 @@ pub(crate) fn shared() -> Vec<World> {
             budget: Budget { upgrades: 1, crashes: 1, ..NO_FAULT },
             lag: 0,
             witnesses: vec![ReadsBesideAnUpgradeable, UpgradeWaits, Alone, AllGone],
-            ..shared(
-                "two readers, one who may want to be alone, a writer, a crash",
-                &[READ, Role::Upgradeable, READ, WRITE],
-            )
+            ..shared("two readers, an upgradeable reader, a writer, a crash", &[READ, Role::Upgradeable, READ, WRITE])
         },
         World {
             budget: Budget { upgrades: 2, stays: 1, cancels: 1, ..NO_FAULT },
             lag: 1,
             witnesses: vec![UpgradeWaits, Alone, StayedReader, AllGone],
-            ..shared(
-                "two who may want to be alone, one thinks better of it",
-                &[Role::Upgradeable, Role::Upgradeable, READ],
-            )
+            ..shared("two upgradeable readers, one cancels its upgrade", &[Role::Upgradeable, Role::Upgradeable, READ])
         },
         World {
             budget: Budget { upgrades: 1, stays: 1, cuts: 1, ..NO_FAULT },
             lag: 1,
             witnesses: vec![UpgradeWaits, Alone, StayedReader],
-            ..shared("one who may want to be alone, a connection lost", &[Role::Upgradeable, READ, READ])
+            ..shared("an upgradeable reader, a connection lost", &[Role::Upgradeable, READ, READ])
         },
         World {
             budget: Budget { downgrades: 2, ..NO_FAULT },
@@ -407,13 +401,13 @@ pub(crate) fn shared() -> Vec<World> {
             linger: true,
             lag: 0,
             witnesses: vec![HolderAsked, WaiterRevoked, LostDowngrade],
-            ..shared("a writer that reads on and is asked to let go, a connection lost", &[WRITE, READ])
+            ..shared("a writer that reads on, a revocation, a connection lost", &[WRITE, READ])
         },
         World {
-            budget: Budget { downgrades: 1, evictions: 1, ..NO_FAULT },
+            budget: Budget { downgrades: 1, removals: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
-            witnesses: vec![Evicted],
+            witnesses: vec![NodeRemoved],
             ..shared("an operator deletes a node of readers and writers", &[Role::Upgradeable, WRITE, READ])
         },
     ]
@@ -460,13 +454,13 @@ pub(crate) fn permits() -> Vec<World> {
             linger: true,
             lag: 0,
             witnesses: with(&[WaiterRevoked, HolderAsked, Announced]),
-            ..permits("two permits, asked to let go", 2, &[takes(2), takes(1), takes(1)])
+            ..permits("two permits, a revocation", 2, &[takes(2), takes(1), takes(1)])
         },
         World {
-            budget: Budget { evictions: 1, ..NO_FAULT },
+            budget: Budget { removals: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
-            witnesses: with(&[Evicted]),
+            witnesses: with(&[NodeRemoved]),
             ..permits("two permits, an operator deletes a node", 2, &[takes(2), takes(1), takes(1)])
         },
         World {
@@ -542,29 +536,26 @@ pub(crate) fn classes() -> Vec<World> {
             linger: true,
             lag: 0,
             witnesses: vec![WaiterRevoked, HolderAsked, AskedHolderReleased],
-            ..classes("one changes its class, one is asked to let go", &[BACKGROUND, BACKGROUND])
+            ..classes("one changes its class, a revocation", &[BACKGROUND, BACKGROUND])
         },
         World {
-            budget: Budget { evictions: 1, ..NO_FAULT },
+            budget: Budget { removals: 1, ..NO_FAULT },
             linger: true,
             lag: 0,
-            witnesses: vec![Evicted, SecondGrant],
+            witnesses: vec![NodeRemoved, SecondGrant],
             ..classes("two classes, an operator deletes a node", &[BACKGROUND, FOREGROUND])
         },
         World {
             budget: Budget { crashes: 1, ..NO_FAULT },
             lag: 1,
             witnesses: vec![BesidePlain, PlainHolds, LowerClassFirst],
-            ..classes(
-                "beside clients of another maker, a crash",
-                &[BACKGROUND, FOREGROUND, Role::Plain(Class::BACKGROUND)],
-            )
+            ..classes("beside foreign clients, a crash", &[BACKGROUND, FOREGROUND, Role::Plain(Class::BACKGROUND)])
         },
         World {
             lag: 0,
             witnesses: vec![BesidePlain, PlainHolds, LowerClassFirst],
             ..classes(
-                "two of ours, two of another maker",
+                "two contenders, two foreign clients",
                 &[BACKGROUND, FOREGROUND, Role::Plain(Class::BACKGROUND), Role::Plain(Class::FOREGROUND)],
             )
         },

@@ -174,7 +174,7 @@ impl<G> Acquire<G> {
     ///
     /// The error is `Unreachable` if the connection is lost at the deadline, if a request has had no answer for 2 s, or
     /// if a call of at least 250 ms had no answer at all. A shorter silence may come from a busy server. To find out, a
-    /// wait costs one more `sync`, 2.1 s before its deadline.
+    /// wait costs one more ordered write, 2.1 s before its deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.call.timeout = Some(timeout);
         self

@@ -149,12 +149,12 @@ impl Driver {
         let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
         tokio::pin!(linger);
         let mut ended = None;
-        self.bear(link.borrow().connected);
+        self.limit_disconnect(link.borrow().connected);
         loop {
             if let Some(place) = self.wants_a_look() {
                 look = Some(self.look(place));
             }
-            self.tell_if_it_leaves();
+            self.report_leaving();
             while let Some(command) = self.contender.next_command() {
                 trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
                 match command {
@@ -189,7 +189,7 @@ impl Driver {
             watches.retain(|(name, _)| self.contender.watches(name));
             if let Some(end) = ended.take() {
                 let end = self.look_closer(end).await;
-                if end == End::Evicted && self.caller.is_waiting() {
+                if end == End::Removed && self.caller.is_waiting() {
                     self.broken = self.who_broke_it().await;
                 }
                 if end == End::SessionOver {
@@ -289,7 +289,7 @@ impl Driver {
                 Wake::Requested(request) => self.requested(request),
                 Wake::LinkChanged => {
                     let link = *link.borrow_and_update();
-                    self.judge_link(link);
+                    self.connection_changed(link);
                 }
                 // Handled above.
                 Wake::Proved => {}
@@ -355,6 +355,9 @@ impl Driver {
             self.session.proved(self.sent);
         }
         self.answered |= outcome.is_answer();
+        if let Some(OpError::SessionOver) = outcome.fault() {
+            return self.contender.handle(Event::SessionOver);
+        }
         match outcome {
             Outcome::Entered(created, seen) => {
                 if let Ok((name, _)) = &created {
@@ -459,7 +462,7 @@ impl Driver {
     /// Tells the caller that the contender leaves, before it has left. A waiter's caller need not wait for the end. The
     /// owner of a hold whose node was taken must know before the hold's other node is deleted, because that grants the
     /// lock to the next contender.
-    fn tell_if_it_leaves(&mut self) {
+    fn report_leaving(&mut self) {
         let Some(end) = self.contender.leaves_for() else { return };
         let path = || self.attempt.path.clone();
         match (&self.caller, end) {
@@ -498,7 +501,7 @@ impl Driver {
     }
 
     /// Starts or stops the clock for how long the caller tolerates a lost connection.
-    fn bear(&mut self, connected: bool) {
+    fn limit_disconnect(&mut self, connected: bool) {
         let now = Instant::now();
         self.cut_off = match (connected, self.attempt.reconnect) {
             (false, Some(patience)) => self.cut_off.or_else(|| now.checked_add(patience)),
@@ -508,14 +511,14 @@ impl Driver {
 
     /// Handles a change of the connection: a holder may have lost its hold; a waiter continues as long as the session
     /// may live.
-    fn judge_link(&mut self, link: Link) {
+    fn connection_changed(&mut self, link: Link) {
         if let Caller::Holding { hold, .. } = &self.caller
             && hold.judge()
         {
             // If the session lives on after all, the node must be deleted: the hold already counts as lost.
             self.contender.handle(Event::Lost);
         }
-        self.bear(link.connected);
+        self.limit_disconnect(link.connected);
         // Also if the connection is up again already: a disconnect that nobody observed still counts.
         if std::mem::replace(&mut self.disconnects, link.disconnects) != link.disconnects {
             self.contender.handle(Event::Disconnected);
@@ -532,7 +535,7 @@ impl Driver {
     /// This takes one round trip, or longer while the connection is lost, but never goes past the deadline. A holder
     /// instead learns of its loss immediately, whatever the cause.
     async fn look_closer(&self, end: End) -> End {
-        if end != End::Evicted || !self.caller.is_waiting() {
+        if end != End::Removed || !self.caller.is_waiting() {
             return end;
         }
         let session_stands = async {
@@ -547,8 +550,8 @@ impl Driver {
         };
         tokio::select! {
             biased;
-            stands = session_stands => if stands { End::Evicted } else { End::SessionOver },
-            () = passed(self.attempt.deadline) => End::Evicted,
+            stands = session_stands => if stands { End::Removed } else { End::SessionOver },
+            () = passed(self.attempt.deadline) => End::Removed,
         }
     }
 
@@ -562,14 +565,14 @@ impl Driver {
         }
     }
 
-    /// Returns who removed the waiter's node, and why: the same transaction writes the record. This takes one `sync`,
-    /// one listing and the reads, at most a second, and does not go past the deadline.
+    /// Returns who removed the waiter's node, and why: the same transaction writes the record. This takes one ordered
+    /// write, one listing and the reads, at most a second, and does not go past the deadline.
     async fn who_broke_it(&self) -> Option<Box<Broken>> {
         let path = &self.attempt.path;
         let looked = async {
             let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
-            let mut disconnects = entries.into_iter().rev().filter_map(journal::Entry::into_break);
-            disconnects.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
+            let mut breaks = entries.into_iter().rev().filter_map(journal::Entry::into_break);
+            breaks.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
         };
         tokio::select! {
             biased;

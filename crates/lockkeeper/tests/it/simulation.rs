@@ -78,7 +78,7 @@ fn a_healthy_hold_stays_healthy_in_queues_of_3_10_and_300() {
 }
 
 /// The connection is cut 20 ms after the create while each fsync takes 0.8 s, and the session moves to a server that has not
-/// applied the create yet. Without `sync` before the look-up, the attempt would create a second node and queue behind its own
+/// applied the create yet. Without an ordered write before the look-up, the attempt would create a second node and queue behind its own
 /// first one.
 #[test]
 fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node_in_1000_runs() {

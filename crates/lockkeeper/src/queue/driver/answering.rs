@@ -164,7 +164,7 @@ impl Driver {
                         epoch::Known::Refused(reason) => Error::Refused { path, reason },
                         _ => Error::SessionLost { path, loss },
                     },
-                    End::Evicted => Error::Evicted { path, node: self.node, by: self.broken },
+                    End::Removed => Error::Evicted { path, node: self.node, by: self.broken },
                     End::ParentVanishes => Error::ParentVanishes { path },
                     End::Revoked => {
                         let by = self.revocation.map(Box::new).unwrap_or_default();
@@ -192,7 +192,7 @@ impl Driver {
                 _ = confirm.send(match (hold.loss(), end) {
                     (Some(before), _) => Err(ReleaseError::NotHeld { loss: before }),
                     (None, End::SessionOver) => Err(ReleaseError::NotHeld { loss }),
-                    (None, End::Evicted) => Err(ReleaseError::NotHeld { loss: Loss::Removed }),
+                    (None, End::Removed) => Err(ReleaseError::NotHeld { loss: Loss::Removed }),
                     (None, End::Stuck) => Err(ReleaseError::Failed { reason: refusal.unwrap_or_default() }),
                     (None, _) => Ok(()),
                 });

@@ -44,10 +44,10 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// Whether a server answered.
-    pub(super) fn is_answer(&self) -> bool {
-        let fault = match self {
-            Outcome::Entered(created, _) => created.as_ref().err(),
+    /// Returns the error of the operation.
+    pub(super) fn fault(&self) -> Option<&OpError> {
+        match self {
+            Outcome::Entered(created, seen) => created.as_ref().err().or(seen.as_ref().err()),
             Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.as_ref().err(),
             Outcome::Told { written, .. } => written.as_ref().err(),
             Outcome::ParentMade(done)
@@ -57,8 +57,13 @@ impl Outcome {
             Outcome::Listed(listed) => listed.as_ref().err(),
             Outcome::Inspected(_, read) => read.as_ref().err(),
             Outcome::Watched(_, read) => read.as_ref().err(),
-        };
-        !matches!(fault, Some(OpError::ConnectionLoss | OpError::SessionOver))
+        }
+    }
+
+    /// Whether a server answered.
+    pub(super) fn is_answer(&self) -> bool {
+        let created = matches!(self, Outcome::Entered(Ok(_), _));
+        created || !matches!(self.fault(), Some(OpError::ConnectionLoss | OpError::SessionOver))
     }
 }
 
@@ -240,14 +245,13 @@ impl Operations<'_> {
     }
 }
 
-/// Returns what an operation's error means to the contender.
+/// Returns what an operation's error means to the contender. The end of the session is an event of its own.
 pub(super) fn failure(fault: &OpError) -> Failure {
     match fault {
         OpError::NoNode => Failure::NoNode,
         OpError::NodeExists => Failure::NodeExists,
         OpError::BadVersion => Failure::BadVersion,
-        OpError::ConnectionLoss => Failure::ConnectionLoss,
-        OpError::SessionOver => Failure::SessionOver,
+        OpError::ConnectionLoss | OpError::SessionOver => Failure::ConnectionLoss,
         OpError::Unsupported | OpError::Refused(_) => Failure::Refused,
     }
 }

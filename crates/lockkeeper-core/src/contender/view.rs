@@ -1,0 +1,291 @@
+//! What a contender knows of its queue: the last listing, and what blocks it.
+
+use super::marker::HolderMarker;
+use super::{Contender, Flight, Leaving, Terms};
+use crate::protocol::{Command, Failure, Inspection, Listing, Place};
+use crate::{IncompatibleFormat, Limit, Queue, Verdict, Watch};
+
+/// What blocks this contender.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Blocker {
+    /// A node.
+    Node {
+        name: String,
+        /// Its deletion proves the grant without another listing.
+        grants: bool,
+        /// Its grant, too, lets this contender continue.
+        or_granted: bool,
+        watched: bool,
+    },
+    /// Any child may be the next one deleted. The watch is set.
+    Children,
+}
+
+impl Blocker {
+    /// The node to watch, if no watch is set.
+    pub(super) fn to_watch(&self) -> Option<&str> {
+        match self {
+            Blocker::Node { name, watched: false, .. } => Some(name),
+            Blocker::Node { watched: true, .. } | Blocker::Children => None,
+        }
+    }
+
+    /// Whether it is this node, or the children if the name is empty.
+    pub(super) fn watches(&self, node: &str) -> bool {
+        match self {
+            Blocker::Node { name, .. } => name == node,
+            Blocker::Children => node.is_empty(),
+        }
+    }
+
+    /// The deletion of the blocker proves nothing any more.
+    pub(super) fn distrust(&mut self) {
+        if let Blocker::Node { grants, .. } = self {
+            *grants = false;
+        }
+    }
+}
+
+/// What is known of the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct View {
+    pub(super) listing_due: bool,
+    /// The next listing is to watch the children.
+    watch_children: bool,
+    pub(super) blocker: Option<Blocker>,
+    pub(super) place: Option<Place>,
+    /// Children with the name of a contender and without a session: they do not count.
+    sessionless: Vec<String>,
+    /// The holder marker as [`Flight::InspectFirst`] saw it.
+    marker_seen: Option<Inspection>,
+    /// The parent states no limit yet, in data of this version.
+    limit_unset: Option<i32>,
+    /// It waited behind another contender.
+    pub(super) waited: bool,
+}
+
+impl View {
+    pub(super) const NONE: View = View {
+        listing_due: false,
+        watch_children: false,
+        blocker: None,
+        place: None,
+        sessionless: Vec::new(),
+        marker_seen: None,
+        limit_unset: None,
+        waited: false,
+    };
+
+    /// The own place is given up.
+    pub(super) fn leave_place(&mut self) {
+        self.blocker = None;
+        self.place = None;
+        self.listing_due = false;
+    }
+
+    /// Takes the position of a waiter from a listing.
+    fn stand(&mut self, terms: &Terms, queue: &Queue<'_>, own: &str) {
+        let holder_marker = terms.discipline.holder_marker().filter(|_| queue.has_holder_marker());
+        let first = holder_marker.unwrap_or(queue.entries()[0].name);
+        // A contender that waits only for the holder marker has the marker's owner ahead of it.
+        let position = queue.position(own).unwrap_or(0);
+        let ahead = position.max(1);
+        // The owner of the holder marker was the first of its class, and it may be a higher class than ours.
+        let higher = || queue.entries()[position..].iter().any(|later| later.mode != terms.mode);
+        let front = (queue.has_holder_marker() && position > 0 && higher()).then(|| queue.entries()[0].name);
+        self.place = Some(Place { ahead, first: first.to_owned(), front: front.map(str::to_owned) });
+        self.waited = true;
+    }
+
+    /// Waits for this. `before`: what blocked until now. `watching`: a watch on the children has been set since the listing.
+    fn wait_for(&mut self, watch: Watch<'_>, terms: &Terms, before: Option<&Blocker>, watching: bool) {
+        let block = |name: &str, grants, or_granted| {
+            // One existing watch is enough: a second would only read the node again.
+            let watched = matches!(before, Some(Blocker::Node { name: n, watched: true, .. }) if n == name);
+            Some(Blocker::Node { name: name.to_owned(), grants, or_granted, watched })
+        };
+        self.blocker = match watch {
+            Watch::Deleted { name, grants } => block(name, grants, false),
+            Watch::GrantedOrDeleted(name) => block(name, false, true),
+            Watch::HolderMarkerGone => block(&terms.holder_marker(), false, false),
+            Watch::Children if watching => Some(Blocker::Children),
+            Watch::Children => {
+                // List again with a watch, so that no change can come between.
+                self.listing_due = true;
+                self.watch_children = true;
+                None
+            }
+        };
+    }
+
+    /// The tombstone of another contender was deleted. Its watch may have reported that already.
+    pub(super) fn tombstone_gone(&mut self, name: &str) {
+        self.blocker.take_if(|blocker| *blocker != Blocker::Children && blocker.watches(name));
+        self.listing_due |= self.blocker.is_none();
+    }
+
+    /// The blocker has new data: it was granted, or it was asked to release.
+    pub(super) fn blocker_changed(&mut self, name: &str) {
+        if let Some(Blocker::Node { name: blocker, watched, or_granted, .. }) = &mut self.blocker
+            && blocker == name
+        {
+            *watched = false;
+            self.listing_due |= *or_granted;
+        }
+    }
+
+    pub(super) fn children_changed(&mut self) {
+        if self.blocker.take_if(|blocker| *blocker == Blocker::Children).is_some() {
+            self.listing_due = true;
+        }
+    }
+}
+
+impl Contender {
+    /// Lists the parent or writes its limit, if either is due.
+    pub(super) fn look(&mut self) -> Option<Command> {
+        let limit = self.terms.discipline.limit();
+        if let (Some(version), Some(permits)) = (self.view.limit_unset.take(), limit) {
+            self.flight = Some(Flight::StoreLimit);
+            return Some(Command::StoreLimit { permits, version });
+        }
+        if self.waits() && self.view.listing_due {
+            let watch = std::mem::take(&mut self.view.watch_children);
+            self.flight = Some(Flight::List { watch });
+            return Some(Command::List { limit: limit.is_some(), watch });
+        }
+        match &self.view.place {
+            Some(place) if self.terms.once && !self.hold.is_granted() => {
+                let name = place.first.clone();
+                self.flight = Some(Flight::InspectFirst(name.clone()));
+                Some(Command::Inspect { name })
+            }
+            _ => None,
+        }
+    }
+
+    /// Stored or not, the next listing reads the limit again: another contender may have been faster.
+    pub(super) fn limit_stored(&mut self, outcome: Result<(), Failure>) {
+        self.flight = None;
+        self.view.listing_due = true;
+        match outcome {
+            Err(Failure::Refused) => self.exit.leave(Leaving::Refused),
+            Err(Failure::NoNode) => self.removed(),
+            Ok(()) | Err(Failure::ConnectionLoss | Failure::BadVersion | Failure::NodeExists) => {}
+        }
+    }
+
+    /// The outcome of [`Flight::List`].
+    pub(super) fn listed_queue(&mut self, listed: Result<Listing<'_>, Failure>, watching: bool) {
+        match listed {
+            Ok(listing) => self.judge(listing, watching),
+            Err(Failure::NoNode) => self.removed(),
+            Err(Failure::ConnectionLoss) => self.view.watch_children = watching,
+            Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.exit.leave(Leaving::Refused),
+        }
+    }
+
+    /// Evaluates a listing that shows the own node, or its absence. `watching`: a watch on the children has been set
+    /// since the listing.
+    pub(super) fn judge(&mut self, listing: Listing<'_>, watching: bool) {
+        // A listing may have been requested for an upgrade that is no longer wanted.
+        let Some(own) = self.node().filter(|_| self.waits()).map(str::to_owned) else { return };
+        let queue = Queue::read(self.terms.node_format, listing.names);
+        let theirs = queue.incompatible_format_before(self.terms.node_format, &own).map(IncompatibleFormat::Named);
+        if let Some(theirs) = theirs.or(listing.leased.then_some(IncompatibleFormat::Leased)) {
+            return self.exit.leave(Leaving::IncompatibleFormat(theirs));
+        }
+        if let Some(ours) = self.terms.discipline.limit() {
+            match listing.limit {
+                Some(Limit::Permits(limit)) if limit == ours => {}
+                Some(Limit::Permits(limit)) => return self.exit.leave(Leaving::LimitDiffers(Some(limit))),
+                Some(Limit::Foreign) => return self.exit.leave(Leaving::LimitDiffers(None)),
+                Some(Limit::Unset { version }) => return self.view.limit_unset = Some(version),
+                None => return,
+            }
+        }
+        self.nodes.suspect_second(&self.terms, &queue);
+        self.view.sessionless.retain(|name| listing.names.contains(name));
+        let queue = queue.without(&self.view.sessionless);
+        self.view.listing_due = false;
+        let before = self.view.blocker.take();
+        self.view.place = None;
+        match self.terms.decide(&queue, &own) {
+            Verdict::Granted => {
+                let last = queue.entries().last();
+                self.hold.followed =
+                    self.terms.discipline.announces_grants() && last.is_some_and(|last| last.name != own);
+                self.grant(false);
+            }
+            Verdict::TakeHolderMarker => self.marker = HolderMarker::Due,
+            Verdict::Missing => self.removed(),
+            Verdict::Blocked(watch) => {
+                self.view.stand(&self.terms, &queue, &own);
+                let ahead = self.view.place.as_ref().map_or(0, |place| place.ahead);
+                if ahead > self.terms.max_ahead && !self.hold.is_granted() && !self.terms.once {
+                    self.exit.leave(Leaving::TooManyAhead { ahead });
+                }
+                self.view.wait_for(watch, &self.terms, before.as_ref(), watching);
+            }
+        }
+        self.abandoned.see(&queue);
+    }
+
+    /// The blocker was read, and its watch is set.
+    pub(super) fn blocker_watched(&mut self, name: &str, seen: &Inspection) {
+        if seen.owner.is_none() && self.no_contender(name) {
+            return;
+        }
+        let Some(Blocker::Node { watched, or_granted, .. }) = &mut self.view.blocker else { return };
+        *watched = true;
+        // A bare word of another client may have overwritten the announcement of its grant. Only untouched data proves
+        // that it was not granted before the watch was set. Otherwise a listing after the watch must show it.
+        if *or_granted && seen.version != 0 {
+            self.view.listing_due = true;
+        }
+    }
+
+    /// A node without a session is no contender: nothing would ever end its wait or its hold. All node formats name
+    /// only ephemeral nodes, so a foreign program created it, or a person did by hand. Tombstones and a holder marker
+    /// still block. Returns `true` if the node blocked this contender until now.
+    pub(super) fn no_contender(&mut self, name: &str) -> bool {
+        let counts = self.terms.is_holder_marker(name)
+            || self.terms.node_format.tombstone(name).is_some()
+            || self.view.sessionless.iter().any(|known| known == name);
+        if counts || !self.waits() {
+            return false;
+        }
+        self.view.leave_place();
+        self.view.sessionless.push(name.to_owned());
+        self.view.listing_due = true;
+        true
+    }
+
+    /// A contender that does not wait has read the first node of the queue.
+    pub(super) fn first_inspected(&mut self, name: &str, seen: Result<Inspection, Failure>) {
+        if seen.is_ok_and(|seen| seen.owner.is_none()) && self.no_contender(name) {
+            return;
+        }
+        let Some(place) = &mut self.view.place else { return };
+        match (seen, place.front.take(), self.view.marker_seen) {
+            (Ok(marker), Some(front), _) => {
+                place.first = front;
+                self.view.marker_seen = Some(marker);
+                return;
+            }
+            (Ok(front), None, Some(marker)) if !front.is_same_attempt(&marker) => place.ahead += 1,
+            _ => {}
+        }
+        let ahead = place.ahead;
+        self.exit.leave(Leaving::Held { ahead });
+    }
+
+    /// A watched node that is not our own was deleted.
+    pub(super) fn blocker_gone(&mut self, name: &str) {
+        match self.view.blocker.take_if(|blocker| blocker.watches(name)) {
+            Some(Blocker::Node { grants: true, .. }) => self.grant(true),
+            Some(_) => self.view.listing_due = true,
+            None => {}
+        }
+    }
+}
