@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shared_server_is_printed_without_what_it_excludes() {
+    fn the_shared_server_is_printed_without_the_options_that_it_excludes() {
         let all = |name: &str| match name {
             "LOCKKEEPER_SERVERS" => Some("zk9:2181".into()),
             "LOCKKEEPER_STATE_DIR" => Some("/var/own".into()),

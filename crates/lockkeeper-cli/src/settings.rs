@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_variable_is_told_with_what_was_probably_meant() {
+    fn an_unknown_variable_is_reported_with_the_probable_one() {
         let told = |name: &str| unknown_variables([name.to_owned()]).pop().unwrap_or_default();
         for known in ["LOCKKEEPER_SERVERS", "LOCKKEEPER_TOKEN", "LOCKKEEPER_LOG", "LOCKKEEPER_CONFIG", "PATH"] {
             assert_eq!(told(known), "");

@@ -91,7 +91,7 @@ mod tests {
 
     /// What C-41 asks of one class.
     #[test]
-    fn what_is_no_class_is_refused_with_its_reason() {
+    fn an_invalid_class_is_refused_with_its_reason() {
         for (bad, why) in [
             ("", "empty"),
             ("A-B", "a -"),

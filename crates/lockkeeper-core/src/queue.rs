@@ -183,7 +183,7 @@ mod tests {
     /// Each node format except those that count each other's nodes: the later contender sees the earlier one, not vice
     /// versa.
     #[test]
-    fn whoever_comes_later_sees_the_line_of_another_node_format() {
+    fn a_later_contender_sees_the_queue_of_another_node_format() {
         let makers = [
             (NodeFormat::Curator, CURATOR),
             (NodeFormat::Recipe, "read-"),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_suffix_is_refused() {
+    fn an_invalid_suffix_is_refused() {
         for name in [
             "",
             "-",

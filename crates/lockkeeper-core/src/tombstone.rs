@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn tombstones_read_back_and_are_nobodys_contender() {
+    fn tombstones_read_back_and_are_no_contenders() {
         for mode in [Mode::Exclusive, Mode::Write, Mode::Read, Mode::Permits(3)] {
             let tombstone = Tombstone { id: ID, mode, delay: delay(1_500) };
             let name = tombstone.name().expect("has one");

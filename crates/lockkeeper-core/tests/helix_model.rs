@@ -126,7 +126,7 @@ fn a_force_whose_write_failed_is_found() {
 
 /// B2: also after a cleanup.
 #[test]
-fn a_hold_after_a_cleanup_that_somebody_else_took_is_found() {
+fn a_hold_after_a_cleanup_that_another_client_used_is_found() {
     found(Mistake::CleanupUnchecked, &[BELIEVES, ONE_OWNER]);
 }
 

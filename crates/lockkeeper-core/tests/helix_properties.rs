@@ -88,9 +88,10 @@ fn now() -> impl Strategy<Value = ServerNow> {
 proptest! {
     #![proptest_config(config())]
 
-    /// Also if the client is unsure of the time, and if none of our clients would write the record.
+    /// The referee allows every write, also if the client is unsure of the time, and if none of our clients would write
+    /// the record.
     ///
-    /// H-30, H-57, H-58, H-60, H-61: what the referee says of each.
+    /// H-30, H-57, H-58, H-60, H-61: the rules of the referee.
     ///
     /// B3, B7, B11, B13: none of them is a write that the referee allows.
     #[test]
@@ -137,7 +138,7 @@ proptest! {
 
     /// H-03, H-30, H-58: a client whose priority is not strictly higher changes nothing while the owner's lease runs.
     #[test]
-    fn nobody_lower_or_equal_touches_a_running_lease(
+    fn only_a_higher_priority_changes_a_running_lease(
         mut owner in held(), mut me in terms(), now in now(), give_up_ms in end(),
     ) {
         me.id = "me".to_owned();
@@ -194,7 +195,7 @@ proptest! {
 
     /// H-66: for every record, not only Helix's.
     #[test]
-    fn what_is_written_reads_back(record in record()) {
+    fn a_written_record_reads_back(record in record()) {
         prop_assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
     }
 

@@ -86,7 +86,7 @@ fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
     })
 }
 
-/// What `decide` says to a contender, as owned data that outlives the queue.
+/// The result of `decide` for a contender, as owned data that outlives the queue.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Granted,
@@ -184,7 +184,7 @@ proptest! {
     /// A reader with a writer's node holds beside the readers ahead of it, and no contender behind it holds. So when it
     /// upgrades, it waits only for those ahead.
     #[test]
-    fn who_reads_with_a_writers_node_is_a_reader_to_those_before_it(line in line_by(shared_rules())) {
+    fn a_reader_with_a_writers_node_is_a_reader_to_those_ahead(line in line_by(shared_rules())) {
         let queue = Queue::read(line.node_format, &line.names);
         for (i, me) in line.names.iter().enumerate() {
             let nearest = line.names[..i].iter().rev().find(|name| !line.reads(name));
@@ -202,7 +202,7 @@ proptest! {
 
     /// C-10, C-12: the first contender takes the holder marker, or waits for it; no other contender tries to.
     #[test]
-    fn only_the_first_in_line_takes_the_holder_marker(line in line_by(class_rules()), taken in any::<bool>()) {
+    fn only_the_first_in_the_queue_takes_the_holder_marker(line in line_by(class_rules()), taken in any::<bool>()) {
         let mut listed = line.clone();
         listed.names.extend(taken.then(|| HOLDER_MARKER.to_owned()));
         for (i, me) in line.names.iter().enumerate() {
@@ -286,7 +286,7 @@ proptest! {
 
     /// Each node has one watcher, except for the readers behind one writer: a deletion wakes one contender.
     #[test]
-    fn nobody_shares_a_watch(line in line()) {
+    fn no_two_waiters_share_a_watch(line in line()) {
         let waits_alone = |name: &&String| line.discipline != Discipline::SharedExclusive || !line.reads(name);
         let mut watched: Vec<_> = line.names.iter().filter(waits_alone).map(|me| line.judge(me)).collect();
         watched.retain(|said| *said != Said::Granted);
@@ -296,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_is_not_listed_is_missing(line in line(), pick in any::<Index>()) {
+    fn an_unlisted_contender_is_missing(line in line(), pick in any::<Index>()) {
         prop_assume!(!line.names.is_empty());
         let me = pick.get(&line.names);
         prop_assert_eq!(line.without(me).judge(me), Said::Missing);

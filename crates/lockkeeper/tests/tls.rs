@@ -116,7 +116,8 @@ async fn each_reason_for_a_failed_handshake_is_reported() {
     assert!(detail.contains("UnknownCA") || detail.contains("UnknownIssuer"), "{detail}");
 }
 
-/// Of three clients with certificates, two have the same name, and the access lists of their locks treat them as one user.
+/// Three clients have certificates, two of them with the same name. The access lists of their locks treat these two as
+/// one user.
 async fn check_that_certificates_are_credentials(authority: &Authority, servers: &str) {
     let of = async |name| patient(authority.client(name)).acl(LockAcl::Private).connect(servers).await.unwrap();
     let (build, again, other) = (of("build").await, of("build").await, of("other").await);

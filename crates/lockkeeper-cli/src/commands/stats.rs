@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_without_digits_nobody_needs() {
+    fn times_are_rounded_for_people() {
         assert_eq!([0, 999, 1_234, 61_001, 3_725_000].map(span), ["0s", "999ms", "1s 300ms", "1m 2s", "1h 3m"]);
     }
 }

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_told_without_digits_nobody_needs() {
+    fn durations_are_rounded_for_people() {
         let told = |seconds| coarse(Duration::from_secs(seconds)).to_string();
         assert_eq!(told(0), "0s");
         assert_eq!(told(59), "59s");

@@ -255,7 +255,7 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
 
 /// The advice of a failure, in each situation that has advice.
 #[test]
-fn what_a_failure_advises_can_be_run() {
+fn the_advice_of_a_failure_can_be_run() {
     let home = Home::with_state(ODD_DIR);
     let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
     let advice = |verb: &str, words: &[&str]| {
@@ -299,7 +299,7 @@ fn what_a_failure_advises_can_be_run() {
 
 /// Dead letters are found in their store, from any directory.
 #[test]
-fn what_is_advised_about_a_dead_letter_can_be_run() {
+fn the_advice_about_a_dead_letter_can_be_run() {
     let home = Home::with_state(ODD_DIR);
     let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
     let mut holder = site.hold(ODD, &[]);
@@ -355,7 +355,7 @@ fn the_commands_of_a_decision_decide_it() {
 
 /// A vanished holder reads no request, so no command asks it. A break ends its lock delay.
 #[test]
-fn nobody_is_advised_to_ask_a_holder_that_vanished() {
+fn no_advice_asks_a_vanished_holder() {
     let home = Home::with_state(ODD_DIR);
     let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
     let mut holder = site.hold(ODD, &["--lock-delay", "10m", "--session-timeout", "1s"]);

@@ -94,7 +94,7 @@ fn break_removes_the_one_that_was_named() {
 
 /// Nothing is broken by mistake: without a reason, without a confirmation, or without a contender.
 #[test]
-fn break_refuses_what_was_not_meant() {
+fn break_refuses_mistakes() {
     let home = Home::new();
     let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
     assert_eq!(code, Some(69), "{line}");
@@ -128,7 +128,7 @@ fn break_refuses_what_was_not_meant() {
 
 /// N-22, T-10: prints the holder, since when, the contenders ahead, and what to do.
 #[test]
-fn case_55_why_tells_who_is_in_the_way_and_what_one_can_do() {
+fn case_55_why_names_the_holder_and_the_possible_actions() {
     let home = Home::new();
     let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo up; cat");
     assert_eq!(holder.line(), "up");

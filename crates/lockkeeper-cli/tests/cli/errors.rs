@@ -46,7 +46,7 @@ fn no_server_after_all_tries_is_69() {
 
 /// C-30, C-33, C-34: a session that expired in the queue ends with 80 if a setting limits the attempts to connect.
 #[test]
-fn a_session_that_ended_in_line_is_80() {
+fn a_session_that_ended_in_the_queue_is_80() {
     let home = Home::new();
     let served = Served::start(&home);
     let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));

@@ -60,7 +60,7 @@ fn a_command_behind_the_gate_keeps_others_out_and_its_own_exit_status() {
 }
 
 #[test]
-fn fence_refuses_what_is_no_token() {
+fn fence_refuses_invalid_tokens() {
     let home = Home::new();
     let cases: [(&[&str], i32, &str); 4] = [
         (&["fence", "a"], 64, "LOCKKEEPER_TOKEN is not set"),

@@ -30,7 +30,7 @@ fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
 
 /// T-15, T-22, N-27: shared and exclusive holds, each pair in both orders, in every node format.
 #[test]
-fn readers_hold_together_and_with_nobody_else() {
+fn readers_hold_together_and_with_no_writer() {
     let home = Home::new();
     for node_format in ["curator", "recipe", "kazoo"] {
         let kinds = [vec![], vec!["--exclusive"], vec!["--shared"]];

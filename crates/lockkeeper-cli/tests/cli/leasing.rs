@@ -224,7 +224,7 @@ fn a_command_hands_its_lock_to_the_next() {
 
 /// H-73, H-74: holds are counted if that is requested, and any machine can print the counts.
 #[test]
-fn what_leases_came_to_is_told() {
+fn lease_statistics_are_printed() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
@@ -258,7 +258,7 @@ fn what_leases_came_to_is_told() {
 }
 
 #[test]
-fn what_belongs_to_a_lease_needs_one() {
+fn lease_options_need_a_lease() {
     let home = Home::new();
     for args in [
         &["--priority", "1"][..],

@@ -218,7 +218,7 @@ fn an_expired_session_is_a_loss_and_the_next_gets_in() {
 }
 
 #[test]
-fn a_lost_place_in_line_is_taken_again() {
+fn a_waiter_that_lost_its_session_joins_the_queue_again() {
     let machine = Home::new();
     let mut served = Served::start(&machine);
     let home = Home::with_servers(&served.address);

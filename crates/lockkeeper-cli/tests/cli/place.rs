@@ -107,7 +107,7 @@ fn a_killed_server_is_replaced() {
 
 /// No running server is another answer than a lock without holders.
 #[test]
-fn looking_starts_no_server_and_says_that_none_runs() {
+fn queries_start_no_server_and_say_that_none_runs() {
     let home = Home::new();
     for question in [&["list"][..], &["list", "--broken"], &["show", "a"], &["why", "a"], &["revoke", "a"]] {
         let (code, line) = failure(&home.output(question));
@@ -222,7 +222,7 @@ fn a_program_and_a_command_share_this_users_own_server() {
 
 /// Without sessions the server stays ended until the next command.
 #[test]
-fn a_server_that_nobody_uses_stays_ended() {
+fn an_unused_server_stays_ended() {
     let home = Home::new();
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let server = home.server().unwrap();

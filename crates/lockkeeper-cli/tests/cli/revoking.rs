@@ -136,7 +136,7 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
 
 /// A waiter that is asked withdraws, and prints who asked.
 #[test]
-fn one_in_line_withdraws() {
+fn a_waiter_withdraws() {
     let home = Home::new();
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
@@ -183,7 +183,7 @@ fn all_holders_are_asked() {
 }
 
 #[test]
-fn where_nobody_holds_there_is_nobody_to_ask() {
+fn a_lock_without_holders_has_no_contender_to_ask() {
     let home = Home::new();
     // A revoke does not start a server.
     assert_eq!(failure(&home.output(&["revoke", "a"])).0, Some(69));

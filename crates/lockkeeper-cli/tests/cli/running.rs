@@ -40,7 +40,7 @@ fn commands_that_cannot_run_have_the_shells_exit_codes_and_leave_no_node() {
 }
 
 #[test]
-fn what_is_missing_for_a_command_is_named() {
+fn the_missing_program_of_a_command_is_named() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
     for (name, first_line, missing) in
@@ -158,7 +158,7 @@ fn a_pipe_behind_the_first_command_ends_with_it() {
 }
 
 #[test]
-fn what_the_command_leaves_in_the_background_stays() {
+fn background_processes_of_the_command_stay() {
     let home = Home::new();
     let mut running = home.spawn("a", &[], "sleep 1000 >/dev/null 2>&1 & echo $!");
     let left = running.pid_line();

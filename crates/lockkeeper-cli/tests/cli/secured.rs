@@ -3,7 +3,7 @@
 use crate::harness::{Home, failure};
 
 #[test]
-fn what_is_set_for_tls_belongs_together() {
+fn tls_settings_belong_together() {
     let home = Home::new();
     for (args, say) in [
         (["--tls-cert", "a.pem", "--tls-ca", "ca.pem"], "tls.key"),

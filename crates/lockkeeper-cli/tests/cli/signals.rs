@@ -89,7 +89,7 @@ fn case_46_a_signal_while_releasing_changes_nothing() {
 }
 
 #[test]
-fn case_46_a_release_that_nobody_confirms_is_bounded_and_said() {
+fn case_46_an_unconfirmed_release_is_bounded_and_reported() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);

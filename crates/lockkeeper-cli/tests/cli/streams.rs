@@ -42,7 +42,7 @@ fn loud(home: &Home, args: &[&str], stderr: impl Into<Stdio>) -> Command {
 }
 
 #[test]
-fn a_standard_error_that_nobody_reads_does_not_disturb_a_hold() {
+fn an_unread_standard_error_does_not_disturb_a_hold() {
     let home = Home::new();
     let (_reader, full) = full_pipe();
     let mut held = loud(&home, &["run", "a", "--session-timeout", "2s", "--", "sh", "-c", "sleep 3; exit 7"], full);
@@ -82,7 +82,7 @@ fn a_full_standard_error_does_not_delay_a_signal() {
 }
 
 #[test]
-fn a_command_that_cannot_run_frees_its_lock_though_nobody_reads_why() {
+fn a_command_that_cannot_run_frees_its_lock_with_an_unread_standard_error() {
     let home = Home::new();
     let (_reader, full) = full_pipe();
     let run = loud(&home, &["run", "a", "--", "no-such-command"], full).spawn().unwrap();
@@ -91,7 +91,7 @@ fn a_command_that_cannot_run_frees_its_lock_though_nobody_reads_why() {
 }
 
 #[test]
-fn serve_serves_and_stops_though_nobody_reads_what_it_says() {
+fn serve_serves_and_stops_with_unread_output() {
     let home = Home::new();
     for closed in [false, true] {
         // The port of a server that prints it.

@@ -142,7 +142,7 @@ fn the_wait_is_used_up_while_nothing_listens() {
 
 /// The server confirms nothing, so there is nothing to wait for.
 #[test]
-fn the_wait_ends_in_time_in_line_at_a_server_that_hangs() {
+fn the_wait_in_the_queue_of_a_hung_server_ends_in_time() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
@@ -165,7 +165,7 @@ fn the_wait_ends_in_time_in_line_at_a_server_that_hangs() {
 
 /// The limit includes the end of the session.
 #[test]
-fn a_release_that_nobody_confirms_ends_after_five_seconds() {
+fn an_unconfirmed_release_ends_after_five_seconds() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);

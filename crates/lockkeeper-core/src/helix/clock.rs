@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_relied_on_ends_before_the_servers_clock_can_show_it() {
+    fn trust_ends_before_the_servers_clock_can_show_its_end() {
         let clock = ServerClock::stamped(ms(100), ms(140), 5_000);
         for end in [5_000, 5_001, 6_000, 3_605_000] {
             let until = clock.safe_until(end);

@@ -1,4 +1,4 @@
-//! What a write to the record may do, restated in plain rules by a referee that knows the server's exact time.
+//! Judges the writes to a record: restates their rules in plain form, by a referee that knows the server's exact time.
 
 use lockkeeper_core::helix::{Held, Record, Requested, Rules, Terms};
 

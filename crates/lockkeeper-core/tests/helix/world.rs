@@ -1,4 +1,4 @@
-//! Three clients, one record, and everything that can happen between them.
+//! Three clients, one record, and every event that can happen between them.
 
 use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerNow, Terms, Transition, Wish, transition};
 use stateright::{Model, Property};
@@ -14,7 +14,7 @@ pub(crate) const HANDED_OVER: &str = "three priorities, the lock is handed over,
 
 pub(crate) const SETTLES: &str = "nobody waits for ever";
 
-/// What must be seen to happen, so that the claims are not empty.
+/// An event that must occur, so that the claims are not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Witness {
     /// A requestor replaced an owner whose time for the cleanup was over.
@@ -95,7 +95,7 @@ impl Mistake {
     }
 }
 
-/// How many things may go wrong.
+/// The number of faults that may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub losses: u8,
@@ -117,9 +117,9 @@ pub(crate) struct World {
     /// How far a client's estimate of the server's time may be wrong, in each direction.
     pub blur_ms: i64,
     pub rules: Rules,
-    /// Until when clients come.
+    /// The time until which clients arrive.
     pub ask_by_ms: i64,
-    /// Until when they may be slow.
+    /// The time until which they may be slow.
     pub end_ms: i64,
 }
 

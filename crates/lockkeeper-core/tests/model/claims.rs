@@ -1,4 +1,4 @@
-//! What must always be true. The witnesses and the seeded mistakes show that the claims are not empty.
+//! The claims that must always be true. The witnesses and the seeded mistakes show that they are not empty.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -36,7 +36,7 @@ impl Request {
     }
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Flight {
     None,
@@ -83,7 +83,7 @@ pub(crate) struct Watching {
     pub(crate) version: u8,
 }
 
-/// How a grant came.
+/// The way in which a grant came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GrantedBy {
     FirstListing,
@@ -103,7 +103,7 @@ pub(crate) enum Life {
     Ended(End),
 }
 
-/// What a client runs.
+/// The program of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Engine {
     Contender(Arc<Contender>),

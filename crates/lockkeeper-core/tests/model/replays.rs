@@ -1,4 +1,4 @@
-//! What the model has found, step by step: on each of these paths, an earlier contender broke a promise.
+//! The defects that the model has found, step by step: on each of these paths, an earlier contender broke a promise.
 
 use lockkeeper_core::{Discipline, End, Mode, NodeFormat};
 
@@ -57,7 +57,7 @@ fn case_20_a_lost_delete_is_repeated_only_behind_an_ordered_write() {
 /// C enters behind A, which has all the permits. Before C lists, D enters behind C, lists, and watches C, which is
 /// ahead of it. Then A leaves, and C's first listing grants. C never waited, but D waits for C's announcement.
 #[test]
-fn one_granted_by_its_first_listing_tells_whoever_listed_before_it() {
+fn a_grant_by_the_first_listing_is_announced_to_earlier_listers() {
     let world = world("a listing overtaken", Discipline::Permits { permits: 2 }, &[takes(2), takes(1), takes(1)]);
     let world = World { lag: 0, ..world };
     let d_watches_c = [Start(1, Leader), Effect(1), Start(2, Leader), Effect(2), Effect(2), Effect(2)];
@@ -85,7 +85,7 @@ fn a_downgrade_is_not_taken_for_a_removal() {
 
 /// As soon as it asks to read, other readers may read beside it.
 #[test]
-fn who_asks_to_read_on_is_not_alone() {
+fn a_writer_that_asks_to_read_on_is_not_alone() {
     let budget = Budget { downgrades: 1, ..NO_FAULT };
     let world = world("a writer reads on", Discipline::SharedExclusive, &[WRITE]);
     let world = World { budget, lag: 0, ..world };
@@ -99,7 +99,7 @@ fn who_asks_to_read_on_is_not_alone() {
 
 /// The listing that was requested for an upgrade arrives when the reader no longer wants the upgrade.
 #[test]
-fn who_stays_a_reader_is_not_told_that_it_is_alone() {
+fn a_reader_that_gave_up_its_upgrade_is_not_told_that_it_is_alone() {
     let budget = Budget { upgrades: 1, stays: 1, ..NO_FAULT };
     let world = world("a change of mind", Discipline::SharedExclusive, &[READ, Role::Upgradeable]);
     let world = World { budget, lag: 0, ..world };
@@ -128,7 +128,7 @@ fn a_node_of_the_old_class_goes_whatever_is_written_on_it() {
 
 /// N-31: a holder that refused one revocation is informed of the next.
 #[test]
-fn who_refused_is_asked_again() {
+fn a_holder_that_refused_is_asked_again() {
     let budget = Budget { asks: 2, refusals: 1, ..NO_FAULT };
     let world = World { budget, linger: true, lag: 0, ..World::new("asked twice", 1) };
     let mut state = world.initial();

@@ -1,4 +1,4 @@
-//! How the two servers handle a client's requests, and what happens to the requests when the connection breaks.
+//! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
 use lockkeeper_core::{Event, Failure, Inspection, Limit, Listing, Mode, WatchKind, Zxid};
 

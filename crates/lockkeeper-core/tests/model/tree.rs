@@ -95,7 +95,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// What remains after another client writes a bare word over the data.
+    /// The data after another client writes a bare word over it.
     pub(crate) const WORD: Data = Data { id: None, granted: false, asked: true };
 
     /// Returns the record of client `i` at its creation.
@@ -117,7 +117,7 @@ pub(crate) struct Node {
     pub(crate) version: u8,
 }
 
-/// What one server stores of the lock's path.
+/// The nodes of the lock's path on one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tree {
     /// The number that the next create gets; `None` while there is no parent.

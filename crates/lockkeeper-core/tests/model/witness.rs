@@ -1,4 +1,4 @@
-//! What must be seen to happen: otherwise a claim that nothing bad happens would mean nothing.
+//! The events that must occur: without them, a claim that nothing bad happens would mean nothing.
 
 use std::sync::atomic::Ordering;
 

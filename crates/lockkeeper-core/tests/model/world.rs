@@ -43,7 +43,7 @@ pub(crate) struct World {
     pub(crate) linger: bool,
     /// A mistake in how commands are carried out, to show that it is found.
     pub(crate) mistake: Option<Mistake>,
-    /// What must be seen to happen in this world.
+    /// The events that must occur in this world.
     pub(crate) witnesses: Vec<Witness>,
     /// The witnesses that were seen.
     pub(crate) seen: [AtomicBool; Witness::COUNT],
@@ -192,7 +192,7 @@ pub(crate) struct State {
     pub(crate) cooling: [Option<Held>; 4],
 }
 
-/// What a client held.
+/// A hold of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Held {
     Alone,

@@ -1,4 +1,4 @@
-//! What a lock costs, counted at the server.
+//! The cost of a lock, counted at the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

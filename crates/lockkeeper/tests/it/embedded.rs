@@ -165,7 +165,7 @@ fn a_stale_endpoint_is_ignored() {
     });
 }
 
-/// However many handles open together, they share one server.
+/// Any number of handles that open together share one server.
 #[test]
 fn handles_that_race_to_host_share_one_server() {
     block_on(async {

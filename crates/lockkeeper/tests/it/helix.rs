@@ -1,6 +1,6 @@
 //! Helix's lock: what it promises, on every server.
 //!
-//! There is one kind of such lock, so each claim runs once on each server. A test waits for a short lease's end by its
+//! Such a lock has one kind, so each claim runs once on each server. A test waits for a short lease's end by its
 //! condition, never by a sleep: until the lock is granted, or until the server's clock shows the time.
 
 mod approval;

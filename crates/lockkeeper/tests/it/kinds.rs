@@ -1,4 +1,4 @@
-//! What is special to each kind of lock, request by request and node by node.
+//! The particular rules of each kind of lock, request by request and node by node.
 
 mod classes;
 mod fairness;

@@ -251,7 +251,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
     }
 }
 
-/// What a claim works with.
+/// The environment of a claim.
 pub(crate) struct World {
     pub(crate) kind: Kind,
     server: Server,

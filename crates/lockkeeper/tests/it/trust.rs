@@ -42,7 +42,7 @@ async fn a_server_that_answers_pings_but_orders_nothing_is_not_trusted(world: &W
     eventually("the node is deleted", async || world.queue().await.is_empty()).await;
 }
 
-/// What trust costs, and how long each write extends it.
+/// The cost of trust, and how long each write extends it.
 async fn a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout(world: &World) {
     let proxy = world.proxy().await;
     let timeout = TIMEOUT * 2;

@@ -5,7 +5,7 @@ use crate::judged::history::{Claim, Promises, judge};
 
 /// An artificial failure with two causes: only these two are left.
 #[test]
-fn a_failing_script_is_cut_down_to_what_it_needs() {
+fn a_failing_script_shrinks_to_its_causes() {
     let family = Family::Mutex(Names::Curator);
     let bad = |scenario: &Scenario| {
         let leader = scenario.strikes.iter().any(|strike| matches!(strike.blow, Blow::Leader(_)));

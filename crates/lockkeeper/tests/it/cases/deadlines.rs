@@ -128,7 +128,7 @@ async fn case_28_progress_in_the_queue_does_not_stretch_a_deadline(world: &World
     }
 }
 
-/// From the first call until long after the session's end: the holder is unknown, so no error names one.
+/// From the first call until long after the session's end, the holder is unknown, so no error names one.
 async fn an_outage_is_reported_as_one_not_as_a_held_lock(world: &World) {
     let timeout = Duration::from_millis(250);
     for silent in [true, false] {

@@ -28,7 +28,7 @@ async fn end_session_of(world: &World, keeper: &Lockkeeper, guard: &Guard) -> In
 
 async fn case_34_the_next_waiter_is_delayed_after_a_loss_and_not_after_a_release(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    // So long that a contender that waits for it gets no lock within the test.
+    // A delay so long that a waiting contender gets no lock within the test.
     let long = Duration::from_secs(600);
     let guard = world.mutex(&one).acquire().lock_delay(long).await.unwrap();
     let next = tokio::spawn(world.mutex(&other).acquire().into_future());

@@ -36,7 +36,7 @@ async fn case_24_no_wake_up_is_lost_between_the_watch_and_the_wait(world: &World
     }
 }
 
-/// However many waiters behind one another time out.
+/// Any number of waiters behind one another may time out.
 async fn case_22_waits_of_any_kind_that_timed_out_leave_no_watches(world: &World) {
     let (holder, keeper) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&holder).acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! From where the library may be called, and with which arguments.
+//! The threads and runtimes that may call the library, and the arguments of its calls.
 
 use std::sync::mpsc;
 use std::thread;

@@ -22,7 +22,7 @@ for_every_kind!(
     a_hold_is_suspected_during_a_short_disconnect_and_then_held_again,
 );
 
-/// What a lock protects: a number, and a count of the holders inside.
+/// The protected resource: a number, and a count of the holders inside.
 #[derive(Default)]
 struct Room {
     /// The number of readers inside, or -1 for a writer.

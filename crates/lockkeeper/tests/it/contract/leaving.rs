@@ -58,7 +58,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     world.queued(0).await;
 }
 
-/// What happens to the n-th request when the caller drops the call.
+/// The state of the n-th request when the caller drops the call.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// It has not reached the server.

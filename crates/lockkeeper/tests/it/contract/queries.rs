@@ -1,4 +1,4 @@
-//! What questions about locks answer.
+//! The answers to questions about locks.
 
 use std::time::{Duration, SystemTime};
 

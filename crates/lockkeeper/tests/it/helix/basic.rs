@@ -142,7 +142,7 @@ async fn the_owner_renews_its_lease(world: &World) {
     assert!(stored(world).await.is_free());
 }
 
-/// By the same object or another object of the same handle: an owner never has two guards held at one time.
+/// An owner never has two guards held at one time, by the same object or by another object of the same handle.
 async fn the_previous_guard_is_superseded_when_acquire_returns(world: &World) {
     let keeper = world.keeper().await;
     let mut before = lock(world, &keeper, "a").acquire().await.unwrap();
@@ -184,7 +184,7 @@ async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
     assert!(DistributedLock::unlock(&first).await.unwrap());
 }
 
-/// H-22: the result names the old owner.
+/// H-22: the error names the old owner.
 async fn any_client_may_free_an_ended_lease(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let short = Duration::from_millis(100);

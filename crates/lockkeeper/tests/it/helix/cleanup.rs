@@ -1,4 +1,4 @@
-//! What an owner sees of its preemption, and what ends its cleanup.
+//! Preemption and cleanup: how an owner learns of a preemption, and how its cleanup ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -58,7 +58,7 @@ async fn a_blocking_cleanup_stalls_no_other_lock(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-36, B10: whatever cleanup timeout it set.
+/// H-36, B10: its cleanup timeout has no effect.
 async fn an_owner_without_a_cleanup_is_preempted_immediately(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).acquire().await.unwrap();
@@ -86,7 +86,7 @@ async fn a_release_during_a_preemption_reports_it(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-37, B7: by the guard, by dropping it, or from within the cleanup; the request stays in the record.
+/// H-37, B7: the guard's release, its drop, and a release within the cleanup; the request stays in the record.
 async fn an_owners_unlock_grants_the_lock_to_the_requestor(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     for drops in [false, true] {
@@ -119,7 +119,7 @@ async fn an_owners_unlock_grants_the_lock_to_the_requestor(world: &World) {
     next.release().await.unwrap();
 }
 
-/// H-38, B8: at the lease's end, not at that of another timeout.
+/// H-38, B8: the requestor gets it at the lease's end, not at that of another timeout.
 async fn the_end_of_the_owners_lease_grants_the_lock_to_the_requestor(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let lease = Duration::from_millis(300);

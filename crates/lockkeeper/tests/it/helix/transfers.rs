@@ -21,7 +21,7 @@ on_every_record_server!(
     a_leased_lock_is_broken_with_a_reason,
 );
 
-/// From a process that has ended to a process that was never in its session.
+/// A process hands the lock over and ends; the next owner is a process that was never in its session.
 async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").priority(3).message("stage one").cleanup(LONG);

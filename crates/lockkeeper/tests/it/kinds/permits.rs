@@ -118,7 +118,7 @@ async fn a_waiter_that_leaves_the_queue_unblocks_those_behind_it(world: &World) 
     }
 }
 
-/// Whichever holder releases first: watching only one of them would miss the others.
+/// Any holder may release first: a watch on only one of them would miss the others.
 async fn any_holders_release_wakes_the_first_waiter(world: &World) {
     let semaphore = of(world, &world.keeper().await, 3);
     let other = of(world, &world.keeper().await, 3);

@@ -1,4 +1,4 @@
-//! What a release costs the waiters, counted on their connections, for queues of 10, 100 and 1 000.
+//! The cost of a release for the waiters, counted on their connections, for queues of 10, 100 and 1 000.
 
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};

@@ -187,7 +187,7 @@ pub(crate) enum Ask {
     Permit(Acquire<Permit>),
 }
 
-/// What was granted.
+/// A granted guard, of any kind.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Held {

@@ -1,4 +1,4 @@
-//! The same work on Apache's servers, and what only they can show.
+//! The same work on Apache's servers, and tests that only they can run.
 
 use std::sync::Arc;
 use std::time::Duration;
