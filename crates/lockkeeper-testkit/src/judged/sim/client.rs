@@ -69,13 +69,13 @@ struct Pending {
     answer: oneshot::Sender<Result<Answer, OpError>>,
 }
 
-/// An answer, with the watch it left.
+/// An answer, with the watch that the request set.
 struct Answer {
     response: Response,
     watch: Option<oneshot::Receiver<Fired>>,
 }
 
-/// One session's operations.
+/// The operations of one session.
 struct Client {
     id: SessionId,
     queue: mpsc::UnboundedSender<Pending>,
@@ -87,7 +87,7 @@ impl Client {
         async move {
             let (answer, answered) = oneshot::channel();
             _ = queue.send(Pending { request, answer });
-            // Not kept while waiting: the last handle gone is what closes the session.
+            // Not kept during the wait: the drop of the last handle closes the session.
             drop(queue);
             let answer = answered.await.unwrap_or(Err(OpError::SessionOver))?;
             read(answer).ok_or_else(|| OpError::Refused("an answer of another kind".to_owned()))
@@ -139,7 +139,7 @@ impl Ensemble for Client {
                     OpResult::Failed(error) if error != ErrorCode::RuntimeInconsistency => {
                         return Err(Undone { step: Some(step), fault: fault(error) });
                     }
-                    // A check, or what stands beside the step that failed.
+                    // A check, or a step beside the one that failed.
                     _ => Done::Checked,
                 });
             }
@@ -168,7 +168,7 @@ impl Ensemble for Client {
         self.ask(Request::GetData(read), |answer| Some((node(answer.response)?, watcher(answer.watch?))))
     }
 
-    /// Its worlds are never rebuilt, so it states none.
+    /// Its worlds are never rebuilt, so the ensemble has no epoch.
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)> {
         std::future::ready(Ok((None, std::future::pending().boxed()))).boxed()
     }
@@ -253,20 +253,20 @@ fn watcher(fired: oneshot::Receiver<Fired>) -> Watcher {
     fired.map(|fired| fired.unwrap_or(Fired::SessionOver)).boxed()
 }
 
-/// A path and whether its children are watched.
+/// A path, and whether its children are watched.
 type Watched = (String, bool);
 
-/// The session's task.
+/// The task of a session.
 struct Session {
     sim: Sim,
     id: i64,
     password: [u8; 16],
     timeout: Duration,
-    /// The newest transaction an answer showed.
+    /// The newest transaction that an answer showed.
     seen: i64,
-    /// When a server was last heard of.
+    /// The time of the last message from a server.
     heard: Instant,
-    /// Until when nobody is reached.
+    /// The end of a silence: no server is reached before it.
     silent_until: Instant,
     trouble: mpsc::UnboundedReceiver<Trouble>,
     requests: mpsc::UnboundedReceiver<Pending>,
@@ -274,12 +274,12 @@ struct Session {
     watchers: BTreeMap<Watched, Vec<oneshot::Sender<Fired>>>,
 }
 
-/// A connection as the client knows it.
+/// A connection from the client's side.
 struct ClientLink {
     connection: ConnectionId,
     to_server: Inlet<Request>,
     from_server: mpsc::UnboundedReceiver<ToClient>,
-    /// What has no answer yet, the oldest first; `None` where nobody waits for it (pings, `setWatches`).
+    /// The requests without an answer, the oldest first; `None` if no caller waits for it (pings, `setWatches`).
     waiting: VecDeque<Option<Pending>>,
 }
 
@@ -302,7 +302,7 @@ impl Session {
                     _ = self.states.send(Connection::Lost);
                 }
             }
-            // As the TCP client: after 7/5 of the timeout without a server the session is given up for lost.
+            // As the TCP client: after 7/5 of the timeout without a server, the session is given up.
             let patience = self.heard + self.timeout * 7 / 5;
             match tokio::time::timeout_at(patience, self.connect()).await {
                 Ok(Some(fresh)) => {
@@ -319,7 +319,7 @@ impl Session {
         }
     }
 
-    /// Connects to servers by chance until one takes the session. `None`: the session has expired.
+    /// Connects to random servers until one accepts the session. `None`: the session has expired.
     async fn connect(&mut self) -> Option<ClientLink> {
         loop {
             let travel = self.sim.within(&self.sim.settings.network.clone());
@@ -332,7 +332,7 @@ impl Session {
             let replica = self.sim.pick(sim.settings.servers);
             let closed_until = sim.world().closed_until(replica);
             if Instant::now() < closed_until {
-                // Refused; a client tries the next before long.
+                // Refused; a client soon tries the next server.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             }
@@ -365,11 +365,11 @@ impl Session {
             if response.session == 0 {
                 return None;
             }
-            // A new session is there once its transaction is; an old one needs none.
+            // A new session exists on a server once its transaction is applied there; an old one needs no wait.
             let zxid = if self.id == 0 { zxid } else { 0 };
             caught_up(&sim, connection, zxid).await;
             if !sim.world().connections.contains_key(&connection.0) {
-                // The server failed, and the session perhaps never was.
+                // The server failed, and the session may not exist.
                 continue;
             }
             self.id = response.session;
@@ -394,7 +394,7 @@ impl Session {
         self.send(link, Request::SetWatches(wanted), None);
     }
 
-    /// Forgets the connection; what is under way on it is lost or not, by chance.
+    /// Drops the connection; by chance, requests on their way still take effect.
     fn drop_link(&mut self, link: ClientLink) {
         for pending in link.waiting.into_iter().flatten() {
             _ = pending.answer.send(Err(OpError::ConnectionLoss));
@@ -421,7 +421,7 @@ impl Session {
                 },
                 message = link.from_server.recv(), if now >= self.silent_until => {
                     let travel = self.sim.within(&self.sim.settings.network.clone());
-                    // In order: nothing else is received while this one travels.
+                    // In order: nothing else is received while this message travels.
                     tokio::time::sleep(travel).await;
                     self.heard = Instant::now();
                     match message {
@@ -457,7 +457,7 @@ impl Session {
         }
     }
 
-    /// Puts a request on the wire. In silence it waits there, as TCP would send it again, until something gets through.
+    /// Sends a request. During a silence it waits, as TCP would send it again, until the silence ends.
     fn send(&self, link: &mut ClientLink, request: Request, pending: Option<Pending>) {
         let travel = self.sim.within(&self.sim.settings.network.clone());
         let silence = self.silent_until.saturating_duration_since(Instant::now());
@@ -492,7 +492,7 @@ impl Session {
     }
 }
 
-/// The watch that a request leaves.
+/// Returns the watch that a request sets.
 fn watched(request: &Request) -> Option<Watched> {
     match request {
         Request::GetData(WatchedPath { path, watch: true }) => Some((path.clone(), false)),

@@ -3,13 +3,13 @@
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The end that messages are put into.
+/// The sending end.
 pub(super) struct Inlet<T> {
     sender: mpsc::UnboundedSender<(Instant, T)>,
     last: Instant,
 }
 
-/// The end that they come out of.
+/// The receiving end.
 pub(super) struct Outlet<T> {
     receiver: mpsc::UnboundedReceiver<(Instant, T)>,
     next: Option<(Instant, T)>,
@@ -21,7 +21,8 @@ pub(super) fn link<T>() -> (Inlet<T>, Outlet<T>) {
 }
 
 impl<T> Inlet<T> {
-    /// Sends a message that arrives `delay` from now, or right behind the one before it. Returns `false` if the receiver has ended.
+    /// Sends a message that arrives after `delay`, or directly behind the one before it. Returns `false` if the
+    /// receiver has ended.
     pub(super) fn send(&mut self, message: T, delay: std::time::Duration) -> bool {
         self.last = self.last.max(Instant::now() + delay);
         self.sender.send((self.last, message)).is_ok()
@@ -29,7 +30,7 @@ impl<T> Inlet<T> {
 }
 
 impl<T> Outlet<T> {
-    /// The next message, when it has arrived. Dropping the future loses nothing.
+    /// Returns the next message when it has arrived. Dropping the future loses no message.
     pub(super) async fn recv(&mut self) -> Option<T> {
         if self.next.is_none() {
             self.next = Some(self.receiver.recv().await?);

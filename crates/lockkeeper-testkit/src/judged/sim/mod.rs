@@ -1,10 +1,12 @@
-//! A seeded ensemble in one process: the embedded server's real state machine, with a network and clocks made up.
+//! A seeded ensemble in one process: the embedded server's real state machine, with a simulated network and simulated
+//! clocks.
 //!
-//! One [`Machine`] decides every transaction, as a leader does; each simulated server is a copy of its tree that applies the
-//! transactions in order but later, answers its clients' reads from what it has, and fires their watches as it applies. So a
-//! read may be stale, a create may be committed but not yet seen by the server a session moved to, and a reply may be lost
-//! before or after its request took effect: what happens on a real ensemble, by seed, in paused time. Servers fail and come back;
-//! with a leader goes what was not on a majority's disk yet, and its successor gives every session its full timeout.
+//! One [`Machine`] decides every transaction, as a leader does. Each simulated server is a copy of its tree. It applies
+//! the transactions in order but later, answers its clients' reads from its copy, and fires their watches as it
+//! applies. So a read may be stale. A create may be committed and not yet visible on the server to which a session
+//! moved. A reply may be lost before or after its request took effect. All this happens on a real ensemble too; here it
+//! follows from a seed, in paused time. Servers fail and come back. When a leader fails, the transactions that were not
+//! on a majority's disks are lost, and its successor gives every session its full timeout.
 //!
 //! The library above is the real one: only `zookeeper.rs`, the adapter to the TCP client, is replaced.
 
@@ -27,16 +29,16 @@ use tokio::time::Instant;
 
 use server::{Connection, Replica};
 
-/// What the simulated ensemble is like.
+/// The properties of the simulated ensemble.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How many servers there are.
+    /// The number of servers.
     pub servers: usize,
     /// The leader's tick.
     pub tick: Duration,
-    /// How long a message travels, one way.
+    /// The time that a message travels, one way.
     pub network: Range<Duration>,
-    /// How long the quorum's disks take for a transaction.
+    /// The time that the quorum's disks need for a transaction.
     pub fsync: Range<Duration>,
     /// How much later than the commit a server applies a transaction.
     pub lag: Range<Duration>,
@@ -65,23 +67,24 @@ pub struct Sim {
     origin: Instant,
 }
 
-/// Everything that is, but for the messages under way.
+/// The whole state, except for messages on their way.
 struct World {
     rng: fastrand::Rng,
     machine: Machine,
-    /// When the last transaction was, or will be, committed.
+    /// When the last transaction was or will be committed.
     committed_at: Instant,
     /// The last transaction that servers will apply; a new leader's numbers begin later.
     last: i64,
-    /// Transactions that may not be on a majority's disk yet, with when they are.
+    /// Transactions that may not be on a majority's disks yet, with the times when they are.
     unsure: VecDeque<(Instant, Txn)>,
-    /// What is there for certain: what a new leader begins with.
+    /// The durable state: a new leader begins with it.
     durable: Durable,
-    /// When leaders failed. A transaction of the n-th leader that was committed later than the n-th of these never was.
+    /// When leaders failed. A transaction of the n-th leader that would be committed after the n-th of these times is
+    /// lost.
     failures: Vec<Instant>,
-    /// Until when no server takes a connection.
+    /// Until when no server accepts a connection.
     leaderless_until: Instant,
-    /// Until when the disks take this much longer.
+    /// Until when the disks need this much longer.
     slow_disk: (Instant, Duration),
     replicas: Vec<Replica>,
     connections: BTreeMap<u64, Connection>,
@@ -90,7 +93,7 @@ struct World {
     requests: BTreeMap<&'static str, u64>,
 }
 
-/// What is on a majority's disks.
+/// The state that is on a majority's disks.
 #[derive(Clone)]
 struct Durable {
     tree: Tree,
@@ -114,17 +117,17 @@ impl Durable {
     }
 }
 
-/// Something that befalls a client.
+/// A fault of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Its connection is reset; what was under way is lost, or not, by chance.
+    /// Its connection is reset; by chance, requests on their way still take effect.
     Cut,
-    /// It reaches nobody for this long, and nothing tells it so.
+    /// It reaches no server for this time, without notice.
     Silence(Duration),
 }
 
 impl Sim {
-    /// An ensemble whose every delay and fault follows from `seed`. To be made inside a runtime with paused time.
+    /// Returns an ensemble whose delays and faults all follow from `seed`. Needs a runtime with paused time.
     pub fn new(seed: u64, settings: Settings) -> Sim {
         let origin = Instant::now();
         let now = Now { monotonic: Duration::ZERO, wall_ms: 0 };
@@ -159,26 +162,27 @@ impl Sim {
         sim
     }
 
-    /// A way to this ensemble for one `Lockkeeper`.
+    /// Returns the network to this ensemble, for one `Lockkeeper`.
     pub fn network(&self, session_timeout: Duration) -> Box<dyn Network> {
         Box::new(client::SimNetwork { sim: self.clone(), session_timeout })
     }
 
-    /// Befalls the `client`-th session ever opened, if it still lives.
+    /// Makes a fault for the `client`-th session ever opened, if it is still alive.
     pub fn trouble(&self, client: usize, trouble: Trouble) {
         if let Some(sender) = self.world().clients.get(client) {
             _ = sender.send(trouble);
         }
     }
 
-    /// A server fails: its connections end, and it takes none for so long.
+    /// Makes a server fail: its connections end, and it accepts none for this time.
     pub fn server_fails(&self, server: usize, length: Duration) {
         let world = &mut *self.world();
         world.replicas[server].down_until = Instant::now() + length;
         world.hang_up(Some(server));
     }
 
-    /// The leader fails and with it what was not on a majority's disks; no server serves until there is another, so long.
+    /// Makes the leader fail: transactions that are not on a majority's disks are lost, and no server serves for this
+    /// time.
     pub fn leader_fails(&self, length: Duration) {
         let world = &mut *self.world();
         world.settle();
@@ -189,7 +193,7 @@ impl Sim {
         world.leaderless_until = now + length;
         world.committed_at = world.leaderless_until;
         world.hang_up(None);
-        // A new leader numbers its transactions in an epoch of its own. Ids of sessions are never used twice.
+        // A new leader numbers its transactions in an epoch of its own. Session ids are never used twice.
         let zxid = ((world.machine.zxid() >> 32) + 1) << 32;
         let mut begins = self.now();
         begins.monotonic += length;
@@ -200,28 +204,28 @@ impl Sim {
         }
     }
 
-    /// For so long the disks take that much longer.
+    /// Slows the disks by `delay`, for `length`.
     pub fn slow_disk(&self, delay: Duration, length: Duration) {
         self.world().slow_disk = (Instant::now() + length, delay);
     }
 
-    /// Time since the ensemble was made.
+    /// Returns the time since the ensemble was made.
     pub fn elapsed(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// How many sessions were ever opened.
+    /// Returns the number of sessions ever opened.
     pub fn sessions_opened(&self) -> usize {
         self.world().clients.len()
     }
 
-    /// The names of a node's children at the leader; none if it does not exist.
+    /// Returns the names of a node's children at the leader; none if it does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
         let world = self.world();
         world.machine.tree().get(path).map_or_else(Vec::new, |node| node.children().map(ToString::to_string).collect())
     }
 
-    /// Requests carried out so far, by kind.
+    /// Returns the numbers of executed requests, by kind.
     pub fn requests(&self) -> BTreeMap<&'static str, u64> {
         self.world().requests.clone()
     }
@@ -240,12 +244,12 @@ impl Sim {
         world.connections.remove(&connection.0);
     }
 
-    /// A number below `bound`, by the seed.
+    /// Returns a number below `bound`, by the seed.
     pub fn pick(&self, bound: usize) -> usize {
         self.world().rng.usize(..bound)
     }
 
-    /// A time in `range`, by the seed.
+    /// Returns a time in `range`, by the seed.
     pub fn within(&self, range: &Range<Duration>) -> Duration {
         self.world().within(range)
     }
@@ -259,7 +263,7 @@ impl Sim {
         Now { monotonic, wall_ms: 1_700_000_000_000 + i64::try_from(monotonic.as_millis()).unwrap_or(i64::MAX) }
     }
 
-    /// Sends what the machine committed to all servers.
+    /// Sends the machine's commits to all servers.
     fn commit(&self, world: &mut World, effects: &[Effect]) {
         for effect in effects {
             if let Effect::Committed(txn) = effect {
@@ -267,7 +271,7 @@ impl Sim {
                 if Instant::now() < world.slow_disk.0 {
                     fsync += world.slow_disk.1;
                 }
-                // Transactions commit in order; those that wait together share a disk's time.
+                // Transactions commit in order; those that wait together share one disk write.
                 world.committed_at = world.committed_at.max(Instant::now() + fsync);
                 let (committed_at, leader) = (world.committed_at, world.failures.len());
                 world.settle();
@@ -295,7 +299,7 @@ impl World {
         ConnectionId(self.next_connection)
     }
 
-    /// Moves what is on disk by now to what is there for certain.
+    /// Moves the transactions that are on disk by now to the durable state.
     fn settle(&mut self) {
         let now = Instant::now();
         while self.unsure.front().is_some_and(|(committed_at, _)| *committed_at <= now) {
@@ -305,7 +309,7 @@ impl World {
         }
     }
 
-    /// Ends the connections of one server, or all.
+    /// Ends the connections of one server, or of all servers.
     fn hang_up(&mut self, server: Option<usize>) {
         let ended = |connection: &Connection| server.is_none_or(|server| connection.replica == server);
         let gone: Vec<u64> = self.connections.iter().filter(|(_, known)| ended(known)).map(|(id, _)| *id).collect();
@@ -318,7 +322,7 @@ impl World {
         }
     }
 
-    /// Until when this server takes no connection.
+    /// Returns until when this server accepts no connection.
     fn closed_until(&self, server: usize) -> Instant {
         self.leaderless_until.max(self.replicas[server].down_until)
     }
@@ -358,14 +362,14 @@ fn config(settings: &Settings, next_session: i64) -> MachineConfig {
 
 /// A transaction on its way to a server.
 struct Feed {
-    /// When it applies it.
+    /// When the server applies it.
     due: Instant,
     /// When a majority has it on disk.
     committed_at: Instant,
-    /// How many leaders there were before the one that made it.
+    /// The number of leaders before the one that made it.
     leader: usize,
     txn: Txn,
 }
 
-/// The newest transaction a server has applied.
+/// The newest transaction that a server has applied.
 type Applied = watch::Sender<i64>;

@@ -1,4 +1,4 @@
-//! The servers: copies of the leader's tree that lag, and the connections they serve.
+//! The servers: copies of the leader's tree that lag, and the connections that they serve.
 
 use lockkeeper_server::machine::{
     ConnectionId, Effect, Identities, Tree, TreeEvent, TxnOp, Watches, answer, watch_left,
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::link::Outlet;
 use super::{Applied, Feed, Sim, World};
 
-/// What a server sends to a client.
+/// A message from a server to a client.
 #[derive(Debug)]
 pub(super) enum ToClient {
-    /// The answer to the oldest request that has none yet.
+    /// The answer to the oldest request without one.
     Reply { zxid: i64, result: Result<Response, ErrorCode> },
     /// A watch fired.
     Event { path: String, kind: EventKind },
@@ -25,14 +25,14 @@ pub(super) enum ToClient {
 pub(super) struct Replica {
     feed: mpsc::UnboundedSender<Feed>,
     last_due: Instant,
-    /// Until when it takes no connection.
+    /// Until when it accepts no connection.
     pub(super) down_until: Instant,
     pub(super) tree: Tree,
     pub(super) watches: Watches,
     pub(super) applied: Applied,
 }
 
-/// A connection as its server knows it.
+/// A connection from the server's side.
 pub(super) struct Connection {
     pub(super) replica: usize,
     pub(super) replies: mpsc::UnboundedSender<ToClient>,
@@ -44,7 +44,7 @@ impl Replica {
         Replica { feed, last_due: origin, down_until: origin, tree, watches, applied: watch::channel(0).0 }
     }
 
-    /// Lets it apply a transaction when that is due, or right behind the one before.
+    /// Applies a transaction when it is due, or directly behind the one before it.
     pub(super) fn feed(&mut self, mut feed: Feed) {
         self.last_due = self.last_due.max(feed.due);
         feed.due = self.last_due;
@@ -72,14 +72,14 @@ impl Replica {
     }
 }
 
-/// A server's life: applies what was committed, in order, and tells its clients.
+/// Runs a server: applies the committed transactions in order, and notifies its clients.
 pub(super) async fn apply(sim: Sim, at: usize, mut txns: mpsc::UnboundedReceiver<Feed>) {
     while let Some(Feed { due, committed_at, leader, txn }) = txns.recv().await {
         tokio::time::sleep_until(due).await;
         let mut world = sim.world();
         let world = &mut *world;
         if world.failures.get(leader).is_some_and(|failed| committed_at > *failed) {
-            // It went with its leader.
+            // It was lost with its leader.
             continue;
         }
         let replica = &mut world.replicas[at];
@@ -109,7 +109,7 @@ pub(super) async fn apply(sim: Sim, at: usize, mut txns: mpsc::UnboundedReceiver
     }
 }
 
-/// Serves one connection: requests in order, each answered before the next is looked at.
+/// Serves one connection: requests in order, each answered before the next one is read.
 pub(super) async fn serve(sim: Sim, connection: ConnectionId, session: i64, mut requests: Outlet<Request>) {
     while let Some(request) = requests.recv().await {
         let closes = request == Request::CloseSession;
@@ -131,13 +131,13 @@ pub(super) async fn serve(sim: Sim, connection: ConnectionId, session: i64, mut 
     sim.world().connections.remove(&connection.0);
 }
 
-/// What became of a request.
+/// The result of a request.
 enum Step {
     /// It was answered.
     Answered,
-    /// Its answer goes out once the connection's server has applied this.
+    /// Its answer is sent when the connection's server has applied this transaction.
     OnceApplied(i64, Result<Response, ErrorCode>),
-    /// Nobody listens to this connection any more.
+    /// The connection has no client any more.
     Gone,
 }
 
@@ -148,7 +148,7 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request
     };
     world.count(kind_of(&request));
     let mut effects = Vec::new();
-    // The leader hears of every sign of life; none comes back when the session has ended or moved.
+    // Every request counts as a heartbeat for the leader; no effect comes back if the session has ended or moved.
     world.machine.request(connection, 0, Request::Ping, sim.now(), &mut effects);
     if effects.is_empty() {
         return Step::Gone;
@@ -168,7 +168,7 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request
         if let Some((path, kind)) = watch_left(&request, &result) {
             replica.watches.add(connection, path, kind);
         }
-        // At once: an event of the watch just left must not overtake.
+        // Immediately: an event of the new watch must not overtake the answer.
         world.reply(connection, result);
         return Step::Answered;
     }
