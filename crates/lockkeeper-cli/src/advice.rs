@@ -1,8 +1,8 @@
 //! Builds the lockkeeper commands that are printed for a person to run.
 //!
-//! Each can be pasted into a POSIX shell, on any terminal of this user, and reaches the locks that this process reached. So a
-//! printed command repeats the options that say where the locks are, also where a variable said it: another terminal may lack
-//! the variable. Files in the usual places are not repeated: every command of this user reads them.
+//! Each command can be pasted into a POSIX shell, on any terminal of this user, and reaches the locks that this process
+//! reached. So it repeats the options that name the place of the locks, even if a variable named it: another terminal
+//! may lack the variable. Files in the usual places are not repeated, because every command of this user reads them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -21,64 +21,64 @@ const STATE_DIR: &str = "--state-dir";
 
 const MACHINE: &str = "--machine";
 
-/// An option that says where the locks are, and its value if it takes one.
+/// An option that names the place of the locks, and its value if it takes one.
 pub(crate) type PlaceOption = (&'static str, Option<OsString>);
 
-/// The words of one of our commands, without the options of the place.
+/// The words of a lockkeeper command, without the options of the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suggested {
     words: Vec<OsString>,
-    /// What stands behind `--`.
+    /// The words after `--`.
     command: Vec<OsString>,
     at: At,
 }
 
-/// Where the command's locks are.
+/// The place of the command's locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum At {
-    /// Where this process's are.
+    /// The same as this process's.
     Here,
-    /// On these servers, reached in the same way.
+    /// These servers, reached in the same way.
     Servers(OsString),
-    /// It has none, or its words say where.
+    /// No place, or one that the words name.
     Nowhere,
 }
 
 impl Suggested {
-    /// A verb and its words. A path is given as such: a name may begin with a dash.
+    /// Returns a command from a verb and its words. Give a lock as a path, because a name may begin with a dash.
     pub(crate) fn new<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Self {
         Suggested { words: words.into_iter().map(Into::into).collect(), command: Vec::new(), at: At::Here }
     }
 
-    /// With more words.
+    /// Adds words.
     #[must_use]
     pub(crate) fn with<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.words.extend(words.into_iter().map(Into::into));
         self
     }
 
-    /// With the command that it runs.
+    /// Adds the command that it runs.
     #[must_use]
     pub(crate) fn running<W: Into<OsString>>(mut self, command: impl IntoIterator<Item = W>) -> Self {
         self.command.extend(command.into_iter().map(Into::into));
         self
     }
 
-    /// For locks on other servers.
+    /// Sets other servers as its place.
     #[must_use]
     pub(crate) fn at(mut self, servers: impl Into<OsString>) -> Self {
         self.at = At::Servers(servers.into());
         self
     }
 
-    /// For no place, or for one that its words name.
+    /// Removes its place, for a command without one, or one whose words name it.
     #[must_use]
     pub(crate) fn elsewhere(mut self) -> Self {
         self.at = At::Nowhere;
         self
     }
 
-    /// As it is printed, with these options of the place.
+    /// Returns the text to print, with these options of the place.
     pub(crate) fn text(&self, place: &[PlaceOption]) -> String {
         let mut words = vec!["lockkeeper".to_owned()];
         words.extend(self.words.iter().map(|word| quoted(word)));
@@ -89,7 +89,7 @@ impl Suggested {
                 At::Nowhere => false,
             };
             if kept && *flag == MACHINE {
-                // Its value may be left out, so it is not a word of its own.
+                // The value is optional, so it is not a word of its own.
                 let dir = value.as_deref().map(quoted).unwrap_or_default();
                 words.push(format!("{flag}={dir}"));
             } else if kept {
@@ -108,23 +108,23 @@ impl Suggested {
     }
 }
 
-/// Whether a request to release would be understood: not every client's nodes have room for one, and a holder
-/// that vanished leaves a node that nobody reads.
+/// Whether this holder can receive a request to release. Some clients' nodes have no room for one, and no process reads
+/// the node of a vanished holder.
 pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
     let understood = || NodeFormat::of(std::slice::from_ref(&holder.node)).revocation_word().is_some();
     !holder.vanished && (holder.mode == "lease" || holder.owner.is_some() || understood())
 }
 
-/// The options that say where the locks are, as they were typed or as variables say it. Paths are absolute: another terminal is in
-/// another directory.
+/// Returns the options that name the place of the locks, from the command line or from variables. Paths are absolute,
+/// because another terminal has another directory.
 pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PlaceOption> {
     let mut options = Vec::new();
     let mut add = |flag, value| options.push((flag, Some(value)));
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-    // None is left out unseen: what becomes of a new option is decided here.
+    // No `..`: the compiler asks for a decision about each new option.
     let ConnectArgs {
         servers,
-        // A chroot that a command was to create exists by now.
+        // The chroot exists by now.
         create_chroot: _,
         state_dir,
         machine,
@@ -146,7 +146,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
     }
     let servers =
         servers.clone().map(OsString::from).or_else(|| set(&Key::Servers.variable()).filter(|_| machine.is_none()));
-    // The parser takes --machine with neither of the others, so what was typed goes before a variable.
+    // The parser refuses --machine with either of the others, so a typed option overrides a variable.
     let shared =
         machine.is_some() || (servers.is_none() && state_dir.is_none() && set(&Key::Machine.variable()).is_some());
     if let Some(servers) = servers {
@@ -168,11 +168,11 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
 }
 
 pub(crate) fn absolute(path: OsString) -> OsString {
-    // It fails only in a deleted directory; then the path is printed as it was given.
+    // It fails only in a deleted directory; then the path is printed unchanged.
     std::path::absolute(Path::new(&path)).map_or(path, OsString::from)
 }
 
-/// The option that chooses this server of the whole machine.
+/// Returns the option that chooses this server of the whole machine.
 pub(crate) fn machine(home: &Home) -> String {
     match home.dir() {
         dir if dir == Path::new(MACHINE_DIR) => MACHINE.to_owned(),
@@ -180,13 +180,13 @@ pub(crate) fn machine(home: &Home) -> String {
     }
 }
 
-/// One word as a POSIX shell reads it, in characters that are safe to print.
+/// Quotes a word for a POSIX shell, with characters that are safe to print.
 pub(crate) fn quoted(word: &OsStr) -> String {
     let plain = word.to_str().filter(|text| !text.contains(is_active));
     if let Some(quoted) = plain.and_then(|text| shlex::try_quote(text).ok()) {
         return quoted.into_owned();
     }
-    // Quotes would hand the byte to the terminal: printf makes it again when the command runs.
+    // Quotes would pass the byte to the terminal; printf creates it when the command runs.
     let mut escaped = String::new();
     for byte in word.as_bytes() {
         match byte {
@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// What a shell makes of a word.
+    /// Returns a word as a shell reads it.
     fn read(word: &OsStr) -> OsString {
         let script = format!("printf %s {}", quoted(word));
         let output = Command::new("sh").arg("-c").arg(script).output().unwrap();

@@ -1,4 +1,4 @@
-//! The options of the verbs that print or change something about locks.
+//! The options of the verbs that print or change locks.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(crate) struct ListArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the locks are.
+    /// The place of the locks.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -32,7 +32,7 @@ pub(crate) struct ShowArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the lock is.
+    /// The place of the lock.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -64,7 +64,7 @@ pub(crate) struct RevokeArgs {
     /// Print the contenders and their answers as one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the lock is.
+    /// The place of the lock.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -83,13 +83,13 @@ pub(crate) struct BreakArgs {
     /// Remove the contender of this node, as show prints it; it may also be a waiter [default: the only holder]
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long, short)]
     pub yes: bool,
     /// Print what was done as one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the lock is.
+    /// The place of the lock.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -105,7 +105,7 @@ refused with exit status 76, and nothing is changed. Use it in a job:
 Standard input is read to its end: if generating the contents may fail, generate them first. With a command, the gate stays \
 closed until the command, and everything that it leaves running, has ended.")]
 pub(crate) struct FenceArgs {
-    /// The file, or the name of what the command changes
+    /// The file, or a name for the resource that the command changes
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Use this token [env: LOCKKEEPER_TOKEN]
@@ -132,13 +132,13 @@ pub(crate) struct EpochArgs {
     /// Raise the epoch, so that all later tokens are greater than this one
     #[arg(long, value_name = "TOKEN")]
     pub above: Option<FencingToken>,
-    /// Do not ask before raising the epoch
+    /// Skip the confirmation before raising the epoch
     #[arg(long, short, requires = "above")]
     pub yes: bool,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the locks are.
+    /// The place of the locks.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -162,7 +162,7 @@ pub(crate) struct CopyArgs {
     /// Copy to these servers
     #[arg(long, value_name = "SERVERS")]
     pub to: String,
-    /// What to copy, with everything below and missing parents: absolute paths [default: everything]
+    /// Copy these absolute paths, with everything below and missing parents [default: everything]
     #[arg(value_name = "PATH")]
     pub paths: Vec<String>,
     /// Replace nodes of the target that have other data or another access list
@@ -180,7 +180,7 @@ pub(crate) struct CopyArgs {
     /// Print what was done as one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where to copy from.
+    /// The source of the copy.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -197,7 +197,7 @@ pub(crate) struct ConfigArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// What to read.
+    /// The sources of the settings.
     #[command(flatten)]
     pub settings: ConnectArgs,
 }

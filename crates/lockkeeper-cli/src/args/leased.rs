@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::connect::ConnectArgs;
 use super::values::duration;
 
-/// What makes a lock of `run` a leased one, as in Apache Helix.
+/// The options of a leased lock, as in Apache Helix.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Leased locks, shared with Apache Helix")]
 pub(crate) struct LeaseArgs {
@@ -19,7 +19,7 @@ pub(crate) struct LeaseArgs {
     pub priority: i32,
     /// Wait at most this long for the cleanup of a lower owner [default: the owner's --cleanup]
     ///
-    /// The earlier of this and the owner's --cleanup counts.
+    /// The earlier of this and the owner's --cleanup applies.
     #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = duration, requires = "lease")]
     pub waiting: Option<Duration>,
     /// Give the command this long to end when a higher priority preempts it: it gets the signal of --on-revoke, and its group is
@@ -73,7 +73,7 @@ pub(crate) struct StatsArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the locks are.
+    /// The place of the locks.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -89,7 +89,7 @@ pub(crate) struct RequestsArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the locks are.
+    /// The place of the locks.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
@@ -117,7 +117,7 @@ pub(crate) struct DecideArgs {
     /// Print the decision as one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the lock is.
+    /// The place of the lock.
     #[command(flatten)]
     pub connect: ConnectArgs,
 }
