@@ -110,8 +110,17 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         Program { package: "lockkeeper", target: "it", features: "real-servers" }.run(
             sh,
             &which,
-            servers.into_iter().chain(home.clone()),
+            servers.clone().into_iter().chain(home.clone()),
         )?;
+        if arguments.is_empty() {
+            // Our session beside another client's, on Apache's server.
+            let scripts = ("LOCKKEEPER_SCRIPTS", "100".into());
+            Program { package: "lockkeeper-client", target: "differential", features: "real-servers" }.run(
+                sh,
+                &[],
+                servers.into_iter().chain([scripts]).chain(home.clone()),
+            )?;
+        }
     }
     if arguments.is_empty() {
         // These start servers of their own, because they kill them.

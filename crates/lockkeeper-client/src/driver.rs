@@ -89,6 +89,7 @@ impl SharedState {
         let (reply, received) = oneshot::channel();
         let now = self.now();
         let mut inner = self.lock();
+        let left = inner.session.outgoing().len();
         let end = inner.session.end().map(RequestError::SessionOver);
         let id = if let Some(error) = end.or(inner.ended.then_some(RequestError::DriverEnded)) {
             _ = reply.send(Err(error));
@@ -99,8 +100,12 @@ impl SharedState {
             inner.waiting.watchers.extend(watching.map(|watching| (id, watching)));
             id
         };
+        // The driver knows already of bytes that are left. A request that adds none has an event.
+        let wakes = left == 0 || inner.session.outgoing().len() == left;
         drop(inner);
-        self.wake.notify_one();
+        if wakes {
+            self.wake.notify_one();
+        }
         (id, received)
     }
 
@@ -244,6 +249,7 @@ impl Driver {
         let mut deliveries = Vec::new();
         let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
         let mut sleeps_until = Duration::ZERO;
+        let mut sends = false;
         loop {
             let (wanted, deadline) = {
                 let mut inner = shared.lock();
@@ -272,10 +278,16 @@ impl Driver {
             }
             let wake = tokio::select! {
                 biased;
+                () = shared.wake.notified(), if !sends => WakeReason::Woken,
                 wake = progress(&mut connection, shared, &mut buffer) => wake,
                 () = shared.wake.notified() => WakeReason::Woken,
                 () = sleep.as_mut() => WakeReason::Due,
             };
+            sends = matches!(wake, WakeReason::Woken);
+            if sends {
+                // The tasks that are ready make their requests first, so that one write sends them all.
+                tokio::task::yield_now().await;
+            }
             let now = shared.now();
             let mut inner = shared.lock();
             match wake {
