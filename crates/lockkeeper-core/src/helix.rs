@@ -17,7 +17,7 @@ mod transition;
 
 pub use clock::{ServerClock, ServerNow};
 pub use histogram::Histogram;
-pub use record::{Held, LockInfo, NOBODY, Record, RecordError, Requested};
+pub use record::{Held, LockAttributes, NOBODY, Record, RecordError, Requested};
 pub use scope::{Scope, ScopeError};
 pub use statistics::{Event, Outcome, Statistics, Tally, owner_class};
 pub use terms::{EMERGENCY, Terms, TermsError};

@@ -20,10 +20,10 @@ mod verdict;
 
 pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
-pub use interface::DistributedLock;
+pub use interface::LockOperations;
 pub(crate) use leases::Leases;
 pub use lock::{HelixLock, Place, Unlocked};
 pub use lockkeeper_core::helix::{
-    EMERGENCY, Histogram, LockInfo, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,
+    EMERGENCY, Histogram, LockAttributes, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,
 };
 pub use status::LockStatus;

@@ -61,17 +61,22 @@
 //!
 //! # Features
 //!
-//! `embedded` and `settings` are on by default. Every combination of features compiles.
+//! Only `embedded` is on by default. Every combination of features compiles.
 //!
 //! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process,
 //!   for one machine.
-//! - `settings`: the module `settings`: settings from files, the environment and a program's own flags.
+//! - `contentserv`: the module `contentserv`: Contentserv's monitor lock, a `synchronized` block on several machines.
+//! - `deadletter`: the modules `retry` and `deadletter`: attempts that are repeated, and the record of work that never
+//!   got its lock. Turns on `contentserv`.
+//! - `realms`: the module `realms`: locks on several ensembles.
+//! - `settings`: the module `settings`: settings from files, the environment and a program's own flags. Turns on
+//!   `contentserv` and `realms`.
 //! - `tls`: TLS to the servers, with `Builder::tls`. Builds a cryptography library in C.
 //! - `metrics`: exports counts and times through the crate `metrics`: for every kind of lock
 //!   `lockkeeper_acquires_total` and `lockkeeper_acquire_wait_seconds`, labelled by lock and outcome (`granted` or
 //!   `failed`), and the counters of leased locks.
 //! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
-//!   and make.
+//!   and make. Turns on `deadletter`.
 //!
 //! # Guide
 //!
@@ -101,6 +106,7 @@ mod recipes;
 mod registers;
 mod session;
 mod wait;
+#[cfg(feature = "deadletter")]
 mod work;
 
 pub mod blocking;
@@ -108,6 +114,7 @@ pub mod blocking;
 pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
+#[cfg(feature = "realms")]
 pub mod realms;
 #[cfg(feature = "settings")]
 pub mod settings;
@@ -137,12 +144,14 @@ pub use queue::mutex::Mutex;
 pub use queue::priority::PriorityLock;
 pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
+#[cfg(feature = "contentserv")]
 pub use recipes::contentserv;
 pub use recipes::distributed::DistributedLock;
 pub use registers::journal::{DecisionRecord, TransferFacts};
 pub use registers::requests::TransferRequest;
 pub use session::on_lost::{LostLock, OnLost};
 pub use tokio_util::sync::CancellationToken;
+#[cfg(feature = "deadletter")]
 pub use work::{deadletter, retry};
 
 /// Leased locks with priorities, on nodes shared with Apache Helix.

@@ -8,7 +8,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use lockkeeper::helix::{DistributedLock, HelixGuard, HelixLock};
+use lockkeeper::helix::{HelixGuard, HelixLock, LockOperations};
 use lockkeeper::{Error, Lockkeeper, Loss};
 use lockkeeper_server::{Config, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -191,7 +191,7 @@ async fn helix_and_lockkeeper_exclude_each_other_and_read_each_others_record(wor
     let ours = world.ours("ours");
     for _ in 0..3 {
         assert_eq!(world.helix.try_lock("helix").await, "true");
-        assert!(!ours.try_lock().await.unwrap() && !DistributedLock::unlock(&ours).await.unwrap());
+        assert!(!ours.try_lock().await.unwrap() && !LockOperations::unlock(&ours).await.unwrap());
         let seen = ours.info().await.unwrap();
         assert_eq!((seen.owner.as_str(), seen.message.as_str(), seen.priority), ("helix", "by-helix", 0));
         assert_eq!(seen.cleanup_timeout, 600_000);
@@ -300,7 +300,7 @@ async fn our_lock_is_handed_over_to_helix_and_its_requestor_keeps_waiting(world:
     world.helix.start_try("high").await;
     assert_eq!(guard.preemption().await.by, "high");
     guard.transfer("heir").await.unwrap();
-    assert!(DistributedLock::unlock(&world.ours("heir")).await.unwrap());
+    assert!(LockOperations::unlock(&world.ours("heir")).await.unwrap());
     assert_eq!(world.helix.tried("high").await, "true");
     assert!(world.helix.unlock("high").await);
 }

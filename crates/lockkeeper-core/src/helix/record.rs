@@ -30,7 +30,7 @@ const GRANTED_BY: &str = "GRANTED_BY";
 
 /// The record's ten attributes as Helix names and stores them. Times are milliseconds, ends since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LockInfo {
+pub struct LockAttributes {
     /// OWNER: the lock's owner, or `NONE`.
     pub owner: String,
     /// MESSAGE: why, or `NONE`.
@@ -53,10 +53,10 @@ pub struct LockInfo {
     pub requesting_timestamp: i64,
 }
 
-impl Default for LockInfo {
+impl Default for LockAttributes {
     /// A free lock.
     fn default() -> Self {
-        LockInfo {
+        LockAttributes {
             owner: NOBODY.to_owned(),
             message: NOBODY.to_owned(),
             timeout: -1,
@@ -227,8 +227,8 @@ impl Record {
     }
 
     /// The ten attributes, with Helix's defaults for missing ones.
-    pub fn info(&self) -> LockInfo {
-        let mut info = LockInfo::default();
+    pub fn info(&self) -> LockAttributes {
+        let mut info = LockAttributes::default();
         if let Some(owner) = &self.owner {
             info.owner.clone_from(&owner.id);
             info.message = owner.message.clone().unwrap_or_else(|| NOBODY.to_owned());

@@ -3,10 +3,13 @@
 use crate::keeper::Lockkeeper;
 use crate::lease::HelixGuard;
 use crate::queue::multi::MultiGuard;
+#[cfg(feature = "contentserv")]
 use crate::recipes::contentserv::MonitorLock;
 use crate::recipes::queue_lock::QueueLock;
+#[cfg(feature = "deadletter")]
 use crate::work::retry::Retrying;
 
+#[cfg(feature = "contentserv")]
 impl MonitorLock {
     /// Creates the lock of `monitor_object`. `lock_info` names the requestor; other clients can read it while the
     /// request exists. Sends nothing.
@@ -27,6 +30,7 @@ impl QueueLock {
     }
 }
 
+#[cfg(feature = "deadletter")]
 impl Retrying {
     /// Creates a policy of up to `1 + retries` attempts, as `elastic.request.retry.count` counts.
     pub fn new(keeper: &Lockkeeper, retries: u32) -> Self {

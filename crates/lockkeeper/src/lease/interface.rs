@@ -6,12 +6,12 @@
 use futures_util::future::BoxFuture;
 
 use crate::error::Error;
-use crate::lease::LockInfo;
+use crate::lease::LockAttributes;
 
 /// A lock that is tried, held and released through an object.
 ///
 /// Unless an implementation says otherwise, dropping one of the futures leaves the operation either done or not done.
-pub trait DistributedLock: Send + Sync {
+pub trait LockOperations: Send + Sync {
     /// Acquires the lock; `false` if another client holds it and keeps it.
     fn try_lock(&self) -> BoxFuture<'_, Result<bool, Error>>;
 
@@ -19,7 +19,7 @@ pub trait DistributedLock: Send + Sync {
     fn unlock(&self) -> BoxFuture<'_, Result<bool, Error>>;
 
     /// Returns the owner, its message and its expiry; the defaults if the lock is free.
-    fn current_lock_info(&self) -> BoxFuture<'_, Result<LockInfo, Error>>;
+    fn current_lock_info(&self) -> BoxFuture<'_, Result<LockAttributes, Error>>;
 
     /// Returns whether this object holds the lock.
     fn is_current_owner(&self) -> BoxFuture<'_, Result<bool, Error>>;

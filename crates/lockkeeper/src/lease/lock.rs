@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper_core::helix::{Answer, LockInfo, Refusal, Rules, Scope, ScopeError, Statistics, Terms, Wish};
+use lockkeeper_core::helix::{Answer, LockAttributes, Refusal, Rules, Scope, ScopeError, Statistics, Terms, Wish};
 use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use crate::hold::account;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::lease::guard::{HelixGuard, Preemption};
 use crate::lease::hold::Cleanup;
-use crate::lease::interface::DistributedLock;
+use crate::lease::interface::LockOperations;
 use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, SessionRef, Stepped};
 use crate::lease::recorder::Recorder;
@@ -119,7 +119,7 @@ pub struct HelixLock {
 /// The state that the clones of a lock share.
 struct Shared {
     status: Arc<watch::Sender<LockStatus>>,
-    /// The guard of [`DistributedLock::try_lock`].
+    /// The guard of [`LockOperations::try_lock`].
     guard: Mutex<Option<HelixGuard>>,
     closed: AtomicBool,
 }
@@ -438,7 +438,7 @@ impl HelixLock {
     /// # Errors
     ///
     /// [`Error::NotARecord`] if the node holds something else.
-    pub async fn info(&self) -> Result<LockInfo, Error> {
+    pub async fn info(&self) -> Result<LockAttributes, Error> {
         self.look(|record, _| record.info()).await
     }
 
@@ -535,7 +535,7 @@ fn not_acquired(error: &Error) -> bool {
     matches!(error, Error::Outranked { .. } | Error::Preempted { .. })
 }
 
-impl DistributedLock for HelixLock {
+impl LockOperations for HelixLock {
     fn try_lock(&self) -> BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
             let mut kept = self.shared.guard.lock().await;
@@ -554,7 +554,7 @@ impl DistributedLock for HelixLock {
         Box::pin(async move { Ok(self.unlock().await?.is_unlocked()) })
     }
 
-    fn current_lock_info(&self) -> BoxFuture<'_, Result<LockInfo, Error>> {
+    fn current_lock_info(&self) -> BoxFuture<'_, Result<LockAttributes, Error>> {
         Box::pin(self.info())
     }
 

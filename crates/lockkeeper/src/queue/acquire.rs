@@ -20,6 +20,7 @@ use crate::ensemble::Ensemble;
 use crate::error::check_length;
 use crate::hold::guard::{Guard, Holding};
 use crate::hold::{HoldOptions, account};
+#[cfg(feature = "deadletter")]
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::session::context::Context;
@@ -148,6 +149,7 @@ impl<G> Acquire<G> {
     }
 
     /// What it requests, for dead letters.
+    #[cfg(feature = "deadletter")]
     pub(crate) fn about(&self) -> About {
         let kind = self.call.kind.as_ref().ok();
         let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();

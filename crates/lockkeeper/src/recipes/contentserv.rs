@@ -12,6 +12,7 @@ use thiserror::Error as ThisError;
 
 use crate::error::{Error, ReleaseError};
 use crate::hold::guard::run_until;
+#[cfg(feature = "deadletter")]
 use crate::queue::about::About;
 use crate::queue::priority::PriorityLock;
 use crate::recipes::distributed::Slot;
@@ -250,6 +251,7 @@ impl MonitorLock {
     }
 
     /// What it requests, for dead letters.
+    #[cfg(feature = "deadletter")]
     pub(crate) fn about(&self) -> About {
         let (monitor_object, lock_info) = self.names();
         About { monitor_object, lock_info: Some(lock_info), ..self.lock.acquire().about() }

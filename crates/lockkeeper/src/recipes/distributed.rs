@@ -2,7 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockkeeper_core::{FencingToken, LockPath, Loss, PathError};
+#[cfg(feature = "contentserv")]
+use lockkeeper_core::Loss;
+use lockkeeper_core::{FencingToken, LockPath, PathError};
 
 use crate::Error;
 use crate::error::ReleaseError;
@@ -97,6 +99,7 @@ impl Slot {
     }
 
     /// How the hold was lost, if it was.
+    #[cfg(feature = "contentserv")]
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.look(|slot| slot.as_ref().and_then(|guard| guard.loss()))
     }

@@ -7,11 +7,11 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::admin::Admin;
 use crate::error::Error;
 use crate::hold::guard::Guard;
-use crate::lease::{DistributedLock, LockInfo};
+use crate::lease::{LockAttributes, LockOperations};
 use crate::queue::mutex::Mutex;
 use crate::session::context::Context;
 
-/// A queue lock behind [`DistributedLock`]: the exclusive lock of a path, for code that takes any lock.
+/// A queue lock behind [`LockOperations`]: the exclusive lock of a path, for code that takes any lock.
 ///
 /// It has no lease and no priority: it is held until it is released or the session ends.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl QueueLock {
     }
 }
 
-impl DistributedLock for QueueLock {
+impl LockOperations for QueueLock {
     fn try_lock(&self) -> BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
             let mut state = self.open().await?;
@@ -84,19 +84,19 @@ impl DistributedLock for QueueLock {
         })
     }
 
-    fn current_lock_info(&self) -> BoxFuture<'_, Result<LockInfo, Error>> {
+    fn current_lock_info(&self) -> BoxFuture<'_, Result<LockAttributes, Error>> {
         Box::pin(async move {
             drop(self.open().await?);
             let lock = match self.admin.show(&self.path).await {
                 Ok(lock) => lock,
-                Err(Error::NoSuchLock { .. }) => return Ok(LockInfo::default()),
+                Err(Error::NoSuchLock { .. }) => return Ok(LockAttributes::default()),
                 Err(error) => return Err(error),
             };
-            Ok(lock.holders.into_iter().next().map_or_else(LockInfo::default, |holder| LockInfo {
+            Ok(lock.holders.into_iter().next().map_or_else(LockAttributes::default, |holder| LockAttributes {
                 owner: holder.described,
-                message: holder.message.unwrap_or_else(|| LockInfo::default().message),
+                message: holder.message.unwrap_or_else(|| LockAttributes::default().message),
                 timeout: i64::MAX,
-                ..LockInfo::default()
+                ..LockAttributes::default()
             }))
         })
     }

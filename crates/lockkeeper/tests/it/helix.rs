@@ -18,7 +18,7 @@ mod transfers;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::helix::{HelixGuard, HelixLock, LockInfo};
+use lockkeeper::helix::{HelixGuard, HelixLock, LockAttributes};
 use lockkeeper_core::helix::Record;
 
 use crate::support::{Waiter, World, eventually};
@@ -49,7 +49,7 @@ async fn stored(world: &World) -> Record {
     }
 }
 
-async fn info(world: &World) -> LockInfo {
+async fn info(world: &World) -> LockAttributes {
     stored(world).await.info()
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::helix::{DistributedLock, HelixLock, LockInfo, QueueLock, Scope, Unlocked};
+use lockkeeper::helix::{HelixLock, LockAttributes, LockOperations, QueueLock, Scope, Unlocked};
 use lockkeeper::{Error, HoldState, IncompatibleFormat, Loss, NodeFormat};
 use lockkeeper_core::helix::Record;
 
@@ -41,11 +41,11 @@ async fn a_try_says_immediately_whether_it_has_the_lock(world: &World) {
         other => panic!("{other:?}"),
     }
     assert_eq!(b.current_lock_info().await.unwrap().message, "nightly index");
-    assert!(DistributedLock::unlock(&a).await.unwrap());
+    assert!(LockOperations::unlock(&a).await.unwrap());
 }
 
-async fn exercise_distributed_lock(lock: &dyn DistributedLock, rival: &dyn DistributedLock) {
-    assert_eq!(lock.current_lock_info().await.unwrap(), LockInfo::default());
+async fn exercise_distributed_lock(lock: &dyn LockOperations, rival: &dyn LockOperations) {
+    assert_eq!(lock.current_lock_info().await.unwrap(), LockAttributes::default());
     assert!(lock.unlock().await.unwrap(), "unlocking a free lock succeeds");
     assert!(lock.try_lock().await.unwrap() && lock.is_current_owner().await.unwrap());
     assert!(!rival.try_lock().await.unwrap() && !rival.is_current_owner().await.unwrap());
@@ -67,7 +67,7 @@ async fn exercise_distributed_lock(lock: &dyn DistributedLock, rival: &dyn Distr
 /// H-08: implemented by this lock and by the queue's.
 async fn any_lock_is_a_distributed_lock(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let locks: [(Box<dyn DistributedLock>, Box<dyn DistributedLock>); 2] = [
+    let locks: [(Box<dyn LockOperations>, Box<dyn LockOperations>); 2] = [
         (Box::new(lock(world, &one, "a")), Box::new(lock(world, &other, "b"))),
         (Box::new(QueueLock::new(&one, world.path("queue"))), Box::new(QueueLock::new(&other, world.path("queue")))),
     ];
@@ -115,7 +115,7 @@ async fn an_ended_lease_stays_until_the_next_request(world: &World) {
     assert_eq!(guard.state(), HoldState::Lost(Loss::LeaseEnded), "the first reason stays");
     drop(guard);
     assert!(b.is_current_owner().await.unwrap(), "a lost guard freed another client's lock");
-    assert!(DistributedLock::unlock(&b).await.unwrap());
+    assert!(LockOperations::unlock(&b).await.unwrap());
 }
 
 /// H-17: the guard renews it, and so does a second try.
@@ -166,7 +166,7 @@ async fn of_two_concurrent_tries_one_gets_the_lock(world: &World) {
         assert!(first != second, "round {round}: {first} {second}");
         let winner = if first { &a } else { &b };
         assert!(winner.is_current_owner().await.unwrap());
-        assert!(DistributedLock::unlock(winner).await.unwrap());
+        assert!(LockOperations::unlock(winner).await.unwrap());
     }
 }
 
@@ -175,13 +175,13 @@ async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let (here, there) = (lock(world, &one, "a"), lock(world, &other, "a"));
     assert!(here.try_lock().await.unwrap() && there.try_lock().await.unwrap());
-    assert!(DistributedLock::unlock(&there).await.unwrap());
+    assert!(LockOperations::unlock(&there).await.unwrap());
     let plain = |keeper: &lockkeeper::Lockkeeper| keeper.helix_lock(world.lock(), LONG);
     let (first, second) = (plain(&one), plain(&one));
     assert_ne!(first.id(), second.id());
     assert!(first.id().contains(&std::process::id().to_string()), "{}", first.id());
     assert!(first.try_lock().await.unwrap() && !second.try_lock().await.unwrap());
-    assert!(DistributedLock::unlock(&first).await.unwrap());
+    assert!(LockOperations::unlock(&first).await.unwrap());
 }
 
 /// H-22: the error names the old owner.
@@ -215,7 +215,7 @@ async fn a_freed_lock_is_free_immediately_and_leaves_no_node(world: &World) {
         a.acquire().await.unwrap().release().await.unwrap();
         assert!(!world.exists(&world.lock()).await, "a freed lock leaves its node");
         b.acquire().await.unwrap().release().await.unwrap();
-        assert_eq!(info(world).await, LockInfo::default());
+        assert_eq!(info(world).await, LockAttributes::default());
         assert_eq!(b.unlock().await.unwrap(), Unlocked::WasFree);
     }
     assert!(world.exists(&world.lock()).await);
@@ -271,7 +271,7 @@ async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
         );
     }
     assert!(leased.is_current_owner().await.unwrap());
-    DistributedLock::unlock(&leased).await.unwrap();
+    LockOperations::unlock(&leased).await.unwrap();
     queued.try_acquire().await.unwrap().release().await.unwrap();
 }
 
@@ -291,7 +291,7 @@ async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     assert!(permit.is_held());
     permit.release().await.unwrap();
     assert!(matches!(leased.unlock().await, Ok(Unlocked::WasFree)));
-    assert_eq!(leased.current_lock_info().await.unwrap(), LockInfo::default());
+    assert_eq!(leased.current_lock_info().await.unwrap(), LockAttributes::default());
     let guard = leased.acquire().await.unwrap();
     let refused = permits.try_acquire().await;
     assert!(

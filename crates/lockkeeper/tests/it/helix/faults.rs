@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::helix::DistributedLock;
+use lockkeeper::helix::LockOperations;
 use lockkeeper::{Error, HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
@@ -61,7 +61,7 @@ async fn after_a_cleanup_the_lock_is_reserved_for_the_requestor(world: &World) {
     world.make(&world.lock()).await;
     world.observer.set_data(&world.lock(), cleared.as_bytes(), None).await.unwrap();
     eventually("a dead requestor's turn passes", async || equal.try_lock().await.unwrap()).await;
-    assert!(DistributedLock::unlock(&equal).await.unwrap());
+    assert!(LockOperations::unlock(&equal).await.unwrap());
 }
 
 /// B15: nor does a request that is dropped after the grant leave a hold.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::helix::{DistributedLock, LockStatus};
+use lockkeeper::helix::{LockOperations, LockStatus};
 use lockkeeper::{Error, HoldState, Loss, ReleaseError};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
@@ -35,7 +35,7 @@ async fn only_a_strictly_higher_priority_preempts(world: &World) {
     for priority in [0, 4, 5] {
         let rival = lock(world, &other, "b").priority(priority).forceful().waiting(Duration::ZERO);
         assert!(!rival.try_lock().await.unwrap(), "{priority}");
-        assert!(!DistributedLock::unlock(&rival).await.unwrap());
+        assert!(!LockOperations::unlock(&rival).await.unwrap());
     }
     assert_eq!((calls.load(Ordering::Relaxed), stored(world).await.request), (0, None));
     assert!(guard.is_held());
@@ -71,7 +71,7 @@ async fn a_request_leaves_the_owner_unchanged(world: &World) {
     let now = info(world).await;
     assert_eq!((now.requestor_priority, now.requestor_waiting_timeout), (3, 600_000));
     assert!(now.requesting_timestamp > 0 && now.requesting_timestamp < now.timeout);
-    let owner_part = |info: lockkeeper::helix::LockInfo| {
+    let owner_part = |info: lockkeeper::helix::LockAttributes| {
         (info.owner, info.message, info.timeout, info.priority, info.waiting_timeout, info.cleanup_timeout)
     };
     assert_eq!(owner_part(now), owner_part(before));
@@ -80,7 +80,7 @@ async fn a_request_leaves_the_owner_unchanged(world: &World) {
     assert_eq!((preemption.by.as_str(), preemption.priority), ("b", 3));
     guard.release().await.unwrap();
     let next = asking.granted().await;
-    assert!(!a.is_current_owner().await.unwrap() && !DistributedLock::unlock(&a).await.unwrap());
+    assert!(!a.is_current_owner().await.unwrap() && !LockOperations::unlock(&a).await.unwrap());
     next.release().await.unwrap();
     let preempted = lock(world, &one, "a").acquire().await.unwrap();
     let next = lock(world, &other, "b").priority(3).acquire().await.unwrap();
@@ -174,9 +174,9 @@ async fn case_39_a_lower_priority_cannot_unlock_a_lock_without_a_priority(world:
     world.make(&world.lock()).await;
     world.observer.set_data(&world.lock(), basic.as_bytes(), None).await.unwrap();
     let lowest = lock(world, &keeper, "b");
-    assert!(!lowest.try_lock().await.unwrap() && !DistributedLock::unlock(&lowest).await.unwrap());
+    assert!(!lowest.try_lock().await.unwrap() && !LockOperations::unlock(&lowest).await.unwrap());
     let higher = lock(world, &keeper, "c").priority(1);
-    assert!(!DistributedLock::unlock(&higher).await.unwrap(), "unlocking is no preemption");
+    assert!(!LockOperations::unlock(&higher).await.unwrap(), "unlocking is no preemption");
     owned_by(world, "old").await;
     // The old client's lock has no cleanup to wait for.
     higher.acquire().await.unwrap().release().await.unwrap();

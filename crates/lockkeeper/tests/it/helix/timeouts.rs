@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::helix::DistributedLock;
+use lockkeeper::helix::LockOperations;
 use lockkeeper::{Error, Loss};
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, server_time, stored};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::helix::DistributedLock;
+use lockkeeper::helix::LockOperations;
 use lockkeeper::{Answer, Error, Loss, ReleaseError};
 use lockkeeper_testkit::proxy::OpCode;
 
@@ -33,7 +33,7 @@ async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(worl
     // The same record with another owner.
     let after = info(world).await;
     assert_eq!(after.owner, "b");
-    assert_eq!(lockkeeper::helix::LockInfo { owner: "a".into(), ..after }, before);
+    assert_eq!(lockkeeper::helix::LockAttributes { owner: "a".into(), ..after }, before);
     one.close().await;
     // No other client can take it, not even the previous owner; the new owner acquires it elsewhere.
     assert!(matches!(lock(world, &third, "a").acquire().await, Err(Error::Outranked { by, .. }) if by == "b"));
@@ -79,7 +79,7 @@ async fn case_35_a_transfer_whose_reply_was_lost_is_carried_out_once(world: &Wor
     proxy.heal();
     lock(world, &keeper, "b").transfer("c").await.unwrap();
     assert_eq!(info(world).await.owner, "c");
-    assert!(DistributedLock::unlock(&lock(world, &keeper, "c")).await.unwrap());
+    assert!(LockOperations::unlock(&lock(world, &keeper, "c")).await.unwrap());
 }
 
 /// The new owner must be valid; a mistake changes nothing.
@@ -97,7 +97,7 @@ async fn only_a_client_with_the_owners_id_can_hand_a_lock_over(world: &World) {
     // From another process, without the guard; the guard reports the loss.
     lock(world, &other, "a").transfer("c").await.unwrap();
     assert_eq!(guard.lost().await, Loss::Transferred);
-    assert!(DistributedLock::unlock(&lock(world, &other, "c")).await.unwrap());
+    assert!(LockOperations::unlock(&lock(world, &other, "c")).await.unwrap());
     assert!(matches!(lock(world, &other, "c").transfer("d").await, Err(Error::NotOwner { owner: None, .. })));
     // An ended lease cannot be handed over.
     let brief = one.helix_lock(world.lock(), Duration::from_millis(100)).user_id("a");
