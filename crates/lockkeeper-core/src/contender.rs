@@ -161,6 +161,16 @@ impl Contender {
         self
     }
 
+    /// Whether it leaves instead of waiting.
+    pub fn is_once(&self) -> bool {
+        self.terms.once
+    }
+
+    /// The number of contenders ahead above which it leaves.
+    pub fn max_ahead(&self) -> usize {
+        self.terms.max_ahead
+    }
+
     /// The attempt's id.
     pub fn id(&self) -> AttemptId {
         self.terms.id
@@ -181,7 +191,7 @@ impl Contender {
     /// How it is about to end, while it leaves. Its caller must know immediately that it leaves, before the deletes grant the
     /// lock to the next contender.
     pub fn leaves_for(&self) -> Option<End> {
-        self.exit.why().map(Leaving::end)
+        self.exit.end()
     }
 
     /// Whether it holds exclusively. Not any more once it has asked for a downgrade.
@@ -247,8 +257,8 @@ impl Contender {
             Some(Command::End(End::Stuck))
         } else if let Some(command) = self.settle_doubt() {
             Some(command)
-        } else if let Some(why) = self.exit.why() {
-            Some(self.leave(why))
+        } else if let Some(end) = self.exit.end() {
+            Some(self.leave(end))
         } else {
             match &self.nodes.own {
                 Own::None => Some(self.enter()),
@@ -259,7 +269,11 @@ impl Contender {
                 }
             }
         };
-        self.exit.ended = matches!(command, Some(Command::End(_)));
+        match command {
+            Some(Command::End(_)) => self.exit.ended = true,
+            Some(Command::Delete { .. }) => self.exit.count_delete(),
+            _ => {}
+        }
         command
     }
 
@@ -328,7 +342,7 @@ impl Contender {
     }
 
     /// The next command while leaving: delete a node or a holder marker, or look for a possible second node.
-    fn leave(&mut self, why: Leaving) -> Command {
+    fn leave(&mut self, end: End) -> Command {
         let own = self.node().map(str::to_owned);
         if let Some(command) = self.delete_with_tombstone(own.as_deref()) {
             return command;
@@ -344,7 +358,7 @@ impl Contender {
             self.flight = Some(Flight::Recover);
             return Command::Recover;
         }
-        Command::End(why.end())
+        Command::End(end)
     }
 
     fn entered(&mut self, created: Result<(&str, Zxid), Failure>, listed: Result<Listing<'_>, Failure>) {
@@ -420,6 +434,9 @@ impl Contender {
     }
 
     fn deleted(&mut self, outcome: Result<(), Failure>) {
+        if outcome == Err(Failure::NoNode) && self.exit.is_at_first_delete() {
+            self.release_is_late();
+        }
         let (name, holder_marker) = match self.flight.take() {
             Some(Flight::Delete { name, holder_marker }) => (Some(name), holder_marker),
             Some(Flight::DeleteHolderMarker) => (None, true),
@@ -451,6 +468,21 @@ impl Contender {
     /// Another client deleted the own node.
     fn removed(&mut self) {
         self.nodes.own = Own::None;
+        self.node_missing();
         self.exit.leave(Leaving::Removed);
+    }
+
+    /// A node of the attempt does not exist. Before our deletes, another client has deleted it.
+    fn node_missing(&mut self) {
+        if self.exit.is_before_deletes() {
+            self.release_is_late();
+        }
+    }
+
+    /// Another client deleted a node of the hold before the release did. The caller must learn of it.
+    fn release_is_late(&mut self) {
+        if self.hold.is_handed_over() && self.exit.is_leaving() {
+            self.exit.is_too_late();
+        }
     }
 }

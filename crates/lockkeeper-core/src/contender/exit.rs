@@ -30,7 +30,7 @@ pub(super) enum Leaving {
 
 impl Leaving {
     /// The end that the reason leads to, unless the session ends first or the server refuses to delete a node.
-    pub(super) fn end(self) -> End {
+    fn end(self) -> End {
         match self {
             Leaving::Asked | Leaving::Lost => End::Left,
             Leaving::Removed => End::Removed,
@@ -52,6 +52,10 @@ pub(super) struct Exit {
     pub(super) session_over: bool,
     /// The server refuses to delete a node.
     pub(super) stuck: bool,
+    /// The number of deletes sent since it leaves, counted up to 2.
+    deletes: u8,
+    /// Another client deleted a node of the hold before the release did: near its end, the hold was not exclusive.
+    late: bool,
     pub(super) ended: bool,
 }
 
@@ -61,9 +65,35 @@ impl Exit {
         _ = self.why.get_or_insert(why);
     }
 
-    /// Why it leaves, if it does.
-    pub(super) fn why(&self) -> Option<Leaving> {
-        self.why
+    /// Counts a delete that is sent now.
+    pub(super) fn count_delete(&mut self) {
+        if self.is_leaving() {
+            self.deletes = 2.min(self.deletes + 1);
+        }
+    }
+
+    /// Whether no delete was sent, so that only another client can have deleted a node of ours.
+    pub(super) fn is_before_deletes(&self) -> bool {
+        self.deletes == 0
+    }
+
+    /// Whether the first delete was sent and no second one: the node that it does not find was deleted by another client.
+    /// After a second one, the lost reply may be the first one's.
+    pub(super) fn is_at_first_delete(&self) -> bool {
+        self.deletes == 1
+    }
+
+    /// The release of a hold comes too late.
+    pub(super) fn is_too_late(&mut self) {
+        self.late = true;
+    }
+
+    /// The end that it leads to, once it leaves.
+    pub(super) fn end(&self) -> Option<End> {
+        match self.why? {
+            Leaving::Asked if self.late => Some(End::Removed),
+            why => Some(why.end()),
+        }
     }
 
     pub(super) fn is_leaving(&self) -> bool {

@@ -103,6 +103,7 @@ impl Contender {
         // Without our watch, this one was set while we waited for another holder's marker.
         if let HolderMarker::Ours { watched: true, .. } = self.marker {
             self.marker = HolderMarker::None;
+            self.node_missing();
             self.exit.leave(Leaving::Removed);
         }
     }
@@ -144,7 +145,10 @@ impl Contender {
         match outcome {
             Ok(seen) if seen.owner == self.terms.session && seen.czxid == *czxid => *verified = Some(seen.version),
             // Another client deleted it.
-            Ok(_) | Err(Failure::NoNode) => self.marker = HolderMarker::None,
+            Ok(_) | Err(Failure::NoNode) => {
+                self.marker = HolderMarker::None;
+                self.node_missing();
+            }
             Err(Failure::ConnectionLoss) => {}
             Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.exit.stuck = true,
         }

@@ -214,7 +214,12 @@ impl Contender {
             Ok(seen) if self.nodes.czxid(name) == Some(seen.czxid) && seen.owner == self.terms.session => {
                 self.nodes.verified = Some(seen.version);
             }
-            Ok(_) | Err(Failure::NoNode) => self.nodes.forget(name),
+            Ok(_) | Err(Failure::NoNode) => {
+                if self.node() == Some(name) {
+                    self.node_missing();
+                }
+                self.nodes.forget(name);
+            }
             Err(Failure::ConnectionLoss) => {}
             Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.exit.stuck = true,
         }

@@ -55,6 +55,7 @@ witnesses! {
     ReadersTogether: "two readers hold while a writer waits",
     NodeRemoved: "a client learns that its node was deleted while another holds",
     WrittenNodeReleased: "a node that another client wrote to is released by its owner",
+    ReleasedLate: "a holder that releases learns that its node was deleted before",
     BackInTime: "a waiter is overdue, comes back, and is granted the lock",
     ExpiredMeanwhile: "a disconnected client learns that its session has expired while another holds",
     WaiterRevoked: "a waiter withdraws after a revocation while another holds",
@@ -131,6 +132,7 @@ impl Witness {
             }
             ReadersTogether => state.holders(world).len() == 2 && waits(),
             NodeRemoved => held() && clients().any(|c| c.life == Life::Ended(End::Removed)),
+            ReleasedLate => clients().any(|c| c.left && c.granted_by.is_some() && c.life == Life::Ended(End::Removed)),
             BackInTime => holders_with(&|c| c.past.was_overdue),
             ExpiredMeanwhile => {
                 held() && clients().any(|c| c.past.was_overdue && c.life == Life::Ended(End::SessionOver))

@@ -154,7 +154,7 @@ pub(crate) fn exclusive() -> Vec<World> {
             budget: Budget { removals: 1, ..NO_FAULT },
             linger: true,
             lag: 1,
-            witnesses: with(&[NodeRemoved]),
+            witnesses: with(&[NodeRemoved, ReleasedLate]),
             ..World::new("three contenders, an operator deletes a node", 3)
         },
         World {

@@ -376,8 +376,6 @@ impl Call {
             ensemble,
             payload,
             create_parents,
-            max_waiters,
-            once,
             ageing,
             timeout,
             servers: context.servers(),

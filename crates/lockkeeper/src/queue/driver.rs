@@ -8,6 +8,7 @@
 mod answering;
 mod attempt;
 mod caller;
+mod inquiry;
 mod operations;
 
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Place,
-    Revocation, TokenEpoch,
+    Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Revocation,
+    TokenEpoch,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::trace;
 
@@ -30,8 +31,7 @@ use self::operations::{Operations, Outcome, failure, inspection};
 use crate::Error;
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Fired, Node, OpError, Watcher};
-use crate::registers::journal;
+use crate::ensemble::{Fired, OpError, Watcher};
 use crate::session::epoch;
 use crate::session::{Dependant, Session};
 use crate::wait::{or_never, passed};
@@ -46,9 +46,6 @@ const LINGER: Duration = Duration::from_millis(100);
 /// after which servers are called unreachable, because timers are late.
 const PROBE_LEAD: Duration = Duration::from_millis(2_100);
 
-/// How long a waiter whose node was removed searches the journal for who removed it.
-const JOURNAL: Duration = Duration::from_secs(1);
-
 struct Driver {
     attempt: Attempt,
     session: Arc<Session>,
@@ -60,8 +57,6 @@ struct Driver {
     granted_by: Option<FencingToken>,
     /// While the connection is lost: until when the caller tolerates that.
     cut_off: Option<Instant>,
-    /// The number of deletes sent. Before the first, only another client can have deleted our node.
-    deletes: u32,
     /// The number of disconnects when they were last checked.
     disconnects: u32,
     /// When the current operation was started, by the session's clock.
@@ -110,7 +105,6 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         granted: None,
         granted_by: None,
         cut_off: None,
-        deletes: 0,
         disconnects,
         sent: Duration::ZERO,
         answered: false,
@@ -176,7 +170,6 @@ impl Driver {
                         self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
                     }
                     other => {
-                        self.deletes += u32::from(matches!(other, Command::Delete { .. }));
                         self.sent = self.session.now();
                         flight = Some(self.operations().start(other));
                     }
@@ -226,9 +219,6 @@ impl Driver {
                 }
                 Wake::Fired(name, fired) => {
                     trace!(path = %self.attempt.path, id = %self.contender.id(), node = %name, ?fired);
-                    if matches!(fired, Fired::Gone) && self.deletes == 0 && self.contender.node() == Some(&name) {
-                        self.was_taken();
-                    }
                     match fired {
                         Fired::SessionOver => {}
                         _ if name.is_empty() => self.contender.handle(Event::ChildrenChanged),
@@ -384,9 +374,6 @@ impl Driver {
                 self.contender.handle(Event::Listed(Err(failure)));
             }
             Outcome::Inspected(name, read) => {
-                if matches!(read, Err(OpError::NoNode)) && self.deletes == 0 {
-                    self.was_taken();
-                }
                 // In a try, this is the holder: the caller's error names it.
                 if let (Ok(node), None) = (&read, &self.looked_at) {
                     self.looked_at = Some(Box::new(ContenderInfo::read(name, node)));
@@ -440,10 +427,6 @@ impl Driver {
                 self.contender.handle(Event::Downgraded(made));
             }
             Outcome::Deleted(deleted) => {
-                // Not after a second delete: the lost reply may be the first one's.
-                if matches!(deleted, Err(OpError::NoNode)) && self.deletes == 1 {
-                    self.was_taken();
-                }
                 let deleted = deleted.map_err(|f| self.failure(&f));
                 self.contender.handle(Event::Deleted(deleted));
             }
@@ -466,24 +449,18 @@ impl Driver {
         let Some(end) = self.contender.leaves_for() else { return };
         let path = || self.attempt.path.clone();
         match (&self.caller, end) {
-            (Caller::Holding { hold, .. }, _) => hold.lose(Loss::Removed),
+            (Caller::Holding { hold, .. }, _) | (Caller::Releasing { hold, .. }, End::Removed) => {
+                hold.lose(Loss::Removed)
+            }
             (Caller::Waiting(_), End::Held { ahead }) => {
                 let error = Error::Held { path: path(), holder: self.looked_at.take(), ahead: Some(ahead) };
                 self.caller.refuse(error);
             }
             (Caller::Waiting(_), End::TooManyAhead { ahead }) => {
-                let error = Error::TooManyWaiters { path: path(), ahead, most: self.attempt.max_waiters };
+                let error = Error::TooManyWaiters { path: path(), ahead, most: self.contender.max_ahead() };
                 self.caller.refuse(error);
             }
             (Caller::Waiting(_) | Caller::Releasing { .. } | Caller::Gone, _) => {}
-        }
-    }
-
-    /// A node of the hold was deleted by another client before its release: near the end, the owner may not have been
-    /// the only holder.
-    fn was_taken(&mut self) {
-        if let Caller::Releasing { hold, .. } = &self.caller {
-            hold.lose(Loss::Removed);
         }
     }
 
@@ -527,92 +504,6 @@ impl Driver {
             self.lose(loss);
             self.contender.handle(Event::SessionOver);
         }
-    }
-
-    /// Finds out why a waiter's node is deleted: another client deleted it, or the session ended and the server
-    /// reported its nodes first.
-    ///
-    /// This takes one round trip, or longer while the connection is lost, but never goes past the deadline. A holder
-    /// instead learns of its loss immediately, whatever the cause.
-    async fn look_closer(&self, end: End) -> End {
-        if end != End::Removed || !self.caller.is_waiting() {
-            return end;
-        }
-        let session_stands = async {
-            loop {
-                match self.attempt.ensemble.prove().await {
-                    Err(OpError::SessionOver) => return false,
-                    // The next check waits until the connection is back or the session is over.
-                    Err(OpError::ConnectionLoss) => {}
-                    _ => return true,
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            stands = session_stands => if stands { End::Removed } else { End::SessionOver },
-            () = passed(self.attempt.deadline) => End::Removed,
-        }
-    }
-
-    /// Waits until it is known why the session is over. An operation may fail a moment before the session's own task
-    /// learns the reason.
-    async fn learn_how_it_ended(&self, link: &mut watch::Receiver<Link>) {
-        tokio::select! {
-            biased;
-            _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
-            () = passed(self.attempt.deadline) => {}
-        }
-    }
-
-    /// Returns who removed the waiter's node, and why: the same transaction writes the record. This takes one ordered
-    /// write, one listing and the reads, at most a second, and does not go past the deadline.
-    async fn who_broke_it(&self) -> Option<Box<Broken>> {
-        let path = &self.attempt.path;
-        let looked = async {
-            let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
-            let mut breaks = entries.into_iter().rev().filter_map(journal::Entry::into_break);
-            breaks.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
-        };
-        tokio::select! {
-            biased;
-            broken = looked => broken.map(Box::new),
-            () = passed(self.attempt.deadline) => None,
-            () = tokio::time::sleep(JOURNAL) => None,
-        }
-    }
-
-    /// Returns the node to read to find the holder's name, once for each node that a listing shows. The error of a long
-    /// enough wait uses it. (A try's contender reads that node itself.)
-    fn wants_a_look(&self) -> Option<Place> {
-        let worth_it = self.lingered && self.attempt.timeout.is_some() && !self.attempt.once;
-        let place = self.contender.place().filter(|_| self.caller.is_waiting() && worth_it)?;
-        (self.looked_for.as_ref() != Some(&place.first)).then(|| place.clone())
-    }
-
-    fn look(&mut self, place: Place) -> BoxFuture<'static, Looked> {
-        let Place { first, front, .. } = place;
-        let child = |name: &str| self.attempt.ensemble.read(&format!("{}/{name}", self.attempt.path));
-        let (read, front) = (child(&first), front.map(|front| child(&front)));
-        self.looked_for = Some(first.clone());
-        (self.looked_at, self.holder_behind) = (None, false);
-        async move {
-            let front = async {
-                match front {
-                    Some(read) => read.await.ok(),
-                    None => None,
-                }
-            };
-            let (Ok(first_node), front) = tokio::join!(biased; read, front) else { return Looked::default() };
-            let behind = |front: Node| !inspection(&front).is_same_attempt(&inspection(&first_node));
-            Looked {
-                info: Some(Box::new(ContenderInfo::read(first.clone(), &first_node))),
-                sessionless: first_node.owner.is_none(),
-                holder_behind: front.is_some_and(behind),
-                name: first,
-            }
-        }
-        .boxed()
     }
 }
 

@@ -154,7 +154,7 @@ impl Driver {
     pub(super) fn finish(self, end: End) {
         let loss = session_loss(self.session.link().borrow().state);
         let refusal = self.refusal;
-        let Attempt { path, discipline, max_waiters, .. } = self.attempt;
+        let Attempt { path, discipline, .. } = self.attempt;
         match self.caller {
             Caller::Waiting(caller) => {
                 let error = match end {
@@ -175,7 +175,9 @@ impl Driver {
                     }
                     End::IncompatibleFormat(theirs) => Error::IncompatibleFormat { path, theirs },
                     End::Held { ahead } => Error::Held { path, holder: self.looked_at, ahead: Some(ahead) },
-                    End::TooManyAhead { ahead } => Error::TooManyWaiters { path, ahead, most: max_waiters },
+                    End::TooManyAhead { ahead } => {
+                        Error::TooManyWaiters { path, ahead, most: self.contender.max_ahead() }
+                    }
                     End::Refused | End::Stuck | End::Left => {
                         Error::Refused { path, reason: refusal.unwrap_or_else(|| "no reason given".to_owned()) }
                     }
@@ -217,7 +219,7 @@ impl Driver {
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> Error {
         let path = self.attempt.path.clone();
         let place = self.contender.place().map(|place| place.ahead + usize::from(self.holder_behind));
-        if let (true, Some(ahead)) = (self.attempt.once, place) {
+        if let (true, Some(ahead)) = (self.contender.is_once(), place) {
             return Error::Held { path, holder: self.looked_at.take(), ahead: Some(ahead) };
         }
         let waited = self.attempt.timeout.unwrap_or_default();

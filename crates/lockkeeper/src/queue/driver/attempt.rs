@@ -21,10 +21,6 @@ pub(crate) struct Attempt {
     pub(crate) discipline: Discipline,
     /// Create the path if it is missing.
     pub(crate) create_parents: bool,
-    /// Fail if more than this many contenders are ahead.
-    pub(crate) max_waiters: usize,
-    /// Get the lock immediately or fail.
-    pub(crate) once: bool,
     /// When to enter the queue again in another class.
     pub(crate) ageing: Option<(Instant, Class)>,
     pub(crate) timeout: Option<Duration>,

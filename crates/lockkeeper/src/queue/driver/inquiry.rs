@@ -1,0 +1,108 @@
+//! What the driver asks the servers for the caller's error: who holds the lock, who removed the node, how the session ended.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lockkeeper_core::{End, Link, LinkState, Place};
+use tokio::sync::watch;
+
+use super::Driver;
+use super::attempt::Looked;
+use super::operations::inspection;
+use crate::broken::Broken;
+use crate::contender::ContenderInfo;
+use crate::ensemble::{Node, OpError};
+use crate::registers::journal;
+use crate::wait::passed;
+
+/// How long a waiter whose node was removed searches the journal for who removed it.
+const JOURNAL: Duration = Duration::from_secs(1);
+
+impl Driver {
+    /// Finds out why a waiter's node is deleted: another client deleted it, or the session ended and the server
+    /// reported its nodes first.
+    ///
+    /// This takes one round trip, or longer while the connection is lost, but never goes past the deadline. A holder
+    /// instead learns of its loss immediately, whatever the cause.
+    pub(super) async fn look_closer(&self, end: End) -> End {
+        if end != End::Removed || !self.caller.is_waiting() {
+            return end;
+        }
+        let session_stands = async {
+            loop {
+                match self.attempt.ensemble.prove().await {
+                    Err(OpError::SessionOver) => return false,
+                    // The next check waits until the connection is back or the session is over.
+                    Err(OpError::ConnectionLoss) => {}
+                    _ => return true,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            stands = session_stands => if stands { End::Removed } else { End::SessionOver },
+            () = passed(self.attempt.deadline) => End::Removed,
+        }
+    }
+
+    /// Waits until it is known why the session is over. An operation may fail a moment before the session's own task
+    /// learns the reason.
+    pub(super) async fn learn_how_it_ended(&self, link: &mut watch::Receiver<Link>) {
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
+            () = passed(self.attempt.deadline) => {}
+        }
+    }
+
+    /// Returns who removed the waiter's node, and why: the same transaction writes the record. This takes one ordered
+    /// write, one listing and the reads, at most a second, and does not go past the deadline.
+    pub(super) async fn who_broke_it(&self) -> Option<Box<Broken>> {
+        let path = &self.attempt.path;
+        let looked = async {
+            let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
+            let mut breaks = entries.into_iter().rev().filter_map(journal::Entry::into_break);
+            breaks.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
+        };
+        tokio::select! {
+            biased;
+            broken = looked => broken.map(Box::new),
+            () = passed(self.attempt.deadline) => None,
+            () = tokio::time::sleep(JOURNAL) => None,
+        }
+    }
+
+    /// Returns the node to read to find the holder's name, once for each node that a listing shows. The error of a long
+    /// enough wait uses it. (A try's contender reads that node itself.)
+    pub(super) fn wants_a_look(&self) -> Option<Place> {
+        let worth_it = self.lingered && self.attempt.timeout.is_some() && !self.contender.is_once();
+        let place = self.contender.place().filter(|_| self.caller.is_waiting() && worth_it)?;
+        (self.looked_for.as_ref() != Some(&place.first)).then(|| place.clone())
+    }
+
+    pub(super) fn look(&mut self, place: Place) -> BoxFuture<'static, Looked> {
+        let Place { first, front, .. } = place;
+        let child = |name: &str| self.attempt.ensemble.read(&format!("{}/{name}", self.attempt.path));
+        let (read, front) = (child(&first), front.map(|front| child(&front)));
+        self.looked_for = Some(first.clone());
+        (self.looked_at, self.holder_behind) = (None, false);
+        async move {
+            let front = async {
+                match front {
+                    Some(read) => read.await.ok(),
+                    None => None,
+                }
+            };
+            let (Ok(first_node), front) = tokio::join!(biased; read, front) else { return Looked::default() };
+            let behind = |front: Node| !inspection(&front).is_same_attempt(&inspection(&first_node));
+            Looked {
+                info: Some(Box::new(ContenderInfo::read(first.clone(), &first_node))),
+                sessionless: first_node.owner.is_none(),
+                holder_behind: front.is_some_and(behind),
+                name: first,
+            }
+        }
+        .boxed()
+    }
+}
