@@ -1,7 +1,7 @@
-//! `cargo xtask acceptance`: which tests show which line of `docs/acceptance/`.
+//! `cargo xtask acceptance`: shows which tests cover which lines of `docs/acceptance/`.
 //!
-//! The pages say what the product must do, and the tests name the lines that they show. It fails on a required line without a
-//! test, a test that names an unknown line, and a line that is defined twice.
+//! The pages list what the product must do, and the tests name the lines that they cover. The chore fails on a required
+//! line without a test, a test that names an unknown line, and a line that is defined twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,14 +9,14 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-/// Where the lines are written.
+/// The directory of the pages.
 const PAGES: &str = "docs/acceptance";
-/// Where the tests are.
+/// The directory of the tests.
 const SOURCES: &str = "crates";
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
-    /// Prints only the lines without a test.
+    /// Print only the lines without a test
     #[arg(long)]
     pub(crate) gaps: bool,
 }
@@ -40,7 +40,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The names below the root and the texts of all files of one kind below a directory, in order.
+/// Returns the names and texts of all files of one kind below a directory, in order. The names are relative to the
+/// root.
 fn files(root: &Path, dir: &str, extension: &str) -> Result<Vec<(String, String)>> {
     let (mut found, mut left) = (Vec::new(), vec![root.join(dir)]);
     while let Some(dir) = left.pop() {
@@ -59,8 +60,8 @@ fn files(root: &Path, dir: &str, extension: &str) -> Result<Vec<(String, String)
     Ok(found)
 }
 
-/// Splits the text behind the id that it begins with: `C-01`, `B7`, `case_42`. An id has one spelling, so that a search finds all
-/// of it: another one is an unknown line.
+/// Splits off the id at the beginning of a text: `C-01`, `B7`, `case_42`. An id has only one spelling, so that a search
+/// finds every use; another spelling is an unknown line.
 fn id(text: &str) -> Option<(&str, &str)> {
     let family = match text.as_bytes() {
         [b'c', b'a', b's', b'e', b'_', ..] => 5,
@@ -85,7 +86,7 @@ fn list(text: &str) -> (BTreeSet<String>, &str) {
             ids.extend((numbers[0]..=numbers[1]).map(|number| format!("{}{number:0width$}", &first[..digits])));
             rest = after;
         }
-        // A list may go on in the next line.
+        // A list may continue in the next line.
         match rest.strip_prefix(',').map(str::trim_start) {
             Some(after) if id(after).is_some() => rest = after,
             _ => break,
@@ -101,7 +102,7 @@ struct Page {
     title: String,
     required: BTreeSet<String>,
     later: BTreeSet<String>,
-    /// Why some lines are not required yet, in the page's words.
+    /// The page's reason why some lines are not required yet.
     why: String,
     lines: Vec<String>,
 }
@@ -110,7 +111,7 @@ struct Page {
 #[derive(Default)]
 struct Report {
     defined: BTreeSet<String>,
-    /// The files and names of the tests that show a line.
+    /// The files and names of the tests that cover a line.
     shown: BTreeMap<String, BTreeSet<String>>,
     problems: Vec<String>,
 }
@@ -145,8 +146,8 @@ impl Report {
         (!lines.is_empty()).then_some(page)
     }
 
-    /// Reads the tests of a source file, as rustfmt writes it. Any function of a test file counts, because macros make tests too: one
-    /// that no test calls does not compile without a warning.
+    /// Reads the tests of a source file, as rustfmt writes it. Every function of a test file counts, because macros
+    /// create tests too; the compiler warns about a function that no test calls.
     fn source(&mut self, file: &str, text: &str) {
         let tests = if file.contains("tests") { text } else { text.split_once("\nmod tests").unwrap_or_default().1 };
         let mut docs = String::new();
@@ -161,10 +162,10 @@ impl Report {
         }
     }
 
-    /// Notes the lines that the name and the doc comment of a test name.
+    /// Records the lines that the name and the doc comment of a test name.
     fn function(&mut self, file: &str, name: &str, docs: &str) {
         let mut ids = BTreeSet::new();
-        // `case_55_case_56_…` shows two.
+        // `case_55_case_56_…` covers two lines.
         let mut words = name;
         while let Some((case, rest)) = id(words).filter(|_| words.starts_with("case_")) {
             words = rest.trim_start_matches('_');
@@ -188,7 +189,8 @@ impl Report {
         }
     }
 
-    /// The lines of a page with the tests that show them, or only those without. Notes a required line without a test.
+    /// Returns the lines of a page with the tests that cover them, or only the lines without a test. Records required
+    /// lines without a test.
     fn table(&mut self, page: &Page, gaps: bool) -> String {
         let shown = |id: &String| self.shown.contains_key(id);
         let mut table = format!("{} ({}): ", page.title, page.file);
@@ -220,13 +222,13 @@ impl Report {
 }
 
 impl Page {
-    /// Whether it says which of its lines are required.
+    /// Whether the page says which of its lines are required.
     fn is_judged(&self) -> bool {
         !self.required.is_empty() || !self.later.is_empty()
     }
 }
 
-/// The name of the function that the line begins, perhaps behind an attribute.
+/// Returns the name of the function that begins in this line, perhaps behind an attribute.
 fn function(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("fn ")?;
     let is_word = |word: &str| word.starts_with("#[") || word.starts_with("pub") || matches!(word, "async" | "const");
@@ -239,7 +241,7 @@ mod tests {
 
     const PAGE: &str = "# Locks\nRequired: C-01, C-02\nLater: C-03..C-04 (not built)\n- **C-01** a\n- **C-02** b\n- **C-03** c\n- **C-04** d";
 
-    /// The tables and the problems of these pages and a source.
+    /// Returns the tables and the problems of these pages and a source.
     fn report(pages: &[(&str, &str)], source: &str) -> (String, Vec<String>) {
         let mut report = Report::default();
         let pages: Vec<Page> = pages.iter().filter_map(|(file, text)| report.page(file, text)).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: contenders, a real ensemble, and faults by seed.
+//! `cargo xtask chaos`: runs contenders and seeded faults on a real ensemble.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use lockkeeper_testkit::chaos::{self, Contender, Report};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// For how many minutes; every kind of fault comes once in ten.
+    /// Minutes of faults; every kind of fault comes once in ten minutes
     #[arg(long, value_name = "N", default_value = "10", conflicts_with = "hours")]
     minutes: u64,
-    /// For how many hours, twelve at most.
+    /// Hours of faults, at most twelve
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=12))]
     hours: Option<u64>,
-    /// What the faults follow from; by chance unless given.
+    /// The seed of the faults [default: random]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// As long as CI makes it.
+    /// Run as long as CI does
     #[arg(long, conflicts_with_all = ["minutes", "hours"])]
     brief: bool,
     /// Use loopback and proxies, even where network namespaces are available.
@@ -42,7 +42,7 @@ impl Contend {
     }
 }
 
-/// For how many minutes CI makes it: every kind of fault comes once.
+/// The minutes of a run in CI: every kind of fault comes once.
 const BRIEF: u64 = 10;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes chaos and prints it as it goes.
+/// Runs chaos and prints its events.
 pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool) -> Result<Report> {
     lockkeeper_testkit::apache::Distribution::install()?;
     lockkeeper_testkit::apache::SlowFsync::install()?;

@@ -1,7 +1,7 @@
 //! Everything that CI checks after `cargo test`.
 //!
-//! Steps are chores that a person can run, each in processes of its own, so that a step that hangs can be ended and outputs stay
-//! apart. All steps run; those that failed are named at the end.
+//! Steps are chores that a person can run. Each runs in processes of its own, so that a step that hangs can be ended
+//! and outputs stay apart. All steps run; the failed ones are named at the end.
 
 use std::env;
 use std::fs::{self, File};
@@ -23,36 +23,36 @@ use crate::untested::{self, fetched};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
-    /// Only the steps with this in their names; may be given several times.
+    /// Run only the steps with this in their names; may be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Prints the steps and runs none.
+    /// Print the steps and run none
     #[arg(long)]
     list: bool,
 }
 
-/// A part of CI that is no chore of its own; not for people.
+/// A part of CI without a chore of its own; not for people.
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
 pub(crate) enum Part {
     /// Builds every test program with every feature.
     Programs,
     /// Checks dependencies and their licences.
     Dependencies,
-    /// Runs the unit tests of what only features add.
+    /// Runs the unit tests that need features.
     Features,
     /// Runs the example's tests.
     Example,
-    /// Runs the chores' own tests, and makes the table of acceptance.
+    /// Runs the chores' own tests, and prints the table of acceptance.
     Acceptance,
 }
 
 /// The phase and the lane of a step, its limit in minutes, its name and its command; `xtask` stands for this program.
 type Step = (u8, char, u64, &'static str, &'static str);
 
-/// Phases run one after the other, the lanes of a phase side by side, the steps of a lane one after the other.
+/// Phases run one after the other, the lanes of a phase concurrently, the steps of a lane one after the other.
 ///
-/// Nothing that uses a core for long runs beside a step that promises a time. Only one lane of a phase fetches packages of the
-/// system or of Maven: neither apt nor Maven can run twice.
+/// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
+/// packages of the system or of Maven, because neither apt nor Maven can run twice at a time.
 const STEPS: [Step; 32] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
@@ -64,7 +64,7 @@ const STEPS: [Step; 32] = [
     (0, 'a', 2, "acceptance", "xtask part acceptance"),
     (0, 'a', 2, "layers", "xtask layers"),
     (0, 'a', 5, "Apache ZooKeeper", "xtask zookeeper install"),
-    // Chaos waits most of the time, and tolerates a busy core that yields to it.
+    // Chaos waits most of the time, and tolerates a busy core that yields.
     (1, 'a', 20, "chaos", "xtask chaos --brief"),
     (1, 'b', 15, "dependencies", "nice -n 19 xtask part dependencies"),
     (1, 'b', 25, "inputs that nobody would send", "nice -n 19 xtask fuzz --seconds 60 --at-once 1"),
@@ -81,7 +81,7 @@ const STEPS: [Step; 32] = [
     (2, 'b', 8, "the example on a search engine", "xtask search test"),
     (2, 'b', 10, "our server beside Apache's", "xtask peers apache"),
     (2, 'b', 5, "ZooKeeper's command line", "xtask peers zkcli"),
-    // These need the machine for themselves.
+    // These need the whole machine.
     (3, 'a', 20, "figures of docs/guarantees.md, few of each", "xtask figures --few"),
     (3, 'a', 8, "a storm of jobs", "xtask storm --brief"),
     (3, 'a', 10, "mistakes planted in a storm", "xtask storm --self-check"),
@@ -92,7 +92,7 @@ const STEPS: [Step; 32] = [
     (3, 'a', 8, "the example", "xtask part example"),
 ];
 
-/// The step without which no later one can run.
+/// All later steps need this one.
 const PROGRAMS: &str = "test programs";
 
 /// How a step ended.
@@ -107,7 +107,7 @@ struct End {
 enum How {
     Passed,
     Failed(String),
-    /// Something real that it needs could not be fetched.
+    /// A real program that it needs could not be fetched.
     Untested,
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut ends = Vec::new();
     for phase in 0..=3 {
         let mut environment = Vec::new();
-        // With `--only`, as the last whole run left them, or by cargo.
+        // With `--only`, the programs of the last whole run, or those that cargo builds.
         if phase > 0 && programs_list(&sh).exists() {
             environment.push((programs::ENV_LIST, programs_list(&sh)));
         }
@@ -221,7 +221,7 @@ fn one(step: &Step, own: &Path, home: &Path, environment: &[(&'static str, PathB
     Ok(End { name, how, took })
 }
 
-/// Where the list of the test programs is.
+/// Returns the path of the list of test programs.
 fn programs_list(sh: &Shell) -> PathBuf {
     target_dir(sh).join("ci/programs.json")
 }
@@ -244,15 +244,15 @@ impl Part {
 
 fn dependencies(sh: &Shell) -> Result<()> {
     if cmd!(sh, "cargo deny --version").quiet().ignore_stdout().ignore_stderr().run().is_err() {
-        // Not optimised: that is most of what its installation takes, and it has a second's work to do.
+        // Not optimised: that is most of its installation time, and it runs for a second.
         let target = target_dir(sh).join("ci/cargo-deny");
         let installed = cmd!(sh, "cargo install --quiet --locked --debug --target-dir {target} cargo-deny").run();
         fetched("the rules of deny.toml, because cargo-deny cannot be installed", installed)?;
-        // Half a gigabyte that nothing else uses.
+        // It needs half a gigabyte that is not used again.
         sh.remove_path(Path::new(&target))?;
     }
-    // Not `advisories`: its database is a repository of its own that a build machine may not reach. A person who can
-    // runs `cargo deny check`.
+    // Not `advisories`: its database is a separate repository that a build machine may not reach. A person who can
+    // reach it runs `cargo deny check`.
     Ok(cmd!(sh, "cargo deny check bans licenses sources").run()?)
 }
 
@@ -269,7 +269,7 @@ fn example(sh: &Shell) -> Result<()> {
     programs.try_for_each(|tests| tests.run(sh, &arguments, []))
 }
 
-/// Its test programs that need nothing.
+/// The example's test programs that need no server.
 const EXAMPLE: [&str; 4] = [programs::LIB, programs::MAIN, "scenarios", "sql"];
 
 #[cfg(test)]
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn lanes_run_side_by_side() {
-        // Each waits for the other's end of a pipe.
+        // Each one waits for the other one's end of a pipe.
         let place = tempfile::tempdir().unwrap();
         let pipe = place.path().join("pipe").display().to_string();
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -1,6 +1,6 @@
-//! `cargo xtask crash`: kills the embedded server in the middle of its work, and damages what it has on the disk.
+//! `cargo xtask crash`: kills the embedded server while it works, and damages its data on the disk.
 //!
-//! The tests are those of `cargo test`, only many more times over.
+//! It runs tests of `cargo test` many more times.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -10,13 +10,14 @@ use crate::programs::{LIB, Tests};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How often a server is killed with writes under way.
+    /// How often a server is killed during writes
     #[arg(long, value_name = "N", default_value_t = 500)]
     rounds: u32,
-    /// Chooses the moments; printed.
+    /// The seed of the moments; printed
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Also cuts a log of 1 MB and a snapshot of 1 MB at every byte, and changes 2 000 random bits of the latter: an hour.
+    /// Also cut a log of 1 MB and a snapshot of 1 MB at every byte, and change 2 000 random bits of the snapshot: takes
+    /// an hour
     #[arg(long)]
     cuts: bool,
 }
@@ -32,7 +33,7 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Runs a test that cuts, at every byte.
+/// Runs a test that cuts at every byte.
 fn cut(sh: &Shell, target: &'static str, test: &str) -> Result<()> {
     let environment = [("LOCKKEEPER_CUTS", "all".into()), ("RUST_BACKTRACE", "0".into())];
     Tests { target, ..STORAGE }
@@ -40,7 +41,7 @@ fn cut(sh: &Shell, target: &'static str, test: &str) -> Result<()> {
         .context("damaged data was believed")
 }
 
-/// Kills a server so many times, and looks for everything that it had acknowledged.
+/// Kills a server this many times, and checks that every acknowledged write is still there.
 fn kill(sh: &Shell, rounds: u32, seed: Option<u64>) -> Result<()> {
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     let test = "storage::nothing_acknowledged_is_lost_by_kill_9";

@@ -1,7 +1,7 @@
 //! `cargo xtask features`: every published crate compiles, without a warning, with every set of its features.
 //!
-//! `cargo test` builds one set, and a workspace unites the sets of all its members: a module that needs a feature and is not
-//! gated by it shows only where the crate is built alone.
+//! `cargo test` builds one set, and a workspace unites the sets of all its members. A module that needs a feature, but
+//! has no gate for it, fails only if the crate is built alone.
 
 use std::time::Instant;
 
@@ -13,18 +13,18 @@ use crate::peers::metadata;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
-    /// Only this crate; may be given several times.
+    /// Check only this crate; may be given several times
     #[arg(long, value_name = "CRATE")]
     package: Vec<String>,
-    /// Prints the sets and checks none.
+    /// Print the sets and check none
     #[arg(long)]
     list: bool,
 }
 
-/// Turns tests on, and changes nothing of a library or a command.
+/// A feature that enables tests, and changes nothing in a library or a command.
 const TESTS_ONLY: &str = "real-servers";
 
-/// A crate with more features than this is not checked with all their sets.
+/// Maximum features of a crate that is checked with all their sets.
 const POWERSET: usize = 4;
 
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
@@ -64,8 +64,8 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The sets of features to check: all sets of few features; otherwise none, each, each pair and all. Three features seldom
-/// hide a mistake that no pair shows.
+/// Returns the sets of features to check: all sets of few features; otherwise none, each, each pair and all. Three
+/// features seldom cause a problem that no pair causes.
 fn sets<'a>(features: &[&'a str]) -> Vec<Vec<&'a str>> {
     let all = 1_u32 << features.len();
     let wanted = |bits: &u32| features.len() <= POWERSET || bits.count_ones() <= 2 || *bits == all - 1;

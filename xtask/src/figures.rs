@@ -22,38 +22,39 @@ pub(crate) use control::Tick;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How often each is measured.
+    /// How often each figure is measured
     #[arg(long, value_name = "N", default_value = "20")]
     runs: usize,
-    /// How many creates are cut.
+    /// How many creates are cut
     #[arg(long, value_name = "N", default_value = "1000")]
     cuts: usize,
-    /// For how many minutes chaos is made; 0 leaves it out.
+    /// Minutes of chaos; 0 for none
     #[arg(long, value_name = "N", default_value = "10")]
     chaos: u64,
-    /// As CI measures: few of each, and no chaos.
+    /// Measure as CI does: few of each, and no chaos
     #[arg(long, conflicts_with_all = ["runs", "cuts", "chaos", "only"])]
     few: bool,
-    /// These figures alone, by their letters.
+    /// Measure only these figures, by their letters
     #[arg(long, value_name = "LETTERS", default_value = "abcdefgh")]
     only: String,
 }
 
 impl Options {
-    /// As CI runs it: few of each. Chaos has a step of its own.
+    /// Returns the options of CI: few of each figure. Chaos has a step of its own.
     fn few() -> Options {
         Options { runs: 3, cuts: 100, chaos: 0, few: true, only: "abdefgh".into() }
     }
 }
 
-/// How often more a figure is measured that the machine has spoilt. The last counts, whatever it is.
+/// How often a figure that the machine has disturbed is measured again. The last result counts.
 const AGAIN: usize = 3;
 
-/// A stall that spoils what is no time: half of what a holder has between its own end and that of its session.
+/// A stall that makes a figure other than a time void: half of the time between a holder's own deadline and the end of
+/// its session.
 const STALLED: Duration = SESSION_TIMEOUT.checked_div(8).expect("8 is not 0");
 
-/// Those about the order of things, which a machine that stalls turns round. A stale write, or a node that nobody owns, no stall
-/// excuses.
+/// The figures about order, which a machine that stalls can reverse. A stale write or an abandoned node is never
+/// excused by a stall.
 const ORDER: &str = "agh";
 
 /// A line of the table.
@@ -62,11 +63,11 @@ struct Figure {
     claim: String,
     measured: String,
     kept: bool,
-    /// The machine itself was late, so that the measurement says nothing.
+    /// Whether the machine itself was late, so that the measurement is void.
     void: bool,
 }
 
-/// What the figures are measured on.
+/// The servers and settings of the measurements.
 struct Bench {
     ground: Ground,
     runs: usize,
@@ -74,7 +75,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A handle with a session of its own.
+    /// Returns a handle with a session of its own.
     async fn keeper(&self, servers: &str) -> Result<Lockkeeper> {
         let builder = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_timeout(Duration::from_secs(30));
         builder.connect(servers).await.with_context(|| format!("connecting to {servers}"))
@@ -96,7 +97,7 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
     );
     let mut figures = Vec::new();
     {
-        // So patient that a follower which is cut off goes on answering for longer than sessions live.
+        // The servers' timeouts are long, so that a disconnected follower answers for longer than sessions live.
         let ground = Ground::start(false, false, SESSION_TIMEOUT * 2)?;
         let bench = Arc::new(Bench { ground, runs: options.runs, cuts: options.cuts });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -167,7 +168,7 @@ async fn figure(letter: char, bench: &Arc<Bench>) -> Result<Figure> {
     }
 }
 
-/// What it was measured on, and how busy that was.
+/// Returns a description of the machine, with its load.
 pub(crate) fn machine(distribution: &Distribution) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, name: &str| {
@@ -182,7 +183,7 @@ pub(crate) fn machine(distribution: &Distribution) -> String {
     text
 }
 
-/// The greatest of some times, in words.
+/// Returns the longest time.
 fn most(times: &[Duration]) -> Duration {
     times.iter().copied().max().unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: whatever a stranger can send or a disk can give back, changed at random for as long as wanted.
+//! `cargo xtask fuzz`: changes input from clients and disks at random, for as long as wanted.
 //!
-//! The targets and their corpus live in the server's crate; `cargo test` runs each for a moment. Here each has a process of its
-//! own, as many side by side as there are cores, so that one that ends at once, or is refused more memory, leaves its input.
+//! The targets and their corpus are in the server's crate; `cargo test` runs each briefly. Here each target has a
+//! process of its own, with one per core at a time. So a target that crashes, or gets no more memory, leaves its input.
 
 use std::env;
 use std::fs;
@@ -20,27 +20,27 @@ use crate::programs::{self, LIB};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How long each target runs.
+    /// Seconds for each target
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
-    /// Chooses the changes; printed.
+    /// The seed of the changes; printed
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Only targets with this in their name.
+    /// Run only targets with this in their name
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
-    /// Runs one input that has failed: a file that is named as its target.
+    /// Run one failed input: a file that is named like its target
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "target", "keep"])]
     replay: Option<PathBuf>,
-    /// Adds inputs with new outcomes to the corpus of the repository.
+    /// Add inputs with new outcomes to the corpus of the repository
     #[arg(long)]
     keep: bool,
-    /// How many targets run side by side; as many as there are cores unless told.
+    /// Targets that run at a time [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     at_once: Option<u16>,
 }
 
-/// What cargo says of a program that it has built.
+/// Cargo's report of a program that it has built.
 #[derive(Deserialize)]
 struct Built {
     executable: Option<PathBuf>,
@@ -69,7 +69,7 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
         for _ in 0..options.at_once.map_or_else(cores, usize::from) {
             scope.spawn(|| {
                 loop {
-                    // Apart from the loop's condition, which would hold the lock while the target runs.
+                    // Outside the loop's condition, which would hold the lock while the target runs.
                     let next = left.lock().expect("no target panics with the lock").next();
                     let Some(target) = next else { break };
                     if let Err(failure) = one(&program, &target, &directory, options) {
@@ -97,9 +97,9 @@ fn one(program: &Path, target: &str, directory: &Path, options: &Options) -> Res
     let mut command = Command::new(program);
     command
         .args(["--exact", &format!("fuzz::{target}"), "--test-threads=1"])
-        // The store panics over some damaged pages, which a start answers for; thousands of traces would tell nobody more.
+        // The store panics on some damaged pages, and the start handles that; thousands of traces would not help.
         .env("RUST_BACKTRACE", "0")
-        // Threads of the store would each set some of the address space aside.
+        // Otherwise each thread of the store would reserve address space.
         .env("MALLOC_ARENA_MAX", "1")
         .env("LOCKKEEPER_FUZZ_DIR", directory)
         .env("LOCKKEEPER_FUZZ_SECONDS", options.seconds.to_string())
@@ -136,7 +136,7 @@ fn one(program: &Path, target: &str, directory: &Path, options: &Options) -> Res
     )
 }
 
-/// Builds the tests of the server's crate; the program.
+/// Builds the tests of the server's crate; returns the program.
 fn build(sh: &Shell) -> Result<PathBuf> {
     if let Some(program) = programs::built("lockkeeper-server", LIB)? {
         return Ok(program);
@@ -147,11 +147,11 @@ fn build(sh: &Shell) -> Result<PathBuf> {
     built.filter_map(|built| built.executable).next_back().context("cargo has built no tests of lockkeeper-server")
 }
 
-/// The targets, as the program itself lists them.
+/// Returns the targets that the program lists.
 fn targets(program: &Path) -> Result<Vec<String>> {
     let listed = Command::new(program).args(["--list", "fuzz::"]).output().context("listing the targets")?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let tests = listed.lines().filter_map(|line| line.strip_prefix("fuzz::")?.strip_suffix(": test"));
-    // Tests of the corpus itself are said in sentences.
+    // The names of the corpus's own tests begin with `the_`.
     Ok(tests.filter(|test| !test.starts_with("the_")).map(str::to_owned).collect())
 }

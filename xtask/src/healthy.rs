@@ -1,7 +1,8 @@
-//! `cargo xtask healthy`: a healthy job is never stopped.
+//! `cargo xtask healthy`: checks that a healthy job is never stopped.
 //!
-//! Queues of jobs through the command: no job is stopped while its server answers, however long it waited in any place.
-//! And what servers that are away for a moment ask of the session timeout: how long an ordinary restart takes, and an election.
+//! It runs queues of jobs through the command. No job may be stopped while its server answers, however long it waited
+//! in any position. It also measures how long an ordinary restart and an election take, which a session timeout must
+//! outlast.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,21 +23,21 @@ use crate::figures::{Stalls, machine};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How many queues there are for each kind of lock, server and time.
+    /// Queues for each kind of lock, server and time
     #[arg(long, value_name = "N", default_value = "24")]
     runs: usize,
-    /// How many of them at once.
+    /// Queues that run at a time
     #[arg(long, value_name = "N", default_value = "12")]
     at_once: usize,
     /// The jobs' session timeout.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "4s")]
     session_timeout: Duration,
-    /// How often servers are restarted, and leaders ended.
+    /// How often servers are restarted, and leaders ended
     #[arg(long, value_name = "N", default_value = "10")]
     away: usize,
 }
 
-/// Kinds of lock: a name, how the first job holds it, how the others do.
+/// The kinds of lock: a name, the first job's options, the other jobs' options.
 const KINDS: [(&str, &[&str], &[&str]); 6] = [
     ("mutex", &[], &[]),
     ("writers", &["--exclusive"], &["--exclusive"]),
@@ -53,17 +54,17 @@ const HOLDS: [u32; 8] = [10, 30, 55, 65, 80, 100, 140, 180];
 const COLUMNS: [(u32, &str); 5] =
     [(25, "0 to ¼ T"), (50, "¼ to ½ T"), (75, "½ to ¾ T"), (100, "¾ to 1 T"), (200, "1 to 2 T")];
 
-/// How many wait behind the first.
+/// The number of waiters behind the first job.
 const WAITERS: usize = 4;
 
-/// One job: its place in the queue, the column of its time to the grant, and whether it was stopped.
+/// One job: its position in the queue, the column of its time to the grant, and whether it was stopped.
 struct Job {
     place: usize,
     column: usize,
     stopped: bool,
 }
 
-/// How many jobs, and how many of them were stopped, by place: the second, the third, and those behind.
+/// The numbers of jobs and of stopped jobs, by position: the second, the third, and later ones.
 type Cell = [(usize, usize); 3];
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -79,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The table.
+/// Prints the table.
 async fn queues(options: &Options, apache: &str) -> Result<()> {
     let sh = crate::shell()?;
     cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
@@ -173,7 +174,7 @@ impl Queue {
         let mut jobs = JoinSet::new();
         for _ in 0..WAITERS {
             let asked = SystemTime::now();
-            // The grant's time, the node, and a moment for a decision to stop it.
+            // Prints the grant's time and the node, and leaves a moment for a decision to stop it.
             let job = self.job(others, "echo $(date +%s%N) $LOCKKEEPER_NODE; exec sleep 0.05")?;
             jobs.spawn(async move { Ok::<_, anyhow::Error>((asked, job.wait_with_output().await?)) });
         }
@@ -192,7 +193,7 @@ impl Queue {
             ended.push((number, waited, stopped));
         }
         holder.wait().await?;
-        // In the order in which their nodes were made.
+        // In the order of their creates.
         ended.sort();
         let column = |waited: Duration| COLUMNS.iter().position(|(until, _)| waited < self.timeout * *until / 100);
         let jobs = ended.iter().enumerate().map(|(place, (_, waited, stopped))| {
@@ -217,7 +218,8 @@ async fn first_line(process: &mut tokio::process::Child) -> Result<String> {
     }
 }
 
-/// How long a client is without a server that orders its writes, with ZooKeeper's sample configuration and a default session.
+/// Measures how long a client has no server that orders its writes, with ZooKeeper's sample configuration and a default
+/// session.
 async fn away(runs: usize) -> Result<()> {
     let sample = || {
         let limits = Servers::default().tick(Duration::from_secs(2)).for_speed(512);
@@ -243,14 +245,14 @@ async fn away(runs: usize) -> Result<()> {
     report("the leader of three says nothing more (SIGSTOP)", &ensemble, runs.min(5), frozen).await
 }
 
-/// Whether all servers serve, and one leads: a leader that was stopped thinks for a moment that it still does.
+/// Whether all servers serve, and one leads: a leader that was stopped reports briefly that it still leads.
 fn settled(apache: &Apache) -> bool {
     let modes: Vec<_> = (0..apache.size()).map(|server| apache.mode(server)).collect();
     let leaders = modes.iter().filter(|mode| matches!(mode, Some(Mode::Leader | Mode::Standalone))).count();
     leaders == 1 && modes.iter().all(Option::is_some)
 }
 
-/// Holds a lock, lets something befall its server or leader, and waits until a write of the hold's is confirmed.
+/// Holds a lock, makes a fault of its server or leader, and waits until a write of the hold is confirmed.
 async fn report(what: &str, apache: &Apache, runs: usize, befall: impl Fn(&Apache, usize) -> Result<()>) -> Result<()> {
     let keeper = Lockkeeper::connect(&apache.connect_string()).await?;
     let (mut times, mut lost) = (Vec::new(), 0);

@@ -1,6 +1,6 @@
-//! `cargo xtask interop`: foreign clients and ours on the same nodes.
+//! `cargo xtask interop`: runs foreign clients and ours on the same nodes.
 //!
-//! In `peers`, foreign clients judge our server; here each side must understand the nodes of the other.
+//! In `peers`, foreign clients test our server; here each side must understand the nodes of the other.
 
 use std::fs;
 use std::path::Path;
@@ -16,30 +16,30 @@ use crate::untested::fetched;
 
 /// The connect string of a running server.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
-/// Where the tests find Helix's side.
+/// The variable with the class path of Helix's side.
 const ENV_HELIX: &str = "LOCKKEEPER_INTEROP_HELIX";
-/// Where they find Curator's.
+/// The variable with the class path of Curator's side.
 const ENV_CURATOR: &str = "LOCKKEEPER_INTEROP_CURATOR";
-/// The Python that has Kazoo.
+/// The variable with the Python that has Kazoo.
 const ENV_KAZOO: &str = "LOCKKEEPER_INTEROP_KAZOO";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Apache Curator's own locks beside ours, likewise; needs Java and Maven.
+    /// Run Apache Curator's own locks beside ours; needs Java and Maven
     Curator {
-        /// Arguments of the test program, such as a part of a test's name.
+        /// Arguments of the test program, such as a part of a test's name
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
-    /// Kazoo's own locks beside ours, likewise; needs Java and Python 3 with venv.
+    /// Run Kazoo's own locks beside ours; needs Java and Python 3 with venv
     Kazoo {
-        /// Arguments of the test program, such as a part of a test's name.
+        /// Arguments of the test program, such as a part of a test's name
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
-    /// Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven.
+    /// Run Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven
     Helix {
-        /// Arguments of the test program, such as a part of a test's name.
+        /// Arguments of the test program, such as a part of a test's name
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
@@ -54,31 +54,31 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     }
 }
 
-/// Builds Curator's side, then runs the tests that have its locks and ours on one path.
+/// Builds Curator's side, then runs the tests with its locks and ours on one path.
 pub(crate) fn curator(sh: &Shell, arguments: &[String]) -> Result<()> {
     let classpath = build(sh, "curator")?;
     beside_ours(sh, "queue_interop", (ENV_CURATOR, &classpath), or_all_of("curator", arguments))
 }
 
-/// Installs Kazoo, then runs the tests that have its locks and ours on one path.
+/// Installs Kazoo, then runs the tests with its locks and ours on one path.
 pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     let python = peers::kazoo_python(sh)?;
     let python = python.display().to_string();
     beside_ours(sh, "queue_interop", (ENV_KAZOO, &python), or_all_of("kazoo", arguments))
 }
 
-/// Builds Helix's side, then runs the tests that move it.
+/// Builds Helix's side, then runs its tests.
 pub(crate) fn helix(sh: &Shell, arguments: &[String]) -> Result<()> {
     let classpath = build(sh, "helix")?;
     beside_ours(sh, "helix_interop", (ENV_HELIX, &classpath), arguments.to_vec())
 }
 
-/// The tests asked for, or those that have this maker in their name: the others need another one's side.
+/// Returns the given tests, or those with this client's name: the others need another client.
 fn or_all_of(maker: &str, arguments: &[String]) -> Vec<String> {
     if arguments.is_empty() { vec![maker.to_owned()] } else { arguments.to_vec() }
 }
 
-/// Runs a test program, which finds the other side by this variable, beside a server of Apache's.
+/// Runs a test program beside one of Apache's servers; this variable names the other side.
 fn beside_ours(
     sh: &Shell,
     test: &'static str,
@@ -90,7 +90,7 @@ fn beside_ours(
     Tests { package: "lockkeeper", target: test, features: "real-servers" }.run(sh, &arguments, environment)
 }
 
-/// Builds a Maven project of `interop/`; its class path, dependencies included.
+/// Builds a Maven project of `interop/`; returns its class path, dependencies included.
 pub(crate) fn build(sh: &Shell, project: &str) -> Result<String> {
     let pom = Path::new("interop").join(project).join("pom.xml");
     let target = target_dir(sh).join(format!("interop-{project}"));
@@ -103,7 +103,7 @@ pub(crate) fn build(sh: &Shell, project: &str) -> Result<String> {
     let (pom, properties) = (&pom, &properties);
     let maven = |goals: &[&str]| cmd!(sh, "mvn --batch-mode --quiet --file {pom} {properties...} {goals...}").run();
     if maven(&["compile", "dependency:build-classpath"]).is_err() {
-        // Either what it depends on cannot be fetched, or our side of it cannot be compiled.
+        // It fails if a dependency cannot be fetched, or if our side of it cannot be compiled.
         fetched(
             &format!("{project}, whose jars come from Maven Central, which must be reachable once"),
             maven(&["dependency:resolve-plugins", "dependency:build-classpath"]),

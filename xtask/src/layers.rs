@@ -46,7 +46,7 @@ struct Layers {
     facades: BTreeSet<String>,
 }
 
-/// The lists of a page, by crate.
+/// Returns the lists of a page, by crate.
 fn lists(text: &str) -> Result<Vec<(String, Layers)>> {
     let mut lists = Vec::new();
     let mut lines = text.lines();
@@ -102,14 +102,14 @@ impl Layers {
         problems
     }
 
-    /// The layer that names the file, or else its nearest folder.
+    /// Returns the layer that names the file, otherwise the layer of its nearest folder.
     fn layer_of(&self, file: &str) -> Option<usize> {
         let names =
             self.layers.iter().enumerate().flat_map(|(layer, names)| names.iter().map(move |name| (layer, name)));
         names.filter(|(_, name)| covers(name, file)).max_by_key(|(_, name)| name.len()).map(|(layer, _)| layer)
     }
 
-    /// The groups of files that import each other in a cycle.
+    /// Returns the groups of files that import each other in a cycle.
     fn cycles(&self, krate: &Crate) -> Vec<String> {
         let mut below: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for import in &krate.imports {
@@ -151,7 +151,7 @@ mod tests {
 
     const LISTS: &str = "text\n```layers shop\nlib\ntill\nstock price\nfacades: till\n```\nmore";
 
-    /// The problems of a crate with these files.
+    /// Returns the problems of a crate with these files.
     fn problems(files: &[(&str, &str)]) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {

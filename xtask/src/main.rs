@@ -1,6 +1,6 @@
-//! The repo's chores, so that whatever CI does a person can do with the same command.
+//! The repository's chores: a person can run every step of CI with the same command.
 //!
-//! Nothing here is part of the product. Run it as `cargo xtask <chore>`; `docs/development.md` says when.
+//! Nothing here is part of the product. Run a chore as `cargo xtask <chore>`; `docs/development.md` says when.
 
 mod acceptance;
 mod beside;
@@ -42,63 +42,64 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Checks everything that CI checks beside `cargo test`; names the steps that failed at the end.
+    /// Run everything that CI checks beside `cargo test`; name the failed steps at the end
     Ci(ci::Options),
-    /// A part of that.
+    /// Run a part of CI
     #[command(subcommand, hide = true)]
     Part(ci::Part),
-    /// Prints which tests show which line of docs/acceptance; fails where a required line has none.
+    /// Print which tests cover which lines of docs/acceptance; fail on a required line without a test
     Acceptance(acceptance::Options),
-    /// Checks that imports point downwards in the layers that ARCHITECTURE.md lists.
+    /// Check that imports point downwards in the layers that ARCHITECTURE.md lists
     Layers,
-    /// Runs the tests that `cargo test` keeps small at their full size: large worlds of the model, 100 000 watches.
+    /// Run the tests that `cargo test` keeps small at their full size: large worlds of the model, 100 000 watches
     Deep,
-    /// Checks that every published crate compiles with every set of its features.
+    /// Check that every published crate compiles with every set of its features
     Features(features::Options),
-    /// Runs Apache ZooKeeper on free loopback ports.
+    /// Run Apache ZooKeeper on free loopback ports
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
-    /// Runs a Kafka broker on free loopback ports, for dead letters.
+    /// Run a Kafka broker on free loopback ports, for dead letters
     #[command(subcommand)]
     Kafka(neighbours::Kafka),
-    /// Runs a search engine for the example on a free loopback port.
+    /// Run a search engine for the example on a free loopback port
     #[command(subcommand)]
     Search(neighbours::Search),
-    /// Runs foreign clients and ours on the same nodes.
+    /// Run foreign clients and ours on the same nodes
     #[command(subcommand)]
     Interop(interop::Command),
-    /// Tests locks over TLS, on the embedded server and on Apache's; needs Java.
+    /// Test locks over TLS, on the embedded server and on Apache's; needs Java
     Tls(tls::Options),
-    /// Kills the embedded server in the middle of its work, and damages its data, many times.
+    /// Kill the embedded server while it works, and damage its data, many times
     Crash(crash::Options),
-    /// Sends the embedded server what nobody would, for as long as wanted.
+    /// Send invalid input to the embedded server, for as long as wanted
     Fuzz(fuzz::Options),
-    /// Makes chaos on an ensemble of Apache ZooKeeper for some minutes and judges what contenders believed meanwhile.
+    /// Make faults on an ensemble of Apache ZooKeeper for some minutes, and judge the history of the contenders
     Chaos(chaos::Options),
-    /// One contender of that.
+    /// Run one contender of chaos
     #[command(hide = true)]
     Contend(chaos::Contend),
-    /// Measures every figure of docs/guarantees.md and prints the table.
+    /// Measure every figure of docs/guarantees.md and print the table
     Figures(figures::Options),
-    /// Runs queues of jobs through the command and prints how many healthy ones were stopped; measures how long servers are away.
+    /// Run queues of jobs through the command and print how many healthy ones were stopped; measure how long servers
+    /// are away
     Healthy(healthy::Options),
-    /// One who stands on a lock for figures.
+    /// Hold a lock for a figure
     #[command(hide = true)]
     Stand(figures::Stand),
-    /// One who reads the clock beside them.
+    /// Read the clock beside a figure
     #[command(hide = true)]
     Tick(figures::Tick),
-    /// Runs seeded worlds of the simulator; a failing one is cut down and printed as a test.
+    /// Run seeded worlds of the simulator; shrink a failing one and print it as a test
     Simulate(simulate::Options),
-    /// Runs random jobs through the command under faults by seed, and judges them by their own logs.
+    /// Run random jobs through the command under seeded faults, and judge them by their own logs
     Storm(storm::Options),
-    /// One job of that.
+    /// Run one job of the storm
     #[command(hide = true)]
     StormJob(storm::Working),
-    /// Runs the tests that need a PostgreSQL.
+    /// Run the tests that need PostgreSQL
     #[command(subcommand)]
     Postgres(postgres::Command),
-    /// Runs the test suites of other clients against the embedded server.
+    /// Run the test suites of other clients against the embedded server
     #[command(subcommand)]
     Peers(peers::Command),
 }
@@ -106,22 +107,22 @@ enum Chore {
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper, strace or libfaketime to be had, \
                           5 a server does not serve, 6 no Python, 7 something that is tested with cannot be fetched; with `zookeeper start -- CMD` that of CMD.";
 
-/// The repository's root, wherever the chore is run from.
+/// Returns the repository's root, wherever the chore is run.
 fn root() -> PathBuf {
-    // As cargo tells it now, if it does: a binary built in one clone may be run in another.
+    // The value of cargo's current run, if it has one: a binary that was built in one clone may run in another.
     let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&own).join("..")
 }
 
-/// Runs work that judges times on a thread of its own, which goes before the machine's other work with all that it starts; and
-/// tells it whether it does: only root may.
+/// Runs work that measures times on a thread of its own, with a higher priority than other processes; its children
+/// inherit that. Passes whether it worked, because only root may do it.
 fn urgently<T: Send>(nice: i32, work: impl FnOnce(bool) -> T + Send) -> T {
-    // Of the calling thread alone, on Linux, and of what comes from it.
+    // On Linux, this concerns only the calling thread and what it starts.
     let work = move || work(rustix::process::nice(-nice).is_ok());
     std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
-/// A shell in the repository's root.
+/// Returns a shell in the repository's root.
 fn shell() -> anyhow::Result<Shell> {
     let sh = Shell::new().context("entering the current directory")?;
     sh.change_dir(root());

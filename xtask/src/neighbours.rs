@@ -1,7 +1,7 @@
-//! `cargo xtask kafka` and `cargo xtask search`: servers beside the locks for a person, a command or the tests.
+//! `cargo xtask kafka` and `cargo xtask search`: run servers beside the locks, for a person, a command or the tests.
 //!
-//! Dead letters can go to a Kafka broker, the example's articles to a search engine. Both come from Maven Central, run on
-//! loopback, and are gone with the command that started them.
+//! Dead letters can go to a Kafka broker, the example's articles to a search engine. Both come from Maven Central, run
+//! on loopback, and end with the command that started them.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -15,37 +15,38 @@ use xshell::Shell;
 use crate::interop::build;
 use crate::programs::{LIB, Tests as Program};
 
-/// Where a command that is run beside a broker finds it.
+/// The variable with the address of the broker, for a command.
 const ENV_BROKERS: &str = "LOCKKEEPER_KAFKA";
-/// Where one beside a search engine finds that.
+/// The variable with the address of the search engine, for a command.
 const ENV_ENGINE: &str = "LOCKKEEPER_SEARCH";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Kafka {
-    /// Starts a broker and keeps it until Ctrl-C, or until CMD has ended; needs Java and Maven.
+    /// Start a broker and keep it until Ctrl-C, or until CMD has ended; needs Java and Maven
     Start(Start),
-    /// Runs the tests that need one; each starts its own, for some kill it.
+    /// Run the tests that need a broker; each starts its own, because some kill it
     Test(Tests),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Search {
-    /// Starts a node and keeps it until Ctrl-C, or until CMD has ended; needs Java and Maven.
+    /// Start a node and keep it until Ctrl-C, or until CMD has ended; needs Java and Maven
     Start(Start),
-    /// Runs the tests that need one; each starts its own.
+    /// Run the tests that need a node; each starts its own
     Test(Tests),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Start {
-    /// Runs this with the address in LOCKKEEPER_KAFKA or LOCKKEEPER_SEARCH, then stops it and exits as it did.
+    /// Run this with the address in LOCKKEEPER_KAFKA or LOCKKEEPER_SEARCH, then stop the server and exit with its
+    /// status
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Tests {
-    /// Arguments of the test program, such as a part of a test's name.
+    /// Arguments of the test program, such as a part of a test's name
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }
@@ -90,7 +91,7 @@ pub(crate) fn search(sh: &Shell, arguments: &[String]) -> Result<()> {
     )
 }
 
-/// One of them.
+/// A server beside the locks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Neighbour {
     Kafka,
@@ -98,7 +99,7 @@ pub(crate) enum Neighbour {
 }
 
 impl Neighbour {
-    /// Fetches the jars; the variable that tells where they are.
+    /// Fetches the jars; returns the variable for their class path, and the class path.
     pub(crate) fn jars(self, sh: &Shell) -> Result<(&'static str, String)> {
         let (project, variable) = match self {
             Neighbour::Kafka => ("kafka", kafka::ENV_JARS),

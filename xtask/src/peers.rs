@@ -1,6 +1,6 @@
-//! `cargo xtask peers`: other clients' own tests, unchanged, against our server.
+//! `cargo xtask peers`: runs other clients' own tests, unchanged, against our server.
 //!
-//! They were written by people who have never heard of this server, so they are the judges that cannot be tuned.
+//! Their authors do not know this server, so these tests are independent.
 
 mod c;
 mod go;
@@ -24,65 +24,67 @@ use crate::untested::fetched;
 
 pub(crate) use python::{NoPython, kazoo_python};
 
-/// The users that the suites' own servers have.
+/// The users on the suites' own servers.
 const ACCOUNTS: &str =
     "super super:D/InIHSb7yEEbrWz8b9l71RjZJU=\nsasl super:super_secret\nsasl jaasuser:jaas_password\n";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs Kazoo's tests; needs Python 3 with venv and a package index for pip.
+    /// Run Kazoo's tests; needs Python 3 with venv and a package index for pip
     Kazoo {
-        /// Arguments of pytest, such as -k TestLock; with them, any number of passes will do.
+        /// Arguments of pytest, such as -k TestLock; with them, the number of passes is not checked
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
-    /// Runs aiozk's tests; needs what Kazoo's need.
+    /// Run aiozk's tests; needs the same as Kazoo's
     Aiozk {
-        /// Arguments of pytest, such as -k lock; with them, any number of passes will do.
+        /// Arguments of pytest, such as -k lock; with them, the number of passes is not checked
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
-    /// Runs go-zookeeper's tests; needs Go.
+    /// Run go-zookeeper's tests; needs Go
     Go {
-        /// Arguments of go test, such as -run TestIntegration_Lock; with them, any number of passes will do.
+        /// Arguments of go test, such as -run TestIntegration_Lock; with them, the number of passes is not checked
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
-    /// Runs the tests of ZooKeeper's C client, as Debian has them; needs Debian's apt, Java, Maven, CMake and CppUnit.
+    /// Run the tests of ZooKeeper's C client from Debian; needs Debian's apt, Java, Maven, CMake and CppUnit
     C {
-        /// Suites or tests, such as Zookeeper_multi or Zookeeper_multi::testCheck; with them, any number of passes will do.
+        /// Suites or tests, such as Zookeeper_multi or Zookeeper_multi::testCheck; with them, the number of passes is
+        /// not checked
         #[arg(last = true, value_name = "TESTS")]
         tests: Vec<String>,
     },
-    /// Runs the tests of clients in Rust; needs what cargo can fetch.
+    /// Run the tests of clients in Rust; needs crates that cargo fetches
     Rust {
-        /// Crates, such as tokio-zookeeper.
+        /// Crates, such as tokio-zookeeper
         #[arg(last = true, value_name = "CRATES")]
         crates: Vec<String>,
     },
-    /// Types a session into ZooKeeper's command line on Apache's server and on ours; needs Java and Maven.
+    /// Type a session into ZooKeeper's command line on Apache's server and on ours; needs Java and Maven
     Zkcli,
-    /// Runs tests of ZooKeeper's own Java client; needs Java and Maven.
+    /// Run tests of ZooKeeper's own Java client; needs Java and Maven
     Zookeeper {
-        /// Classes of org.apache.zookeeper, such as test.WatcherTest; with them, any number of passes will do.
+        /// Classes of org.apache.zookeeper, such as test.WatcherTest; with them, the number of passes is not checked
         #[arg(last = true, value_name = "CLASSES")]
         classes: Vec<String>,
     },
-    /// Runs tests of Curator; needs Java and Maven.
+    /// Run tests of Curator; needs Java and Maven
     Curator {
-        /// Classes of org.apache.curator.framework, such as imps.TestCreate; with them, any number of passes will do.
+        /// Classes of org.apache.curator.framework, such as imps.TestCreate; with them, the number of passes is not
+        /// checked
         #[arg(last = true, value_name = "CLASSES")]
         classes: Vec<String>,
     },
-    /// Plays random scripts to Apache's server and to ours and compares all that clients see; needs Java and Maven.
+    /// Play random scripts to Apache's server and to ours and compare everything that clients see; needs Java and Maven
     Apache {
-        /// How many scripts.
+        /// The number of scripts
         #[arg(long, value_name = "N", default_value_t = SCRIPTS)]
         scripts: u64,
     },
 }
 
-/// How many scripts are enough to find again every difference that was ever found, and then some.
+/// A number of scripts that is more than enough to find every difference that was ever found.
 pub(crate) const SCRIPTS: u64 = 2_000;
 
 /// The release of Apache's server that ours is compared with, request by request.
@@ -103,7 +105,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     }
 }
 
-/// Compares our server with Apache's, in every answer, error and event.
+/// Compares every answer, error and event of our server with those of Apache's server.
 pub(crate) fn apache(sh: &Shell, scripts: u64) -> Result<()> {
     apache_release()?;
     Tests { package: "lockkeeper-server", target: "differential", features: "real-servers" }
@@ -111,14 +113,14 @@ pub(crate) fn apache(sh: &Shell, scripts: u64) -> Result<()> {
         .context("our server does not answer as Apache's")
 }
 
-/// Apache's server, of that release.
+/// Returns Apache's server of that release.
 pub(crate) fn apache_release() -> Result<Distribution> {
     let (distribution, _home) =
         fetched(&format!("ZooKeeper {APACHE}, which comes from Maven Central"), Distribution::fetch(APACHE))?;
     Ok(distribution)
 }
 
-/// What `cargo metadata` says of a workspace.
+/// The output of `cargo metadata` for a workspace.
 #[derive(Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
@@ -141,7 +143,7 @@ pub(crate) fn metadata(sh: &Shell, arguments: &[&str]) -> Result<Metadata> {
     serde_json::from_str(&told.context("running cargo metadata")?).context("reading cargo metadata")
 }
 
-/// Where cargo puts what it builds.
+/// Returns the directory of cargo's output.
 pub(crate) fn target_dir(sh: &Shell) -> PathBuf {
     sh.current_dir().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }

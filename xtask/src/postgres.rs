@@ -1,4 +1,4 @@
-//! `cargo xtask postgres`: the statements of docs/guide/fencing.md on a real PostgreSQL.
+//! `cargo xtask postgres`: tests the statements of docs/guide/fencing.md on a real PostgreSQL.
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -9,9 +9,9 @@ use crate::programs::Tests;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs the tests of the fencing statements against servers of their own.
+    /// Run the tests of the fencing statements against servers of their own
     Test {
-        /// Arguments of the test program, such as a part of a test's name.
+        /// Arguments of the test program, such as a part of a test's name
         #[arg(last = true, value_name = "ARGS")]
         arguments: Vec<String>,
     },
@@ -22,7 +22,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     test(&crate::shell()?, arguments)
 }
 
-/// Installs PostgreSQL where it is missing and may be, and runs the tests.
+/// Installs PostgreSQL if it is missing and this user may, and runs the tests.
 pub(crate) fn test(sh: &Shell, arguments: &[String]) -> Result<()> {
     match Postgres::start() {
         Err(Error::Missing) if rustix::process::getuid().is_root() => {

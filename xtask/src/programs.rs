@@ -1,7 +1,7 @@
-//! Test programs: built by cargo when a person asks, all at once and beforehand when CI does.
+//! Test programs: cargo builds them when a person needs one, and CI builds all of them beforehand.
 //!
-//! Each suite needs features of its own, and for each set of features cargo compiles half of the dependencies again. So CI
-//! builds all programs once, with every feature, and the suites find them by a list.
+//! Each suite needs features of its own, and for each set of features cargo compiles half of the dependencies again. So
+//! CI builds all programs once, with every feature, and the suites find them in a list.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,7 +15,7 @@ use xshell::{Shell, cmd};
 
 use crate::peers::target_dir;
 
-/// Where the list is.
+/// The variable with the path of the list.
 pub(crate) const ENV_LIST: &str = "LOCKKEEPER_TEST_PROGRAMS";
 
 /// The library's own tests, as a target.
@@ -25,13 +25,13 @@ pub(crate) const MAIN: &str = "main";
 /// The program itself.
 const BIN: &str = "bin";
 
-/// Our tests that need more than `cargo test` has.
+/// Tests of ours that need more than `cargo test` has.
 pub(crate) struct Tests {
-    /// Whose.
+    /// The package of the tests.
     pub package: &'static str,
     /// [`LIB`], [`MAIN`], or the name of a test program.
     pub target: &'static str,
-    /// The features that they need, with commas.
+    /// The features that they need, separated by commas.
     pub features: &'static str,
 }
 
@@ -39,14 +39,14 @@ pub(crate) struct Tests {
 #[derive(Debug, Serialize, Deserialize)]
 struct Built {
     program: PathBuf,
-    /// Where its package is: cargo runs tests there.
+    /// The directory of its package: cargo runs tests there.
     directory: PathBuf,
 }
 
 type List = BTreeMap<String, Built>;
 
 impl Tests {
-    /// Runs them with these arguments and this environment.
+    /// Runs the tests with these arguments and this environment.
     pub(crate) fn run(
         &self,
         sh: &Shell,
@@ -89,7 +89,7 @@ pub(crate) fn deep(sh: &Shell) -> Result<()> {
     Ok(())
 }
 
-/// The `lockkeeper` command, built as `cargo test` has it, checks for overflow included; its server is optimised.
+/// Builds the `lockkeeper` command as `cargo test` does, with overflow checks; its server is optimised.
 pub(crate) fn command(sh: &Shell) -> Result<PathBuf> {
     if let Some(program) = built("lockkeeper-cli", BIN)? {
         return Ok(program);
@@ -98,12 +98,12 @@ pub(crate) fn command(sh: &Shell) -> Result<PathBuf> {
     Ok(target_dir(sh).join("debug/lockkeeper"))
 }
 
-/// Where a program is, if all were built beforehand.
+/// Returns the path of a program, if all were built beforehand.
 pub(crate) fn built(package: &str, target: &str) -> Result<Option<PathBuf>> {
     Ok(listed(package, target)?.map(|built| built.program))
 }
 
-/// The program, where all were built beforehand.
+/// Returns a program of the list, if all were built beforehand.
 fn listed(package: &str, target: &str) -> Result<Option<Built>> {
     let Some(list) = env::var_os(ENV_LIST) else { return Ok(None) };
     let text = fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
@@ -112,7 +112,7 @@ fn listed(package: &str, target: &str) -> Result<Option<Built>> {
     Ok(Some(list.remove(&key).with_context(|| format!("no test program {key} was built"))?))
 }
 
-/// What cargo reports about each artifact.
+/// Cargo's report of an artifact.
 #[derive(Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,
@@ -132,7 +132,7 @@ struct Profile {
     test: bool,
 }
 
-/// Builds all of them with every feature, and writes the list.
+/// Builds all programs with every feature, and writes the list.
 pub(crate) fn build(sh: &Shell, list: &Path) -> Result<()> {
     let told = cmd!(
         sh,

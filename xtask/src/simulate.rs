@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: seeded worlds by the thousand, a failing one cut down and printed as a test.
+//! `cargo xtask simulate`: runs thousands of seeded worlds, and shrinks a failing one to a test.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -13,16 +13,16 @@ use xshell::{Shell, cmd};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How many worlds.
+    /// The number of worlds
     #[arg(long, value_name = "N", default_value = "10000")]
     seeds: u64,
-    /// The first seed.
+    /// The first seed
     #[arg(long, value_name = "SEED", default_value = "0")]
     first: u64,
-    /// This seed's world alone, with its script and its history.
+    /// Run only this seed's world, and print its script and its history
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// In this build, optimised or not.
+    /// Run in this build, optimised or not
     #[arg(long, hide = true)]
     here: bool,
 }
@@ -33,7 +33,7 @@ pub(crate) fn simulate(sh: &Shell, options: &Options) -> Result<()> {
             Some(seed) => vec!["--seed".to_owned(), seed.to_string()],
             None => vec!["--seeds".into(), options.seeds.to_string(), "--first".into(), options.first.to_string()],
         };
-        // Ten thousand worlds take optimised code, and keep its assertions.
+        // Ten thousand worlds need optimised code; assertions stay on.
         cmd!(sh, "cargo run --quiet --profile worlds -p xtask -- simulate --here {which...}").run()?;
         return Ok(());
     }
@@ -43,7 +43,8 @@ pub(crate) fn simulate(sh: &Shell, options: &Options) -> Result<()> {
     }
 }
 
-/// Seeds go through the families in turn; every fiftieth is one queue of ten contenders, every thousandth one of 300.
+/// Returns the world of a seed. The families take turns; every fiftieth world is one queue of ten contenders, every
+/// thousandth one of 300.
 fn scenario(seed: u64) -> Scenario {
     let families = Family::ALL.len() as u64;
     let family = Family::ALL[usize::try_from(seed % families).unwrap_or(0)];

@@ -1,7 +1,9 @@
-//! `cargo xtask storm`: random jobs through the command, faults by seed, judged from outside by logs of the jobs themselves.
+//! `cargo xtask storm`: runs random jobs through the command under seeded faults, and judges them by the jobs' own
+//! logs.
 //!
-//! A round draws its jobs and faults from one seed, runs them on one kind of server, and is judged when all is over. The judge knows
-//! nothing of what the command believes: only what jobs wrote down while they worked, how commands ended, and what was done to them.
+//! A round chooses its jobs and faults by one seed, runs them on one kind of server, and is judged at the end. The
+//! judge does not know what the command believes. It knows only what jobs logged during their work, how commands ended,
+//! and which faults were made.
 
 mod field;
 mod job;
@@ -32,62 +34,62 @@ use job::now;
 use judge::{Attempt, Broken, Done, Promise, Share, Status, Storm, Word, judge, lines};
 use plan::{Job, LOCKS, Moment, OnTerm, Plan, Stderr, Trouble, Wait, Whom};
 
-/// How long all jobs may take to end after the last one was started.
+/// Time limit for all jobs to end after the last one was started.
 const DRAIN: Duration = Duration::from_secs(60);
 
-/// How long what crashed commands leave may stay: a session's or a lease's end, and what servers add to it.
+/// Time limit for the rest of crashed commands: the end of a session or a lease, and the delay that servers add.
 const EXPIRY: Duration = Duration::from_secs(20);
 
-/// How long a server that was away is not counted as healthy: sessions come back, and trust with them.
+/// How long a server is not counted as healthy after a fault: sessions reconnect and become trusted again.
 const RECOVERY: Duration = Duration::from_secs(6);
 
-/// How often something is looked at that cannot be waited for.
+/// Pause between two checks of a state that reports no change.
 const POLL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// For how many minutes; the round that has begun is finished.
+    /// Minutes of rounds; the last round is finished
     #[arg(long, value_name = "N", default_value_t = 10)]
     minutes: u64,
-    /// The seed of the first round, and each later one is one more; by chance unless given.
+    /// The seed of the first round; each later round adds one [default: random]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// One round only.
+    /// Run only one round
     #[arg(long, conflicts_with_all = ["minutes", "brief"])]
     once: bool,
-    /// On this server; on each in turn unless given.
+    /// Run on this server [default: on each in turn]
     #[arg(long)]
     server: Option<Which>,
-    /// With a planted mistake, which must be found.
+    /// Plant this mistake, which must be found
     #[arg(long, value_name = "MISTAKE")]
     plant: Option<Plant>,
-    /// Plants every mistake, one after the other, and fails if one is not found.
+    /// Plant every mistake, one after the other, and fail if one is not found
     #[arg(long, conflicts_with_all = ["plant", "brief"])]
     self_check: bool,
-    /// As long as CI makes it.
+    /// Run as long as CI does
     #[arg(long, conflicts_with = "minutes")]
     brief: bool,
 }
 
-/// For how long CI makes it: a round or two.
+/// The duration in CI: a round or two.
 const BRIEF: Duration = Duration::from_secs(75);
 
-/// A mistake in what is judged.
+/// A planted mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Plant {
-    /// A wrapper that skips the lock now and then.
+    /// A wrapper that sometimes skips the lock.
     Skip,
-    /// A command that nobody can stop when its lock is lost.
+    /// A command that cannot be stopped when its lock is lost.
     Flee,
-    /// A wrapper that says that it waits before it does.
+    /// A wrapper that reports that it waits before it does.
     Overtake,
-    /// Somebody who ends a healthy job.
+    /// A process that kills a healthy job.
     Kill,
     /// A wrapper that waits twice as long as `--wait` says.
     Late,
     /// Every hold has the same token.
     Token,
-    /// A command that is forgotten, and its lock with it.
+    /// A command that is never ended, so that its lock stays held.
     Stray,
 }
 
@@ -95,7 +97,7 @@ impl Plant {
     const ALL: [Plant; 7] =
         [Plant::Skip, Plant::Flee, Plant::Overtake, Plant::Kill, Plant::Late, Plant::Token, Plant::Stray];
 
-    /// The promise that it breaks.
+    /// Returns the promise that it breaks.
     fn breaks(self) -> Promise {
         match self {
             Plant::Skip => Promise::Exclusion,
@@ -143,7 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn self_check(program: &Path) -> Result<()> {
     for plant in Plant::ALL {
         let mut found = false;
-        // Calm rounds: a mistake that shows there is found anywhere.
+        // Calm rounds: a mistake that is found there is found in any round.
         for seed in [3, 6, 9] {
             let round = Round::run(seed, Which::Embedded, Some(plant), program)?;
             let shown = round.broken.iter().find(|broken| broken.promise == plant.breaks());
@@ -160,7 +162,7 @@ fn self_check(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What there was to judge.
+/// The numbers of judged events.
 #[derive(Default)]
 struct Totals {
     rounds: usize,
@@ -188,7 +190,7 @@ impl std::fmt::Display for Totals {
     }
 }
 
-/// A round that is over.
+/// A finished round.
 struct Round {
     seed: u64,
     which: Which,
@@ -238,7 +240,7 @@ impl Round {
         })?;
         if let Some(stray) = stray {
             let mut stray = stray?;
-            // Its command goes with it.
+            // Its command ends with it.
             stray.kill()?;
             stray.wait()?;
         }
@@ -247,7 +249,7 @@ impl Round {
         Ok(Round { seed, which, storm, broken, start })
     }
 
-    /// Prints how it went; the number of broken promises.
+    /// Prints the results; returns the number of broken promises.
     fn report(&self) -> usize {
         let Round { seed, which, storm, broken, start } = self;
         let granted = storm.attempts.iter().filter(|attempt| !attempt.lines.is_empty()).count();
@@ -280,7 +282,7 @@ impl Round {
     }
 }
 
-/// What happened to one job, by the time since the round's beginning.
+/// Returns the events of one job, with times since the round's beginning.
 fn history(attempt: &Attempt, start: Duration) -> String {
     let at = |time: Duration| format!("{:.3}", time.saturating_sub(start).as_secs_f64());
     let Job { number, work, on_term, status, second, .. } = &attempt.job;
@@ -319,7 +321,7 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Sleeps and writes to the disk, without Lockkeeper, and notes each time at which that was late.
+/// Sleeps and writes to the disk, without Lockkeeper, and records each time that this was late.
 fn control(file: &Path, over: &AtomicBool) -> Result<Vec<(Duration, Duration)>> {
     const NOTED: Duration = Duration::from_millis(20);
     const SLEEP: Duration = Duration::from_millis(10);
@@ -342,7 +344,7 @@ fn control(file: &Path, over: &AtomicBool) -> Result<Vec<(Duration, Duration)>> 
     Ok(seen)
 }
 
-/// Opens plain sessions all the time, and notes whenever a server took long: a busy machine keeps a JVM waiting more than a thread.
+/// Opens plain sessions repeatedly, and records each slow answer: a busy machine delays a JVM more than a thread.
 fn probes(field: &Field, over: &AtomicBool) -> Vec<(Duration, Duration)> {
     const NOTED: Duration = Duration::from_millis(50);
     let mut seen = Vec::new();
@@ -356,7 +358,7 @@ fn probes(field: &Field, over: &AtomicBool) -> Vec<(Duration, Duration)> {
     seen
 }
 
-/// What is left of a round once everything has ended: contenders after their sessions, and processes.
+/// Returns what is left after the end of a round: contenders whose sessions have expired, and processes.
 fn left(field: &Field) -> Result<Vec<String>> {
     let deadline = Instant::now() + EXPIRY;
     loop {
@@ -377,7 +379,8 @@ fn left(field: &Field) -> Result<Vec<String>> {
 struct Asked {
     lock: usize,
     done: Done,
-    /// The process ids that the command printed; `None` if it printed none and all jobs of that time may be concerned.
+    /// The process ids that the command printed; `None` if it printed none, so that it may concern all jobs of that
+    /// time.
     pids: Option<Vec<u32>>,
 }
 
@@ -390,7 +393,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs a job from its start to its end, and does to it what was drawn.
+    /// Runs a job from its start to its end, with its faults.
     fn attempt(&self, job: &Job) -> Result<Attempt> {
         sleep((self.start + job.at).saturating_sub(now()));
         let name = |what: &str| self.field.file(&format!("job-{}.{what}", job.number));
@@ -460,18 +463,18 @@ impl Runner<'_> {
         }
         let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
         attempt.lines = lines(&read(log.clone()));
-        // It may outlive the first one, and is looked at when all is over.
+        // It may outlive the first process, and is read at the end of the round.
         attempt.second = vec![];
         attempt.said = read(said);
         Ok(attempt)
     }
 
-    /// Whether this job is one of those with which a mistake is planted.
+    /// Whether this job is one of those with the planted mistake.
     fn planted(&self, plant: Plant, job: &Job) -> bool {
         self.plant == Some(plant) && job.number.is_multiple_of(4) && job.kind.share() == Share::Alone
     }
 
-    /// The call of a job.
+    /// Returns the command line of a job.
     fn command(&self, job: &Job, log: &Path) -> Result<Command> {
         let own = std::env::current_exe().context("finding this program")?;
         let (skips, overtakes) = (self.planted(Plant::Skip, job), self.planted(Plant::Overtake, job));
@@ -522,7 +525,7 @@ impl Runner<'_> {
         Ok(command)
     }
 
-    /// Does something to a job; returns what is to be continued.
+    /// Makes a fault of a job; returns the stopped processes, which must be continued.
     fn make(&self, child: &Child, attempt: &mut Attempt, what: Trouble) -> Result<Option<Stopped>> {
         let from = now();
         match what {
@@ -549,7 +552,7 @@ impl Runner<'_> {
                         let all = told["asked"].as_array().cloned().unwrap_or_else(|| vec![told.clone()]);
                         all.iter().map(|who| u32::try_from(who["pid"].as_u64()?).ok()).collect::<Option<Vec<_>>>()
                     }
-                    // There is nobody, or there are several.
+                    // No contender was asked, or several were possible.
                     (_, Some(1 | 64 | 75)) => Some(vec![]),
                     _ => None,
                 };
@@ -560,7 +563,7 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// The processes of a job that are meant and that run.
+    /// Returns the selected processes of a job that run.
     fn targets(&self, child: &Child, attempt: &Attempt, whom: Whom) -> Vec<Target> {
         let keeper = Pid::from_child(child);
         let command = attempt.pid_of_command().filter(|command| self.field.is_ours(*command));
@@ -580,7 +583,7 @@ impl Runner<'_> {
         targets
     }
 
-    /// Tells each job what others were asked to do to it, and reads what second processes wrote.
+    /// Tells each job which requests concerned it, and reads the logs of second processes.
     fn hand_out(&self, attempts: &mut [Attempt]) {
         for attempt in attempts.iter_mut() {
             let log = self.field.file(&format!("job-{}.second", attempt.job.number));
@@ -597,13 +600,13 @@ impl Runner<'_> {
     }
 }
 
-/// What a signal goes to.
+/// A receiver of a signal.
 enum Target {
     Process(Pid),
     Group(Pid),
 }
 
-/// Sends a signal to them; whether anybody got it.
+/// Sends a signal to them; returns whether any process got it.
 fn send(targets: &[Target], signal: Signal) -> bool {
     let sent = targets.iter().map(|target| match target {
         Target::Process(pid) => kill_process(*pid, signal),
@@ -612,7 +615,7 @@ fn send(targets: &[Target], signal: Signal) -> bool {
     sent.filter(Result::is_ok).count() > 0
 }
 
-/// Processes that were stopped and are to go on.
+/// Stopped processes that must be continued.
 struct Stopped {
     what: Trouble,
     targets: Vec<Target>,
@@ -621,7 +624,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Lets them go on.
+    /// Continues them.
     fn end(self, attempt: &mut Attempt) {
         send(&self.targets, Signal::CONT);
         attempt.done.push(Done { what: self.what, from: self.from, until: now() });
@@ -644,7 +647,7 @@ impl Attempt {
     }
 }
 
-/// Where a job's standard error goes; what keeps a pipe as it is.
+/// Redirects a job's standard error; returns the end that keeps a pipe in its state.
 fn redirect(command: &mut Command, to: Stderr, file: &Path) -> Result<Option<std::io::PipeReader>> {
     match to {
         Stderr::File => _ = command.stderr(File::create(file)?),
@@ -662,7 +665,7 @@ fn redirect(command: &mut Command, to: Stderr, file: &Path) -> Result<Option<std
     Ok(None)
 }
 
-/// The children of a process.
+/// Returns the children of a process.
 fn children(of: Pid) -> Vec<Pid> {
     let tasks = fs::read_dir(format!("/proc/{}/task", of.as_raw_nonzero())).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());

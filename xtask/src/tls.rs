@@ -1,6 +1,6 @@
-//! `cargo xtask tls`: our client's TLS, on the embedded server and on Apache's.
+//! `cargo xtask tls`: tests our client's TLS, on the embedded server and on Apache's.
 //!
-//! Apart from `cargo test` because the feature builds a second library of cryptography, in C.
+//! Not in `cargo test`, because the feature builds a second cryptography library, in C.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,7 +11,7 @@ use crate::programs::Tests;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
-    /// Arguments of the test program, such as a part of a test's name.
+    /// Arguments of the test program, such as a part of a test's name
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }

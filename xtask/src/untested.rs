@@ -1,10 +1,10 @@
-//! What could not be tested because something real could not be fetched.
+//! Reports tests that could not run because a real program could not be fetched.
 //!
-//! That is neither a pass nor a failure of the code: it is said once, plainly, and counted.
+//! That is neither a pass nor a failure of the code: it is reported once and counted.
 
 use anyhow::Result;
 
-/// A real part that is not available here.
+/// A real program that is not available here.
 #[derive(Debug, thiserror::Error)]
 #[error("NOT TESTED: {what}: {why}")]
 pub(crate) struct Untested {
@@ -15,11 +15,11 @@ pub(crate) struct Untested {
 /// The exit status of a chore that ends with it.
 pub(crate) const STATUS: u8 = 7;
 
-/// What was fetched from a registry; where it cannot be reached, [`Untested`].
+/// Returns what was fetched from a registry; [`Untested`] if that cannot be reached.
 pub(crate) fn fetched<T, E: Into<anyhow::Error>>(what: &str, result: Result<T, E>) -> Result<T> {
     result.map_err(|error| {
         let error: anyhow::Error = error.into();
-        // One line, for whoever counts them.
+        // One line, so that lines can be counted.
         let why = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
         Untested { what: what.to_owned(), why }.into()
     })

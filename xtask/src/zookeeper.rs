@@ -1,4 +1,4 @@
-//! `cargo xtask zookeeper`: real servers for a person, a command or the tests.
+//! `cargo xtask zookeeper`: runs real servers for a person, a command or the tests.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,35 +14,35 @@ use crate::programs::{LIB, Tests as Program};
 
 /// The connect string of a running server for the contract tests.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
-/// The same of an ensemble of three.
+/// The connect string of a running ensemble of three.
 const ENV_ENSEMBLE: &str = "LOCKKEEPER_TEST_ENSEMBLE";
-/// Where the `lockkeeper` command finds its servers.
+/// The variable in which the `lockkeeper` command finds its servers.
 const ENV_COMMAND: &str = "LOCKKEEPER_SERVERS";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Starts servers and keeps them until Ctrl-C, or until CMD has ended.
+    /// Start servers and keep them until Ctrl-C, or until CMD has ended
     Start(Start),
-    /// Runs the contract tests against a fresh server and a fresh ensemble of three.
+    /// Run the contract tests against a fresh server and a fresh ensemble of three
     Test(Tests),
-    /// Looks for Java, ZooKeeper, strace and libfaketime; as root installs from Debian what is missing beside Java.
+    /// Look for Java, ZooKeeper, strace and libfaketime; as root, install what is missing from Debian, except Java
     Install,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Start {
-    /// Three servers instead of one.
+    /// Start three servers instead of one
     #[arg(long)]
     ensemble: bool,
-    /// The servers' tick in milliseconds; sessions expire in steps of it.
+    /// The servers' tick in milliseconds; sessions expire in steps of it
     #[arg(long, value_name = "MS", default_value = "500", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     tick: u64,
-    /// Of an ensemble: its followers hear their leader this late, one of them half as late.
+    /// In an ensemble, delay what followers hear from their leader by this much, and one of them by half of it
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "ensemble", default_value = "0s")]
     lag: Duration,
     #[command(flatten)]
     release: Release,
-    /// Runs this with the servers' addresses in LOCKKEEPER_SERVERS, then stops them and exits as it did.
+    /// Run this with the servers' addresses in LOCKKEEPER_SERVERS, then stop them and exit with its status
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -51,24 +51,24 @@ pub(crate) struct Start {
 pub(crate) struct Tests {
     #[command(flatten)]
     release: Release,
-    /// Only the tests on the ensemble, whose followers hear their leader this late, one of them half as late: for instance 40ms.
-    /// A claim that forgets that a server may lag fails there.
+    /// Run only the tests on the ensemble, with followers that hear their leader this late, one of them half as late:
+    /// for instance 40ms. A test that forgets that a server may lag fails there
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     lag: Option<Duration>,
-    /// Arguments of the contract's test program, such as a part of a test's name; with them, only that program runs.
+    /// Arguments of the contract's test program, such as a part of a test's name; with them, only that program runs
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }
 
 #[derive(Debug, Default, Args)]
 struct Release {
-    /// A release to take from Maven Central, for instance 3.9.3, instead of ZOOKEEPER_HOME or Debian's.
+    /// A release from Maven Central, for instance 3.9.3, instead of ZOOKEEPER_HOME or Debian's
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }
 
 impl Release {
-    /// The distribution, and its home when it was chosen here, for processes that must choose the same.
+    /// Returns the distribution, and its home if it was chosen here, for processes that must choose the same.
     fn get(&self) -> Result<(Distribution, Option<PathBuf>)> {
         Ok(match &self.version {
             Some(version) => Distribution::fetch(version).map(|(distribution, home)| (distribution, Some(home)))?,
@@ -90,7 +90,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Runs what needs real servers: the contract, the command's real work, and the test tools' own tests.
+/// Runs the tests that need real servers: the contract, the command's real work, and the test tools' own tests.
 pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     let (distribution, home) = tests.release.get()?;
     if let Some(lag) = tests.lag {
@@ -98,7 +98,7 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     }
     let home: Vec<(&'static str, OsString)> = home.map(|home| ("ZOOKEEPER_HOME", home.into())).into_iter().collect();
     let arguments = &tests.arguments;
-    // What needs no server of Apache's, `cargo test` has run.
+    // `cargo test` has run the tests that need no server of Apache's.
     let usual = ["apache", "ensemble", "real_servers"].map(str::to_owned);
     // They wait for servers most of the time, each on paths of its own.
     let mut which = vec!["--test-threads".to_owned(), "8".to_owned()];
@@ -137,11 +137,11 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     Ok(())
 }
 
-/// Runs the contract on an ensemble whose followers are behind all the time.
+/// Runs the contract on an ensemble whose followers always lag.
 fn test_lagging(sh: &Shell, lag: Duration, distribution: Distribution, arguments: &[String]) -> Result<()> {
     let ensemble = launch(true, Options::default().distribution(distribution).lag(lag))?;
     let servers = ensemble.connect_string();
-    // What has servers of its own; and a promise of time, on servers that are not slow.
+    // Tests with servers of their own, and a time limit that needs servers without a delay.
     let others = ["embedded", "apache", "real_servers", "within_a_tenth_of_a_second"];
     let mut which = vec!["--test-threads".to_owned(), "16".to_owned()];
     which.extend(others.into_iter().flat_map(|name| ["--skip".to_owned(), name.to_owned()]));

@@ -1,4 +1,4 @@
-//! Figures of processes that are stopped, killed, cut off or too busy.
+//! Figures of processes that are stopped, killed, disconnected or too busy.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -28,7 +28,7 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Acquires the lock, prints the token, checks the guard again and again, and prints when the hold is lost.
+    /// Acquires the lock, prints the token, checks the guard repeatedly, and prints when the hold is lost.
     pub(crate) fn run(self) -> Result<()> {
         let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_blocking(&self.servers)?;
         let guard = keeper.mutex(&self.path).acquire().wait()?;
@@ -46,7 +46,7 @@ impl Stand {
         let seen = now();
         let told = told.recv_timeout(SESSION_TIMEOUT).unwrap_or(Duration::MAX);
         println!("{} {}", seen.as_nanos(), told.as_nanos());
-        // What it does next would be to write.
+        // Its next step would be a write.
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     }
@@ -59,7 +59,7 @@ struct Pair {
     next: tokio::task::JoinHandle<(Instant, Result<Guard, lockkeeper::Error>)>,
 }
 
-/// So many pairs, each on a lock of its own. The next ones share a session.
+/// Returns this many pairs, each on a lock of its own. The waiters share a session.
 async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
     let servers = bench.ground.apache.connect_string();
     let next = bench.keeper(&servers).await?;
@@ -82,7 +82,7 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
     Ok((next, pairs))
 }
 
-/// (b) SIGSTOP until somebody else has the lock and has written, then SIGCONT.
+/// (b) Sends SIGSTOP until another contender has the lock and has written, then SIGCONT.
 pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "stopped").await?;
     let gate = TokenGate::new();
@@ -136,13 +136,13 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
     })
 }
 
-/// (f) SIGKILL.
+/// (f) Sends SIGKILL.
 pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "killed").await?;
     let watcher = zookeeper_client::Client::connect(&bench.ground.apache.connect_string()).await?;
     let mut killed = Vec::new();
     for (run, pair) in pairs.iter_mut().enumerate() {
-        // A plain client's watch of the same node: when the servers end the session, without our code.
+        // A plain client watches the same node: it shows when the servers end the session, without our code.
         let path = format!("/figures/killed-{run}");
         let holder = &keeper.admin().show(&path).await?.holders[0].node;
         let (_, watch) = watcher.check_and_watch_stat(&format!("{path}/{holder}")).await?;
@@ -171,9 +171,9 @@ pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
     Ok(Figure { letter: 'f', claim, measured, kept: times.kept(), void: times.void() })
 }
 
-/// (g) `lockkeeper run` is cut off; its command has a child and heeds no SIGTERM.
+/// (g) Disconnects `lockkeeper run`, whose command has a child and ignores SIGTERM.
 pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
-    /// Prints the processes that still run of those whose ids are in a file; a zombie has ended.
+    /// Prints the processes from a file of ids that still run; a zombie has ended.
     const NEXT: &str = r#"for p in $(cat "$1"); do
         if grep -q '^State:.[^ZX]' "/proc/$p/status" 2> /dev/null; then echo "alive $p"; fi; done; echo started"#;
     const HELD: &str =
@@ -232,7 +232,7 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
     Ok(Figure { letter: 'g', claim, measured, kept: gone == bench.runs, void: false })
 }
 
-/// (h) Every worker of the user's runtime is busy for three session timeouts.
+/// (h) Keeps every worker of the user's runtime busy for three session timeouts.
 pub(super) async fn saturated(bench: &Arc<Bench>) -> Result<Figure> {
     const WORKERS: usize = 2;
     let (bench, runs) = (bench.clone(), bench.runs);

@@ -1,8 +1,8 @@
-//! What caused a time that is too long: the code that was measured, or a machine without a free core.
+//! Tells the causes of a late measurement apart: the measured code, or a machine without a free core.
 //!
-//! Beside each measurement of a time, a control without our code is measured at the same moment. Nothing is
-//! subtracted. A miss is the machine's only where its control has missed the same limit too. Then the figure is void, and
-//! measured once more; so is one about the order of things that was not kept while nobody had a turn.
+//! Beside each measurement of a time runs a control without our code. Nothing is subtracted. A miss counts as the
+//! machine's only if its control missed the same limit too. Then the figure is void and is measured again. The same
+//! applies to a figure about order that was wrong while no thread got a turn.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,19 +17,19 @@ use lockkeeper_testkit::chaos::now;
 use super::most;
 use super::process::Process;
 
-/// How many controls there are beside a time: whether one gets its turn at once says little of the next.
+/// The number of controls beside a time. One control is not enough: others may get their turn later.
 pub(super) const CONTROLS: usize = 3;
 
-/// A process that does nothing but read the clock; not for people.
+/// A process that only reads the clock; not for people.
 #[derive(Debug, Args)]
 pub(crate) struct Tick {}
 
 impl Tick {
-    /// Reads the clock again and again, as a holder does, and prints when it first could after being stopped.
+    /// Reads the clock repeatedly, as a holder does, and prints the first time after a stop.
     pub(crate) fn run(self) -> Result<()> {
-        /// Far more than a busy machine lets anybody wait for a turn, far less than a session lives.
+        /// Far longer than a busy machine delays a thread, far shorter than a session lives.
         const STOPPED: Duration = Duration::from_secs(2);
-        // Looked at before it says so: whoever hears it may stop this process at once.
+        // Read before the output: its reader may stop this process immediately.
         let mut last = now();
         println!("ready");
         loop {
@@ -44,18 +44,18 @@ impl Tick {
     }
 }
 
-/// Such a process, once it runs.
+/// Starts such a process, and returns when it runs.
 pub(super) fn clock() -> Result<Process> {
     let mut clock = Process::start(&["tick"])?;
     clock.line()?;
     Ok(clock)
 }
 
-/// A thread that looks at the clock each millisecond, and how long it had no turn.
+/// A thread that reads the clock each millisecond, and records how long it got no turn.
 pub(crate) struct Stalls(Arc<AtomicU64>);
 
 impl Stalls {
-    /// From now until this is dropped.
+    /// Watches until this value is dropped.
     pub(crate) fn watch() -> Stalls {
         let longest = Arc::new(AtomicU64::new(0));
         let seen = Arc::downgrade(&longest);
@@ -77,7 +77,7 @@ impl Stalls {
     }
 }
 
-/// Times and their controls, each beside its own.
+/// Times, each with its controls.
 pub(super) struct Times {
     limit: Duration,
     pairs: Vec<(Duration, Duration)>,
@@ -104,24 +104,24 @@ impl Times {
         most(&self.pairs.iter().map(|(_, control)| *control).collect::<Vec<_>>())
     }
 
-    /// Those beyond the limit: ours, and the machine's.
+    /// Returns the numbers of late times: caused by our code, and by the machine.
     fn late(&self) -> (usize, usize) {
         let late = self.pairs.iter().filter(|(measured, _)| *measured > self.limit);
         let machine = late.clone().filter(|(_, control)| *control > self.limit).count();
         (late.count() - machine, machine)
     }
 
-    /// No time was too long that the machine is not to blame for.
+    /// Whether every late time was caused by the machine.
     pub(super) fn kept(&self) -> bool {
         self.late().0 == 0
     }
 
-    /// The machine itself has missed the limit.
+    /// Whether the machine itself missed the limit.
     pub(super) fn void(&self) -> bool {
         self.late().1 > 0
     }
 
-    /// The controls in words, and what the machine is to blame for. `control` is what they are.
+    /// Returns the controls as text, with the late times that the machine caused. `control` describes them.
     pub(super) fn words(&self, control: &str) -> String {
         let mut words = format!(" ({control}: at most {:.2?})", self.most_of_controls());
         if let (_, machine @ 1..) = self.late() {
@@ -136,7 +136,7 @@ impl Times {
     }
 }
 
-/// How many wait for a turn on this machine, over the last minute.
+/// Returns the load of this machine over the last minute.
 pub(super) fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split(' ').next().unwrap_or_default().to_owned()

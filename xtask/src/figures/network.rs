@@ -1,4 +1,4 @@
-//! Figures of a network that fails: a follower cut off, creates whose answers are lost, silence.
+//! Figures of a network that fails: a disconnected follower, creates whose answers are lost, silence.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::control::{CONTROLS, Times};
 use super::{Bench, Figure, most};
 
-/// (a) The holder is connected to a follower that goes on answering it, and that orders nothing any more.
+/// (a) Connects the holder to a follower that still answers it, and is cut from the other servers.
 pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
     let claim = "a follower is cut from its peers: its holder says \"not held\" before another acquires".to_owned();
     let Some(net) = &bench.ground.net else {
@@ -47,7 +47,7 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
             net.hush(peer, follower, true)?;
         }
         let cut = Instant::now();
-        // On a thread of its own, as a program that looks before each step of its work would.
+        // On a thread of its own, like a program that checks before each step of its work.
         let looking = std::thread::spawn(move || {
             while guard.is_held() {
                 std::thread::sleep(Duration::from_micros(500));
@@ -82,7 +82,7 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
     Ok(Figure { letter: 'a', claim, measured, kept: in_time == bench.runs, void: false })
 }
 
-/// (d) The connection ends when the create is stored, or on its way; some callers go away meanwhile.
+/// (d) Cuts the connection when the create is stored or on its way; some callers drop their calls.
 pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
     const LANES: usize = 20;
     let mut lanes = JoinSet::new();
@@ -109,7 +109,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
                 }
                 let asked = mutex.acquire().timeout(Duration::from_secs(30)).into_future();
                 if turn % 4 == 3 {
-                    // The caller goes away at some moment.
+                    // The caller drops its call at some moment.
                     if let Ok(Ok(guard)) = tokio::time::timeout(Duration::from_millis(turn as u64 % 40), asked).await {
                         guard.release().await?;
                     }
@@ -129,7 +129,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
                 cut += usize::from(proxies.iter().map(|proxy| proxy.counts().accepted).sum::<u64>() > before);
                 proxies.iter().for_each(Proxy::heal);
             }
-            // The session goes on: its end would hide what was left.
+            // The session continues, because its end would delete abandoned nodes.
             Ok::<_, anyhow::Error>((keeper, proxies, path, cut))
         });
     }
@@ -166,7 +166,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
     Ok(Figure { letter: 'd', claim, measured, kept: orphans == 0 && cut >= bench.cuts * 9 / 10, void: false })
 }
 
-/// (e) Nothing comes back, and nothing tells.
+/// (e) Drops all packets without an error.
 pub(super) async fn black_hole(bench: &Arc<Bench>) -> Result<Figure> {
     const LIMIT: Duration = Duration::from_secs(2);
     let mut runs = JoinSet::new();

@@ -1,4 +1,4 @@
-//! This program once more, in a process of its own that can be stopped and killed. It prints what it sees line by line.
+//! Runs this program again, in a process that can be stopped and killed. It prints its results line by line.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long one may take to say something.
+/// Time limit for a line of the process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Such a process. Dropping it kills it.
+/// A running process. Dropping it kills it.
 pub(super) struct Process {
     child: Child,
     said: mpsc::Receiver<String>,
@@ -34,7 +34,7 @@ impl Process {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// What it says next.
+    /// Returns its next line.
     pub(super) fn line(&mut self) -> Result<String> {
         self.said.recv_timeout(PATIENCE).with_context(|| format!("process {} said nothing", self.child.id()))
     }

@@ -1,6 +1,6 @@
 //! Reads the modules of a crate and resolves their imports to files.
 //!
-//! It reads tokens, which leave out comments and look into macros. Code behind `#[cfg(test)]` does not count.
+//! It reads tokens, which leave out comments and include macros. Code behind `#[cfg(test)]` does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,12 +28,12 @@ pub(super) struct Import {
     pub(super) to: String,
 }
 
-/// What reading the sources finds.
+/// The result of reading the sources.
 #[derive(Default)]
 struct Reader {
     /// The file of each module, inline modules included.
     modules: BTreeMap<Names, String>,
-    /// What each module imports under which name, re-exports included.
+    /// The imports of each module with their names, re-exports included.
     uses: BTreeMap<Names, BTreeMap<String, Names>>,
     /// All paths that may lead into the crate: the module, the line, the names.
     paths: Vec<(Names, usize, Names)>,
@@ -139,7 +139,7 @@ impl Reader {
         children
     }
 
-    /// The module that defines what a path in this module leads to, if that is in the crate.
+    /// Returns the module that defines the target of a path in this module, if it is in the crate.
     fn resolve(&self, module: &[String], path: &[String], depth: usize) -> Option<Names> {
         let (first, mut rest) = path.split_first()?;
         let mut here = match first.as_str() {
@@ -176,7 +176,7 @@ impl Reader {
     }
 }
 
-/// The names of the path that the tokens begin with.
+/// Returns the names of the path at the beginning of the tokens.
 fn path(tokens: &[TokenTree]) -> Names {
     let mut names = Vec::new();
     let mut rest = tokens;
@@ -190,7 +190,7 @@ fn path(tokens: &[TokenTree]) -> Names {
     names
 }
 
-/// The leaves of `a::{b, c as d}`: the line, the path, and the name under which the module has it.
+/// Collects the leaves of `a::{b, c as d}`: the line, the path, and the name in the module.
 fn use_tree(tokens: &[TokenTree], before: &[String], leaves: &mut Vec<(usize, Names, String)>) {
     for branch in tokens.split(|token| is_punct(token, ',')) {
         let Some(first) = branch.first() else { continue };

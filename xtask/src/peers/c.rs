@@ -1,4 +1,4 @@
-//! The tests of ZooKeeper's C client, as Debian's source package has them.
+//! The tests of ZooKeeper's C client, from Debian's source package.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -12,9 +12,9 @@ use xshell::{Shell, cmd};
 use super::{ACCOUNTS, target_dir};
 use crate::interop;
 
-/// The source package of Debian bookworm whose tests are run.
+/// The source package of Debian bookworm with the tests.
 const SOURCE: &str = "zookeeper=3.8.0-11+deb12u2";
-/// Where apt finds it, if this machine's own list of sources has programs only.
+/// The source list for apt, if this machine's own list has only binary packages.
 const SOURCES: &str = "Types: deb-src
 URIs: http://deb.debian.org/debian
 Suites: bookworm
@@ -23,26 +23,27 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 ";
 /// The port of the tests' server; they have no option for another one.
 const PORT: u16 = 22_181;
-/// What they take for the script that starts Apache's server.
+/// The script that replaces the one that starts Apache's server.
 const SCRIPT: &str = include_str!("c_server.sh");
 
-/// The suites that ask a server; the others play the server themselves and judge none. Left out: `TestReconfigServer`, which needs
-/// three servers; `Zookeeper_readOnly`, which needs two of three to be down; `Zookeeper_SASLAuth`, which needs a server that turns
-/// away who has not said who he is; what speaks TLS, whose certificates are made with Java's tools for Java's server.
+/// The suites that use a server; the other suites simulate the server themselves. Left out: `TestReconfigServer`, which
+/// needs three servers; `Zookeeper_readOnly`, which needs two of three to be down; `Zookeeper_SASLAuth`, which needs a
+/// server that refuses anonymous clients; the TLS suites, whose certificates are made with Java's tools for Java's
+/// server.
 const SUITES: [&str; 3] = ["Zookeeper_clientretry", "Zookeeper_multi", "Zookeeper_simpleSystem"];
-/// How many of their tests pass. Fewer means that something was left out.
+/// The number of their tests that pass. A smaller number means that tests were left out.
 const PASSES: usize = 39;
 
-/// The test that comes by IPv6.
+/// The test that connects by IPv6.
 const IPV6: &str = "::testIPV6 ";
 
-/// What is changed in the tests: one wants an answer within 2 ms of the clock, which is a word on the machine and not the server.
+/// A change of the tests: one requires an answer within 2 ms, which depends on the machine and not on the server.
 const CHANGE: (&str, &str) = (
     "calculate_interval(&started, &completion_timestamp) < 2)",
     "calculate_interval(&started, &completion_timestamp) < 1000)",
 );
 
-/// Runs them; with names of suites or `SUITE::TEST`, any number of passes will do.
+/// Runs the tests; with names of suites or `SUITE::TEST`, the number of passes is not checked.
 pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     need_tools(sh)?;
     if TcpListener::bind(("127.0.0.1", PORT)).is_err() {
@@ -61,12 +62,12 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     let mut failures = String::new();
     let mut passed = 0;
     for suite in if chosen.is_empty() { &all } else { chosen } {
-        // Their logs go to the current directory.
+        // The tests write logs to the current directory.
         let _aside = sh.push_dir(&home);
         let output = cmd!(sh, "{program} {suite}")
             .env("LOCKKEEPER", &command)
             .env("LOCKKEEPER_ACCOUNTS", &accounts)
-            // Where the tests that need three servers would find them; they want it said even if they do not run.
+            // The directory of the servers for the tests that need three; it must be set even if they do not run.
             .env("ZKROOT", &home)
             .quiet()
             .ignore_status()
@@ -95,7 +96,7 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// As root on Debian installs what is missing; otherwise says so.
+/// Installs missing tools as root on Debian; otherwise returns an error that names them.
 fn need_tools(sh: &Shell) -> Result<()> {
     let usable = || {
         cmd!(
@@ -120,14 +121,14 @@ fn need_tools(sh: &Shell) -> Result<()> {
     Ok(())
 }
 
-/// Fetches the source package, once, and makes the two files that its own build would make with a compiler in Java.
+/// Fetches the source package once, and creates the two files for which its own build needs a Java compiler.
 fn source(sh: &Shell, home: &Path) -> Result<PathBuf> {
     let (unpacked, complete) = (home.join("source"), home.join("complete"));
     let client = unpacked.join("zookeeper-client/zookeeper-client-c");
     if complete.exists() {
         return Ok(client);
     }
-    // Whatever an interrupted attempt has left.
+    // An interrupted attempt may have left files.
     sh.remove_path(home)?;
     for part in ["apt/state/lists/partial", "apt/cache/archives/partial"] {
         sh.create_dir(home.join(part))?;
@@ -135,7 +136,7 @@ fn source(sh: &Shell, home: &Path) -> Result<PathBuf> {
     let apt = fs::canonicalize(home.join("apt")).context("finding the directory for apt")?;
     sh.write_file(apt.join("debian.sources"), SOURCES)?;
     let apt = apt.display();
-    // A list of sources of its own: this machine's stays as it is, and nobody need be root.
+    // A separate source list: this machine's list does not change, and root is not needed.
     let options = [
         "Dir::Etc::SourceList=/dev/null".to_owned(),
         format!("Dir::Etc::SourceParts={apt}"),
@@ -174,14 +175,14 @@ fn source(sh: &Shell, home: &Path) -> Result<PathBuf> {
     Ok(client)
 }
 
-/// Builds library and tests; the test program.
+/// Builds the library and the tests; returns the test program.
 fn compile(sh: &Shell, client: &Path, home: &Path) -> Result<PathBuf> {
     let place = home.join("build");
     sh.create_dir(&place)?;
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
     let log = home.join("build.log");
     let _there = sh.push_dir(&place);
-    // A test uses nanosleep without saying where it is from, which older libraries of C++ let pass.
+    // A test uses nanosleep without the include that newer libraries of C++ require.
     let flags = ["-DCMAKE_CXX_FLAGS=-include time.h", "-DWITH_OPENSSL=OFF", "-DWITH_CYRUS_SASL=OFF"];
     let built = cmd!(
         sh,

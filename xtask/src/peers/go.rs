@@ -1,4 +1,4 @@
-//! The tests of go-zookeeper, unchanged but for how they start a server.
+//! The tests of go-zookeeper, unchanged except for the start of a server.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -9,20 +9,20 @@ use xshell::{Shell, cmd};
 use super::{ACCOUNTS, target_dir};
 use crate::untested::fetched;
 
-/// The release whose tests are run.
+/// The release with the tests.
 const MODULE: &str = "github.com/go-zookeeper/zk@v1.0.4";
-/// How many pass that ask a server; as many need more than one server or a name that it can be reconfigured by.
+/// The number of tests with a server that pass; as many need more than one server, or a name for reconfiguration.
 const PASSES: usize = 21;
 
-/// What they take for Apache's start script: the same file of settings, another server.
+/// The script that replaces Apache's start script: the same settings file, another server.
 const SCRIPT: &str = r#"#!/bin/sh
 of() { sed -n "s/^$1=//p" "$config"; }
 config=$2
 exec "$LOCKKEEPER" serve --listen "127.0.0.1:$(of clientPort)" --data "$(of dataDir)/lockkeeper" --accounts "$LOCKKEEPER_ACCOUNTS"
 "#;
 
-/// What is changed in their harness: it takes a server for healthy by the date in `srvr`, in a form that Apache gave up with
-/// 3.6; and this server is one, not three.
+/// The changes of their harness. It checks a server's health by a date in `srvr`, in a format that Apache dropped in
+/// 3.6; and it expects three servers, not one.
 const CHANGES: [(&str, &str); 2] = [
     (
         "_, ok := FLWSrvr(serverAddrs, time.Second)",
@@ -40,13 +40,13 @@ struct Download {
     dir: PathBuf,
 }
 
-/// Runs them; with arguments for `go test`, any number of passes will do.
+/// Runs the tests; with arguments for `go test`, the number of passes is not checked.
 pub(super) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     if cmd!(sh, "go version").quiet().ignore_stdout().ignore_stderr().run().is_err() {
         bail!("no Go on this machine: install it (Debian: apt-get install golang-go) and try again");
     }
     let home = target_dir(sh).join("peers/go-zookeeper");
-    // Fetched outside the repository, which is no module of Go's.
+    // Fetched outside the repository, which is not a Go module.
     sh.create_dir(&home)?;
     let told = {
         let _aside = sh.push_dir(&home);
@@ -56,7 +56,7 @@ pub(super) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     let suite = home.join("suite");
     sh.remove_path(&suite)?;
     cmd!(sh, "cp -r {dir} {suite}").run()?;
-    // Go keeps its own copy read-only.
+    // Go makes its own copy read-only.
     cmd!(sh, "chmod -R u+w {suite}").run()?;
     let harness = suite.join("server_help_test.go");
     let mut text = sh.read_file(&harness)?;

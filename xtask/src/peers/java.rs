@@ -11,7 +11,7 @@ use super::served::Served;
 use super::{ACCOUNTS, APACHE, target_dir};
 use crate::interop;
 
-/// A session for ZooKeeper's command line: every command that a server has something to say to.
+/// A session for ZooKeeper's command line, with every command that contacts a server.
 const SESSION: &str = include_str!("zkcli.txt");
 
 /// Types the same session into ZooKeeper's command line on Apache's server and on ours, and compares what is printed.
@@ -30,7 +30,7 @@ pub(super) fn zkcli(sh: &Shell) -> Result<()> {
     Ok(())
 }
 
-/// What the command line prints, without what differs from run to run.
+/// Returns the output of the command line, without the parts that differ from run to run.
 fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
     let output = cmd!(sh, "java -cp {classpath} org.apache.zookeeper.ZooKeeperMain -server {server}")
         .stdin(SESSION)
@@ -44,7 +44,7 @@ fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
         line.is_empty() || starts.iter().any(|start| line.starts_with(start))
     };
     let lines: Vec<_> = text.lines().filter(|line| !varies(line)).map(str::to_owned).collect();
-    // Events are printed by a thread of their own, before or after the answer that they come with: behind all the rest, then.
+    // A separate thread prints events, before or after their answer. So they are sorted behind all other lines.
     let (events, answers): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.starts_with("WatchedEvent"));
     if answers.len() < SESSION.lines().count() {
         bail!("the command line on {server} came to an early end:\n{text}");
@@ -52,7 +52,7 @@ fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
     Ok([answers, events].concat())
 }
 
-/// Lines that only one of them has, in place.
+/// Returns the lines that only one of the outputs has, in place.
 fn differences(theirs: &[String], ours: &[String]) -> String {
     let mut told = String::new();
     for at in 0..theirs.len().max(ours.len()) {
@@ -70,17 +70,17 @@ fn differences(theirs: &[String], ours: &[String]) -> String {
 /// The classes of both suites.
 const CLASSES: &str = include_str!("classes.txt");
 
-/// A suite of tests that starts servers of its own, which are ours instead.
+/// A suite whose tests start their own servers, which ours replace.
 #[derive(Default)]
 struct Suite {
-    /// Before the names of classes.
+    /// The prefix of the names of classes.
     package: &'static str,
     classes: Vec<&'static str>,
-    /// The tests of these classes that need something else than one server in another process.
+    /// The tests of these classes that cannot run with one server in another process.
     left_out: Vec<&'static str>,
-    /// Why the other classes of the suite are not run.
+    /// The reasons why other classes of the suite are not run.
     others: Vec<(&'static str, Vec<&'static str>)>,
-    /// The archives of the suite's tests, by the beginning of their names.
+    /// The archives of the suite's tests, by the beginnings of their names.
     archives: Vec<&'static str>,
     passes: u32,
 }
@@ -111,7 +111,7 @@ fn suite(name: &str) -> Suite {
     suite
 }
 
-/// Runs the classes, each in a process of its own: they leave behind what others stumble over.
+/// Runs the classes, each in a process of its own: they leave state behind that disturbs others.
 pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
     let suite = &suite(name);
     let classpath = interop::build(sh, "suites")?;

@@ -1,4 +1,4 @@
-//! The tests of clients in Python, as their source distributions have them.
+//! The tests of clients in Python, from their source distributions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::untested::fetched;
 struct Suite {
     name: &'static str,
     release: &'static str,
-    /// What its tests import beside itself.
+    /// The modules that its tests import beside itself.
     needs: &'static [&'static str],
-    /// How many pass. Fewer means that something was left out.
+    /// The number of tests that pass. A smaller number means that tests were left out.
     passes: u32,
 }
 
-/// As many pass as on Apache ZooKeeper 3.8.0.
+/// As many tests pass as on Apache ZooKeeper 3.8.0.
 const KAZOO: Suite = Suite {
     name: "kazoo",
     release: "2.11.0",
@@ -44,12 +44,12 @@ const AIOZK: Suite =
 /// Replaces the suite's cluster of Java servers with our server.
 const KAZOO_PLUGIN: &str = include_str!("kazoo_one_server.py");
 
-/// There is no Python that can make a virtual environment.
+/// No Python was found that can create a virtual environment.
 #[derive(Debug, thiserror::Error)]
 #[error("no Python 3 with venv: install it (Debian: apt-get install python3-venv) and try again")]
 pub(crate) struct NoPython;
 
-/// Runs Kazoo's tests against a server that the plugin starts, stops and starts again as they ask.
+/// Runs Kazoo's tests against a server that the plugin starts and stops for them.
 pub(super) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     let home = KAZOO.install(sh)?;
     let command = programs::command(sh)?;
@@ -75,7 +75,7 @@ pub(super) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     .context("Kazoo's tests do not all pass")
 }
 
-/// The Python that has Kazoo, installed if need be.
+/// Returns the Python that has Kazoo; installs Kazoo if necessary.
 pub(crate) fn kazoo_python(sh: &Shell) -> Result<PathBuf> {
     let python = python(&KAZOO.install(sh)?);
     if cmd!(sh, "{python} -c 'import kazoo'").quiet().ignore_stderr().run().is_err() {
@@ -92,7 +92,7 @@ pub(super) fn aiozk(sh: &Shell, arguments: &[String]) -> Result<()> {
     let (host, port) = server.address.rsplit_once(':').context("an address has a port")?;
     let _suite = sh.push_dir(AIOZK.tests(&home));
     let python = python(&home);
-    // Not its own settings, which measure what of the client is covered.
+    // Without its own settings, which measure the coverage of the client.
     let said = cmd!(
         sh,
         "{python} -m pytest -p no:cacheprovider -c /dev/null --rootdir . -o asyncio_mode=auto -q -rfE --color=no --disable-warnings aiozk/test {arguments...}"
@@ -115,7 +115,7 @@ pub(super) fn aiozk(sh: &Shell, arguments: &[String]) -> Result<()> {
 }
 
 impl Suite {
-    /// Fetches it and what it imports, once, and says where it is.
+    /// Fetches the client and its dependencies once; returns the directory.
     fn install(&self, sh: &Shell) -> Result<PathBuf> {
         let Suite { name, release, needs, .. } = *self;
         let home = target_dir(sh).join(format!("peers/{name}-{release}"));
@@ -124,7 +124,7 @@ impl Suite {
             return Ok(home);
         }
         need_python(sh)?;
-        // Whatever an interrupted attempt has left.
+        // An interrupted attempt may have left files.
         sh.remove_path(&home)?;
         sh.create_dir(&home)?;
         let venv = home.join("venv");
@@ -142,7 +142,7 @@ impl Suite {
         Ok(home)
     }
 
-    /// Where its source is.
+    /// Returns the directory of its source.
     fn tests(&self, home: &Path) -> PathBuf {
         home.join(format!("{}-{}", self.name, self.release))
     }
@@ -152,7 +152,7 @@ fn python(home: &Path) -> PathBuf {
     home.join("venv/bin/python")
 }
 
-/// As root on Debian installs what is missing; otherwise says so.
+/// Installs missing tools as root on Debian; otherwise returns an error that names them.
 fn need_python(sh: &Shell) -> Result<()> {
     let usable = || cmd!(sh, "python3 -c 'import venv, ensurepip'").quiet().ignore_stderr().run().is_ok();
     if usable() {

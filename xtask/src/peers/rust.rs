@@ -1,4 +1,4 @@
-//! The tests of clients in Rust, as their crates have them, on our server.
+//! The tests of clients in Rust, from their crates, on our server.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -11,27 +11,27 @@ use xshell::{Shell, cmd};
 use super::served::Served;
 use super::{ACCOUNTS, Package, target_dir};
 
-/// What the tests of two of them take for Java with a cluster of ZooKeeper's in it.
+/// The script that replaces Java with a cluster of ZooKeeper, for the tests of two clients.
 const CLUSTER: &str = include_str!("rust_cluster.sh");
 
-/// A client and how its tests come to a server.
+/// A client, and how its tests find a server.
 struct Suite {
     name: &'static str,
     version: &'static str,
     arguments: &'static [&'static str],
     way: Way,
-    /// Tests that want something else than one server of today: several, an old one, or a login that is a must.
+    /// Tests that need something else than one current server: several, an old one, or a mandatory login.
     left_out: &'static [&'static str],
-    /// How many pass that may ask a server. Fewer means that something was left out.
+    /// The number of tests with a server that pass. A smaller number means that tests were left out.
     passes: u32,
 }
 
 enum Way {
-    /// They start `java`, which starts a cluster and prints its address.
+    /// The tests start `java`, which starts a cluster and prints its address.
     Cluster,
-    /// They start containers with a crate that is replaced.
+    /// The tests start containers through a crate that is replaced.
     Containers,
-    /// They expect a server at ZooKeeper's own port; the port is changed.
+    /// The tests expect a server at ZooKeeper's own port, which is changed.
     Fixed,
 }
 
@@ -70,7 +70,7 @@ const SUITES: [Suite; 4] = [
     },
 ];
 
-/// Runs them; with names of crates, only those.
+/// Runs the tests; with names of crates, only theirs.
 pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     if let Some(unknown) = chosen.iter().find(|name| SUITES.iter().all(|suite| suite.name != name.as_str())) {
         bail!("no suite of {unknown}; there are {}", SUITES.map(|suite| suite.name).join(", "));
@@ -103,7 +103,7 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Has cargo fetch the crates, as for any user of them.
+/// Lets cargo fetch the crates, as for any user of them.
 fn fetch(sh: &Shell, home: &Path) -> Result<Vec<Package>> {
     let user = home.join("fetched");
     let needs: Vec<_> = SUITES.iter().map(|suite| format!("{} = \"={}\"\n", suite.name, suite.version)).collect();
@@ -114,7 +114,7 @@ fn fetch(sh: &Shell, home: &Path) -> Result<Vec<Package>> {
     Ok(super::metadata(sh, &[]).context("cargo cannot fetch the clients")?.packages)
 }
 
-/// Runs the tests of one crate: what was said, how many passed, and whether all did.
+/// Runs the tests of one crate; returns the output, the number of passes, and whether all passed.
 fn tests_of(
     sh: &Shell,
     suite: &Suite,
@@ -134,7 +134,7 @@ fn tests_of(
     let mut served = None;
     match suite.way {
         Way::Containers => text += "\n[dev-dependencies.testcontainers]\npath = \"../testcontainers\"\n",
-        // Old code that today's compiler refuses where it is no dependency.
+        // Old code that the current compiler rejects outside of dependencies.
         Way::Cluster => text += "\n[lints.rust]\ndependency_on_unit_never_type_fallback = \"warn\"\n",
         Way::Fixed => {
             let server = Served::start(command, Some(&home.join("accounts")))?;
@@ -149,13 +149,13 @@ fn tests_of(
     let arguments = suite.arguments;
     let left_out: Vec<_> = suite.left_out.iter().flat_map(|test| ["--skip", test]).collect();
     let _there = sh.push_dir(&place);
-    // One at a time: some count what is in the whole tree.
+    // One at a time: some tests count the nodes of the whole tree.
     let output = cmd!(sh, "cargo test --quiet {arguments...} -- --test-threads=1 {left_out...}")
         .env("CARGO_TARGET_DIR", home.join("target"))
         .env("PATH", path)
         .env("LOCKKEEPER", command)
         .env("LOCKKEEPER_ACCOUNTS", home.join("accounts"))
-        // Otherwise chosen at random, test by test.
+        // Otherwise each test chooses at random.
         .env("ZK_TEST_TLS", "false")
         .env("ZK_TLS_HOSTNAME_VERIFICATION", "true")
         .env("RUST_LOG", "off")

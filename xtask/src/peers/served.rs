@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Stopped with this.
+/// A running server. Dropping it stops the server.
 pub(super) struct Served {
     process: Child,
     pub(super) address: String,
 }
 
 impl Served {
-    /// Starts it on a free port, with these users if any, and waits until it serves.
+    /// Starts the server on a free port, with these users if there are any, and waits until it serves.
     pub(super) fn start(command: &Path, accounts: Option<&Path>) -> Result<Self> {
         let mut server = Command::new(command);
         server.args(["serve", "--memory", "--listen", "127.0.0.1:0"]);

@@ -1,4 +1,4 @@
-//! Where a round takes place: a scratch directory, a server in it, and what is done to that server.
+//! The environment of a round: a directory, a server in it, and the faults of that server.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,22 +17,22 @@ use tempfile::TempDir;
 
 use super::plan::{ServerFault, ServerTrouble};
 
-/// How long a server may take to serve again.
+/// Time limit for a server to serve again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a probe waits.
+/// Time limit of a probe.
 const PROBE: Duration = Duration::from_secs(3);
 
-/// Whose server the jobs use.
+/// The server that the jobs use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Which {
-    /// This user's own, in a state directory of the round.
+    /// This user's own server, in a state directory of the round.
     Own,
     /// `lockkeeper serve`.
     Embedded,
-    /// One of Apache's.
+    /// One Apache server.
     Apache,
-    /// Three of Apache's.
+    /// Three Apache servers.
     Ensemble,
 }
 
@@ -46,7 +46,7 @@ enum Servers {
     Apache(Box<Apache>),
 }
 
-/// A round's place. What was started in it ends with it.
+/// The environment of a round. Everything that was started in it ends with it.
 pub(super) struct Field {
     servers: Servers,
     program: PathBuf,
@@ -69,12 +69,12 @@ impl Field {
         Ok(field)
     }
 
-    /// A file of the round.
+    /// Returns the path of a file of the round.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
-    /// A call of `lockkeeper` that uses the round's server, and no settings of whoever runs this.
+    /// Returns a call of `lockkeeper` that uses the round's server, without the user's own settings.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         self.prepare_environment(&mut command);
@@ -108,7 +108,7 @@ impl Field {
         Ok((child, line.trim().to_owned()))
     }
 
-    /// The process of this user's own server.
+    /// Returns the process of this user's own server.
     fn own_server(&self) -> Option<Pid> {
         let endpoint: Value = serde_json::from_slice(&fs::read(self.file("state/endpoint")).ok()?).ok()?;
         let pid = Pid::from_raw(i32::try_from(endpoint["pid"].as_i64()?).ok()?)?;
@@ -123,7 +123,7 @@ impl Field {
         text.contains(scratch.as_ref())
     }
 
-    /// All processes of the round but its servers, each as `pid: command line`.
+    /// Returns all processes of the round except its servers, each as `pid: command line`.
     pub(super) fn processes(&self) -> Vec<(Pid, String)> {
         let server = match &self.servers {
             Servers::Own => self.own_server(),
@@ -142,13 +142,13 @@ impl Field {
         .collect()
     }
 
-    /// Does this to a server and returns when all serve again.
+    /// Makes a fault of a server, and returns when all servers serve again.
     pub(super) fn disturb(&self, fault: &ServerFault) -> Result<()> {
         match &self.servers {
             Servers::Own => {
                 let Some(server) = self.own_server() else { return Ok(()) };
                 self.signal_and_wait(server, fault);
-                // The next command starts it, as any would.
+                // The next command starts it, as any command would.
                 let mut next = self.command();
                 next.args(["run", "storm-probe", "--", "true"]).stderr(Stdio::null());
                 let deadline = Instant::now() + PATIENCE;
@@ -193,7 +193,7 @@ impl Field {
             ServerTrouble::End => Signal::TERM,
             ServerTrouble::Stop => Signal::STOP,
         };
-        // It fails on one that has just ended.
+        // It fails if the server has just ended.
         _ = kill_process(server, signal);
         sleep(fault.down);
         if fault.what == ServerTrouble::Stop {
@@ -201,8 +201,8 @@ impl Field {
         }
     }
 
-    /// How long one of Apache's servers, in turn, takes to open a session for bytes that are not sent by Lockkeeper; nothing where
-    /// it does not, or the server is another.
+    /// Returns how long one of Apache's servers, in turn, takes to open a session, without Lockkeeper; `None` if it
+    /// does not answer, or is not Apache's.
     pub(super) fn probe(&self, turn: usize) -> Option<Duration> {
         let Servers::Apache(apache) = &self.servers else { return None };
         let from = Instant::now();
@@ -219,7 +219,7 @@ impl Field {
         Some(took)
     }
 
-    /// Locks that somebody holds or waits for, as `list --json` has them.
+    /// Returns the locks with holders or waiters, as in `list --json`.
     pub(super) fn locks(&self) -> Result<Vec<Value>> {
         let output = self.command().args(["list", "--json"]).output()?;
         if !output.status.success() {
@@ -227,7 +227,7 @@ impl Field {
         }
         let mut told: Value = serde_json::from_slice(&output.stdout)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        // The record of a lease that is over stays until the next request.
+        // The record of an expired lease stays until the next request.
         let is_over = |lock: &Value| lock["lease"]["until_ms"].as_u64().is_some_and(|until| until < now);
         let some = |lock: &Value, who: &str| lock[who].as_array().is_some_and(|all| !all.is_empty());
         let used = |lock: &Value| some(lock, "waiters") || some(lock, "holders") && !is_over(lock);
@@ -244,7 +244,7 @@ impl Drop for Field {
             drop(child.wait());
         }
         for pid in self.processes().into_iter().map(|(pid, _)| pid).chain(self.own_server()) {
-            // None of them is left after a round that went well, but for the server.
+            // After a good round, only the server is left.
             _ = kill_process(pid, Signal::KILL);
         }
     }

@@ -1,4 +1,4 @@
-//! The command under the lock: it works for a while and writes down what it sees and when, one line with one write each.
+//! The command under the lock: it works for a while and logs what it sees and when, with one write per line.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,10 +13,10 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval, sleep_until};
 
-/// How often it says that it still works.
+/// The interval of its log lines.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The time, by a clock that all processes share and that runs while the machine sleeps.
+/// Returns the time, by a clock that all processes share and that runs while the machine sleeps.
 pub(super) fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -25,15 +25,15 @@ pub(super) fn now() -> Duration {
 /// A job of the storm; not for people.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Working {
-    /// Where it writes down what it sees.
+    /// The file of its log.
     #[arg(long)]
     log: PathBuf,
-    /// For how many milliseconds it works.
+    /// The milliseconds of its work.
     #[arg(long)]
     work: u64,
     #[arg(long)]
     status: u8,
-    /// For how many milliseconds it goes on after SIGTERM.
+    /// The milliseconds that it continues after SIGTERM.
     #[arg(long)]
     finishes: Option<u64>,
     /// Whether it ignores SIGTERM.
@@ -42,13 +42,13 @@ pub(crate) struct Working {
     /// Whether a second process works too.
     #[arg(long)]
     second: bool,
-    /// A file for each lock, with a number that is counted up under it.
+    /// One file per lock, with a number that is incremented under the lock.
     #[arg(long)]
     counter: Vec<PathBuf>,
-    /// A planted mistake: the work is done where nobody can stop it.
+    /// A planted mistake: the work runs in a process that cannot be stopped.
     #[arg(long)]
     flees: bool,
-    /// A planted mistake: all have the same token.
+    /// A planted mistake: all holds have the same token.
     #[arg(long)]
     one_token: bool,
 }
@@ -56,14 +56,14 @@ pub(crate) struct Working {
 impl Working {
     pub(crate) fn run(mut self) -> Result<ExitCode> {
         if std::mem::take(&mut self.flees) {
-            // The session's first process is `setsid` itself, so what stops this group does not reach it.
+            // The session's first process is `setsid` itself, so a signal to this group does not reach it.
             let status = self.again(Command::new("setsid").arg("--wait").arg(std::env::current_exe()?))?.wait()?;
             return Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)));
         }
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(self.work())
     }
 
-    /// The same job once more.
+    /// Starts the same job again.
     fn again(&self, command: &mut Command) -> Result<Child> {
         command.arg("storm-job").arg("--log").arg(&self.log).args(["--work", &self.work.to_string()]);
         command.args(["--status", &self.status.to_string()]);

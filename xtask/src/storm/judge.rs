@@ -1,6 +1,6 @@
-//! What in a round is against the promises, as its jobs' own logs show it. Pure.
+//! Judges a round by its jobs' own logs. Pure.
 //!
-//! A job works from its first line to its last one. Every rule asks for certainty: nobody is accused of what only may have been.
+//! A job works from its first line to its last one. Each rule reports only certain violations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
 
-/// How long a command may work on, beyond its grace, when its lock was taken away: the news takes time.
+/// How long a command may continue, beyond its grace period, after its lock was taken away: it learns of that late.
 const HEARD: Duration = Duration::from_secs(2);
 
 /// How much later than its deadline a wait may end, on a machine that is not busy.
@@ -22,7 +22,7 @@ const UNSURE: Duration = Duration::from_millis(2_500);
 /// How long a session or a lease may block a lock after its last job ended.
 const FORMER: Duration = Duration::from_secs(12);
 
-/// Beside whom a job may work.
+/// Which other jobs may work beside a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
     Alone,
@@ -49,14 +49,14 @@ pub(super) enum Word {
     },
     Tick,
     Told,
-    /// The number of its lock with this place among its own.
+    /// The number of the lock at this position among its locks.
     Read(usize, u64),
     Wrote(usize, u64),
     Refused,
     End,
 }
 
-/// Reads a log. A last line that was cut off is none.
+/// Reads a log. Ignores a last line that was cut off.
 pub(super) fn lines(text: &str) -> Vec<(Duration, Word)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().filter_map(line).collect()
@@ -88,7 +88,7 @@ pub(super) enum Status {
     Signal(i32),
 }
 
-/// Something that was done to a job.
+/// A fault of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Done {
     pub what: Trouble,
@@ -96,20 +96,20 @@ pub(super) struct Done {
     pub until: Duration,
 }
 
-/// A job as it was seen.
+/// A job with its observations.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub job: Job,
     pub pid: u32,
     pub started: Duration,
-    /// When it had said that it waits, and for which lock.
+    /// When it reported that it waits, and for which lock.
     pub waiting: Option<(Duration, usize)>,
     pub lines: Vec<(Duration, Word)>,
-    /// Those of the second process.
+    /// The lines of the second process.
     pub second: Vec<(Duration, Word)>,
     pub ended: Option<(Duration, Status)>,
     pub done: Vec<Done>,
-    /// What it had to say on standard error.
+    /// Its standard error.
     pub said: String,
 }
 
@@ -125,7 +125,8 @@ impl Attempt {
         self.begin().map(|(at, _)| at)
     }
 
-    /// When its command surely still worked. What a command leaves when it ends works without the lock, as is documented.
+    /// Returns until when its command certainly worked. Processes that a command leaves behind work without the lock,
+    /// as is documented.
     fn last(&self) -> Option<Duration> {
         let alone = |done: &Done| matches!(done.what, Trouble::Signal(_, Whom::Command));
         let own = self.lines.last().map(|(at, _)| *at);
@@ -146,10 +147,10 @@ impl Attempt {
         self.begin()?.1.get(place).copied()
     }
 
-    /// Whether it is sure to have kept its place since it was seen waiting.
+    /// Whether it certainly kept its position since it was seen waiting.
     fn kept_its_place(&self, until: Duration) -> bool {
         let one_attempt = !matches!(self.job.wait, Wait::Retries(_)) && !self.job.kind.is_lease();
-        let again = ["trying on", "again"].iter().any(|words| self.said.contains(words));
+        let again = self.said.contains("again");
         let disturbed = |done: &Done| match done.what {
             Trouble::Signal(_, whom) | Trouble::Stop(whom, _) => whom.has_keeper() && done.from < until,
             Trouble::Revoke | Trouble::Break => done.from < until,
@@ -157,12 +158,12 @@ impl Attempt {
         one_attempt && !again && !self.done.iter().any(disturbed)
     }
 
-    /// From when on it may work beside others, and until when at the latest, by what is documented.
+    /// Returns from when until when it may work beside others, according to the documentation.
     fn excuse(&self) -> Option<(Duration, Duration)> {
         self.done
             .iter()
             .filter_map(|done| match done.what {
-                // What it does when it goes on only the token can fence off; it is killed then.
+                // Only the token can reject its writes when it continues; it is killed then.
                 Trouble::Stop(Whom::Both | Whom::All, _) => Some((done.from, done.until + HEARD)),
                 Trouble::Break => Some((done.from, done.until + self.job.grace() + HEARD)),
                 _ => None,
@@ -170,7 +171,7 @@ impl Attempt {
             .min()
     }
 
-    /// Whether `other` may take its leased lock by force, or without waiting for a cleanup.
+    /// Returns from when `other` may take its leased lock by force, or without waiting for a cleanup.
     fn outranked_by(&self, other: &Attempt) -> Option<Duration> {
         match (self.job.kind, other.job.kind) {
             (Kind::Lease { priority: own, cleanup, .. }, Kind::Lease { priority, forceful, .. }) if priority > own => {
@@ -182,19 +183,19 @@ impl Attempt {
     }
 }
 
-/// A round as it was seen.
+/// A round with its observations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Storm {
     pub attempts: Vec<Attempt>,
-    /// From when until when a server, and what it has to make up for, was away.
+    /// The times when a server was away, including its recovery.
     pub disturbed: Vec<(Duration, Duration)>,
-    /// When the machine was late for a thread without Lockkeeper, and by how much.
+    /// When a thread without Lockkeeper was late, and by how much.
     pub control: Vec<(Duration, Duration)>,
-    /// What was left when all was over.
+    /// What was left at the end.
     pub left: Vec<String>,
 }
 
-/// What was promised.
+/// A promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Promise {
     /// Jobs that exclude each other do not work at the same time.
@@ -203,15 +204,15 @@ pub(super) enum Promise {
     EndsInTime,
     /// Tokens grow from grant to grant.
     Tokens,
-    /// No update of what the lock guards is lost.
+    /// No update of the protected resource is lost.
     NoLostUpdate,
     /// First come, first served within a class.
     Order,
-    /// Nobody stops a job to which nothing has happened.
+    /// A job without a fault is not stopped.
     HealthyStaysHealthy,
-    /// The exit status fits what happened.
+    /// The exit status fits the events.
     Status,
-    /// A wait ends at its deadline, neither before nor later.
+    /// A wait ends at its deadline, neither earlier nor later.
     Deadline,
     /// Every call ends.
     End,
@@ -219,12 +220,12 @@ pub(super) enum Promise {
     NothingLeft,
 }
 
-/// A promise that was not kept.
+/// A broken promise.
 #[derive(Clone, Debug)]
 pub(super) struct Broken {
     pub promise: Promise,
     pub detail: String,
-    /// The numbers of the jobs concerned.
+    /// The numbers of the jobs.
     pub jobs: Vec<usize>,
 }
 
@@ -257,7 +258,7 @@ pub(super) fn judge(storm: &Storm) -> Vec<Broken> {
     found
 }
 
-/// One lock and who used it.
+/// One lock with its jobs.
 struct Court<'a> {
     storm: &'a Storm,
     lock: usize,
@@ -302,7 +303,7 @@ impl Court<'_> {
         }
     }
 
-    /// Beyond pairs: three that each take one of three permits, and a fourth.
+    /// Checks more than pairs: three jobs that each take one of three permits, and a fourth.
     fn permits(&self, found: &mut Vec<Broken>) {
         for attempt in &self.all {
             let Some(at) = attempt.begun().filter(|_| matches!(attempt.job.kind, Kind::Permits(_))) else { continue };
@@ -405,7 +406,7 @@ impl Court<'_> {
 }
 
 impl Storm {
-    /// How late the machine was for anybody in this time.
+    /// Returns how late the machine was in this time.
     pub(super) fn lateness(&self, from: Duration, until: Duration) -> Duration {
         let within = self.control.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= until);
         within.map(|(_, late)| *late).max().unwrap_or_default()
@@ -415,7 +416,7 @@ impl Storm {
         self.disturbed.iter().any(|(from, until)| *from <= attempt.end() && *until >= attempt.started)
     }
 
-    /// Whether the machine was too busy to call a late job a mistake of Lockkeeper.
+    /// Whether the machine was too busy for a late job to count as a mistake of Lockkeeper.
     fn is_busy(&self, attempt: &Attempt) -> bool {
         let patience = attempt.job.session_timeout / 8;
         let patience = match attempt.job.wait {
@@ -436,7 +437,7 @@ impl Storm {
         })
     }
 
-    /// Whether a job of a higher priority had its leased lock and was done with it before this one ended.
+    /// Whether a job of a higher priority acquired and released its leased lock before this one ended.
     fn was_passed(&self, attempt: &Attempt) -> bool {
         self.attempts.iter().any(|other| {
             other.job.locks == attempt.job.locks
@@ -454,7 +455,7 @@ impl Storm {
             .is_some_and(|begun| attempt.end().saturating_sub(begun) + Duration::from_millis(500) > lease * 3 / 4)
     }
 
-    /// Whether nobody else can have been in the way of its locks.
+    /// Whether certainly no other job blocked its locks.
     fn was_alone(&self, attempt: &Attempt) -> bool {
         !self.attempts.iter().any(|other| {
             other.job.number != attempt.job.number
@@ -464,7 +465,7 @@ impl Storm {
         })
     }
 
-    /// What one job shows by itself.
+    /// Checks one job by itself.
     fn one(&self, a: &Attempt) -> Option<Broken> {
         let number = a.job.number;
         let broken = |promise, detail| Some(Broken { promise, detail, jobs: vec![number] });
@@ -509,8 +510,8 @@ impl Storm {
             Wait::Within(wait) if !stopped => {
                 let refused = a.begun().is_none() && matches!(status, Status::Code(75 | 69));
                 let waited = if refused { took } else { a.begun().unwrap_or(a.started).saturating_sub(a.started) };
-                // A server that does not answer may hold up the way out of the queue for a second, as is documented; and a process
-                // takes a moment to start and to end.
+                // A server that does not answer may delay leaving the queue for a second, as is documented; and a
+                // process needs a moment to start and to end.
                 let late = if refused && self.is_disturbed(a) { late + LATE * 3 / 2 } else { late };
                 let early = refused && took + Duration::from_millis(20) < wait;
                 if early || waited > wait + late {
@@ -530,7 +531,7 @@ impl Storm {
         None
     }
 
-    /// How a job may end to which something has happened.
+    /// Returns how a job with a fault may end.
     fn may_end(&self, a: &Attempt, busy: bool) -> Vec<Status> {
         let begun = a.begun().is_some();
         let by = |signal: Signal| Status::Code(128 + signal.as_raw());
@@ -547,7 +548,7 @@ impl Storm {
             may.extend([Status::Code(79), Status::Code(75)]);
         }
         if self.was_passed(a) {
-            // The record names nobody any more, so a lease taken by force looks like a node that was removed.
+            // The record has no owner any more, so a lease taken by force looks like a removed node.
             may.extend([Status::Code(76), Status::Code(81)]);
         }
         if Storm::outlasts_its_lease(a) {
@@ -560,7 +561,7 @@ impl Storm {
                 }
                 Trouble::Signal(signal, whom) => {
                     may.push(by(signal));
-                    // Before it has begun to listen for signals.
+                    // Before it handles signals.
                     may.extend((whom.has_keeper() && !begun).then(|| Status::Signal(signal.as_raw())));
                 }
                 Trouble::Stop(..) => may.extend([76, 69, 75].map(Status::Code)),
@@ -568,7 +569,7 @@ impl Storm {
                 Trouble::Break => may.extend([76, 81, 75].map(Status::Code)),
             }
         }
-        // Told to end, it may die of it before lockkeeper has an opinion of its own.
+        // It may die of SIGTERM before lockkeeper reports its own status.
         if a.job.on_term == OnTerm::Dies && a.done.iter().any(|done| matches!(done.what, Trouble::Stop(..))) {
             may.push(by(Signal::TERM));
         }
@@ -584,7 +585,7 @@ mod tests {
         Duration::from_secs_f64(seconds)
     }
 
-    /// A job that works from `begin` until `end` under the first lock, with this token.
+    /// Returns a job that works from `begin` until `end` under the first lock, with this token.
     fn worked(number: usize, begin: f64, end: f64, token: i64) -> Attempt {
         let job = Job {
             number,
@@ -772,7 +773,7 @@ mod tests {
             attempt.job.wait = Wait::Within(s(2.0));
             attempt.lines.clear();
             (attempt.started, attempt.ended) = (s(1.0), Some((s(1.0 + took), Status::Code(75))));
-            // Somebody else has it.
+            // Another job has it.
             found(vec![attempt, worked(1, 0.5, 4.0, 4)])
         };
         assert_eq!(waits(2.1), []);

@@ -1,4 +1,4 @@
-//! Draws a round of the storm from a seed: its jobs, and what is done to them and to the servers. Pure.
+//! Chooses a round of the storm by a seed: its jobs, and the faults of the jobs and the servers. Pure.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::judge::Share;
 
-/// The locks of a round. All jobs of a lock are of one family, as the command demands.
+/// The locks of a round. All jobs of a lock are of one family, because the command requires that.
 pub(super) const LOCKS: [(&str, Family); 6] = [
     ("a-line", Family::Queue { shared: 0 }),
     ("b-half-shared", Family::Queue { shared: 50 }),
@@ -17,16 +17,16 @@ pub(super) const LOCKS: [(&str, Family); 6] = [
     ("f-leased", Family::Leases),
 ];
 
-/// How many permits the semaphore has.
+/// The number of the semaphore's permits.
 pub(super) const PERMITS: u32 = 3;
 
-/// For how long jobs are started.
+/// The time during which jobs are started.
 const ARRIVALS: Duration = Duration::from_secs(20);
 
-/// What kinds of jobs share a lock.
+/// The kinds of jobs that share a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Exclusive jobs, and so many shared ones of a hundred.
+    /// Exclusive jobs, and this percentage of shared ones.
     Queue {
         shared: u32,
     },
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// The smaller is served first.
+    /// Returns the class; the smaller one is served first.
     pub(super) fn class(self) -> char {
         match self {
             Kind::Background => 'B',
@@ -99,24 +99,24 @@ pub(super) enum Wait {
     Forever,
     Try,
     Within(Duration),
-    /// So long in each of two attempts.
+    /// This long in each of two attempts.
     Retries(Duration),
 }
 
-/// What a job does at SIGTERM.
+/// The reaction of a job to SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnTerm {
     Dies,
-    /// Works for so long, then ends in order.
+    /// Works for this long, then ends in order.
     Finishes(Duration),
     Ignores,
 }
 
-/// Where the command's standard error goes.
+/// The destination of the command's standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stderr {
     File,
-    /// A pipe that nobody reads any more.
+    /// A pipe without a reader.
     Closed,
     /// A pipe that is full.
     Full,
@@ -124,7 +124,7 @@ pub(super) enum Stderr {
     NoSpace,
 }
 
-/// Which processes something is done to.
+/// The processes that a fault concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whom {
     /// The `lockkeeper` process.
@@ -135,7 +135,7 @@ pub(super) enum Whom {
     Group,
     /// `lockkeeper` and the group.
     Both,
-    /// These and every other child of `lockkeeper`.
+    /// These, and every other child of `lockkeeper`.
     All,
 }
 
@@ -145,11 +145,11 @@ impl Whom {
     }
 }
 
-/// What is done to a job.
+/// A fault of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     Signal(Signal, Whom),
-    /// SIGSTOP, and SIGCONT so much later.
+    /// SIGSTOP, and SIGCONT this much later.
     Stop(Whom, Duration),
     Revoke,
     Break,
@@ -167,7 +167,7 @@ impl Trouble {
     }
 }
 
-/// When it is done.
+/// The time of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     AfterStart(Duration),
@@ -179,15 +179,15 @@ pub(super) enum Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     pub number: usize,
-    /// When it is started, from the beginning of the round.
+    /// The time of its start, from the beginning of the round.
     pub at: Duration,
-    /// Its locks, as places in [`LOCKS`], in order.
+    /// Its locks, as positions in [`LOCKS`], in order.
     pub locks: Vec<usize>,
     pub kind: Kind,
     pub wait: Wait,
     /// How long its command works.
     pub work: Duration,
-    /// What its command ends with.
+    /// The exit status of its command.
     pub status: u8,
     pub on_term: OnTerm,
     /// Whether a second process of the group works too.
@@ -201,7 +201,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// The words between `lockkeeper run` and `--`.
+    /// Returns the words between `lockkeeper run` and `--`.
     pub(super) fn words(&self) -> Vec<String> {
         let millis = |time: Duration| format!("{}ms", time.as_millis());
         let mut words: Vec<String> = self.locks.iter().map(|lock| LOCKS[*lock].0.to_owned()).collect();
@@ -210,7 +210,7 @@ impl Job {
         words.extend(self.kind.options());
         match self.wait {
             Wait::Forever => {}
-            // A leased lock is granted at once, taken from a lower owner, or refused.
+            // A leased lock is granted immediately, taken from a lower owner, or refused.
             Wait::Try if self.kind.is_lease() => {}
             Wait::Try => words.push("--try".into()),
             Wait::Within(wait) => words.extend(["--wait".into(), millis(wait)]),
@@ -223,7 +223,7 @@ impl Job {
         words
     }
 
-    /// How long its command may take to end when the lock is lost.
+    /// Returns how long its command may take to end when the lock is lost.
     pub(super) fn grace(&self) -> Duration {
         match self.kind {
             Kind::Lease { lease, .. } => lease / 4,
@@ -232,13 +232,13 @@ impl Job {
     }
 }
 
-/// What is done to a server.
+/// A fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ServerFault {
-    /// When, from the beginning of the round.
+    /// Its time, from the beginning of the round.
     pub at: Duration,
     pub what: ServerTrouble,
-    /// The leader, or any.
+    /// Whether it is the leader, or any server.
     pub leader: bool,
     /// How long it is away.
     pub down: Duration,
@@ -261,7 +261,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Every third seed is calm: nothing is done to anybody, and every job must stay healthy.
+    /// Returns the round of a seed. Every third seed is calm: there are no faults, and every job must stay healthy.
     pub(super) fn of(seed: u64) -> Plan {
         let rng = &mut Rng::with_seed(seed);
         let calm = seed.is_multiple_of(3);
@@ -272,7 +272,7 @@ impl Plan {
                 jobs.push(job(rng, at, vec![lock], calm));
             }
         }
-        // Of several locks. Leases take one; the others are kept apart by family.
+        // Jobs with several locks. A lease is one lock; the others are kept apart by family.
         for _ in 0..rng.u32(3..8) {
             let locks = match rng.u8(..4) {
                 0 => vec![0, 1],
@@ -384,7 +384,7 @@ fn trouble(rng: &mut Rng) -> (Moment, Trouble) {
         _ => Trouble::Break,
     };
     match trouble {
-        // They are for a holder.
+        // They concern a holder.
         Trouble::Revoke | Trouble::Break => (Moment::AfterBegin(between(rng, 0, 600)), trouble),
         _ => (moment, trouble),
     }
