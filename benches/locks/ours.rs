@@ -34,7 +34,7 @@ impl Locks {
                     drop(mutex.acquire().await?);
                     cycles += 1;
                 }
-                Ok::<u64, lockkeeper::Error>(cycles)
+                Ok::<u64, lockkeeper::error::AcquireError>(cycles)
             })
         });
         Ok(try_join_all(tasks).await?.into_iter().sum::<Result<u64, _>>()?)

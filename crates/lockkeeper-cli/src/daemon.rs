@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockkeeper::Error;
 use lockkeeper::embedded::{Home, Hosted};
+use lockkeeper::error::EmbeddedError;
 use lockkeeper_server::ServerError;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -141,7 +141,9 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
         match home.host().await {
             Ok(hosted) => return Ok(Some(hosted)),
             // A server that is ending removes its address before it releases the store.
-            Err(Error::Server(ServerError::InUse { .. })) if Instant::now() < deadline => {
+            Err(EmbeddedError::Server(error))
+                if matches!(*error, ServerError::InUse { .. }) && Instant::now() < deadline =>
+            {
                 if home.find()?.is_some() {
                     return Ok(None);
                 }

@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+use lockkeeper::error::{
+    AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, LeaseError, Mismatch, Misuse, SessionError,
+};
 use lockkeeper::retry::{Cause, Refusal};
 use lockkeeper::{Error, IncompatibleFormat, Loss, NodeFormat, PathError};
 use lockkeeper_server::ServerError;
@@ -180,124 +183,140 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let code = match &error {
-            Error::InvalidPath(_)
-            | Error::InvalidClass(_)
-            | Error::InvalidTerms(_)
-            | Error::InvalidPermits { .. }
-            | Error::InvalidLockDelay { .. }
-            | Error::InvalidLiveness { .. }
-            | Error::InvalidServers { .. }
-            | Error::InvalidTls { .. }
-            | Error::Duplicate { .. }
-            | Error::TooLong { .. }
-            | Error::NoCredential { .. } => Code::Usage,
-            Error::PermitsMismatch { .. }
-            | Error::IncompatibleFormat { .. }
-            | Error::TokenEpoch { .. }
-            | Error::NoChroot { .. } => Code::Mismatch,
-            Error::Unreachable { .. }
-            | Error::ConnectionLost { .. }
-            | Error::SessionLost { loss: Loss::Unreachable, .. } => Code::Unreachable,
-            Error::SessionLost { loss: Loss::AuthFailed, .. } => Code::Refused,
-            Error::SessionLost { .. } => Code::SessionExpired,
-            Error::AuthFailed { .. } | Error::Refused { .. } | Error::CannotAsk { .. } => Code::Refused,
-            Error::Timeout { .. }
-            | Error::Held { .. }
-            | Error::TooManyWaiters { .. }
-            | Error::Cancelled { .. }
-            | Error::Evicted { .. }
-            | Error::Revoked { .. }
-            | Error::Outranked { .. }
-            | Error::Preempted { .. }
-            | Error::CleanupUnfinished { .. }
-            | Error::ParentVanishes { .. } => Code::NotAcquired,
-            Error::NoSuchLock { .. } | Error::NobodyHolds { .. } | Error::NotContending { .. } => Code::NoSuchLock,
-            Error::NoReason { .. }
-            | Error::SeveralHold { .. }
-            | Error::InvalidRealm { .. }
-            | Error::Unroutable { .. } => Code::Usage,
-            Error::NoSuchRequest { .. } => Code::NoSuchLock,
-            Error::Decided { .. } => Code::Declined,
-            Error::Server(_) | Error::File { .. } => Code::CannotServe,
-            _ => Code::Internal,
-        };
-        let hint = match &error {
-            Error::NoChroot { chroot, .. } => {
-                Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"))
-            }
-            Error::InvalidServers { .. } => Some("write them as zk1:2181,zk2:2181,zk3:2181/app".to_owned()),
-            Error::InvalidTls { .. } if !cfg!(feature = "tls") => {
-                Some("install a lockkeeper that has it: cargo install lockkeeper-cli --features tls".to_owned())
-            }
-            Error::AuthFailed { .. } => Some("this server answers only to the user who started it".to_owned()),
-            Error::File { .. } => {
-                Some("mend that, or choose another directory, with --machine=DIR or --state-dir".to_owned())
-            }
-            // What to run about these is said below.
-            Error::Timeout { .. } | Error::Held { .. } | Error::NotContending { .. } | Error::NoSuchRequest { .. } => {
-                None
-            }
-            Error::SeveralHold { .. } => Some("choose one with --node".to_owned()),
-            Error::CannotAsk { .. } => None,
-            Error::IncompatibleFormat { theirs, .. } => Some(format!(
-                "all clients of the path must use the same node format: {}; change this command, or use another path",
-                match theirs {
-                    IncompatibleFormat::Named(NodeFormat::Curator) => "no --format and no class",
-                    IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
-                    IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
-                    IncompatibleFormat::Named(_) => "--foreground, --background or --class",
-                    _ => "--lease",
-                }
-            )),
-            Error::PermitsMismatch { stated: Some(stated), .. } => {
-                Some(format!("all users of the path must agree: use --permits {stated}, or another name"))
-            }
-            Error::CleanupUnfinished { .. } => {
-                Some("wait longer with --waiting, ask operators with --ask, or take it with --forceful".to_owned())
-            }
-            error => error.hint(),
-        };
         let mut message = error.to_string();
-        if let Error::Timeout { holder: Some(holder), .. } | Error::Held { holder: Some(holder), .. } = &error {
+        if let Error::Acquire(
+            AcquireError::Timeout { holder: Some(holder), .. } | AcquireError::Held { holder: Some(holder), .. },
+        ) = &error
+        {
             // Since when by this machine's clock and zone, as show has it.
             message = message.replace(&holder.to_string(), &crate::text::who(holder));
         }
-        let (cause, behind) = (error.cause(), error.behind());
-        let failure = Failure { code, message, hint, advice: Vec::new(), cause, behind, place: None };
-        match &error {
-            Error::InvalidTls { .. } if cfg!(feature = "tls") => {
-                failure.advise("see which files are set, and where", Suggested::new(["config"]))
-            }
-            Error::NoSuchLock { path } => {
-                failure.advise("see which locks there are", Suggested::new(["list", top(path)]))
-            }
-            Error::Timeout { path, holder, .. } | Error::Held { path, holder, .. } => {
-                let failure = failure.advise("see who is in the way", Suggested::new(["why", path]));
-                match holder {
-                    Some(holder) if !can_be_asked(holder) => failure,
-                    _ => failure.advise("ask for it", Suggested::new(["revoke", path])),
-                }
-            }
-            Error::Outranked { path, .. } | Error::Preempted { path, .. } | Error::CleanupUnfinished { path, .. } => {
-                failure.advise("see who is in the way", Suggested::new(["why", path]))
-            }
-            Error::CannotAsk { path, .. } => failure.advise("see who holds it", Suggested::new(["why", path])),
-            Error::SeveralHold { path, .. } => failure.advise("see their nodes", Suggested::new(["show", path])),
-            Error::NotContending { path, .. }
-            | Error::TooManyWaiters { path, .. }
-            | Error::IncompatibleFormat { path, .. } => {
-                failure.advise("see its holders and waiters", Suggested::new(["show", path]))
-            }
-            Error::Evicted { path, .. } => {
-                failure.advise("see who removed it and why", Suggested::new(["list", path, "--broken"]))
-            }
-            Error::NoSuchRequest { path, .. } => {
-                failure.advise("see the open decisions", Suggested::new(["requests", top(path)]))
-            }
-            _ => failure,
-        }
+        let (code, hint, advice) = (code(&error), hint(&error), advice(&error));
+        Failure { code, message, hint, advice, cause: error.cause(), behind: error.behind(), place: None }
     }
+}
+
+/// The errors of the library's calls.
+macro_rules! from_errors {
+    ($($error:ty),+) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Error::from(error).into()
+            }
+        })+
+    };
+}
+from_errors!(AcquireError, AdminError, ConnectError, EmbeddedError, LeaseError, Misuse);
+
+/// The exit status: that of the error's kind, but for the few errors that have their own.
+fn code(error: &Error) -> Code {
+    match error {
+        Error::Acquire(AcquireError::SessionLost { loss, .. })
+            if !matches!(loss, Loss::Unreachable | Loss::AuthFailed) =>
+        {
+            Code::SessionExpired
+        }
+        Error::Admin(AdminError::Decided { .. }) => Code::Declined,
+        Error::Session(SessionError::Embedded(EmbeddedError::Server(_) | EmbeddedError::File { .. })) => {
+            Code::CannotServe
+        }
+        Error::Session(SessionError::Closed) => Code::Internal,
+        error => match error.kind() {
+            ErrorKind::Taken | ErrorKind::Withdrawn | ErrorKind::Cancelled => Code::NotAcquired,
+            ErrorKind::Unavailable => Code::Unreachable,
+            ErrorKind::Lost => Code::Lost,
+            ErrorKind::NotFound => Code::NoSuchLock,
+            ErrorKind::Mismatch => Code::Mismatch,
+            ErrorKind::Refused => Code::Refused,
+            ErrorKind::Misuse => Code::Usage,
+            _ => Code::Internal,
+        },
+    }
+}
+
+/// What to do about it, in the command's words. What to run about it is said by [`advice`].
+fn hint(error: &Error) -> Option<String> {
+    let hint = match error {
+        Error::Misuse(Misuse { argument: "servers", .. }) => "write them as zk1:2181,zk2:2181,zk3:2181/app",
+        Error::Misuse(Misuse { argument: "tls", .. }) if !cfg!(feature = "tls") => {
+            "install a lockkeeper that has it: cargo install lockkeeper-cli --features tls"
+        }
+        Error::Session(SessionError::NoChroot { chroot, .. }) => {
+            return Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"));
+        }
+        Error::Session(SessionError::AuthFailed { .. }) => "this server answers only to the user who started it",
+        Error::Session(SessionError::Embedded(EmbeddedError::File { .. })) => {
+            "mend that, or choose another directory, with --machine=DIR or --state-dir"
+        }
+        Error::Acquire(AcquireError::Mismatch(Mismatch::Format { theirs, .. })) => {
+            let same = match theirs {
+                IncompatibleFormat::Named(NodeFormat::Curator) => "no --format and no class",
+                IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
+                IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
+                IncompatibleFormat::Named(_) => "--foreground, --background or --class",
+                _ => "--lease",
+            };
+            return Some(format!(
+                "all clients of the path must use the same node format: {same}; change this command, or use another path"
+            ));
+        }
+        Error::Acquire(AcquireError::Mismatch(Mismatch::Permits { stated: Some(stated), .. })) => {
+            return Some(format!("all users of the path must agree: use --permits {stated}, or another name"));
+        }
+        Error::Acquire(AcquireError::CleanupUnfinished { .. }) => {
+            "wait longer with --waiting, ask operators with --ask, or take it with --forceful"
+        }
+        Error::Admin(AdminError::SeveralHold { .. }) => "choose one with --node",
+        Error::Acquire(AcquireError::Timeout { .. } | AcquireError::Held { .. })
+        | Error::Admin(
+            AdminError::NotContending { .. } | AdminError::NoSuchRequest { .. } | AdminError::CannotAsk { .. },
+        ) => return None,
+        error => return error.hint(),
+    };
+    Some(hint.to_owned())
+}
+
+/// What to run about it: what that does, and the command.
+fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
+    let why = |path: &str| ("see who is in the way", Suggested::new(["why", path]));
+    let show = |path: &str| ("see its holders and waiters", Suggested::new(["show", path]));
+    let one = match error {
+        Error::Misuse(Misuse { argument: "tls", .. }) if cfg!(feature = "tls") => {
+            ("see which files are set, and where", Suggested::new(["config"]))
+        }
+        Error::Acquire(error) => match error {
+            AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {
+                let mut advice = vec![why(path)];
+                if holder.as_deref().is_none_or(can_be_asked) {
+                    advice.push(("ask for it", Suggested::new(["revoke", path])));
+                }
+                return advice;
+            }
+            AcquireError::Outranked { path, .. }
+            | AcquireError::Preempted { path, .. }
+            | AcquireError::CleanupUnfinished { path, .. } => why(path),
+            AcquireError::TooManyWaiters { path, .. } | AcquireError::Mismatch(Mismatch::Format { path, .. }) => {
+                show(path)
+            }
+            AcquireError::Evicted { path, .. } => {
+                ("see who removed it and why", Suggested::new(["list", path, "--broken"]))
+            }
+            AcquireError::NoSuchLock { path } => ("see which locks there are", Suggested::new(["list", top(path)])),
+            _ => return Vec::new(),
+        },
+        Error::Admin(error) => match error {
+            AdminError::NoSuchLock { path } => ("see which locks there are", Suggested::new(["list", top(path)])),
+            AdminError::CannotAsk { path, .. } => ("see who holds it", Suggested::new(["why", path])),
+            AdminError::SeveralHold { path, .. } => ("see their nodes", Suggested::new(["show", path])),
+            AdminError::NotContending { path, .. } => show(path),
+            AdminError::NoSuchRequest { path, .. } => {
+                ("see the open decisions", Suggested::new(["requests", top(path)]))
+            }
+            _ => return Vec::new(),
+        },
+        _ => return Vec::new(),
+    };
+    vec![one]
 }
 
 /// What to list to find a lock that is not at `path`: what is beside it at the top.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, Hosting, Starter};
-use lockkeeper::{Builder, Error, Lockkeeper};
+use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
+use lockkeeper::{Builder, Lockkeeper};
 use tokio::time::Instant;
 
 use crate::advice;
@@ -72,14 +73,14 @@ fn starter(home: Home) -> Starter {
                 Ok(Err(failure)) => failure.message,
                 Err(error) => error.to_string(),
             };
-            Err(Error::Unreachable { servers, waited: started.elapsed(), detail: failure })
+            Err(SessionError::Unreachable { servers, waited: started.elapsed(), detail: failure })
         })
     })
 }
 
 async fn join(home: &Home, builder: &Builder, hosting: Hosting) -> Result<Lockkeeper, Failure> {
     match builder.clone().embedded_with(home.clone(), hosting).await {
-        Err(Error::Unreachable { waited, detail, .. }) => {
+        Err(ConnectError::Session(SessionError::Unreachable { waited, detail, .. })) => {
             let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
             let place = Place::Machine(home.clone());
             let failure = |who: &str| {
@@ -92,7 +93,7 @@ async fn join(home: &Home, builder: &Builder, hosting: Hosting) -> Result<Lockke
                 None => failure(""),
             })
         }
-        Err(Error::NotRunning { .. }) => Err(not_running(home)),
+        Err(ConnectError::Session(SessionError::Embedded(EmbeddedError::NotRunning { .. }))) => Err(not_running(home)),
         other => Ok(other?),
     }
 }

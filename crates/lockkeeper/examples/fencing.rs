@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p lockkeeper --example fencing`
 
-use lockkeeper::{Lockkeeper, WriteError};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::WriteError;
 use lockkeeper_fence::{FencedFile, FileError, Refused, TokenGate};
 
 #[tokio::main]

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::AcquireError;
 use lockkeeper::helix::Scope;
-use lockkeeper::{Error, Lockkeeper};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // An equal one is refused at once, and told who has it.
     match keeper.helix_lock(resource(), lease).user_id("other").acquire().await {
-        Err(error @ Error::Outranked { .. }) => println!("{error}"),
+        Err(error @ AcquireError::Outranked { .. }) => println!("{error}"),
         other => panic!("two owners: {other:?}"),
     }
 

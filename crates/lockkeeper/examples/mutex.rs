@@ -5,7 +5,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use lockkeeper::{Error, FencingToken, Lockkeeper};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{FencingToken, Lockkeeper};
 
 /// What the lock protects. It refuses whoever comes with an older token than another before: a holder that was paused for too
 /// long cannot undo what its successor did.
@@ -37,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Somebody else is told who has it, and may choose not to wait.
     match nightly.try_acquire().await {
-        Err(error @ Error::Held { .. }) => println!("{error}"),
+        Err(error @ AcquireError::Held { .. }) => println!("{error}"),
         other => panic!("two holders: {other:?}"),
     }
 

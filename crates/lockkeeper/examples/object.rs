@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p lockkeeper --example object`
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::AcquireError;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
@@ -19,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // An object holds once; a second lock would wait for itself.
     match store_a.lock_blocking() {
-        Err(error @ Error::AlreadyHeld { .. }) => println!("{error}"),
+        Err(error @ AcquireError::AlreadyHeld { .. }) => println!("{error}"),
         other => panic!("{other:?}"),
     }
     store_b.unlock_blocking()?;

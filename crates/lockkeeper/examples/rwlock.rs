@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, UpgradeError};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{Lockkeeper, UpgradeError};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let other = catalogue.read().acquire().await?;
     println!("two read: {} {}", one.node(), other.node());
     match catalogue.write().try_acquire().await {
-        Err(Error::Held { ahead, .. }) => println!("no writer: {} before it", ahead.unwrap_or(0)),
+        Err(AcquireError::Held { ahead, .. }) => println!("no writer: {} before it", ahead.unwrap_or(0)),
         other => panic!("a writer beside readers: {other:?}"),
     }
     one.release().await?;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::{AcquireError, Mismatch};
 
 const PERMITS: u32 = 3;
 
@@ -39,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The number belongs to the path: whoever thinks otherwise is told, not let in.
     match keeper.semaphore("/locks/encoders", 5).acquire().await {
-        Err(error @ Error::PermitsMismatch { .. }) => println!("{error}"),
+        Err(error @ AcquireError::Mismatch(Mismatch::Permits { .. })) => println!("{error}"),
         other => panic!("two numbers for one semaphore: {other:?}"),
     }
     keeper.close().await;

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, FencingToken, Lockkeeper};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{FencingToken, Lockkeeper};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let taken = keeper.mutex("/accounts/b").acquire().await?;
     let both = [keeper.mutex("/accounts/a").acquire(), keeper.mutex("/accounts/b").acquire()];
     match keeper.multi_lock(both).timeout(Duration::from_millis(100)).await {
-        Err(error @ Error::Timeout { .. }) => println!("{error}"),
+        Err(error @ AcquireError::Timeout { .. }) => println!("{error}"),
         other => panic!("{other:?}"),
     }
     keeper.mutex("/accounts/a").acquire().timeout(Duration::from_secs(5)).await?.release().await?;

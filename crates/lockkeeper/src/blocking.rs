@@ -20,7 +20,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::{Error, Lockkeeper};
+use crate::Lockkeeper;
+use crate::error::ConnectError;
 
 /// Connects to an ensemble as [`Lockkeeper::connect`] does, and blocks this thread until it has.
 ///
@@ -31,6 +32,6 @@ use crate::{Error, Lockkeeper};
 /// # Panics
 ///
 /// Panics if called on a thread of an async runtime.
-pub fn connect(servers: &str) -> Result<Lockkeeper, Error> {
+pub fn connect(servers: &str) -> Result<Lockkeeper, ConnectError> {
     Lockkeeper::builder().connect_blocking(servers)
 }

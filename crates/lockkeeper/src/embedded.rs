@@ -26,10 +26,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::zookeeper::{Locate, Located, ZooKeeper};
 use crate::ensemble::{Network, Opened};
+use crate::error::{EmbeddedError, SessionError};
 
 use self::trust::Listener;
 
@@ -87,7 +87,7 @@ pub struct Hosted {
 }
 
 /// Starts the server of a home in another process; resolves when the server can be found.
-pub type Starter = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
+pub type Starter = Arc<dyn Fn() -> BoxFuture<'static, Result<(), SessionError>> + Send + Sync>;
 
 /// What a client of a home does if no server runs there.
 #[derive(Clone)]
@@ -96,7 +96,7 @@ pub enum Hosting {
     InProcess,
     /// Starts the server in another process. Called by one client of the home at a time.
     Starting(Starter),
-    /// Fails with [`Error::NotRunning`].
+    /// Fails with [`EmbeddedError::NotRunning`].
     Never,
 }
 
@@ -140,14 +140,14 @@ impl Home {
     ///
     /// # Errors
     ///
-    /// [`Error::File`] if none of `LOCKKEEPER_STATE_DIR`, `XDG_STATE_HOME` and `HOME` is set.
-    pub fn of_this_user() -> Result<Self, Error> {
+    /// [`EmbeddedError::File`] if none of `LOCKKEEPER_STATE_DIR`, `XDG_STATE_HOME` and `HOME` is set.
+    pub fn of_this_user() -> Result<Self, EmbeddedError> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = set("LOCKKEEPER_STATE_DIR")
             // The XDG specification says to ignore relative paths.
             .or_else(|| set("XDG_STATE_HOME").filter(|dir| dir.is_absolute()).map(|dir| dir.join("lockkeeper")))
             .or_else(|| set("HOME").map(|home| home.join(".local/state/lockkeeper")));
-        let failed = |source| Error::File { what: "cannot find", file: "~/.local/state/lockkeeper".into(), source };
+        let failed = |source| EmbeddedError::file("cannot find", "~/.local/state/lockkeeper", source);
         let dir = dir.ok_or_else(|| failed(std::io::Error::new(ErrorKind::NotFound, "HOME is not set")))?;
         // Clients may run in different directories.
         Ok(Home::new(std::path::absolute(dir).map_err(failed)?))
@@ -162,21 +162,20 @@ impl Home {
     ///
     /// # Errors
     ///
-    /// [`Error::File`] if a file cannot be read, or if other users could have written it.
-    pub fn find(&self) -> Result<Option<Endpoint>, Error> {
+    /// [`EmbeddedError::File`] if a file cannot be read, or if other users could have written it.
+    pub fn find(&self) -> Result<Option<Endpoint>, EmbeddedError> {
         let file = self.dir.join("endpoint");
         let text = match std::fs::read(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Error::File { what: "cannot read", file, source }),
+            Err(source) => return Err(EmbeddedError::file("cannot read", file, source)),
         };
         // An incomplete file, or one of another version: the next host writes it again.
         let Ok(mut endpoint) = serde_json::from_slice::<Endpoint>(&text) else {
             return Ok(None);
         };
         if self.shared {
-            let file = self.dir.clone();
-            trust::check_shared(&self.dir).map_err(|source| Error::File { what: "refuse to use", file, source })?;
+            trust::check_shared(&self.dir).map_err(|source| EmbeddedError::file("refuse to use", &self.dir, source))?;
         }
         if !self.is_hosted()? || !self.is_owners(endpoint.address)? {
             return Ok(None);
@@ -186,7 +185,7 @@ impl Home {
     }
 
     /// Whether a process holds the store.
-    fn is_hosted(&self) -> Result<bool, Error> {
+    fn is_hosted(&self) -> Result<bool, EmbeddedError> {
         let file = self.dir.join("data").join("lock");
         match File::open(&file) {
             // Shared, and released immediately: several clients may ask at the same time, and a host that starts
@@ -195,16 +194,16 @@ impl Home {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             // Only the owner may open the store. The process that listens at the address is checked as well.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && self.shared => Ok(true),
-            Err(source) => Err(Error::File { what: "cannot open", file, source }),
+            Err(source) => Err(EmbeddedError::file("cannot open", file, source)),
         }
     }
 
     /// Whether the process that listens at `address` may be this home's server: it belongs to the owner, to this user
     /// or to root. Otherwise another program has taken the address, and must not get the secret.
-    fn is_owners(&self, address: SocketAddr) -> Result<bool, Error> {
+    fn is_owners(&self, address: SocketAddr) -> Result<bool, EmbeddedError> {
         let owner = match std::fs::metadata(&self.dir) {
             Ok(dir) => std::os::unix::fs::MetadataExt::uid(&dir),
-            Err(source) => return Err(Error::File { what: "cannot read", file: self.dir.clone(), source }),
+            Err(source) => return Err(EmbeddedError::file("cannot read", &self.dir, source)),
         };
         Ok(match trust::listener(address) {
             Listener::Of(user) if self.shared => [0, owner].contains(&user),
@@ -218,11 +217,11 @@ impl Home {
     ///
     /// # Errors
     ///
-    /// [`Error::File`] if the directory cannot be created or written.
-    pub fn turn(&self) -> Result<Turn, Error> {
+    /// [`EmbeddedError::File`] if the directory cannot be created or written.
+    pub fn turn(&self) -> Result<Turn, EmbeddedError> {
         self.make_dir()?;
         let file = self.dir.join("starting");
-        let failed = |source| Error::File { what: "cannot lock", file: file.clone(), source };
+        let failed = |source| EmbeddedError::file("cannot lock", &file, source);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -240,8 +239,8 @@ impl Home {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] with [`ServerError::InUse`] if another process hosts it already.
-    pub async fn host(&self) -> Result<Hosted, Error> {
+    /// [`EmbeddedError::Server`] with [`ServerError::InUse`] if another process hosts it already.
+    pub async fn host(&self) -> Result<Hosted, EmbeddedError> {
         self.host_with(server_config()).await
     }
 
@@ -255,13 +254,14 @@ impl Home {
     /// # Errors
     ///
     /// As [`Home::host`].
-    pub async fn host_with(&self, config: Config) -> Result<Hosted, Error> {
+    pub async fn host_with(&self, config: Config) -> Result<Hosted, EmbeddedError> {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let Some(former) = self.former_address() else { return self.host_at(anywhere, config).await };
         let started = Instant::now();
         loop {
             match self.host_at(former, config.clone()).await {
-                Err(Error::Server(ServerError::AddressInUse { .. } | ServerError::Listen { .. })) => {}
+                Err(EmbeddedError::Server(error))
+                    if matches!(*error, ServerError::AddressInUse { .. } | ServerError::Listen { .. }) => {}
                 other => return other,
             }
             if started.elapsed() >= FREED {
@@ -275,11 +275,10 @@ impl Home {
     }
 
     /// Starts the server at this address.
-    async fn host_at(&self, listen: SocketAddr, config: Config) -> Result<Hosted, Error> {
+    async fn host_at(&self, listen: SocketAddr, config: Config) -> Result<Hosted, EmbeddedError> {
         self.make_dir()?;
         if self.shared {
-            let file = self.dir.clone();
-            trust::check_shared(&self.dir).map_err(|source| Error::File { what: "refuse to use", file, source })?;
+            trust::check_shared(&self.dir).map_err(|source| EmbeddedError::file("refuse to use", &self.dir, source))?;
         }
         let secret = self.secret()?;
         let config = config
@@ -305,19 +304,19 @@ impl Home {
     }
 
     /// Creates the directory, for this user only or for all to enter. An existing one is not changed.
-    fn make_dir(&self) -> Result<(), Error> {
+    fn make_dir(&self) -> Result<(), EmbeddedError> {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, if self.shared { 0o755 } else { 0o700 });
-        builder.create(&self.dir).map_err(|source| Error::File { what: "cannot make", file: self.dir.clone(), source })
+        builder.create(&self.dir).map_err(|source| EmbeddedError::file("cannot make", &self.dir, source))
     }
 
     /// The secret of this home, created on first use.
-    fn secret(&self) -> Result<String, Error> {
+    fn secret(&self) -> Result<String, EmbeddedError> {
         let file = self.dir.join("secret");
         let failed = |what| {
             let file = file.clone();
-            move |source| Error::File { what, file, source }
+            move |source| EmbeddedError::file(what, file, source)
         };
         loop {
             match File::open(&file) {
@@ -376,8 +375,8 @@ impl Hosted {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the last writes failed.
-    pub async fn shutdown(self) -> Result<(), Error> {
+    /// [`EmbeddedError::Server`] if the last writes failed.
+    pub async fn shutdown(self) -> Result<(), EmbeddedError> {
         Ok(self.server.shutdown().await?)
     }
 }
@@ -406,7 +405,7 @@ impl Site {
 
     /// Finds the server, or starts it if none runs. Dropping the future leaves a server that another process was
     /// starting.
-    async fn find_or_start(&self) -> Result<Endpoint, Error> {
+    async fn find_or_start(&self) -> Result<Endpoint, SessionError> {
         loop {
             if let Some(endpoint) = self.hosted() {
                 return Ok(endpoint);
@@ -415,12 +414,12 @@ impl Site {
                 return Ok(endpoint);
             }
             if matches!(self.hosting, Hosting::Never) {
-                return Err(Error::NotRunning { dir: self.home.dir.clone() });
+                return Err(EmbeddedError::NotRunning { dir: self.home.dir.clone() }.into());
             }
             let home = self.home.clone();
             // On a thread that may block: the lock has no other event.
             let turn = tokio::task::spawn_blocking(move || home.turn()).await;
-            let _turn = turn.map_err(|error| Error::Thread(std::io::Error::other(error)))??;
+            let _turn = turn.map_err(|error| SessionError::thread(std::io::Error::other(error)))??;
             if let Some(endpoint) = self.home.find()? {
                 return Ok(endpoint);
             }
@@ -432,8 +431,8 @@ impl Site {
                         return Ok(endpoint);
                     }
                     // A server that is ending holds the store slightly longer than it can be found.
-                    Err(Error::Server(ServerError::InUse { .. })) => {}
-                    Err(error) => return Err(error),
+                    Err(EmbeddedError::Server(error)) if matches!(*error, ServerError::InUse { .. }) => {}
+                    Err(error) => return Err(error.into()),
                 },
                 Hosting::Starting(start) => start().await?,
                 Hosting::Never => {}
@@ -444,11 +443,12 @@ impl Site {
 }
 
 impl Locate for Site {
-    fn locate(&self) -> BoxFuture<'_, Result<Located, Error>> {
+    fn locate(&self) -> BoxFuture<'_, Result<Located, SessionError>> {
         async move {
             let endpoint = self.find_or_start().await?;
             let credentials = vec![("lockkeeper".to_owned(), endpoint.secret.into_bytes())];
-            Ok(Located { servers: endpoint.address.to_string().parse()?, credentials })
+            let servers = endpoint.address.to_string().parse().expect("an address is a connect string");
+            Ok(Located { servers, credentials })
         }
         .boxed()
     }
@@ -463,13 +463,13 @@ pub(crate) struct Embedded {
 }
 
 impl Network for Embedded {
-    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, SessionError>> {
         async move {
             let started = Instant::now();
             let located = timeout(patience, self.site.locate()).await.unwrap_or_else(|_| {
                 let dir = self.site.home.dir.display();
                 let (servers, detail) = (dir.to_string(), format!("another process is starting the server of {dir}"));
-                Err(Error::Unreachable { servers, waited: patience, detail })
+                Err(SessionError::Unreachable { servers, waited: patience, detail })
             })?;
             let network = ZooKeeper {
                 servers: located.servers,
@@ -495,9 +495,9 @@ impl Network for Embedded {
 }
 
 /// Writes a file with this mode, completely or not at all.
-fn replace(file: &Path, text: &[u8], mode: u32) -> Result<(), Error> {
+fn replace(file: &Path, text: &[u8], mode: u32) -> Result<(), EmbeddedError> {
     let fresh = file.with_extension("new");
-    let failed = |source| Error::File { what: "cannot write", file: file.to_owned(), source };
+    let failed = |source| EmbeddedError::file("cannot write", file, source);
     write_whole(&fresh, text, mode).map_err(failed)?;
     std::fs::rename(&fresh, file).map_err(failed)
 }

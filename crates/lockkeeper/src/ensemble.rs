@@ -16,14 +16,13 @@ pub(crate) mod servers;
 pub(crate) mod tls;
 pub(crate) mod zookeeper;
 
+use crate::error::{AdminError, SessionError};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{Loss, SessionId, Zxid};
 use tokio::sync::mpsc;
-
-use crate::Error;
 
 /// An operation under way. Nothing is sent before the first poll; dropping it later does not cancel it.
 pub type Reply<T, F = OpError> = BoxFuture<'static, Result<T, F>>;
@@ -304,11 +303,11 @@ pub trait Ensemble: Send + Sync + 'static {
         unsupported(path)
     }
     /// Sends a write that changes nothing and that a majority orders with all other writes. Its reply proves that the
-    /// session is alive, and every later read of this session sees what was confirmed before it was sent. A server that is
-    /// cut off from the others cannot answer it.
+    /// session is alive, and every later read of this session sees what was confirmed before it was sent. A server that
+    /// is cut off from the others cannot answer it.
     ///
-    /// ZooKeeper's `sync` gives less: the leader answers it for its own clients before it has applied what its followers
-    /// have (`CommitProcessor`), and a former leader answers it too.
+    /// ZooKeeper's `sync` gives less: the leader answers it for its own clients before it has applied what its
+    /// followers have (`CommitProcessor`), and a former leader answers it too.
     fn prove(&self) -> Reply<()>;
 }
 
@@ -325,12 +324,12 @@ pub(crate) async fn linearizable<T>(
 }
 
 /// The caller's error for a failed operation on this path.
-pub(crate) fn refused(path: &str, fault: OpError) -> Error {
+pub(crate) fn refused(path: &str, fault: OpError) -> AdminError {
     let path = path.to_owned();
     match fault {
-        OpError::NoNode => Error::NoSuchLock { path },
-        OpError::ConnectionLoss | OpError::SessionOver => Error::ConnectionLost { path },
-        fault => Error::Refused { path, reason: fault.to_string() },
+        OpError::NoNode => AdminError::NoSuchLock { path },
+        OpError::ConnectionLoss | OpError::SessionOver => SessionError::ConnectionLost { path }.into(),
+        fault => SessionError::Refused { path, reason: fault.to_string() }.into(),
     }
 }
 
@@ -383,7 +382,7 @@ pub trait Network: Send + Sync + 'static {
     /// # Errors
     ///
     /// An error for the user: the servers that were tried, for how long, and their results.
-    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>>;
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, SessionError>>;
 
     /// The servers, for messages.
     fn servers(&self) -> String {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lockkeeper_core::{LockPath, Owner, SessionId};
 
-use crate::Error;
 use crate::admin::Admin;
+use crate::error::SessionError;
 use crate::lease::Leases;
 use crate::session::context::Context;
 
@@ -83,8 +83,9 @@ impl Lockkeeper {
         Admin::new(self.context.clone())
     }
 
-    /// Closes the session: pending calls fail with [`Error::Closed`](crate::Error::Closed), guards are lost, and their
-    /// nodes are deleted. Returns when the server has confirmed this, or when the session has ended.
+    /// Closes the session: pending calls fail with [`SessionError::Closed`](crate::error::SessionError::Closed), guards
+    /// are lost, and their nodes are deleted. Returns when the server has confirmed this, or when the session has
+    /// ended.
     ///
     /// Dropping the last handle and the last guard does the same in the background. If the process exits meanwhile, its
     /// locks become free only when the session expires.
@@ -152,9 +153,9 @@ impl Lockkeeper {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] says why no server answered within the connect timeout. Otherwise as
-    /// [`Lockkeeper::connect`], and [`Error::Closed`].
-    pub async fn check(&self) -> Result<SessionId, Error> {
+    /// [`SessionError::Unreachable`] says why no server answered within the connect timeout. Otherwise as
+    /// [`Lockkeeper::connect`], and [`SessionError::Closed`].
+    pub async fn check(&self) -> Result<SessionId, SessionError> {
         let context = self.context.clone();
         self.context.run(async move { context.check().await }).await
     }

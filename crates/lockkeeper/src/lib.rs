@@ -6,7 +6,8 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use lockkeeper::{Error, Lockkeeper};
+//! use lockkeeper::Lockkeeper;
+//! use lockkeeper::error::AcquireError;
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! // An embedded server in this directory; on a fleet: Lockkeeper::connect("zk1:2181,zk2:2181,zk3:2181").
@@ -19,7 +20,9 @@
 //!
 //! // Another attempt fails, and the error names the holder.
 //! match nightly.try_acquire().await {
-//!     Err(Error::Held { holder: Some(holder), .. }) => assert_eq!(holder.message.as_deref(), Some("nightly index")),
+//!     Err(AcquireError::Held { holder: Some(holder), .. }) => {
+//!         assert_eq!(holder.message.as_deref(), Some("nightly index"));
+//!     }
 //!     other => panic!("two holders: {other:?}"),
 //! }
 //!
@@ -96,7 +99,6 @@ mod admin;
 mod broken;
 mod clock;
 mod contender;
-mod error;
 mod hold;
 mod identity;
 mod keeper;
@@ -114,6 +116,7 @@ pub mod blocking;
 pub mod embedded;
 #[doc(hidden)]
 pub mod ensemble;
+pub mod error;
 #[cfg(feature = "realms")]
 pub mod realms;
 #[cfg(feature = "settings")]

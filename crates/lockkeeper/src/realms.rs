@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::LockPath;
-use lockkeeper_core::helix::ScopeError;
 use tokio::sync::OnceCell;
 
 use crate::ensemble::servers::Servers;
+use crate::error::{ConnectError, Misuse};
 use crate::lease::{HelixLock, Place};
-use crate::{Builder, Error, Lockkeeper};
+use crate::{Builder, Lockkeeper};
 
 /// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, which is opened
 /// when it is first needed.
@@ -59,26 +59,26 @@ impl Realms {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidRealm`] if a prefix is not a path or is given twice, and if there is no realm at all;
-    /// [`Error::InvalidServers`] if a connect string is not valid.
+    /// [`Misuse`] if a prefix is not a path or is given twice, and if there is no realm at all;
+    /// also if a connect string is not valid.
     pub fn new<P: Into<String>, S: Into<String>>(
         builder: Builder,
         realms: impl IntoIterator<Item = (P, S)>,
-    ) -> Result<Realms, Error> {
+    ) -> Result<Realms, Misuse> {
         let mut routes: Vec<Route> = Vec::new();
         for (prefix, servers) in realms {
             let (prefix, servers) = (prefix.into(), servers.into());
             check_prefix(&prefix)?;
             servers.parse::<Servers>()?;
             if routes.iter().any(|route| route.prefix == prefix) {
-                return Err(Error::InvalidRealm { prefix, problem: "is given twice".to_owned() });
+                return Err(Misuse::realm(&prefix, "is given twice"));
             }
             let same = routes.iter().find(|route| route.servers == servers);
             let keeper = same.map_or_else(Arc::default, |route| route.keeper.clone());
             routes.push(Route { prefix, servers, keeper });
         }
         if routes.is_empty() {
-            return Err(Error::InvalidRealm { prefix: String::new(), problem: "no realm is configured".to_owned() });
+            return Err(Misuse::realm("", "no realm is configured"));
         }
         routes.sort_by_key(|route| std::cmp::Reverse(route.prefix.len()));
         Ok(Realms { builder, routes: routes.into() })
@@ -88,8 +88,8 @@ impl Realms {
     ///
     /// # Errors
     ///
-    /// [`Error::Unroutable`] if no realm has the path; [`Error::InvalidPath`] if it is not a path.
-    pub fn servers(&self, path: impl AsRef<str>) -> Result<&str, Error> {
+    /// [`Misuse`] if no realm has the path, or if it is not a path.
+    pub fn servers(&self, path: impl AsRef<str>) -> Result<&str, Misuse> {
         let path = path.as_ref();
         Ok(&self.route(path)?.servers)
     }
@@ -103,7 +103,7 @@ impl Realms {
     /// # Errors
     ///
     /// As [`Realms::servers`] and [`Lockkeeper::connect`].
-    pub async fn keeper(&self, path: impl AsRef<str>) -> Result<Lockkeeper, Error> {
+    pub async fn keeper(&self, path: impl AsRef<str>) -> Result<Lockkeeper, ConnectError> {
         let path = path.as_ref();
         let route = self.route(path)?;
         let connected = route.keeper.get_or_try_init(|| self.builder.clone().connect(&route.servers)).await;
@@ -118,14 +118,13 @@ impl Realms {
     ///
     /// # Errors
     ///
-    /// As [`Realms::keeper`]; [`Error::InvalidScope`] if the scope is not valid.
-    pub async fn helix_lock(&self, place: impl Into<Place>, lease: Duration) -> Result<HelixLock, Error> {
+    /// As [`Realms::keeper`]; [`Misuse`] if the scope is not valid.
+    pub async fn helix_lock(&self, place: impl Into<Place>, lease: Duration) -> Result<HelixLock, ConnectError> {
         let place = place.into();
         let path = match &place {
             Place::Path(path) => path.clone(),
             Place::Scope(scope) => match scope.path() {
                 Ok(path) => path.to_string(),
-                Err(ScopeError::Path(error)) => return Err(error.into()),
                 Err(error) => return Err(error.into()),
             },
         };
@@ -145,22 +144,23 @@ impl Realms {
         }
     }
 
-    fn route(&self, path: &str) -> Result<&Route, Error> {
+    fn route(&self, path: &str) -> Result<&Route, Misuse> {
         let path = LockPath::parse_node(path)?;
-        self.routes.iter().find(|route| route.has(path.as_str())).ok_or_else(|| Error::Unroutable {
-            path: path.to_string(),
-            realms: self.routes.iter().map(|route| route.prefix.clone()).collect(),
+        self.routes.iter().find(|route| route.has(path.as_str())).ok_or_else(|| {
+            let realms: Vec<_> = self.routes.iter().map(|route| route.prefix.as_str()).collect();
+            Misuse::new("path", format!("no realm covers {path}; the realms are {}", realms.join(", ")))
+                .remedy("add a realm for the path; the prefix / covers all paths")
         })
     }
 }
 
 /// Fails if this cannot be the prefix of a realm.
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), Misuse> {
     match prefix {
         "/" => Ok(()),
         prefix => match LockPath::parse_node(prefix) {
             Ok(_) => Ok(()),
-            Err(error) => Err(Error::InvalidRealm { prefix: prefix.to_owned(), problem: error.to_string() }),
+            Err(error) => Err(Misuse::realm(prefix, &error.to_string())),
         },
     }
 }
@@ -169,7 +169,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn realms(given: &[(&str, &str)]) -> Result<Realms, Error> {
+    fn realms(given: &[(&str, &str)]) -> Result<Realms, Misuse> {
         Realms::new(Lockkeeper::builder(), given.iter().copied())
     }
 
@@ -184,7 +184,7 @@ mod tests {
         }
         for path in ["/ab", "/d", "/cd/e"] {
             let error = routing.servers(path).unwrap_err();
-            assert!(matches!(error, Error::Unroutable { .. }), "{path}: {error}");
+            assert!(error.remedy.is_some(), "{path}: {error}");
             assert!(error.to_string().contains("/a/b, /a, /c") && error.to_string().contains(path), "{error}");
         }
         assert_eq!(realms(&[("/", "one:1"), ("/a", "two:2")]).unwrap().servers("/b").unwrap(), "one:1");

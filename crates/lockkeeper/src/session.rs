@@ -27,9 +27,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use crate::Error;
 use crate::clock::Clock;
 use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, Opened, Reply};
+use crate::error::SessionError;
 use crate::session::lag::Lag;
 use crate::session::watchdog::{Ward, Watchdog, Watched};
 
@@ -45,9 +45,10 @@ pub(crate) struct Io {
 
 impl Io {
     /// Starts a thread.
-    pub(crate) fn thread() -> Result<Arc<Io>, Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
-        let watchdog = Some(Watchdog::start().map_err(Error::Thread)?);
+    pub(crate) fn thread() -> Result<Arc<Io>, SessionError> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(SessionError::thread)?;
+        let watchdog = Some(Watchdog::start().map_err(SessionError::thread)?);
         let io = Io::new(runtime.handle().clone(), watchdog);
         let (stop, tasks) = (io.stop.clone(), io.tasks.clone());
         std::thread::Builder::new()
@@ -59,7 +60,7 @@ impl Io {
                     tasks.wait().await;
                 });
             })
-            .map_err(Error::Thread)?;
+            .map_err(SessionError::thread)?;
         Ok(io)
     }
 
@@ -315,13 +316,15 @@ impl Session {
 
     /// The epoch of its tokens; waits for it in a session that was just opened. Dropping the future leaves nothing
     /// behind.
-    pub(crate) async fn epoch(&self) -> Result<TokenEpoch, Error> {
+    pub(crate) async fn epoch(&self) -> Result<TokenEpoch, SessionError> {
         let mut known = self.epoch.subscribe();
         let known = known.wait_for(|known| *known != epoch::Known::Unknown).await.map(|known| known.clone());
         match known.unwrap_or(epoch::Known::Over) {
             epoch::Known::Epoch(epoch) => Ok(epoch),
             epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => Err(epoch::unreadable(problem)),
-            epoch::Known::Unknown | epoch::Known::Over => Err(Error::ConnectionLost { path: EPOCH_NODE.to_owned() }),
+            epoch::Known::Unknown | epoch::Known::Over => {
+                Err(SessionError::ConnectionLost { path: EPOCH_NODE.to_owned() })
+            }
         }
     }
 

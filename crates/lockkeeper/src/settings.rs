@@ -25,7 +25,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod fault;
 mod file;
 mod java;
 mod keys;
@@ -39,7 +38,6 @@ mod variables;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use self::fault::{Fault, Origin, SettingsError};
 pub use self::keys::Key;
 use self::layers::{Given, Layers, Unit};
 use self::types::CONNECTION_RETRIES;
@@ -48,10 +46,14 @@ pub use self::types::{
 };
 pub use self::values::SettingEntry;
 pub use self::variables::known_variables;
+#[cfg(feature = "embedded")]
+use crate::error::EmbeddedError;
+pub use crate::error::settings::{Fault, Origin, SettingsError};
+use crate::error::{ConnectError, Misuse};
 use crate::keeper::builder::CONNECT_TIMEOUT;
 use crate::realms::Realms;
 use crate::recipes::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
-use crate::{Builder, Error, Lockkeeper};
+use crate::{Builder, Lockkeeper};
 
 /// The settings of the whole machine.
 const MACHINE: &str = "/etc/lockkeeper/config.toml";
@@ -190,7 +192,7 @@ impl Settings {
     ///
     /// As [`Home::of_this_user`](crate::embedded::Home::of_this_user).
     #[cfg(feature = "embedded")]
-    pub fn home(&self) -> Result<crate::embedded::Home, Error> {
+    pub fn home(&self) -> Result<crate::embedded::Home, EmbeddedError> {
         use crate::embedded::Home;
         let (machine, state_dir) = (&self.machine, &self.state_dir);
         let layer = |setting: &Setting<Option<PathBuf>>| match setting.origin {
@@ -218,7 +220,7 @@ impl Settings {
     /// # Errors
     ///
     /// None for settings that were read, because they are already checked.
-    pub fn routing(&self) -> Result<Option<Realms>, Error> {
+    pub fn routing(&self) -> Result<Option<Realms>, Misuse> {
         if self.realms.is_empty() || self.servers.is_given() {
             return Ok(None);
         }
@@ -234,12 +236,12 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`Lockkeeper::connect`]; also [`Error::InvalidServers`] if none are set, because the program must choose the
+    /// As [`Lockkeeper::connect`]; also [`ConnectError::Misuse`] if none are set, because the program must choose the
     /// directory of an embedded server ([`Builder::embedded`]).
-    pub async fn connect(&self) -> Result<Lockkeeper, Error> {
-        let servers = self.servers.value.as_deref().ok_or_else(|| Error::InvalidServers {
-            servers: String::new(),
-            problem: format!("no servers are set; set {} or {}", Key::Servers.name(), Key::Servers.variable()),
+    pub async fn connect(&self) -> Result<Lockkeeper, ConnectError> {
+        let servers = self.servers.value.as_deref().ok_or_else(|| {
+            let (key, variable) = (Key::Servers.name(), Key::Servers.variable());
+            Misuse::servers("", &format!("no servers are set; set {key} or {variable}"))
         })?;
         self.builder().connect(servers).await
     }
@@ -273,9 +275,9 @@ impl Lockkeeper {
     ///
     /// # Errors
     ///
-    /// As [`Lockkeeper::embedded`]; [`Error::File`] also if there is no home directory, or if the settings have a
-    /// mistake.
-    pub async fn own_server() -> Result<Lockkeeper, Error> {
+    /// As [`Lockkeeper::embedded`]; [`EmbeddedError::File`] also if there is no home directory, and
+    /// [`ConnectError::Misuse`] if the settings have a mistake.
+    pub async fn own_server() -> Result<Lockkeeper, ConnectError> {
         Self::builder().own_server().await
     }
 }
@@ -291,11 +293,11 @@ impl Builder {
     /// # Errors
     ///
     /// As [`Lockkeeper::own_server`].
-    pub async fn own_server(self) -> Result<Lockkeeper, Error> {
-        let failed = |source| Error::File { what: "cannot find", file: "this user's state directory".into(), source };
-        let mut settings = Settings::read().map_err(|error| failed(std::io::Error::other(error)))?;
+    pub async fn own_server(self) -> Result<Lockkeeper, ConnectError> {
+        let mut settings = Settings::read().map_err(|error| Misuse::new("settings", error.to_string()))?;
         settings.machine.value = None;
         // Clients may run in different directories.
+        let failed = |error| EmbeddedError::file("cannot find", "this user's state directory", error);
         let dir = std::path::absolute(settings.home()?.dir()).map_err(failed)?;
         self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
     }

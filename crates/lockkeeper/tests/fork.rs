@@ -6,7 +6,8 @@
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid_nohang};
-use lockkeeper::{Error, HoldState, Lockkeeper, Loss, ReleaseError};
+use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
+use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_server::{Config, Server};
 
 /// Checks what the child sees and returns an exit status: 0 if all is right, otherwise the number of the failed check.
@@ -21,7 +22,7 @@ fn look(keeper: Lockkeeper, guard: lockkeeper::Guard, dropped: lockkeeper::Guard
         return 3;
     }
     drop(dropped);
-    if !matches!(keeper.mutex("/locks/other").try_acquire().wait(), Err(Error::Forked)) {
+    if !matches!(keeper.mutex("/locks/other").try_acquire().wait(), Err(AcquireError::Session(SessionError::Forked))) {
         return 4;
     }
     if !matches!(guard.release_blocking(), Err(ReleaseError::NotHeld { loss: Loss::Forked })) {

@@ -8,7 +8,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use lockkeeper::{Answer, Error, Lockkeeper, NodeFormat};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{Answer, Lockkeeper, NodeFormat};
 use lockkeeper_server::{Config, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -217,7 +218,7 @@ fn a_writer_behind_a_curator_downgrade_waits_for_the_reader() {
         curator.says("reads").await;
         // A new reader queues behind the writer, and the result of its try says whether the writer holds.
         let refused = lock.read().try_acquire().await;
-        assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(AcquireError::Held { .. })), "{refused:?}");
         assert!(!writer.is_finished());
         curator.go_on().await;
         curator.says("released").await;

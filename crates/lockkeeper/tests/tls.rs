@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Builder, Error, LockAcl, Lockkeeper, Tls};
+use lockkeeper::error::{AcquireError, ConnectError, Misuse, SessionError};
+use lockkeeper::{Builder, LockAcl, Lockkeeper, Tls};
 use lockkeeper_server::{Config, Server};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
@@ -71,7 +72,7 @@ async fn refusal(tls: Option<Tls>, servers: &str) -> String {
         None => builder,
     };
     match builder.connect(servers).await {
-        Err(Error::Unreachable { detail, .. }) => detail,
+        Err(ConnectError::Session(SessionError::Unreachable { detail, .. })) => detail,
         other => panic!("{other:?}"),
     }
 }
@@ -123,10 +124,13 @@ async fn check_that_certificates_are_credentials(authority: &Authority, servers:
     let (build, again, other) = (of("build").await, of("build").await, of("other").await);
     let guard = build.mutex("/locks/a").acquire().await.unwrap();
     assert!(
-        matches!(again.mutex("/locks/a").try_acquire().await, Err(Error::Held { .. })),
+        matches!(again.mutex("/locks/a").try_acquire().await, Err(AcquireError::Held { .. })),
         "the same certificate's name"
     );
-    assert!(matches!(other.mutex("/locks/a").try_acquire().await, Err(Error::Refused { .. })), "another's");
+    assert!(
+        matches!(other.mutex("/locks/a").try_acquire().await, Err(AcquireError::Session(SessionError::Refused { .. }))),
+        "another's"
+    );
     guard.release().await.unwrap();
     again.mutex("/locks/a").acquire().await.unwrap().release().await.unwrap();
 }
@@ -139,7 +143,10 @@ async fn a_certificate_is_the_credential_of_an_access_list() {
     check_that_certificates_are_credentials(&authority, &servers).await;
 
     let nobody = Lockkeeper::builder().tls(authority.trust()).acl(LockAcl::Private).connect(&servers).await;
-    assert!(matches!(nobody, Err(Error::NoCredential { .. })), "a trusted authority is not an identity");
+    assert!(
+        matches!(nobody, Err(ConnectError::Misuse(Misuse { argument: "credential", .. }))),
+        "a trusted authority is not an identity"
+    );
 }
 
 #[tokio::test]
@@ -148,9 +155,9 @@ async fn invalid_certificates_and_keys_are_refused_before_anything_is_sent() {
     let (chain, key) = authority.certify(&[], "a");
     let (_, other) = authority.certify(&[], "b");
     for pem in ["", "nonsense", &key, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
-        assert!(matches!(Tls::trusting(pem.as_bytes()), Err(Error::InvalidTls { .. })), "{pem}");
+        assert!(matches!(Tls::trusting(pem.as_bytes()), Err(Misuse { argument: "tls", .. })), "{pem}");
     }
-    assert!(matches!(Tls::trusting(b"\xff\xfe"), Err(Error::InvalidTls { .. })));
+    assert!(matches!(Tls::trusting(b"\xff\xfe"), Err(Misuse { argument: "tls", .. })));
     for (chain, key, what) in [
         ("", key.as_str(), "certificate"),
         (&key, &key, "certificate"),
@@ -159,13 +166,16 @@ async fn invalid_certificates_and_keys_are_refused_before_anything_is_sent() {
         (&chain, &other, "certificate with this key"),
     ] {
         match authority.trust().with_identity(chain.as_bytes(), key.as_bytes()) {
-            Err(Error::InvalidTls { problem }) => assert!(problem.contains(what), "{problem}"),
+            Err(Misuse { argument: "tls", problem, .. }) => assert!(problem.contains(what), "{problem}"),
             other => panic!("{other:?}"),
         }
     }
     for servers in ["zk..example:2181", "good:2181,a..b", "[fe80::1%eth0]:2181"] {
         let refused = Lockkeeper::builder().tls(authority.trust()).connect(servers).await;
-        assert!(matches!(refused, Err(Error::InvalidServers { .. })), "{servers}: {refused:?}");
+        assert!(
+            matches!(refused, Err(ConnectError::Misuse(Misuse { argument: "servers", .. }))),
+            "{servers}: {refused:?}"
+        );
     }
     assert_eq!(format!("{:?}", authority.client("a")), "Tls(..)");
 }

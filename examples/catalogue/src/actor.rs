@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use futures_util::FutureExt;
+use lockkeeper::Lockkeeper;
 use lockkeeper::deadletter::FileSink;
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::error::ConnectError;
 use tokio::io::AsyncReadExt;
 
 use crate::article::Change;
@@ -59,7 +60,7 @@ impl Places {
         Ok(Place { keeper, shelf, letters: Arc::new(FileSink::new(letters)) })
     }
 
-    async fn keeper(&self, program: &str) -> Result<Lockkeeper, Error> {
+    async fn keeper(&self, program: &str) -> Result<Lockkeeper, ConnectError> {
         let builder = Lockkeeper::builder().program(program).session_timeout(self.session);
         match (&self.servers, &self.locks) {
             (Some(servers), _) => builder.connect(servers).await,

@@ -7,7 +7,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::AdminError;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStdin, Command};
@@ -70,7 +71,7 @@ impl Stage {
                 match follow.next().await {
                     Ok(info) => stage.change(|scene| scene.queue(&article, &info)),
                     // The first client creates the lock, and reports something when it runs.
-                    Err(Error::NoSuchLock { .. }) => {
+                    Err(AdminError::NoSuchLock { .. }) => {
                         if scene.changed().await.is_err() {
                             break;
                         }

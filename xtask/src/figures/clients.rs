@@ -56,7 +56,7 @@ impl Stand {
 struct Pair {
     process: Process,
     token: FencingToken,
-    next: tokio::task::JoinHandle<(Instant, Result<Guard, lockkeeper::Error>)>,
+    next: tokio::task::JoinHandle<(Instant, Result<Guard, lockkeeper::error::AcquireError>)>,
 }
 
 /// Returns this many pairs, each on a lock of its own. The waiters share a session.

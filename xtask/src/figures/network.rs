@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use lockkeeper::Error;
+use lockkeeper::error::{AcquireError, AdminError, ErrorKind};
 use lockkeeper_testkit::chaos::SERVERS;
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinSet;
@@ -116,7 +116,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
                 } else {
                     match asked.await {
                         Ok(guard) => _ = guard.release().await,
-                        Err(error) if error.is_retryable() => {}
+                        Err(error) if error.kind().is_retryable() => {}
                         Err(error) => return Err(error.into()),
                     }
                 }
@@ -146,7 +146,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
         loop {
             let left = match looker.admin().show(path).await {
                 Ok(seen) => seen.holders.len() + seen.waiters.len(),
-                Err(Error::NoSuchLock { .. }) => 0,
+                Err(AdminError::NoSuchLock { .. }) => 0,
                 Err(error) => return Err(error.into()),
             };
             if left == 0 || Instant::now() > patience {
@@ -196,8 +196,9 @@ pub(super) async fn black_hole(bench: &Arc<Bench>) -> Result<Figure> {
             let took = since.elapsed();
             let control = tokio::task::spawn_blocking(|| control.join());
             proxies.iter().for_each(Proxy::heal);
-            let in_vain =
-                matches!(asked, Err(Error::Timeout { .. } | Error::Unreachable { .. } | Error::SessionLost { .. }));
+            let in_vain = asked.is_err_and(|error| {
+                matches!(error, AcquireError::Timeout { .. }) || error.kind() == ErrorKind::Unavailable
+            });
             keeper.close().await;
             let control = control.await?.and_then(|slept| slept).map_err(|_| anyhow!("sleeping panicked"))?;
             Ok::<_, anyhow::Error>((took, control, in_vain))

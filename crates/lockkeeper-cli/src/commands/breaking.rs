@@ -2,7 +2,8 @@
 //!
 //! What is shown is what is broken: the node that the person saw and agreed to, not whatever stands there by then.
 
-use lockkeeper::{ContenderInfo, Error, LockInfo};
+use lockkeeper::error::{AdminError, Misuse};
+use lockkeeper::{Admin, ContenderInfo, LockInfo};
 
 use crate::args::ask::BreakArgs;
 use crate::commands::show::inquire;
@@ -17,15 +18,15 @@ use crate::views::BrokenView;
 pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     if args.reason.trim().is_empty() {
-        return Err(Error::NoReason { path }.into());
+        return Err(Misuse::no_reason(&path).into());
     }
     // Before anything is asked of a server.
     confirm::possible("break", args.yes)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
-    let lock = inquire(&settings, async move |admin| admin.show(&at).await).await?;
-    let chosen = choose(lock, args.node.as_deref());
-    let (target, holds) = chosen.map_err(|error| Failure::from(error).scoped(&settings.place))?;
+    let node = args.node;
+    let choosing = async move |admin: Admin| choose(admin.show(&at).await?, node.as_deref());
+    let (target, holds) = inquire(&settings, choosing).await?;
     if !args.yes && !agreed(&path, &target, holds) {
         return Err(Failure::new(Code::NoSuchLock, "nothing was broken"));
     }
@@ -42,20 +43,20 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
 }
 
 /// The contender to remove: the one with this node's name or path, or the only holder. And whether it holds.
-fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool), Error> {
+fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool), AdminError> {
     let path = lock.path;
     let Some(node) = node else {
         return match lock.holders.len() {
-            0 => Err(Error::NobodyHolds { path }),
+            0 => Err(AdminError::NobodyHolds { path }),
             1 => Ok((lock.holders.remove(0), true)),
-            _ => Err(Error::SeveralHold { path, holders: lock.holders }),
+            _ => Err(AdminError::SeveralHold { path, holders: lock.holders }),
         };
     };
     let name = node_name(&path, node);
     let holders = lock.holders.into_iter().map(|holder| (holder, true));
     let mut all = holders.chain(lock.waiters.into_iter().map(|waiter| (waiter, false)));
     all.find(|(contender, _)| contender.node == name)
-        .ok_or_else(|| Error::NotContending { path: path.clone(), node: name.to_owned() })
+        .ok_or_else(|| AdminError::NotContending { path: path.clone(), node: name.to_owned() })
 }
 
 /// Asks on the terminal.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::deadletter::{Event, Fate, Filed, Letter, Mark, Record, Sink, SinkError, fold};
-use lockkeeper::{Error, LockPath, Lockkeeper, MultiGuard, Owner};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -194,7 +195,7 @@ impl Desk {
             Err(error) => {
                 _ = timeout(LEAVING, keeper.close()).await;
                 return Err(match error {
-                    Error::Held { holder, .. } => {
+                    AcquireError::Held { holder, .. } => {
                         let by = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
                         stays(format!("it is being replayed{by}"))
                     }

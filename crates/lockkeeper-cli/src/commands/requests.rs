@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::{DecisionRecord, Error, TransferFacts, TransferRequest};
+use lockkeeper::error::{AdminError, Misuse};
+use lockkeeper::{DecisionRecord, TransferFacts, TransferRequest};
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -70,7 +71,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
 pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     if args.reason.trim().is_empty() {
-        return Err(Error::NoReason { path }.into());
+        return Err(Misuse::no_reason(&path).into());
     }
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let (at, id) = (path.clone(), args.id.clone());
@@ -82,7 +83,7 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     });
     let decided = match asking.await? {
         Ok(decided) => decided,
-        Err((waiting, id)) if waiting.is_empty() => return Err(Error::NoSuchRequest { path, id }.into()),
+        Err((waiting, id)) if waiting.is_empty() => return Err(AdminError::NoSuchRequest { path, id }.into()),
         Err((waiting, _)) => {
             let ids: Vec<_> = waiting.iter().map(|request| request.id.as_str()).collect();
             let problem = format!("{} decisions about {path} are open: {}", waiting.len(), ids.join(", "));

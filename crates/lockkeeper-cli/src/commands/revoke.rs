@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper::{Admin, Answer, Asked, Error};
+use lockkeeper::error::AdminError;
+use lockkeeper::{Admin, Answer, Asked};
 use serde::Serialize;
 
 use crate::args::ask::RevokeArgs;
@@ -59,19 +60,19 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
 }
 
 /// Sends the request to one contender, or to all holders.
-async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>) -> Result<Vec<Asked>, AdminError> {
     let asked = match node {
         Some(node) => vec![admin.revoke_node(path, node, reason).await?],
         None => admin.revoke(path, reason).await?,
     };
     if asked.is_empty() {
-        return Err(Error::NobodyHolds { path: path.to_owned() });
+        return Err(AdminError::NobodyHolds { path: path.to_owned() });
     }
     Ok(asked)
 }
 
 /// Waits for all answers, and prints each one when it comes.
-async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<Answer>, Error> {
+async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<Answer>, AdminError> {
     let answers = asked.iter().map(async |asked| {
         let answer = asked.answer(wait).await?;
         if !printer.is_json() {

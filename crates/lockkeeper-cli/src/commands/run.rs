@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use lockkeeper::error::{AcquireError, LeaseError, Misuse, ReleaseError};
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, Error, Holding, LockPath, Lockkeeper, Loss, MultiGuard, ReleaseError};
+use lockkeeper::{Builder, Holding, LockPath, Lockkeeper, Loss, MultiGuard};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -183,7 +184,7 @@ pub(crate) fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
     let mut paths = names.iter().map(|name| path_to_lock(name)).collect::<Result<Vec<_>, _>>()?;
     paths.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     match paths.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(twice) => Err(Error::Duplicate { path: twice[0].to_string() }.into()),
+        Some(twice) => Err(Misuse::twice(twice[0].as_str()).into()),
         None => Ok(paths),
     }
 }
@@ -262,7 +263,7 @@ impl HandoverTarget {
     /// Checks that the lock can be handed from one id to another; an empty `from` means a new id.
     fn check(from: &str, to: &str) -> Result<(), Failure> {
         let from = if from.is_empty() { "a new one" } else { from };
-        Ok(lockkeeper::helix::Terms::new(from, 1).check_heir(to).map_err(Error::from)?)
+        Ok(lockkeeper::helix::Terms::new(from, 1).check_heir(to).map_err(Misuse::from)?)
     }
 
     /// Hands the lock over, within the time limits of [`release`].
@@ -277,7 +278,7 @@ impl HandoverTarget {
                 ));
                 Ok(None)
             }
-            Ok(Err(Error::NotOwner { .. })) => {
+            Ok(Err(LeaseError::NotOwner { .. })) => {
                 Err(guard.holdings().first().and_then(Holding::loss).unwrap_or(Loss::LeaseEnded))
             }
             Ok(Err(error)) => Ok(Some(format!("not handed to {}: {error}", self.id))),
@@ -399,7 +400,7 @@ impl Line {
                 never = waiting::tell(&keeper, &self.paths, wait, self.printer) => match never {},
             };
             match outcome {
-                Err(error @ Error::SessionLost { .. }) if self.tries_on && self.has_time() => {
+                Err(error @ AcquireError::SessionLost { .. }) if self.tries_on && self.has_time() => {
                     self.printer.note(&format!("{error}; joining the queue again"));
                     self.leave(Duration::ZERO).await;
                 }
@@ -409,7 +410,7 @@ impl Line {
     }
 
     /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
-    async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, Error> {
+    async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, AcquireError> {
         let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
         let path = self.paths.first().expect("the parser asks for a name").as_str();
         let mut lock = keeper.helix_lock(path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lockkeeper::{Admin, Builder, ContenderInfo, Error, LockInfo, Lockkeeper};
+use lockkeeper::error::AdminError;
+use lockkeeper::{Admin, Builder, ContenderInfo, LockInfo, Lockkeeper};
 
 use crate::args::ask::ShowArgs;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
@@ -38,18 +39,12 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
 /// [`local::not_running`], if the place is this user's own server and it does not run.
 pub(crate) async fn inquire<T>(
     settings: &Settings,
-    question: impl AsyncFnOnce(Admin) -> Result<T, Error>,
+    question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
 ) -> Result<T, Failure> {
     let keeper = connect_running(settings, &settings.builder()).await?;
     let answer = question(keeper.admin()).await;
     keeper.close().await;
-    answer.map_err(|error| {
-        let mut failure = Failure::from(error);
-        if let (Code::NoSuchLock, Place::Machine(_)) = (failure.code, &settings.place) {
-            failure.message = format!("{} on {}", failure.message, settings.place);
-        }
-        failure
-    })
+    answer.map_err(|error| Failure::from(error).scoped(&settings.place))
 }
 
 /// What session timeout the server agrees to.

@@ -16,6 +16,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use lockkeeper::Lockkeeper;
+use lockkeeper::error::AdminError;
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use contender::{Contender, contend};
@@ -51,7 +52,7 @@ pub enum Error {
     Io(#[from] io::Error),
     /// The orchestrator's own session failed.
     #[error("chaos: the lock service cannot be asked what is left: {0}")]
-    Library(#[from] lockkeeper::Error),
+    Library(lockkeeper::Error),
 }
 
 /// The options of a run.
@@ -234,13 +235,17 @@ impl Chaos {
     }
 }
 
+fn library(error: impl Into<lockkeeper::Error>) -> Error {
+    Error::Library(error.into())
+}
+
 /// Returns the nodes of the contenders of a lock.
 async fn left(servers: &str, path: &str) -> Result<Vec<String>, Error> {
-    let keeper = Lockkeeper::connect(servers).await?;
+    let keeper = Lockkeeper::connect(servers).await.map_err(library)?;
     let seen = match keeper.admin().show(path).await {
         Ok(seen) => seen.holders.into_iter().chain(seen.waiters).map(|contender| contender.node).collect(),
-        Err(lockkeeper::Error::NoSuchLock { .. }) => Vec::new(),
-        Err(error) => return Err(error.into()),
+        Err(AdminError::NoSuchLock { .. }) => Vec::new(),
+        Err(error) => return Err(library(error)),
     };
     keeper.close().await;
     Ok(seen)

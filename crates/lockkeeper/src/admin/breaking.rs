@@ -2,8 +2,8 @@
 //!
 //! Use it for a holder that hangs, or whose machine is unreachable while its session lives on. The deletion and its
 //! record are one transaction: there is no break without a record and no record without a break. The removed client
-//! sees `Loss::Removed` or `Error::Evicted`. What it does at that moment is not undone; the next holder's token fences
-//! it if the resource checks tokens.
+//! sees `Loss::Removed` or `AcquireError::Evicted`. What it does at that moment is not undone; the next holder's token
+//! fences it if the resource checks tokens.
 
 use std::time::SystemTime;
 
@@ -12,13 +12,12 @@ use tracing::warn;
 
 use super::describe::describe;
 use super::{Admin, LockInfo, lease};
-use crate::Error;
 use crate::broken::Broken;
 use crate::clock::as_millis_since_1970;
 use crate::contender::ContenderInfo;
 use crate::ensemble::paths::above;
 use crate::ensemble::{Ensemble, OpError, Step, linearizable, refused};
-use crate::error::check_length;
+use crate::error::{AdminError, Misuse, SessionError};
 use crate::registers::journal::{self, Entry};
 use crate::registers::make;
 use crate::session::context::Context;
@@ -55,11 +54,11 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// - [`Error::NoReason`] if the reason is empty, [`Error::TooLong`] if it has more than 1024 bytes.
-    /// - [`Error::NobodyHolds`] if the lock is free, [`Error::NoSuchLock`] if its node does not exist.
-    /// - [`Error::SeveralHold`] if the lock is shared: choose one holder and call [`Admin::evict`].
-    /// - [`Error::Refused`] if the ACL does not let this client delete the node.
-    pub async fn break_lock(&self, path: impl AsRef<str>, reason: &str) -> Result<Broken, Error> {
+    /// - [`AdminError::Misuse`] if the reason is empty or has more than 1024 bytes.
+    /// - [`AdminError::NobodyHolds`] if the lock is free, [`AdminError::NoSuchLock`] if its node does not exist.
+    /// - [`AdminError::SeveralHold`] if the lock is shared: choose one holder and call [`Admin::evict`].
+    /// - [`SessionError::Refused`] if the ACL does not let this client delete the node.
+    pub async fn break_lock(&self, path: impl AsRef<str>, reason: &str) -> Result<Broken, AdminError> {
         let path = path.as_ref();
         self.remove(path, Whom::Holder, reason).await
     }
@@ -67,14 +66,19 @@ impl Admin {
     /// Removes one contender, a holder or a waiter, from the lock at `path`. It removes exactly the contender that
     /// [`Admin::show`] returned, not a later one.
     ///
-    /// A waiter's call fails with [`Error::Evicted`]. Reason, record, cost and cancel safety are those of
-    /// [`Admin::break_lock`].
+    /// A waiter's call fails with [`AcquireError::Evicted`](crate::error::AcquireError::Evicted). Reason, record, cost
+    /// and cancel safety are those of [`Admin::break_lock`].
     ///
     /// # Errors
     ///
-    /// [`Error::NotContending`] if the node does not exist any more or is not a contender's; otherwise as
+    /// [`AdminError::NotContending`] if the node does not exist any more or is not a contender's; otherwise as
     /// [`Admin::break_lock`].
-    pub async fn evict(&self, path: impl AsRef<str>, contender: &ContenderInfo, reason: &str) -> Result<Broken, Error> {
+    pub async fn evict(
+        &self,
+        path: impl AsRef<str>,
+        contender: &ContenderInfo,
+        reason: &str,
+    ) -> Result<Broken, AdminError> {
         let path = path.as_ref();
         self.remove(path, Whom::This(Box::new(contender.clone())), reason).await
     }
@@ -94,7 +98,7 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, Error> {
+    pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, AdminError> {
         let root = root.as_ref();
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
@@ -105,7 +109,7 @@ impl Admin {
         .await
     }
 
-    async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, Error> {
+    async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, AdminError> {
         let path = LockPath::parse_node(path)?;
         let reason = reason_for(path.as_str(), reason)?;
         let context = self.context.clone();
@@ -114,12 +118,12 @@ impl Admin {
 }
 
 /// The reason as it is recorded.
-pub(super) fn reason_for(path: &str, reason: &str) -> Result<String, Error> {
+pub(super) fn reason_for(path: &str, reason: &str) -> Result<String, Misuse> {
     let reason = reason.trim();
     if reason.is_empty() {
-        return Err(Error::NoReason { path: path.to_owned() });
+        return Err(Misuse::no_reason(path));
     }
-    check_length("reason", path, Some(reason), MAX_REASON_BYTES)?;
+    Misuse::check_length("reason", path, Some(reason), MAX_REASON_BYTES)?;
     Ok(reason.to_owned())
 }
 
@@ -129,7 +133,7 @@ pub(super) fn is_below(root: &str, path: &str) -> bool {
 }
 
 /// Removes a contender and returns once its record exists.
-async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Result<Broken, Error> {
+async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Result<Broken, AdminError> {
     let id = uuid::Uuid::new_v4();
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
@@ -194,7 +198,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
             Err(fault) => return Err(refused(path, fault)),
         }
     }
-    Err(Error::ConnectionLost { path: path.to_owned() })
+    Err(SessionError::ConnectionLost { path: path.to_owned() }.into())
 }
 
 /// The contender to remove, as read.
@@ -217,7 +221,7 @@ struct Freed {
     parent: i32,
 }
 
-async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, Error> {
+async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, AdminError> {
     let names = linearizable(ensemble, ensemble.list(path)).await.map_err(|fault| refused(path, fault))?.names;
     let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
     if lock.is_quiet() {
@@ -232,7 +236,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
         }
     }
     let (contender, held) = choose(lock, whom)?;
-    let gone = || Error::NotContending { path: path.to_owned(), node: contender.node.clone() };
+    let gone = || AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() };
     let seen = match ensemble.read(&format!("{path}/{}", contender.node)).await {
         Ok(seen) => seen,
         Err(OpError::NoNode) => return Err(gone()),
@@ -252,19 +256,19 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
     Ok(Target { version: seen.version, contender, held, mark, freed: None })
 }
 
-fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), Error> {
+fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), AdminError> {
     let path = lock.path;
     match whom {
         Whom::Holder => match lock.holders.len() {
-            0 => Err(Error::NobodyHolds { path }),
+            0 => Err(AdminError::NobodyHolds { path }),
             1 => Ok((lock.holders.remove(0), true)),
-            _ => Err(Error::SeveralHold { path, holders: lock.holders }),
+            _ => Err(AdminError::SeveralHold { path, holders: lock.holders }),
         },
         Whom::This(wanted) => {
             let holders = lock.holders.into_iter().map(|holder| (holder, true));
             let waiters = lock.waiters.into_iter().map(|waiter| (waiter, false));
             let found = holders.chain(waiters).find(|(contender, _)| is_the_same(contender, wanted));
-            found.ok_or_else(|| Error::NotContending { path, node: wanted.node.clone() })
+            found.ok_or_else(|| AdminError::NotContending { path, node: wanted.node.clone() })
         }
     }
 }

@@ -13,8 +13,8 @@ use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
 use super::Admin;
-use crate::Error;
 use crate::ensemble::{EPOCH_NODE, Ensemble, Kind, OpError, READS_IN_FLIGHT, Whole, refused};
+use crate::error::{AdminError, SessionError};
 
 /// How many conflicts are reported by path.
 const NAMED: usize = 20;
@@ -83,7 +83,7 @@ struct Side {
 impl Side {
     /// The id of a current transaction. Creates and deletes an ephemeral node, because no other reply shows the
     /// servers' counter.
-    async fn now(&self) -> Result<Zxid, Error> {
+    async fn now(&self) -> Result<Zxid, AdminError> {
         let path = format!("/lockkeeper-copy-{}", uuid::Uuid::new_v4());
         let made = self.ensemble.create(&path, Vec::new(), Kind::Ephemeral).await;
         let (_, zxid) = made.map_err(|fault| refused(&path, fault))?;
@@ -97,13 +97,13 @@ impl Side {
     }
 
     /// A node with everything that a copy needs, read consistently.
-    async fn whole(&self, path: &str) -> Result<Option<Whole>, Error> {
+    async fn whole(&self, path: &str) -> Result<Option<Whole>, AdminError> {
         for _ in 0..MAX_ATTEMPTS {
             match self.ensemble.read_whole(path).await {
                 Ok(Some(whole)) if whole.is_masked() => {
                     let reason = "only who has ADMIN rights on it is shown its access list whole: copy as one who has, or as the \
                                   servers' super user";
-                    return Err(Error::Refused { path: path.to_owned(), reason: reason.to_owned() });
+                    return Err(SessionError::Refused { path: path.to_owned(), reason: reason.to_owned() }.into());
                 }
                 Ok(Some(whole)) => return Ok(Some(whole)),
                 Ok(None) => {}
@@ -111,10 +111,11 @@ impl Side {
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        Err(Error::Refused {
+        Err(SessionError::Refused {
             path: path.to_owned(),
             reason: "it keeps changing: stop the client that writes it".to_owned(),
-        })
+        }
+        .into())
     }
 }
 
@@ -168,11 +169,11 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// - [`Error::InvalidPath`] before anything is sent.
-    /// - [`Error::NoSuchLock`] if the source does not have a path.
-    /// - [`Error::Refused`] with the path and the server's reason.
-    /// - [`Error::ConnectionLost`]: copy again.
-    pub async fn copy_to(&self, target: &Admin, options: &CopyOptions) -> Result<Copied, Error> {
+    /// - [`AdminError::Misuse`] for an invalid path, before anything is sent.
+    /// - [`AdminError::NoSuchLock`] if the source does not have a path.
+    /// - [`SessionError::Refused`] with the path and the server's reason.
+    /// - [`SessionError::ConnectionLost`]: copy again.
+    pub async fn copy_to(&self, target: &Admin, options: &CopyOptions) -> Result<Copied, AdminError> {
         let paths = match options.paths.as_slice() {
             [] => vec!["/".to_owned()],
             some => some
@@ -205,7 +206,7 @@ struct Copying {
 }
 
 impl Copying {
-    async fn all(&self, dry_run: bool) -> Result<Copied, Error> {
+    async fn all(&self, dry_run: bool) -> Result<Copied, AdminError> {
         for side in [&self.source, &self.target] {
             // The session's server may be stale.
             side.ensemble.prove().await.map_err(|fault| refused("/", fault))?;
@@ -231,10 +232,10 @@ impl Copying {
     }
 
     /// Walks the source once, parents first.
-    async fn pass(&self, start: Zxid, write: bool) -> Result<Copied, Error> {
+    async fn pass(&self, start: Zxid, write: bool) -> Result<Copied, AdminError> {
         let mut told = Copied::default();
         for path in self.above() {
-            let seen = self.node(path.clone(), start, write).await?.ok_or(Error::NoSuchLock { path })?;
+            let seen = self.node(path.clone(), start, write).await?.ok_or(AdminError::NoSuchLock { path })?;
             told.count(&seen, start);
         }
         let given: BTreeSet<&str> = self.paths.iter().map(String::as_str).collect();
@@ -251,7 +252,7 @@ impl Copying {
                         told.count(&seen, start);
                         left.extend(seen.below);
                     }
-                    None if given.contains(path.as_str()) => return Err(Error::NoSuchLock { path }),
+                    None if given.contains(path.as_str()) => return Err(AdminError::NoSuchLock { path }),
                     // Deleted since its parent was listed.
                     None => told.changed += 1,
                 }
@@ -272,7 +273,7 @@ impl Copying {
     }
 
     /// Compares a node with the target's and creates it there if `write` is set; `None` if the source does not have it.
-    async fn node(&self, path: String, start: Zxid, write: bool) -> Result<Option<Seen>, Error> {
+    async fn node(&self, path: String, start: Zxid, write: bool) -> Result<Option<Seen>, AdminError> {
         if path == "/" {
             let listed = self.source.ensemble.list(&path).await.map_err(|fault| refused(&path, fault))?;
             return Ok(Some(Seen { step: Step::Root, latest: Zxid(0), below: below("", listed.names), path }));
@@ -312,7 +313,7 @@ impl Copying {
         Ok(Some(Seen { step, latest: whole.latest, below: below(&path, names), path }))
     }
 
-    async fn compare(&self, path: &str, whole: &Whole) -> Result<Step, Error> {
+    async fn compare(&self, path: &str, whole: &Whole) -> Result<Step, AdminError> {
         Ok(match self.target.whole(path).await? {
             None => Step::Create,
             Some(there) if there.is_as(whole) => Step::Same,

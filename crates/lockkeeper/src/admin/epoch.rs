@@ -3,8 +3,8 @@
 use lockkeeper_core::TokenEpoch;
 
 use super::Admin;
-use crate::Error;
 use crate::ensemble::{EPOCH_NODE, OpError, linearizable, refused};
+use crate::error::{AdminError, SessionError};
 use crate::session::epoch::{stated, unreadable};
 
 /// How often a change is retried if other clients change the epoch at the same moment.
@@ -23,24 +23,24 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`Error::TokenEpoch`] if the node that states it cannot be read; otherwise the server cannot be reached.
-    pub async fn token_epoch(&self) -> Result<TokenEpoch, Error> {
+    /// [`SessionError::TokenEpoch`] if the node that states it cannot be read; otherwise the server cannot be reached.
+    pub async fn token_epoch(&self) -> Result<TokenEpoch, AdminError> {
         let context = self.context.clone();
         self.context
             .run(async move {
                 let (session, ensemble) = context.session(None).await?;
                 // After the write, this session has seen every earlier change.
                 ensemble.prove().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
-                session.epoch().await
+                Ok(session.epoch().await?)
             })
             .await
     }
 
-    /// The epoch as far as the session knows it: linearizable for callers behind an ordered write. No round trip, except in a
-    /// session that was just opened.
-    pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, Error> {
+    /// The epoch as far as the session knows it: linearizable for callers behind an ordered write. No round trip,
+    /// except in a session that was just opened.
+    pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, AdminError> {
         let context = self.context.clone();
-        self.context.run_while_answered(async move { context.session(None).await?.0.epoch().await }).await
+        self.context.run_while_answered(async move { Ok(context.session(None).await?.0.epoch().await?) }).await
     }
 
     /// Raises the epoch to `epoch` unless it is already greater, and returns the epoch. It is never lowered.
@@ -59,10 +59,10 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// - [`Error::TokenEpoch`] if the node states something other than an epoch.
-    /// - [`Error::Refused`] if the ACL does not let this client write it.
-    /// - [`Error::ConnectionLost`]: the change may have been done; try again.
-    pub async fn raise_token_epoch(&self, epoch: TokenEpoch) -> Result<TokenEpoch, Error> {
+    /// - [`SessionError::TokenEpoch`] if the node states something other than an epoch.
+    /// - [`SessionError::Refused`] if the ACL does not let this client write it.
+    /// - [`SessionError::ConnectionLost`]: the change may have been done; try again.
+    pub async fn raise_token_epoch(&self, epoch: TokenEpoch) -> Result<TokenEpoch, AdminError> {
         self.on_session(move |ensemble| async move {
             for _ in 0..MAX_ATTEMPTS {
                 let read = linearizable(&*ensemble, ensemble.epoch());
@@ -81,7 +81,7 @@ impl Admin {
                     Err(fault) => return Err(refused(EPOCH_NODE, fault)),
                 }
             }
-            Err(Error::ConnectionLost { path: EPOCH_NODE.to_owned() })
+            Err(SessionError::ConnectionLost { path: EPOCH_NODE.to_owned() }.into())
         })
         .await
     }

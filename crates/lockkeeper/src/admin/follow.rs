@@ -8,9 +8,9 @@ use lockkeeper_core::LockPath;
 use super::describe::describe;
 use super::handle::Admin;
 use super::info::LockInfo;
-use crate::Error;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Watcher, linearizable, refused};
+use crate::error::AdminError;
 
 /// The changes of one lock. Created by [`Admin::follow`].
 ///
@@ -42,8 +42,8 @@ impl Follow {
     ///
     /// # Errors
     ///
-    /// As [`Admin::show`]; also [`Error::NoSuchLock`] if the lock has no node.
-    pub async fn next(&mut self) -> Result<LockInfo, Error> {
+    /// As [`Admin::show`]; also [`AdminError::NoSuchLock`] if the lock has no node.
+    pub async fn next(&mut self) -> Result<LockInfo, AdminError> {
         let path = self.path.clone()?.to_string();
         if let Some(watcher) = &mut self.watcher {
             watcher.await;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use lockkeeper_core::Owner;
 
-use crate::Error;
 use crate::ensemble::Ensemble;
+use crate::error::AdminError;
 use crate::session::context::Context;
 
 /// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
@@ -14,7 +14,7 @@ use crate::session::context::Context;
 /// answers from a state that contains everything confirmed before. That costs the ensemble a write, but the client no
 /// round trip. A server without a majority cannot order the write, and does not answer from stale data. The call then
 /// waits until that server notices and closes the connection, which takes seconds, and fails with
-/// [`Error::ConnectionLost`].
+/// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost).
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub(crate) context: Context,
@@ -36,11 +36,11 @@ impl Admin {
     }
 
     /// Runs `question` on the I/O thread, so that any runtime, or none, can wait for it.
-    pub(crate) async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, Error>
+    pub(crate) async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, AdminError>
     where
         T: Send + 'static,
         F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, Error>> + Send + 'static,
+        Fut: Future<Output = Result<T, AdminError>> + Send + 'static,
     {
         let context = self.context.clone();
         self.context

@@ -9,8 +9,8 @@ use super::describe::{describe, permits_in};
 use super::handle::Admin;
 use super::info::{LockInfo, Survey, Unreadable};
 use super::lease;
-use crate::Error;
 use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, linearizable, refused};
+use crate::error::AdminError;
 use crate::registers::{journal, requests, statistics};
 
 /// The side trees of this library, which contain no locks.
@@ -33,9 +33,9 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchLock`] if the path has no node; a node without contenders is not an error.
-    /// [`Error::ConnectionLost`] without a majority. Otherwise, the server refuses the read or cannot be reached.
-    pub async fn show(&self, path: impl AsRef<str>) -> Result<LockInfo, Error> {
+    /// [`AdminError::NoSuchLock`] if the path has no node; a node without contenders is not an error.
+    /// [`SessionError::ConnectionLost`] without a majority. Otherwise, the server refuses the read or cannot be reached.
+    pub async fn show(&self, path: impl AsRef<str>) -> Result<LockInfo, AdminError> {
         let path = path.as_ref();
         let path = LockPath::parse_node(path)?;
         let shown = self.on_session(move |ensemble| async move {
@@ -63,8 +63,8 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// Walks the tree behind one ordered write: one listing for each node, and the reads of [`Admin::show`]. A node that is not
-    /// a queue costs one read more.
+    /// Walks the tree behind one ordered write: one listing for each node, and the reads of [`Admin::show`]. A node
+    /// that is not a queue costs one read more.
     ///
     /// # Cancel safety
     ///
@@ -73,7 +73,7 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn list(&self, root: impl AsRef<str>) -> Result<Vec<LockInfo>, Error> {
+    pub async fn list(&self, root: impl AsRef<str>) -> Result<Vec<LockInfo>, AdminError> {
         let root = root.as_ref();
         Ok(self.survey(root).await?.locks)
     }
@@ -87,7 +87,7 @@ impl Admin {
     /// # Errors
     ///
     /// As [`Admin::list`].
-    pub async fn survey(&self, root: impl AsRef<str>) -> Result<Survey, Error> {
+    pub async fn survey(&self, root: impl AsRef<str>) -> Result<Survey, AdminError> {
         let root = root.as_ref();
         let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
         let listed = self.on_session(move |ensemble| async move {

@@ -4,8 +4,8 @@ use lockkeeper_core::LockPath;
 
 use super::Admin;
 use super::breaking::{is_below, reason_for};
-use crate::Error;
 use crate::ensemble::refused;
+use crate::error::AdminError;
 use crate::registers::journal::{self, DecisionRecord, Entry};
 use crate::registers::requests::{self, TransferRequest};
 
@@ -23,7 +23,7 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn requests(&self, root: impl AsRef<str>) -> Result<Vec<TransferRequest>, Error> {
+    pub async fn requests(&self, root: impl AsRef<str>) -> Result<Vec<TransferRequest>, AdminError> {
         let root = root.as_ref();
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
@@ -50,9 +50,14 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`Error::NoReason`] if `why` is empty; [`Error::NoSuchRequest`] if the request has ended; [`Error::Decided`] if
-    /// another decision came first.
-    pub async fn decide(&self, request: &TransferRequest, approve: bool, why: &str) -> Result<DecisionRecord, Error> {
+    /// [`AdminError::Misuse`] if `why` is empty; [`AdminError::NoSuchRequest`] if the request has ended;
+    /// [`AdminError::Decided`] if another decision came first.
+    pub async fn decide(
+        &self,
+        request: &TransferRequest,
+        approve: bool,
+        why: &str,
+    ) -> Result<DecisionRecord, AdminError> {
         let why = reason_for(&request.facts.path, why)?;
         let (context, id, path) = (self.context().clone(), request.id.clone(), request.facts.path.clone());
         self.context()
@@ -75,7 +80,7 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn decisions(&self, root: impl AsRef<str>) -> Result<Vec<DecisionRecord>, Error> {
+    pub async fn decisions(&self, root: impl AsRef<str>) -> Result<Vec<DecisionRecord>, AdminError> {
         let root = root.as_ref();
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {

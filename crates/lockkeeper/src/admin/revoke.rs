@@ -11,12 +11,11 @@ use lockkeeper_core::helix::{Record, Refusal, Rules, Terms, Wish};
 use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid};
 use tokio::time::Instant;
 
-use crate::Error;
 use crate::admin::Admin;
 use crate::clock::wall_clock_ms;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Node, OpError, linearizable, refused};
-use crate::error::check_length;
+use crate::error::{AdminError, Misuse, SessionError};
 use crate::lease::node::{LockNode, Stepped};
 use crate::wait::passed;
 
@@ -66,7 +65,7 @@ impl Asked {
     /// # Errors
     ///
     /// The connection is lost, or the server refuses the read.
-    pub async fn answer(&self, timeout: Duration) -> Result<Answer, Error> {
+    pub async fn answer(&self, timeout: Duration) -> Result<Answer, AdminError> {
         let Some(czxid) = self.czxid else { return Ok(Answer::Released) };
         let (path, contender) = (self.path.clone(), self.contender.clone());
         self.admin
@@ -119,10 +118,10 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchLock`] if the path has no node; [`Error::CannotAsk`] if a foreign client does not understand such
-    /// requests; [`Error::Refused`] if an ACL forbids the write; [`Error::TooLong`] if the reason has more than 4096
+    /// [`AdminError::NoSuchLock`] if the path has no node; [`AdminError::CannotAsk`] if a foreign client does not understand such
+    /// requests; [`SessionError::Refused`] if an ACL forbids the write; [`AdminError::Misuse`] if the reason has more than 4096
     /// bytes.
-    pub async fn revoke(&self, path: impl AsRef<str>, reason: Option<&str>) -> Result<Vec<Asked>, Error> {
+    pub async fn revoke(&self, path: impl AsRef<str>, reason: Option<&str>) -> Result<Vec<Asked>, AdminError> {
         let path = path.as_ref();
         let holders = self.show(path).await?.holders;
         let mut asked = Vec::with_capacity(holders.len());
@@ -141,20 +140,25 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchLock`] if there is no such contender; otherwise as [`Admin::revoke`].
-    pub async fn revoke_node(&self, path: impl AsRef<str>, node: &str, reason: Option<&str>) -> Result<Asked, Error> {
+    /// [`AdminError::NoSuchLock`] if there is no such contender; otherwise as [`Admin::revoke`].
+    pub async fn revoke_node(
+        &self,
+        path: impl AsRef<str>,
+        node: &str,
+        reason: Option<&str>,
+    ) -> Result<Asked, AdminError> {
         let path = path.as_ref();
         let info = self.show(path).await?;
         let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
         match contender {
             Some(contender) => self.ask(path, contender, reason).await,
-            None => Err(Error::NoSuchLock { path: format!("{path}/{node}") }),
+            None => Err(AdminError::NoSuchLock { path: format!("{path}/{node}") }),
         }
     }
 
-    async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, Error> {
+    async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, AdminError> {
         let path = LockPath::parse_node(path)?.to_string();
-        check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
+        Misuse::check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
         let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
         let request = Revocation::new(id, self.owner().clone(), reason, wall_clock_ms());
         if contender.is_leased() {
@@ -168,7 +172,12 @@ impl Admin {
 
 impl Admin {
     /// Writes the request into a leased lock's record.
-    async fn ask_owner(&self, path: String, contender: ContenderInfo, request: Revocation) -> Result<Asked, Error> {
+    async fn ask_owner(
+        &self,
+        path: String,
+        contender: ContenderInfo,
+        request: Revocation,
+    ) -> Result<Asked, AdminError> {
         let (context, node) = (self.context().clone(), LockNode::new(path.clone(), Rules::default(), true));
         let owner = contender.described.clone();
         let asking = self.context().run_while_answered(async move {
@@ -198,7 +207,7 @@ async fn put(
     path: String,
     name: String,
     request: Revocation,
-) -> Result<Option<Zxid>, Error> {
+) -> Result<Option<Zxid>, AdminError> {
     let node_path = format!("{path}/{name}");
     for _ in 0..MAX_ATTEMPTS {
         let node = match ensemble.read(&node_path).await {
@@ -216,7 +225,7 @@ async fn put(
             _ => {
                 let node_format = NodeFormat::of(std::slice::from_ref(&name));
                 let Some(word) = node_format.revocation_word() else {
-                    return Err(Error::CannotAsk { path, node: name });
+                    return Err(AdminError::CannotAsk { path, node: name });
                 };
                 word.as_bytes().to_vec()
             }
@@ -228,5 +237,6 @@ async fn put(
             Err(fault) => return Err(refused(&path, fault)),
         }
     }
-    Err(Error::Refused { path, reason: format!("{name} is written to as often as it is read") })
+    let reason = format!("{name} is written to as often as it is read");
+    Err(SessionError::Refused { path, reason }.into())
 }

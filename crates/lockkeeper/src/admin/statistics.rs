@@ -4,7 +4,7 @@ use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::Statistics;
 
 use super::Admin;
-use crate::Error;
+use crate::error::AdminError;
 use crate::registers::statistics;
 
 impl Admin {
@@ -23,7 +23,7 @@ impl Admin {
     /// # Errors
     ///
     /// The server refuses the read or cannot be reached.
-    pub async fn statistics(&self, path: impl AsRef<str>) -> Result<Option<Statistics>, Error> {
+    pub async fn statistics(&self, path: impl AsRef<str>) -> Result<Option<Statistics>, AdminError> {
         let path = path.as_ref();
         let path = LockPath::parse_node(path)?;
         self.on_session(move |ensemble| async move { statistics::read(&*ensemble, path.as_str()).await }).await
@@ -42,7 +42,7 @@ impl Admin {
     /// # Errors
     ///
     /// As [`Admin::statistics`].
-    pub async fn forget_statistics(&self, path: impl AsRef<str>) -> Result<bool, Error> {
+    pub async fn forget_statistics(&self, path: impl AsRef<str>) -> Result<bool, AdminError> {
         let path = path.as_ref();
         let path = LockPath::parse_node(path)?;
         self.on_session(move |ensemble| async move { statistics::forget(&*ensemble, path.as_str()).await }).await

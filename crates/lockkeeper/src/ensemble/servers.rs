@@ -8,9 +8,9 @@ use lockkeeper_core::LockPath;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::Error;
 #[cfg(feature = "tls")]
 use crate::ensemble::tls::Tls;
+use crate::error::Misuse;
 
 /// ZooKeeper's port, the default of a server without one.
 const DEFAULT_PORT: u16 = 2181;
@@ -28,10 +28,10 @@ pub(crate) struct Servers {
 }
 
 impl FromStr for Servers {
-    type Err = Error;
+    type Err = Misuse;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let bad = |problem: String| Error::InvalidServers { servers: text.to_owned(), problem };
+    fn from_str(text: &str) -> Result<Self, Misuse> {
+        let bad = |problem: String| Misuse::servers(text, &problem);
         let (list, chroot) = match text.find('/') {
             Some(at) => text.split_at(at),
             None => (text, ""),
@@ -97,10 +97,10 @@ impl Servers {
 
     /// The same servers with TLS.
     #[cfg(feature = "tls")]
-    pub(crate) fn secured(mut self, tls: Tls) -> Result<Self, Error> {
+    pub(crate) fn secured(mut self, tls: Tls) -> Result<Self, Misuse> {
         if let Some(bad) = self.endpoints.iter().find(|endpoint| !Tls::can_name(host(endpoint))) {
             let problem = format!("{:?} is not a name that a certificate can contain", host(bad));
-            return Err(Error::InvalidServers { servers: self.to_string(), problem });
+            return Err(Misuse::servers(&self.to_string(), &problem));
         }
         self.tls = Some(tls);
         Ok(self)

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use zookeeper_client as zk;
 
-use crate::Error;
+use crate::error::Misuse;
 
 /// The certificate authorities that a client trusts, and its own certificate. Pass it to
 /// [`Builder::tls`](crate::Builder::tls).
@@ -42,8 +42,8 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidTls`] if there is no certificate, or one that cannot be read.
-    pub fn trusting(authorities: &[u8]) -> Result<Self, Error> {
+    /// [`Misuse`] if there is no certificate, or one that cannot be read.
+    pub fn trusting(authorities: &[u8]) -> Result<Self, Misuse> {
         // The client crate uses the process's provider, and panics if two are compiled in and none is installed.
         if CryptoProvider::get_default().is_none() {
             // Fails if another thread has installed one meanwhile, which serves as well.
@@ -66,8 +66,8 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidTls`] if the certificate or the key cannot be read, or if they do not match.
-    pub fn with_identity(mut self, chain: &[u8], key: &[u8]) -> Result<Self, Error> {
+    /// [`Misuse`] if the certificate or the key cannot be read, or if they do not match.
+    pub fn with_identity(mut self, chain: &[u8], key: &[u8]) -> Result<Self, Misuse> {
         let certificates = certificates(chain).map_err(|why| bad("the client's certificate", &why))?;
         let private = PrivateKeyDer::from_pem_slice(key).map_err(|why| bad("the client's key", &why))?;
         let config = ClientConfig::builder()
@@ -114,8 +114,8 @@ impl fmt::Debug for Tls {
     }
 }
 
-fn bad(what: &str, why: &dyn fmt::Display) -> Error {
-    Error::InvalidTls { problem: format!("{what} cannot be used: {why}") }
+fn bad(what: &str, why: &dyn fmt::Display) -> Misuse {
+    Misuse::tls(&format!("{what} cannot be used: {why}"))
 }
 
 fn utf8(text: &[u8]) -> Result<&str, std::str::Utf8Error> {

@@ -28,13 +28,13 @@ pub(crate) use self::dial::Locate;
 pub(crate) use self::dial::Located;
 use self::dial::{Dial, pauses};
 use self::fault::{at_node, told};
-use crate::Error;
 use crate::acl::LockAcl;
 use crate::ensemble::servers::Servers;
 use crate::ensemble::{
     Children, Done, EPOCH_NODE, Ensemble, Grant, Kind, Network, Node, Opened, Reconnect, Reply, Step, Undone, Watcher,
     Whole, Written,
 };
+use crate::error::SessionError;
 
 /// The mode and the access list of a new node.
 fn options(kind: Kind, acl: LockAcl) -> zk::CreateOptions<'static> {
@@ -81,7 +81,7 @@ enum Refusal {
     /// The servers refused it or could not be reached.
     Connecting(zk::Error),
     /// Another try would fail too.
-    Final(Error),
+    Final(SessionError),
 }
 
 /// A connected client, how it was connected, and its task.
@@ -94,11 +94,11 @@ impl From<zk::Error> for Refusal {
 }
 
 impl Network for ZooKeeper {
-    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, Error>> {
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, SessionError>> {
         async move {
             let started = Instant::now();
             let mut tries = pin!(self.tries(started, patience));
-            let told = |tried: Result<_, Error>| match tried {
+            let told = |tried: Result<_, SessionError>| match tried {
                 Ok((dial, client, task)) => Ok(self.opened(dial, client, task)),
                 Err(error) => Err(error),
             };
@@ -139,7 +139,7 @@ impl Network for ZooKeeper {
 impl ZooKeeper {
     /// Tries all servers, round after round, until one opens a session or another try would fail too; `None` if the
     /// retries are used up.
-    async fn tries(&self, started: Instant, patience: Duration) -> Option<Result<Connected, Error>> {
+    async fn tries(&self, started: Instant, patience: Duration) -> Option<Result<Connected, SessionError>> {
         let dial = self.dial();
         let mut pauses = self.rounds();
         loop {
@@ -147,7 +147,7 @@ impl ZooKeeper {
                 Ok(connected) => return Some(Ok(connected)),
                 Err(Refusal::Final(error)) => return Some(Err(error)),
                 Err(Refusal::Connecting(zk::Error::AuthFailed)) => {
-                    return Some(Err(Error::AuthFailed { servers: self.servers.to_string() }));
+                    return Some(Err(SessionError::AuthFailed { servers: self.servers.to_string() }));
                 }
                 Err(Refusal::Connecting(error)) => tracing::debug!(%error, "no server opened a session"),
             }
@@ -188,8 +188,8 @@ impl ZooKeeper {
         }
     }
 
-    fn unreachable(&self, waited: Duration, detail: String) -> Error {
-        Error::Unreachable { servers: self.servers.to_string(), waited, detail }
+    fn unreachable(&self, waited: Duration, detail: String) -> SessionError {
+        SessionError::Unreachable { servers: self.servers.to_string(), waited, detail }
     }
 
     fn dial(&self) -> Dial {
@@ -207,15 +207,15 @@ impl ZooKeeper {
         if chroot.is_empty() || self.create_chroot {
             return Ok(());
         }
-        // Sync first: this server may be stale if the chroot was just created. At a leader that can still miss the create;
-        // then the user repeats the command.
+        // Sync first: this server may be stale if the chroot was just created. At a leader that can still miss the
+        // create; then the user repeats the command.
         let (synced, stat) = tokio::join!(biased; client.sync(chroot), client.check_stat(chroot));
         synced?;
         match stat? {
             Some(_) => Ok(()),
             None => {
                 let (servers, chroot) = (self.servers.endpoints(), chroot.to_owned());
-                Err(Refusal::Final(Error::NoChroot { servers, chroot }))
+                Err(Refusal::Final(SessionError::NoChroot { servers, chroot }))
             }
         }
     }

@@ -150,7 +150,7 @@ impl<'a> FencedWrite<'a> {
     fn step(mut self, path: &str, step: impl FnOnce(String) -> Step) -> Self {
         match LockPath::parse_node(path) {
             Ok(path) => self.steps.push(step(path.to_string())),
-            Err(problem) => self.mistake = self.mistake.or(Some(WriteError::InvalidPath(problem))),
+            Err(problem) => self.mistake = self.mistake.or(Some(problem.into())),
         }
         self
     }

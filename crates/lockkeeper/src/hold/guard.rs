@@ -12,7 +12,7 @@ use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{ChangeError, Error, ReleaseError, VerifyError, check_length};
+use crate::error::{ChangeError, Misuse, ReleaseError, VerifyError};
 use crate::hold::{Hold, Request};
 use crate::session::Session;
 use crate::session::process::Owned;
@@ -348,9 +348,9 @@ impl Holding {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLong`] if the reason has more than 4096 bytes. The request then stays unanswered.
-    pub fn refuse_revocation(&self, why: &str) -> Result<(), Error> {
-        check_length("refusal", &self.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
+    /// [`Misuse`] if the reason has more than 4096 bytes. The request then stays unanswered.
+    pub fn refuse_revocation(&self, why: &str) -> Result<(), Misuse> {
+        Misuse::check_length("refusal", &self.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
         if !self.hold.is_ours() {
             return Ok(());
         }

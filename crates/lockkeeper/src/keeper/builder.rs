@@ -13,11 +13,12 @@ use crate::ensemble::servers::Servers;
 use crate::ensemble::tls::Tls;
 use crate::ensemble::zookeeper::ZooKeeper;
 use crate::ensemble::{Network, Reconnect};
+use crate::error::{ConnectError, Misuse};
+use crate::identity;
 use crate::keeper::Lockkeeper;
 use crate::session::Io;
 use crate::session::context::{Context, ContextOptions};
 use crate::session::on_lost::OnLost;
-use crate::{Error, identity};
 
 /// The default session timeout. The server may grant less or more.
 ///
@@ -30,7 +31,7 @@ pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 #[cfg(any(feature = "embedded", feature = "settings"))]
 pub(crate) const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long servers are tried before [`Error::Unreachable`].
+/// How long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options for a [`Lockkeeper`].
@@ -101,13 +102,14 @@ impl Builder {
     /// about half of it; the default outlasts an ordinary restart of a single server. The server clamps the timeout,
     /// usually to between 2 and 20 of its ticks.
     ///
-    /// Connecting fails with [`Error::InvalidSessionTimeout`] if the timeout is shorter than 1 ms.
+    /// Connecting fails with [`ConnectError::Misuse`] if the timeout is shorter than 1 ms.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = Some(timeout);
         self
     }
 
-    /// Sets how long servers are tried before [`Error::Unreachable`]. The default is 10 s.
+    /// Sets how long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
+    /// The default is 10 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -117,8 +119,10 @@ impl Builder {
     ///
     /// By default, opening a session is retried for the connect timeout, and a waiter whose connection is lost keeps
     /// waiting as long as its session may live. If this is set, opening a session tries every server `1 + retries`
-    /// times, within the connect timeout, and then fails with [`Error::Unreachable`]. A waiter whose connection has
-    /// been lost for `retries` times `delay` fails with [`Error::ConnectionLost`]. Holds are not affected: see
+    /// times, within the connect timeout, and then fails with
+    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). A waiter whose connection has been lost
+    /// for `retries` times `delay` fails with
+    /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost). Holds are not affected: see
     /// [`Guard`](crate::Guard).
     pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
         self.reconnect = Some(Reconnect { retries, delay });
@@ -126,7 +130,8 @@ impl Builder {
     }
 
     /// Sets whether a missing chroot of the connect string is created, with its parents, when the first node below it
-    /// is created. The default is `false`: connecting fails with [`Error::NoChroot`].
+    /// is created. The default is `false`: connecting fails with
+    /// [`SessionError::NoChroot`](crate::error::SessionError::NoChroot).
     pub fn create_chroot(mut self, create: bool) -> Self {
         self.create_chroot = create;
         self
@@ -178,7 +183,7 @@ impl Builder {
 
     /// Uses TLS, as `tls` does, with PEM files: the trusted authorities and, where servers ask for one, a certificate
     /// chain with its key. They are read when connecting. Without the feature `tls`, connecting fails with
-    /// [`Error::InvalidTls`].
+    /// [`ConnectError::Misuse`].
     pub fn tls_files(
         mut self,
         authorities: impl Into<PathBuf>,
@@ -198,7 +203,7 @@ impl Builder {
     /// # Errors
     ///
     /// As [`Lockkeeper::connect`].
-    pub async fn connect(self, servers: &str) -> Result<Lockkeeper, Error> {
+    pub async fn connect(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
         let servers = self.checked(servers)?;
         let io = Io::thread()?;
         let network = self.network(servers, &io);
@@ -215,7 +220,7 @@ impl Builder {
     ///
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
-    pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, Error> {
+    pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
         let servers = self.checked(servers)?;
         let io = Io::thread()?;
         let network = self.network(servers, &io);
@@ -228,7 +233,7 @@ impl Builder {
     /// # Errors
     ///
     /// As [`Lockkeeper::connect_lazy`].
-    pub fn connect_lazy(self, servers: &str) -> Result<Lockkeeper, Error> {
+    pub fn connect_lazy(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
         let servers = self.checked(servers)?;
         let io = Io::thread()?;
         let network = self.network(servers, &io);
@@ -247,7 +252,7 @@ impl Builder {
     ///
     /// As [`Lockkeeper::embedded`].
     #[cfg(feature = "embedded")]
-    pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
+    pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
         self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
     }
 
@@ -260,13 +265,13 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As [`Lockkeeper::embedded`], and [`Error::NotRunning`].
+    /// As [`Lockkeeper::embedded`], and [`EmbeddedError::NotRunning`](crate::error::EmbeddedError::NotRunning).
     #[cfg(feature = "embedded")]
     pub async fn embedded_with(
         self,
         home: crate::embedded::Home,
         hosting: crate::embedded::Hosting,
-    ) -> Result<Lockkeeper, Error> {
+    ) -> Result<Lockkeeper, ConnectError> {
         use crate::embedded::{Embedded, Site};
         self.check_timeout()?;
         let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
@@ -282,10 +287,13 @@ impl Builder {
     }
 
     /// Checks everything that can be checked before anything is sent.
-    fn checked(&self, servers: &str) -> Result<Servers, Error> {
+    fn checked(&self, servers: &str) -> Result<Servers, Misuse> {
         self.check_timeout()?;
         if self.acl != LockAcl::Open && !self.has_credential() {
-            return Err(Error::NoCredential { acl: self.acl });
+            let problem =
+                format!("access lists of kind {:?} need a credential that all clients of the locks share", self.acl);
+            let remedy = "set one with Builder::credential(\"digest\", \"user:password\")";
+            return Err(Misuse::new("credential", problem).remedy(remedy));
         }
         let servers: Servers = servers.parse()?;
         #[cfg(feature = "tls")]
@@ -298,14 +306,18 @@ impl Builder {
         #[cfg(not(feature = "tls"))]
         if let Some(TlsFiles { authorities, .. }) = &self.tls_files {
             let problem = format!("{} cannot be used: this program was built without TLS", authorities.display());
-            return Err(Error::InvalidTls { problem });
+            return Err(Misuse::tls(&problem));
         }
         Ok(servers)
     }
 
-    fn check_timeout(&self) -> Result<(), Error> {
+    fn check_timeout(&self) -> Result<(), Misuse> {
         match self.session_timeout {
-            Some(given) if given.as_millis() == 0 => Err(Error::InvalidSessionTimeout { given }),
+            Some(given) if given.as_millis() == 0 => {
+                let given = humantime::format_duration(given);
+                let problem = format!("session timeout {given} is not supported: must be at least 1ms, or unset");
+                Err(Misuse::new("session timeout", problem))
+            }
             _ => Ok(()),
         }
     }
@@ -337,18 +349,14 @@ impl Builder {
 
 #[cfg(feature = "tls")]
 impl TlsFiles {
-    fn read(&self) -> Result<Tls, Error> {
-        let read = |file: &PathBuf| {
-            std::fs::read(file).map_err(|why| Error::InvalidTls { problem: format!("{}: {why}", file.display()) })
-        };
+    fn read(&self) -> Result<Tls, Misuse> {
+        let read =
+            |file: &PathBuf| std::fs::read(file).map_err(|why| Misuse::tls(&format!("{}: {why}", file.display())));
         // The error names the file that cannot be used.
-        let named = |files: &[&PathBuf], result: Result<Tls, Error>| {
-            result.map_err(|error| match error {
-                Error::InvalidTls { problem } => {
-                    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-                    Error::InvalidTls { problem: format!("{problem} ({})", files.join(", ")) }
-                }
-                other => other,
+        let named = |files: &[&PathBuf], result: Result<Tls, Misuse>| {
+            result.map_err(|error| {
+                let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+                Misuse { problem: format!("{} ({})", error.problem, files.join(", ")), ..error }
             })
         };
         let tls = named(&[&self.authorities], Tls::trusting(&read(&self.authorities)?))?;
@@ -375,11 +383,12 @@ impl Lockkeeper {
     ///
     /// # Errors
     ///
-    /// - [`Error::InvalidServers`] before anything is sent.
-    /// - [`Error::NoChroot`] if the chroot does not exist.
-    /// - [`Error::Unreachable`] after 10 s, with the result of each server.
-    /// - [`Error::AuthFailed`] if the servers reject the credentials.
-    pub async fn connect(servers: &str) -> Result<Lockkeeper, Error> {
+    /// - [`ConnectError::Misuse`] for an invalid connect string, before anything is sent.
+    /// - [`SessionError::NoChroot`](crate::error::SessionError::NoChroot) if the chroot does not exist.
+    /// - [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) after 10 s, with the result of each
+    ///   server.
+    /// - [`SessionError::AuthFailed`](crate::error::SessionError::AuthFailed) if the servers reject the credentials.
+    pub async fn connect(servers: &str) -> Result<Lockkeeper, ConnectError> {
         Self::builder().connect(servers).await
     }
 
@@ -393,9 +402,9 @@ impl Lockkeeper {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidServers`] and the other errors of arguments. Those of [`Lockkeeper::connect`] that need the
-    /// servers, such as [`Error::Unreachable`] and [`Error::NoChroot`], are errors of the calls.
-    pub fn connect_lazy(servers: &str) -> Result<Lockkeeper, Error> {
+    /// [`ConnectError::Misuse`] for an argument that cannot be used. Those of [`Lockkeeper::connect`] that need the
+    /// servers, such as [`SessionError::Unreachable`](crate::error::SessionError::Unreachable), are errors of the calls.
+    pub fn connect_lazy(servers: &str) -> Result<Lockkeeper, ConnectError> {
         Self::builder().connect_lazy(servers)
     }
 
@@ -416,15 +425,16 @@ impl Lockkeeper {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] and [`Error::File`] if the directory cannot be used.
+    /// [`EmbeddedError::Server`](crate::error::EmbeddedError::Server) and
+    /// [`EmbeddedError::File`](crate::error::EmbeddedError::File) if the directory cannot be used.
     #[cfg(feature = "embedded")]
-    pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, Error> {
+    pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
         Self::builder().embedded(dir).await
     }
 
     /// Opens the first session, so that an unreachable ensemble shows immediately.
-    async fn opened(self) -> Result<Lockkeeper, Error> {
+    async fn opened(self) -> Result<Lockkeeper, ConnectError> {
         let context = self.context().clone();
-        self.context().run(async move { context.session(None).await.map(drop) }).await.map(|()| self)
+        self.context().run(async move { Ok(context.session(None).await.map(drop)?) }).await.map(|()| self)
     }
 }

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use lockkeeper_core::helix::Terms;
 
-use crate::error::{Error, ReleaseError};
+use crate::error::{LeaseError, ReleaseError, SessionError};
 use crate::hold::guard::{Guard, Holding};
 use crate::session::process::Owned;
 
@@ -36,9 +36,9 @@ impl Preemption {
 /// A guard's order to its task, with the channel for the result.
 pub(super) enum Order {
     /// Begin a new lease.
-    Renew(oneshot::Sender<Result<(), Error>>),
+    Renew(oneshot::Sender<Result<(), LeaseError>>),
     /// Hand the lock to this owner.
-    Transfer(String, oneshot::Sender<Result<(), Error>>),
+    Transfer(String, oneshot::Sender<Result<(), LeaseError>>),
 }
 
 /// A held leased lock. Dropping it releases the lock in the background; [`Holding`](crate::Holding) has its other
@@ -108,8 +108,8 @@ impl HelixGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseLost`] if the hold has ended; [`Error::Outranked`] if it ends now and a requestor waits for that.
-    pub async fn renew(&self) -> Result<(), Error> {
+    /// [`LeaseError::Lost`] if the hold has ended; [`LeaseError::Preempted`] if it ends now because a requestor waits.
+    pub async fn renew(&self) -> Result<(), LeaseError> {
         self.order(Order::Renew).await
     }
 
@@ -130,23 +130,26 @@ impl HelixGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidTerms`] if the id is empty, reserved or this owner's own; the hold continues.
-    /// [`Error::LeaseLost`] if the hold had ended. If a server refuses the write, the lock is released.
-    pub async fn transfer(&self, to: &str) -> Result<(), Error> {
+    /// [`LeaseError::Misuse`] if the id is empty, reserved or this owner's own; the hold continues.
+    /// [`LeaseError::Lost`] if the hold had ended. If a server refuses the write, the lock is released.
+    pub async fn transfer(&self, to: &str) -> Result<(), LeaseError> {
         Terms::new(self.id.as_str(), 1).check_heir(to)?;
         self.order(|done| Order::Transfer(to.to_owned(), done)).await
     }
 
-    async fn order(&self, order: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Order) -> Result<(), Error> {
+    async fn order(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<(), LeaseError>>) -> Order,
+    ) -> Result<(), LeaseError> {
         if !self.orders.is_ours() {
-            return Err(Error::Forked);
+            return Err(SessionError::Forked.into());
         }
         let (done, outcome) = oneshot::channel();
         _ = self.orders.send(order(done));
         match outcome.await {
             Ok(outcome) => outcome,
             // The task has ended, because the hold has.
-            Err(_) => Err(Error::LeaseLost { path: self.path().to_owned(), loss: self.lost().await }),
+            Err(_) => Err(LeaseError::Lost { path: self.path().to_owned(), loss: self.lost().await }),
         }
     }
 

@@ -11,15 +11,14 @@ use lockkeeper_core::helix::{Answer, Held, Record, Refusal, Terms, Wish};
 use lockkeeper_core::{FencingToken, Loss, Revocation};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::Error;
 use crate::ensemble::{OpError, Watcher};
-use crate::error::ReleaseError;
+use crate::error::{LeaseError, ReleaseError, SessionError};
 use crate::hold::guard::{Guard, Holding};
 use crate::hold::lease::{Lease, Versions};
 use crate::hold::{Hold, HoldOptions, Request};
 use crate::lease::guard::{HelixGuard, Order, Preemption};
 use crate::lease::leases::Leases;
-use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped};
+use crate::lease::node::{LockNode, Look, LookError, NodeError, SessionRef, Stepped};
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::lease::status::LockStatus;
 use crate::session::context::Context;
@@ -387,10 +386,10 @@ impl LeaseTask {
     async fn renew(
         &mut self,
         look: Look,
-        renewal: oneshot::Sender<Result<(), Error>>,
-    ) -> Option<oneshot::Sender<Result<(), Error>>> {
+        renewal: oneshot::Sender<Result<(), LeaseError>>,
+    ) -> Option<oneshot::Sender<Result<(), LeaseError>>> {
         if let Some(loss) = self.hold.loss() {
-            _ = renewal.send(Err(Error::LeaseLost { path: self.node.path.clone(), loss }));
+            _ = renewal.send(Err(LeaseError::Lost { path: self.node.path.clone(), loss }));
             return None;
         }
         let outcome = match self.node.step(&mut self.seat, look, &self.terms, Wish::Renew).await {
@@ -403,22 +402,19 @@ impl LeaseTask {
                 Ok(())
             }
             Ok(Stepped::Again { .. }) => return Some(renewal),
-            Ok(Stepped::Refused(Refusal::Requested(request))) => Err(Error::Outranked {
-                path: self.node.path.clone(),
-                by: request.id,
-                priority: request.priority,
-                message: None,
-            }),
+            Ok(Stepped::Refused(Refusal::Requested(request))) => {
+                Err(LeaseError::Preempted { path: self.node.path.clone(), by: request.id, priority: request.priority })
+            }
             // The record shows another owner; the next read says which.
             Ok(Stepped::Done { .. } | Stepped::Refused(_)) => return Some(renewal),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         _ = renewal.send(outcome);
         None
     }
 
     /// Releases the lock. Returns the record if it no longer showed this hold.
-    async fn leave(&mut self) -> Result<Option<Box<Look>>, Error> {
+    async fn leave(&mut self) -> Result<Option<Box<Look>>, NodeError> {
         let mut unsure = false;
         loop {
             let look = self.node.look_until_answered(&self.context, &mut self.seat).await?;
@@ -436,9 +432,9 @@ impl LeaseTask {
     }
 
     /// Makes another client the owner, or releases the lock if that is refused.
-    async fn transfer(mut self, to: &str, done: oneshot::Sender<Result<(), Error>>) {
+    async fn transfer(mut self, to: &str, done: oneshot::Sender<Result<(), LeaseError>>) {
         let path = self.node.path.clone();
-        let lost = |loss| Error::LeaseLost { path, loss };
+        let lost = |loss| LeaseError::Lost { path, loss };
         if let Some(loss) = self.hold.loss() {
             _ = done.send(Err(lost(loss)));
             return self.give_back().await;
@@ -448,7 +444,7 @@ impl LeaseTask {
         let handed = match self.hand_over(to).await {
             Ok(None) => Ok(()),
             Ok(Some(loss)) => Err(lost(loss)),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         match &handed {
             Ok(()) => self.ended(),
@@ -458,7 +454,7 @@ impl LeaseTask {
     }
 
     /// The loss of the hold, if it could no longer be handed over.
-    async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, Error> {
+    async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, NodeError> {
         let mut unsure = false;
         loop {
             let look = self.node.look_until_answered(&self.context, &mut self.seat).await?;
@@ -510,16 +506,16 @@ impl LeaseTask {
             (Some(loss), _) => Err(ReleaseError::NotHeld { loss }),
             (None, Ok(None)) => Ok(()),
             (None, Ok(Some(_))) => Err(ReleaseError::NotHeld { loss: gone }),
-            (None, Err(Error::Closed)) => Err(ReleaseError::NotHeld { loss: Loss::Closed }),
+            (None, Err(NodeError::Session(SessionError::Closed))) => Err(ReleaseError::NotHeld { loss: Loss::Closed }),
             (None, Err(error)) => Err(ReleaseError::Failed { reason: error.to_string() }),
         });
     }
 
     /// No server can be reached any more, or the node is not a lock's: the lease ends this hold.
-    fn cut_off(&mut self, error: &Error) {
+    fn cut_off(&mut self, error: &NodeError) {
         tracing::warn!(path = %self.node.path, %error, "a hold is given up");
         self.hold.lose(match error {
-            Error::Closed => Loss::Closed,
+            NodeError::Session(SessionError::Closed) => Loss::Closed,
             _ => Loss::Removed,
         });
         self.ended();

@@ -10,8 +10,7 @@ use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::Error;
-use crate::error::check_length;
+use crate::error::{AcquireError, Error, LeaseError, Misuse, SessionError};
 use crate::hold::account;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::lease::guard::{HelixGuard, Preemption};
@@ -235,7 +234,7 @@ impl HelixLock {
 
     /// Calls `decide` when the wait has ended, the owner has not finished its cleanup, and no rule decides. An approval
     /// takes the lock by force. After a rejection, or without an answer within `timeout`, the owner keeps it, and the
-    /// attempt fails with [`Error::CleanupUnfinished`].
+    /// attempt fails with [`AcquireError::CleanupUnfinished`].
     ///
     /// `decide` runs on a separate thread, as a cleanup does. The request stays in the record meanwhile, so if the
     /// owner finishes, this request is granted the lock. No effect for a forceful request.
@@ -344,20 +343,21 @@ impl HelixLock {
     ///
     /// # Errors
     ///
-    /// [`Error::Outranked`], [`Error::Preempted`] and [`Error::CleanupUnfinished`] if another client has the lock;
-    /// [`Error::Unreachable`] if no server answers for the session timeout and the connect timeout together;
-    /// [`Error::InvalidTerms`], [`Error::InvalidPath`] and [`Error::InvalidScope`] before anything is sent.
-    pub async fn acquire(&self) -> Result<HelixGuard, Error> {
+    /// [`AcquireError::Outranked`], [`AcquireError::Preempted`] and [`AcquireError::CleanupUnfinished`] if another
+    /// client has the lock; [`SessionError::Unreachable`] if no server answers for the session timeout and the connect
+    /// timeout together; [`AcquireError::Misuse`], before anything is sent, if the terms, the path or the scope are not
+    /// valid.
+    pub async fn acquire(&self) -> Result<HelixGuard, AcquireError> {
         let node = self.node()?;
         self.terms.check(self.emergency)?;
-        check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
+        Misuse::check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
         let (started, path) = (Instant::now(), node.path.clone());
         let (caller, outcome) = oneshot::channel();
         let (context, leases) = (self.context.clone(), self.leases.clone());
         let (terms, cleanup) = (self.terms.clone(), self.cleanup.clone());
         let (status, approval, recorder) = (self.shared.status.clone(), self.approval.clone(), self.recorder.clone());
         self.context.spawn(Request { context, leases, node, terms, cleanup, approval, status, recorder, caller }.run());
-        let outcome = outcome.await.unwrap_or(Err(Error::Closed));
+        let outcome = outcome.await.unwrap_or(Err(SessionError::Closed.into()));
         account::report(&path, started, outcome.as_ref().map(|guard| &***guard));
         outcome
     }
@@ -375,7 +375,7 @@ impl HelixLock {
     /// # Errors
     ///
     /// As [`HelixLock::acquire`], if the server cannot be asked.
-    pub async fn unlock(&self) -> Result<Unlocked, Error> {
+    pub async fn unlock(&self) -> Result<Unlocked, LeaseError> {
         let node = self.node()?;
         let guard = self.shared.guard.lock().await.take();
         if let Some(guard) = guard
@@ -407,9 +407,9 @@ impl HelixLock {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidTerms`] if the id is empty, reserved or this owner's own; [`Error::NotOwner`] if this user id
-    /// does not own the lock or its lease has expired.
-    pub async fn transfer(&self, to: &str) -> Result<(), Error> {
+    /// [`LeaseError::Misuse`] if the id is empty, reserved or this owner's own; [`LeaseError::NotOwner`] if this user
+    /// id does not own the lock or its lease has expired.
+    pub async fn transfer(&self, to: &str) -> Result<(), LeaseError> {
         let node = self.node()?;
         self.terms.check_heir(to)?;
         let (path, id) = (node.path.clone(), self.terms.id.clone());
@@ -419,8 +419,8 @@ impl HelixLock {
             .run_while_answered(async move { node.settle(&context, &terms, Wish::Transfer { to: &to }).await })
             .await?;
         match settled {
-            Stepped::Refused(Refusal::NotOwner { owner }) => Err(Error::NotOwner { path, id, owner }),
-            Stepped::Refused(_) => Err(Error::NotOwner { path, id, owner: None }),
+            Stepped::Refused(Refusal::NotOwner { owner }) => Err(LeaseError::NotOwner { path, id, owner }),
+            Stepped::Refused(_) => Err(LeaseError::NotOwner { path, id, owner: None }),
             Stepped::Done { .. } | Stepped::Again { .. } => Ok(()),
         }
     }
@@ -437,8 +437,8 @@ impl HelixLock {
     ///
     /// # Errors
     ///
-    /// [`Error::NotARecord`] if the node holds something else.
-    pub async fn info(&self) -> Result<LockAttributes, Error> {
+    /// [`Mismatch::NotARecord`](crate::error::Mismatch::NotARecord) if the node holds something else.
+    pub async fn info(&self) -> Result<LockAttributes, LeaseError> {
         self.look(|record, _| record.info()).await
     }
 
@@ -455,7 +455,7 @@ impl HelixLock {
     /// # Errors
     ///
     /// As [`HelixLock::info`].
-    pub async fn is_owner(&self) -> Result<bool, Error> {
+    pub async fn is_owner(&self) -> Result<bool, LeaseError> {
         let id = self.terms.id.clone();
         self.look(move |record, latest_ms| {
             record.owner.as_ref().is_some_and(|owner| owner.id == id && latest_ms < owner.until_ms)
@@ -463,7 +463,7 @@ impl HelixLock {
         .await
     }
 
-    /// Ends the use of this object; every later call fails with [`Error::LockClosed`].
+    /// Ends the use of this object; every later call fails with [`Misuse`].
     ///
     /// # Cancel safety
     ///
@@ -471,11 +471,11 @@ impl HelixLock {
     ///
     /// # Errors
     ///
-    /// [`Error::StillOwner`] while it owns the lock; the object then stays open.
-    pub async fn close(&self) -> Result<(), Error> {
+    /// [`LeaseError::StillOwner`] while it owns the lock; the object then stays open.
+    pub async fn close(&self) -> Result<(), LeaseError> {
         let path = self.node()?.path;
         if self.is_owner().await? {
-            return Err(Error::StillOwner { path });
+            return Err(LeaseError::StillOwner { path });
         }
         self.shared.closed.store(true, Ordering::Release);
         self.shared.guard.lock().await.take();
@@ -498,14 +498,13 @@ impl HelixLock {
     }
 
     /// The node, if the path or scope is valid and the object is open.
-    fn node(&self) -> Result<LockNode, Error> {
+    fn node(&self) -> Result<LockNode, Misuse> {
         let path = match &self.path {
             Ok(path) => path.to_string(),
-            Err(ScopeError::Path(error)) => return Err(error.clone().into()),
             Err(error) => return Err(error.clone().into()),
         };
         match self.shared.closed.load(Ordering::Acquire) {
-            true => Err(Error::LockClosed { path }),
+            true => Err(Misuse::closed(&path)),
             false => Ok(LockNode::new(path, self.rules, self.keep)),
         }
     }
@@ -513,7 +512,7 @@ impl HelixLock {
     async fn look<T: Send + 'static>(
         &self,
         read: impl FnOnce(&lockkeeper_core::helix::Record, i64) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T, LeaseError> {
         let (node, context) = (self.node()?, self.context.clone());
         let looked = self.context.run_while_answered(async move {
             let mut seat = SessionRef::take(&context).await?;
@@ -531,8 +530,8 @@ impl std::fmt::Debug for HelixLock {
 }
 
 /// Whether an error means only that the lock was not acquired.
-fn not_acquired(error: &Error) -> bool {
-    matches!(error, Error::Outranked { .. } | Error::Preempted { .. })
+fn not_acquired(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::Outranked { .. } | AcquireError::Preempted { .. })
 }
 
 impl LockOperations for HelixLock {
@@ -545,7 +544,7 @@ impl LockOperations for HelixLock {
                     Ok(true)
                 }
                 Err(error) if not_acquired(&error) => Ok(false),
-                Err(error) => Err(error),
+                Err(error) => Err(error.into()),
             }
         })
     }
@@ -555,15 +554,15 @@ impl LockOperations for HelixLock {
     }
 
     fn current_lock_info(&self) -> BoxFuture<'_, Result<LockAttributes, Error>> {
-        Box::pin(self.info())
+        Box::pin(async move { Ok(self.info().await?) })
     }
 
     fn is_current_owner(&self) -> BoxFuture<'_, Result<bool, Error>> {
-        Box::pin(self.is_owner())
+        Box::pin(async move { Ok(self.is_owner().await?) })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.close())
+        Box::pin(async move { Ok(self.close().await?) })
     }
 }
 

@@ -11,9 +11,9 @@ use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, 
 use lockkeeper_core::{FencingToken, IncompatibleFormat, Limit, LinkState, NodeFormat, PathRecord, TokenEpoch, Zxid};
 use tokio::sync::oneshot;
 
-use crate::Error;
 use crate::ensemble::paths::{above, make_path};
 use crate::ensemble::{Children, Done, Ensemble, Kind, OpError, Reply, Step, Watcher, zxid_of};
+use crate::error::{AcquireError, AdminError, LeaseError, Mismatch, SessionError};
 use crate::hold::lease::Versions;
 use crate::session::Session;
 use crate::session::context::Context;
@@ -87,17 +87,55 @@ pub(crate) enum Stepped {
     },
 }
 
+/// Why a record was not read or written.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum NodeError {
+    /// No session, or a refusal.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The node is not a leased lock's.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+}
+
+impl From<NodeError> for AcquireError {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Session(error) => error.into(),
+            NodeError::Mismatch(error) => error.into(),
+        }
+    }
+}
+
+impl From<NodeError> for AdminError {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Session(error) => error.into(),
+            NodeError::Mismatch(error) => error.into(),
+        }
+    }
+}
+
+impl From<NodeError> for LeaseError {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Session(error) => error.into(),
+            NodeError::Mismatch(error) => error.into(),
+        }
+    }
+}
+
 /// Why a look at the lock's node failed.
 pub(crate) enum LookError {
     /// Another try may succeed, in a new session if this one is over.
     Passing(OpError),
     /// Another try would fail too.
-    Final(Error),
+    Final(NodeError),
 }
 
 impl SessionRef {
     /// References the current session, or opens one if it is over.
-    pub(crate) async fn take(context: &Context) -> Result<SessionRef, Error> {
+    pub(crate) async fn take(context: &Context) -> Result<SessionRef, SessionError> {
         let (session, ensemble) = context.session(None).await?;
         let (present, absent) = oneshot::channel::<()>();
         session.spawn(async move { _ = absent.await });
@@ -128,8 +166,9 @@ impl SessionRef {
     ///
     /// # Errors
     ///
-    /// The failure itself if it is final, [`Error::Closed`], or a server's refusal. If the ensemble cannot be reached, this retries.
-    pub(crate) async fn recover(&mut self, context: &Context, failure: LookError) -> Result<(), Error> {
+    /// The failure itself if it is final, [`SessionError::Closed`], or a server's refusal. If the ensemble cannot be
+    /// reached, this retries.
+    pub(crate) async fn recover(&mut self, context: &Context, failure: LookError) -> Result<(), NodeError> {
         self.behind = true;
         let fault = match failure {
             LookError::Passing(fault) => fault,
@@ -141,8 +180,8 @@ impl SessionRef {
         while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
             match SessionRef::take(context).await {
                 Ok(seat) => *self = seat,
-                Err(error @ Error::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
-                Err(error) => return Err(error),
+                Err(error @ SessionError::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -168,10 +207,10 @@ impl LockNode {
             Ok(clock) => clock,
             Err(fault) => return Err(self.look_error(fault)),
         };
-        let over = || Err(Error::ConnectionLost { path: self.path.clone() });
+        let over = || Err(SessionError::ConnectionLost { path: self.path.clone() });
         let epoch = match seat.reply(seat.session.epoch(), over).await {
             Ok(epoch) => Ok(epoch),
-            Err(Error::TokenEpoch { problem, .. }) => Err(problem),
+            Err(SessionError::TokenEpoch { problem, .. }) => Err(problem),
             Err(_) => return Err(LookError::Passing(OpError::SessionOver)),
         };
         let ordered: Reply<()> = match seat.behind {
@@ -205,7 +244,7 @@ impl LockNode {
                         Record::default()
                     }
                     Err(problem) => {
-                        return Err(LookError::Final(Error::NotARecord { path: self.path.clone(), problem }));
+                        return Err(LookError::Final(Mismatch::NotARecord { path: self.path.clone(), problem }.into()));
                     }
                 };
                 Look {
@@ -243,7 +282,11 @@ impl LockNode {
     ///
     /// # Errors
     /// As [`SessionRef::recover`].
-    pub(crate) async fn look_until_answered(&self, context: &Context, seat: &mut SessionRef) -> Result<Look, Error> {
+    pub(crate) async fn look_until_answered(
+        &self,
+        context: &Context,
+        seat: &mut SessionRef,
+    ) -> Result<Look, NodeError> {
         loop {
             match self.look(seat).await {
                 Ok(look) => return Ok(look),
@@ -259,7 +302,7 @@ impl LockNode {
         look: Look,
         me: &Terms,
         wish: Wish<'_>,
-    ) -> Result<Stepped, Error> {
+    ) -> Result<Stepped, NodeError> {
         let seen = Seen { record: &look.record, modified_ms: look.modified_ms };
         let step = match transition(seen, me, wish, look.now, &self.rules) {
             Ok(step) => step,
@@ -267,7 +310,7 @@ impl LockNode {
         };
         let epoch = match (&look.epoch, wish) {
             (Ok(epoch), _) => *epoch,
-            (Err(problem), Wish::Acquire { .. }) => return Err(epoch::unreadable(problem.clone())),
+            (Err(problem), Wish::Acquire { .. }) => return Err(epoch::unreadable(problem.clone()).into()),
             // Its token was issued before.
             (Err(_), _) => TokenEpoch::default(),
         };
@@ -318,7 +361,7 @@ impl LockNode {
         }
         match seat.reply(seat.ensemble.list(&self.path), || Err(OpError::SessionOver)).await {
             Ok(Children { names, .. }) => match NodeFormat::of_line(&names).map(IncompatibleFormat::Named) {
-                Some(theirs) => Err(LookError::Final(Error::IncompatibleFormat { path: self.path.clone(), theirs })),
+                Some(theirs) => Err(LookError::Final(Mismatch::Format { path: self.path.clone(), theirs }.into())),
                 None => Ok(()),
             },
             Err(fault) => Err(self.look_error(fault)),
@@ -326,7 +369,7 @@ impl LockNode {
     }
 
     /// Reads and decides until the wish is done or refused, for wishes that do not wait.
-    pub(crate) async fn settle(&self, context: &Context, me: &Terms, wish: Wish<'_>) -> Result<Stepped, Error> {
+    pub(crate) async fn settle(&self, context: &Context, me: &Terms, wish: Wish<'_>) -> Result<Stepped, NodeError> {
         let mut seat = SessionRef::take(context).await?;
         loop {
             let look = self.look_until_answered(context, &mut seat).await?;
@@ -423,8 +466,8 @@ impl LockNode {
         }
     }
 
-    fn refused(&self, fault: &OpError) -> Error {
-        Error::Refused { path: self.path.clone(), reason: fault.to_string() }
+    fn refused(&self, fault: &OpError) -> NodeError {
+        SessionError::Refused { path: self.path.clone(), reason: fault.to_string() }.into()
     }
 }
 

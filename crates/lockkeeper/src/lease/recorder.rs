@@ -9,6 +9,7 @@ use std::time::Duration;
 use lockkeeper_core::helix::{Event, Statistics};
 use tokio::sync::watch;
 
+use crate::error::SessionError;
 use crate::registers::statistics;
 use crate::session::context::Context;
 
@@ -101,7 +102,9 @@ impl Recorder {
         let waited = context.run(async move {
             // An error means that no task will write any more.
             let written = tokio::time::timeout(timeout, writing.wait_for(|writing| !writing)).await;
-            Ok(matches!(written, Ok(Ok(_))) && counts.all.lock().expect("held for a look only").unsent.is_empty())
+            Ok::<_, SessionError>(
+                matches!(written, Ok(Ok(_))) && counts.all.lock().expect("held for a look only").unsent.is_empty(),
+            )
         });
         waited.await.unwrap_or(false)
     }

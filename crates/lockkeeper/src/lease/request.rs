@@ -10,8 +10,8 @@ use lockkeeper_core::FencingToken;
 use lockkeeper_core::helix::{Answer, EMERGENCY, Event, Outcome as Preemption, Refusal, Terms, Unfinished, Wish};
 use tokio::sync::{oneshot, watch};
 
-use crate::Error;
 use crate::ensemble::OpError;
+use crate::error::{AcquireError, SessionError};
 use crate::lease::approval::{Approval, CleanupAlert};
 use crate::lease::guard::HelixGuard;
 use crate::lease::hold::{Cleanup, LeaseTask};
@@ -32,7 +32,7 @@ pub(super) struct Request {
     pub(super) approval: Approval,
     pub(super) status: Arc<watch::Sender<LockStatus>>,
     pub(super) recorder: Recorder,
-    pub(super) caller: oneshot::Sender<Result<HelixGuard, Error>>,
+    pub(super) caller: oneshot::Sender<Result<HelixGuard, AcquireError>>,
 }
 
 /// The result of an attempt.
@@ -43,7 +43,7 @@ enum Outcome {
         until_ms: i64,
         until: Duration,
     },
-    Failed(Error),
+    Failed(AcquireError),
     CallerGone,
 }
 
@@ -69,7 +69,7 @@ impl Request {
     pub(super) async fn run(mut self) {
         let mut seat = match SessionRef::take(&self.context).await {
             Ok(seat) => seat,
-            Err(error) => return self.refuse(LockStatus::Unlocked, error),
+            Err(error) => return self.refuse(LockStatus::Unlocked, error.into()),
         };
         if self.terms.priority == EMERGENCY {
             tracing::warn!(target: "lockkeeper::audit", path = %self.node.path, by = %self.terms.id,
@@ -86,7 +86,7 @@ impl Request {
             Ok(pursued) => pursued,
             Err(silence) => {
                 let (done, _) = oneshot::channel();
-                _ = std::mem::replace(&mut self.caller, done).send(Err(silence));
+                _ = std::mem::replace(&mut self.caller, done).send(Err(silence.into()));
                 self.status.send_replace(LockStatus::Unlocked);
                 return self.withdraw(&mut seat).await;
             }
@@ -95,7 +95,7 @@ impl Request {
             Ok(Outcome::Held { token, until_ms, until }) => self.hand_over(seat, (token, until_ms, until)).await,
             Ok(Outcome::Failed(error)) => {
                 let status = match error {
-                    Error::Preempted { .. } => LockStatus::Preempted,
+                    AcquireError::Preempted { .. } => LockStatus::Preempted,
                     _ => LockStatus::Unlocked,
                 };
                 self.refuse(status, error);
@@ -105,7 +105,7 @@ impl Request {
                 self.withdraw(&mut seat).await;
             }
             Err(error) => {
-                if !matches!(error, Error::Closed) {
+                if !matches!(error, AcquireError::Session(SessionError::Closed)) {
                     self.withdraw(&mut seat).await;
                 }
                 self.refuse(LockStatus::Unlocked, error);
@@ -113,7 +113,7 @@ impl Request {
         }
     }
 
-    async fn pursue(&mut self, seat: &mut SessionRef) -> Result<Outcome, Error> {
+    async fn pursue(&mut self, seat: &mut SessionRef) -> Result<Outcome, AcquireError> {
         let mut give_up_ms = None;
         let mut asked: Option<Asked> = None;
         let mut verdict = Verdict::new(&self.approval, &self.terms);
@@ -165,7 +165,7 @@ impl Request {
                         Woken::CallerGone => return Ok(Outcome::CallerGone),
                         Woken::Closing => {
                             self.withdraw(seat).await;
-                            return Err(Error::Closed);
+                            return Err(SessionError::Closed.into());
                         }
                     }
                 }
@@ -244,7 +244,7 @@ impl Request {
         tenure.run().await;
     }
 
-    fn refusal(&self, refusal: Refusal, asked: bool) -> Error {
+    fn refusal(&self, refusal: Refusal, asked: bool) -> AcquireError {
         let path = self.node.path.clone();
         let (by, priority, message) = match refusal {
             Refusal::Held(owner) => (owner.id, owner.priority, owner.message),
@@ -255,8 +255,8 @@ impl Request {
             Refusal::LeaseOver { .. } => (self.terms.id.clone(), self.terms.priority, None),
         };
         match asked {
-            true => Error::Preempted { path, by, priority },
-            false => Error::Outranked { path, by, priority, message },
+            true => AcquireError::Preempted { path, by, priority },
+            false => AcquireError::Outranked { path, by, priority, message },
         }
     }
 
@@ -276,13 +276,13 @@ impl Request {
         }
     }
 
-    fn unfinished(&self, facts: Unfinished) -> Error {
+    fn unfinished(&self, facts: Unfinished) -> AcquireError {
         let Unfinished { owner, message, priority, elapsed_ms, allotted_ms } = facts;
         let (elapsed, allotted) = (millis(elapsed_ms), millis(allotted_ms));
-        Error::CleanupUnfinished { path: self.node.path.clone(), owner, message, priority, elapsed, allotted }
+        AcquireError::CleanupUnfinished { path: self.node.path.clone(), owner, message, priority, elapsed, allotted }
     }
 
-    fn refuse(self, status: LockStatus, error: Error) {
+    fn refuse(self, status: LockStatus, error: AcquireError) {
         self.status.send_replace(status);
         _ = self.caller.send(Err(error));
     }

@@ -14,10 +14,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
 use crate::clock::wall_clock_ms;
 use crate::ensemble::Ensemble;
-use crate::error::check_length;
+use crate::error::{AcquireError, Misuse, SessionError};
 use crate::hold::guard::{Guard, Holding};
 use crate::hold::{HoldOptions, account};
 #[cfg(feature = "deadletter")]
@@ -57,13 +56,15 @@ impl Kind {
     }
 
     /// Fails if the node format has no names for this kind, before anything is sent.
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), Misuse> {
         if self.node_format.prefix(self.mode, AttemptId::new(0)).is_some() {
             return Ok(());
         }
-        let (path, reason) =
-            (self.path.to_string(), format!("the node format {:?} has no name for it", self.node_format));
-        Err(Error::Refused { path, reason })
+        let (path, format) = (&self.path, self.node_format);
+        Err(Misuse::new(
+            "node format",
+            format!("the node format {format:?} has no name for this kind of lock on {path}"),
+        ))
     }
 }
 
@@ -92,7 +93,8 @@ const MAX_WAITERS: usize = 10_000;
 ///
 /// # Errors
 ///
-/// [`Error`] lists all causes. [`Error::is_retryable`] says which of them may pass.
+/// [`AcquireError`] lists all causes. [`ErrorKind::is_retryable`](crate::error::ErrorKind::is_retryable) says which of
+/// them may pass.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct Acquire<G = Guard> {
@@ -105,7 +107,7 @@ pub struct Acquire<G = Guard> {
 #[derive(Debug)]
 struct Call {
     context: Context,
-    kind: Result<Kind, Error>,
+    kind: Result<Kind, AcquireError>,
     once: bool,
     timeout: Option<Duration>,
     /// When the call ends, if this is a part of a call that began earlier.
@@ -121,7 +123,7 @@ struct Call {
 
 impl<G> Acquire<G> {
     /// A request for `kind`. Awaiting the request reports an invalid `kind`.
-    pub(crate) fn new(context: Context, kind: Result<Kind, Error>, once: bool, guard: fn(Holding) -> G) -> Self {
+    pub(crate) fn new(context: Context, kind: Result<Kind, AcquireError>, once: bool, guard: fn(Holding) -> G) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
         let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
         let call = Call {
@@ -141,10 +143,11 @@ impl<G> Acquire<G> {
     }
 
     /// The lock's path. An invalid argument is reported here, once, instead of by awaiting the request.
-    pub(crate) fn path(&mut self) -> Result<String, Error> {
+    pub(crate) fn path(&mut self) -> Result<String, AcquireError> {
         match &self.call.kind {
-            Ok(kind) => kind.check().map(|()| kind.path.to_string()),
-            Err(_) => std::mem::replace(&mut self.call.kind, Err(Error::Closed)).map(|kind| kind.path.to_string()),
+            Ok(kind) => Ok(kind.check().map(|()| kind.path.to_string())?),
+            Err(_) => std::mem::replace(&mut self.call.kind, Err(SessionError::Closed.into()))
+                .map(|kind| kind.path.to_string()),
         }
     }
 
@@ -167,8 +170,8 @@ impl<G> Acquire<G> {
         Acquire { call: self.call, guard: |holding| holding }
     }
 
-    /// Fails after `timeout`, counted from when the request is awaited: with [`Error::Timeout`], or with
-    /// [`Error::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
+    /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireError::Timeout`], or with
+    /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
     ///
     /// The call returns at its deadline even if the servers are silent. Its node is then deleted in the background:
     /// immediately if a server answers, otherwise when the connection is back, or by the servers when the session
@@ -188,14 +191,15 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Sets a message for clients that ask who holds the lock. A message of more than 4096 bytes is [`Error::TooLong`].
+    /// Sets a message for clients that ask who holds the lock. A message of more than 4096 bytes is
+    /// [`AcquireError::Misuse`].
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.call.message = Some(message.into());
         self
     }
 
-    /// Sets the maximum number of contenders ahead; with more, the call fails with [`Error::TooManyWaiters`]. The
-    /// default is 10 000.
+    /// Sets the maximum number of contenders ahead; with more, the call fails with [`AcquireError::TooManyWaiters`].
+    /// The default is 10 000.
     ///
     /// Every contender receives the listing of the queue in one packet. A packet of 1 MiB, the usual limit, holds about
     /// 17 700 names.
@@ -204,14 +208,14 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Fails with [`Error::Cancelled`] when `token` is cancelled.
+    /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.call.cancel = Some(token);
         self
     }
 
     /// Sets whether a missing lock path is created; the default is `true`. With `false`, a missing path is
-    /// [`Error::NoSuchLock`], for ensembles in which an operator decides which locks exist.
+    /// [`AcquireError::NoSuchLock`], for ensembles in which an operator decides which locks exist.
     pub fn create_parents(mut self, create: bool) -> Self {
         self.call.create_parents = create;
         self
@@ -229,7 +233,7 @@ impl<G> Acquire<G> {
     ///
     /// Use it for work that may hang: without it, the session would keep the lock for as long as the process lives. The
     /// limit counts from the grant, by a clock that keeps running during suspend. No round trip. A limit of zero is
-    /// [`Error::InvalidLiveness`].
+    /// [`AcquireError::Misuse`].
     pub fn with_liveness(mut self, limit: Duration) -> Self {
         self.call.options.liveness = Some(limit);
         self
@@ -252,7 +256,7 @@ impl<G> Acquire<G> {
     ///
     /// # Errors
     ///
-    /// The request fails with [`Error::InvalidLockDelay`] if `delay` is out of range, or if the lock is not a mutex, a
+    /// The request fails with [`AcquireError::Misuse`] if `delay` is out of range, or if the lock is not a mutex, a
     /// shared lock or a semaphore in the node format [`Curator`](lockkeeper_core::NodeFormat::Curator).
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.call.options.delay = Some(delay);
@@ -270,7 +274,7 @@ impl<G> Acquire<G> {
     ///
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
-    pub fn wait(self) -> Result<G, Error>
+    pub fn wait(self) -> Result<G, AcquireError>
     where
         G: 'static,
     {
@@ -281,12 +285,12 @@ impl<G> Acquire<G> {
 
 impl Call {
     /// Starts the attempt; the receiver waits for its result.
-    fn start(mut self) -> oneshot::Receiver<Result<Holding, Error>> {
+    fn start(mut self) -> oneshot::Receiver<Result<Holding, AcquireError>> {
         let (caller, outcome) = oneshot::channel();
         let started = Instant::now();
         self.once |= self.timeout.is_some_and(|timeout| timeout.is_zero());
         self.timeout = self.timeout.filter(|timeout| !timeout.is_zero()).or(self.once.then_some(TRY));
-        let kind = std::mem::replace(&mut self.kind, Err(Error::Closed));
+        let kind = std::mem::replace(&mut self.kind, Err(SessionError::Closed.into()));
         match kind.and_then(|kind| self.check(&kind).map(|()| kind)) {
             Err(error) => _ = caller.send(Err(error)),
             Ok(kind) => {
@@ -302,41 +306,54 @@ impl Call {
     }
 
     /// Checks everything that can be checked before anything is sent.
-    fn check(&self, kind: &Kind) -> Result<(), Error> {
+    fn check(&self, kind: &Kind) -> Result<(), AcquireError> {
         self.context.check_process()?;
         kind.check()?;
-        check_length("message", kind.path.as_str(), self.message.as_deref(), MAX_MESSAGE_BYTES)?;
+        Misuse::check_length("message", kind.path.as_str(), self.message.as_deref(), MAX_MESSAGE_BYTES)?;
         if let Some(given) = self.options.delay {
             let named = kind.node_format.prefix_with(kind.mode, AttemptId::new(0), self.options.lock_delay());
             if self.options.lock_delay().is_none() || named.is_none() {
-                return Err(Error::InvalidLockDelay {
-                    path: kind.path.to_string(),
-                    given,
-                    node_format: kind.node_format,
-                });
+                let (path, format, given) = (&kind.path, kind.node_format, humantime::format_duration(given));
+                let problem = format!(
+                    "lock delay {given} is not supported for {path} with node format {format:?}: must be 1ms to 1h, \
+                     Curator format"
+                );
+                let remedy = "set 1ms to 1h on a mutex, a reader, a writer or a semaphore in the node format Curator";
+                return Err(Misuse::new("lock delay", problem).remedy(remedy).into());
             }
         }
         match self.options.liveness {
-            Some(given) if given.is_zero() => Err(Error::InvalidLiveness { path: kind.path.to_string(), given }),
+            Some(given) if given.is_zero() => {
+                let (path, given) = (&kind.path, humantime::format_duration(given));
+                let problem = format!("liveness limit {given} is not supported for {path}: must be longer than zero");
+                let remedy = "choose a limit longer than the time between two calls of alive()";
+                Err(Misuse::new("liveness", problem).remedy(remedy).into())
+            }
             _ => Ok(()),
         }
     }
 
     /// Opens a session, then hands the attempt to it.
-    async fn open_and_contend(self, kind: Kind, started: Instant, mut caller: oneshot::Sender<Result<Holding, Error>>) {
+    async fn open_and_contend(
+        self,
+        kind: Kind,
+        started: Instant,
+        mut caller: oneshot::Sender<Result<Holding, AcquireError>>,
+    ) {
         let path = kind.path.to_string();
         let session = tokio::select! {
             biased;
             () = caller.closed() => return,
-            () = cancelled(self.cancel.as_ref()) => Err(Error::Cancelled { path }),
-            session = self.context.session(self.deadline(started)) => session,
+            () = cancelled(self.cancel.as_ref()) => Err(AcquireError::Cancelled { path }),
+            session = self.context.session(self.deadline(started)) => session.map_err(AcquireError::from),
         };
         match session {
             Ok(ready) => self.contend(ready, kind, started, caller),
             // The session's deadline and this one may differ by a moment. Report the whole timeout as the time waited.
-            Err(Error::Unreachable { servers, waited, detail }) => {
+            Err(AcquireError::Session(SessionError::Unreachable { servers, waited, detail })) => {
                 let over = self.timeout.filter(|timeout| waited + NEARLY >= *timeout);
-                _ = caller.send(Err(Error::Unreachable { servers, waited: over.unwrap_or(waited), detail }));
+                let waited = over.unwrap_or(waited);
+                _ = caller.send(Err(SessionError::Unreachable { servers, waited, detail }.into()));
             }
             Err(error) => _ = caller.send(Err(error)),
         }
@@ -353,7 +370,7 @@ impl Call {
         (session, ensemble): (Arc<Session>, Arc<dyn Ensemble>),
         kind: Kind,
         started: Instant,
-        caller: oneshot::Sender<Result<Holding, Error>>,
+        caller: oneshot::Sender<Result<Holding, AcquireError>>,
     ) {
         let deadline = self.deadline(started);
         let Call { context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } = self;
@@ -391,8 +408,8 @@ impl Call {
 }
 
 impl<G: 'static> IntoFuture for Acquire<G> {
-    type Output = Result<G, Error>;
-    type IntoFuture = BoxFuture<'static, Result<G, Error>>;
+    type Output = Result<G, AcquireError>;
+    type IntoFuture = BoxFuture<'static, Result<G, AcquireError>>;
 
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
@@ -400,7 +417,7 @@ impl<G: 'static> IntoFuture for Acquire<G> {
         let path = self.call.kind.as_ref().map(|kind| kind.path.to_string()).unwrap_or_default();
         let outcome = self.call.start();
         let report = move |outcome: Result<Result<Holding, _>, _>| {
-            let outcome = outcome.unwrap_or(Err(Error::Closed));
+            let outcome = outcome.unwrap_or(Err(SessionError::Closed.into()));
             account::report(&path, started, outcome.as_ref());
             outcome.map(guard)
         };

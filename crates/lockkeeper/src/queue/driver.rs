@@ -28,10 +28,10 @@ pub(crate) use self::attempt::Attempt;
 use self::attempt::{Looked, Wake};
 use self::caller::Caller;
 use self::operations::{Operations, Outcome, failure, inspection};
-use crate::Error;
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Fired, OpError, Watcher};
+use crate::error::{AcquireError, SessionError};
 use crate::session::epoch;
 use crate::session::{Dependant, Session};
 use crate::wait::{or_never, passed};
@@ -165,7 +165,7 @@ impl Driver {
                     }
                     Command::End(end) => ended = Some(end),
                     Command::MakeParent { .. } if !self.attempt.create_parents => {
-                        let error = Error::NoSuchLock { path: self.attempt.path.clone() };
+                        let error = AcquireError::NoSuchLock { path: self.attempt.path.clone() };
                         self.caller.refuse(error);
                         self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
                     }
@@ -264,12 +264,12 @@ impl Driver {
                     self.cut_off = None;
                     // A holder decides by its own clock.
                     if self.caller.is_waiting() {
-                        let error = Error::ConnectionLost { path: self.attempt.path.clone() };
+                        let error = SessionError::ConnectionLost { path: self.attempt.path.clone() }.into();
                         self.give_up(error);
                     }
                 }
                 Wake::Cancelled => {
-                    let error = Error::Cancelled { path: self.attempt.path.clone() };
+                    let error = AcquireError::Cancelled { path: self.attempt.path.clone() };
                     self.give_up(error);
                 }
                 Wake::CallerGone => {
@@ -286,7 +286,7 @@ impl Driver {
                 Wake::Closing => {
                     close_seen = true;
                     self.lose(Loss::Closed);
-                    self.give_up(Error::Closed);
+                    self.give_up(SessionError::Closed.into());
                 }
             }
         }
@@ -326,7 +326,7 @@ impl Driver {
                 }
                 epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => {
                     self.granted = None;
-                    self.give_up(epoch::unreadable(problem));
+                    self.give_up(epoch::unreadable(problem).into());
                 }
                 // The next change of the connection reports it.
                 epoch::Known::Unknown | epoch::Known::Over => {}
@@ -453,11 +453,11 @@ impl Driver {
                 hold.lose(Loss::Removed)
             }
             (Caller::Waiting(_), End::Held { ahead }) => {
-                let error = Error::Held { path: path(), holder: self.looked_at.take(), ahead: Some(ahead) };
+                let error = AcquireError::Held { path: path(), holder: self.looked_at.take(), ahead: Some(ahead) };
                 self.caller.refuse(error);
             }
             (Caller::Waiting(_), End::TooManyAhead { ahead }) => {
-                let error = Error::TooManyWaiters { path: path(), ahead, most: self.contender.max_ahead() };
+                let error = AcquireError::TooManyWaiters { path: path(), ahead, most: self.contender.max_ahead() };
                 self.caller.refuse(error);
             }
             (Caller::Waiting(_) | Caller::Releasing { .. } | Caller::Gone, _) => {}

@@ -14,8 +14,7 @@ use lockkeeper_core::{FencingToken, Loss};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
-use crate::error::{ReleaseError, VerifyError};
+use crate::error::{AcquireError, Misuse, ReleaseError, VerifyError};
 use crate::hold::fenced::FencedWrite;
 use crate::hold::guard::{HoldState, Holding, run_until};
 use crate::queue::acquire::Acquire;
@@ -32,7 +31,8 @@ use crate::session::on_lost::OnLost;
 ///
 /// # Errors
 ///
-/// [`Error::Duplicate`] and [`Error::NoLocks`] before anything is sent; otherwise the error of the lock that failed.
+/// [`AcquireError::Misuse`], before anything is sent, for a lock that is requested twice and for no locks; otherwise
+/// the error of the lock that failed.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct MultiAcquire {
@@ -45,22 +45,22 @@ impl MultiAcquire {
         MultiAcquire { parts, timeout: None }
     }
 
-    /// Fails after `timeout`, counted from when the request is awaited: with the [`Error::Timeout`] of the lock that
-    /// the call was waiting for, or with [`Error::Unreachable`] if no server answers by then. With a timeout of zero,
-    /// each lock is tried once.
+    /// Fails after `timeout`, counted from when the request is awaited: with the [`AcquireError::Timeout`] of the lock
+    /// that the call was waiting for, or with [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) if
+    /// no server answers by then. With a timeout of zero, each lock is tried once.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
     /// Sets a message for clients that ask who holds the locks. A message of more than 4096 bytes is
-    /// [`Error::TooLong`].
+    /// [`AcquireError::Misuse`].
     pub fn message(self, message: impl Into<String>) -> Self {
         let message = message.into();
         self.each(|part| part.message(message.clone()))
     }
 
-    /// Fails with [`Error::Cancelled`] when `token` is cancelled.
+    /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.each(|part| part.cancel_on(token.clone()))
     }
@@ -96,16 +96,16 @@ impl MultiAcquire {
     ///
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
-    pub fn wait(self) -> Result<MultiGuard, Error> {
+    pub fn wait(self) -> Result<MultiGuard, AcquireError> {
         match self.parts.first().map(|part| part.io().clone()) {
             Some(io) => io.block_on(self.into_future()),
-            None => Err(Error::NoLocks),
+            None => Err(Misuse::no_locks().into()),
         }
     }
 
-    async fn take(self) -> Result<MultiGuard, Error> {
+    async fn take(self) -> Result<MultiGuard, AcquireError> {
         if self.parts.is_empty() {
-            return Err(Error::NoLocks);
+            return Err(Misuse::no_locks().into());
         }
         let bounds = self.timeout.filter(|timeout| !timeout.is_zero());
         let bounds = bounds.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
@@ -116,7 +116,7 @@ impl MultiAcquire {
         // Check all requests before the first one is sent.
         parts.sort_by(|(a, _), (b, _)| a.cmp(b));
         if let Some(twice) = parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(Error::Duplicate { path: twice[0].0.clone() });
+            return Err(Misuse::twice(&twice[0].0).into());
         }
         let mut taken = MultiGuard::of(Vec::with_capacity(parts.len()));
         for (_, part) in parts {
@@ -140,8 +140,8 @@ impl MultiAcquire {
 }
 
 impl IntoFuture for MultiAcquire {
-    type Output = Result<MultiGuard, Error>;
-    type IntoFuture = BoxFuture<'static, Result<MultiGuard, Error>>;
+    type Output = Result<MultiGuard, AcquireError>;
+    type IntoFuture = BoxFuture<'static, Result<MultiGuard, AcquireError>>;
 
     fn into_future(self) -> Self::IntoFuture {
         self.take().boxed()
@@ -161,16 +161,16 @@ impl MultiGuard {
     }
 
     /// The error of a call whose first locks were lost while it waited for the others.
-    fn lost_in_between(&self) -> Error {
+    fn lost_in_between(&self) -> AcquireError {
         let lost = self.holdings.iter().find_map(|holding| Some((holding, holding.loss()?)));
         let (holding, loss) = lost.expect("one of them was lost");
         let path = holding.path().to_owned();
         match loss {
             Loss::Removed => {
                 let node = holding.node();
-                Error::Evicted { node: node.rsplit('/').next().unwrap_or_default().to_owned(), path, by: None }
+                AcquireError::Evicted { node: node.rsplit('/').next().unwrap_or_default().to_owned(), path, by: None }
             }
-            loss => Error::SessionLost { path, loss },
+            loss => AcquireError::SessionLost { path, loss },
         }
     }
 

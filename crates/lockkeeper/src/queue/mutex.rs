@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{LockPath, NodeFormat, PathError};
 
-use crate::Error;
+use crate::error::AcquireError;
 use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
@@ -34,16 +34,17 @@ impl Mutex {
         Acquire::new(self.context.clone(), self.kind(), false, Guard::of)
     }
 
-    /// Returns a request that fails with [`Error::Held`](crate::Error::Held) if another contender holds the lock or is
+    /// Returns a request that fails with [`AcquireError::Held`] if another contender holds the lock or is
     /// ahead.
     ///
     /// It waits only for the servers: for at most 2 s unless a [timeout](Acquire::timeout) is set, then it fails with
-    /// [`Error::Unreachable`](crate::Error::Unreachable). This holds for the `try_acquire` of every kind of lock.
+    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). This holds for the `try_acquire` of
+    /// every kind of lock.
     pub fn try_acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
     }
 
-    fn kind(&self) -> Result<Kind, Error> {
+    fn kind(&self) -> Result<Kind, AcquireError> {
         Ok(Kind { node_format: self.node_format, ..Kind::exclusive(self.path.clone()?) })
     }
 }

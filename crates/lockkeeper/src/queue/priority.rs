@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_core::{Class, Discipline, LockPath, Mode, NodeFormat, PathError};
 
-use crate::Error;
+use crate::error::AcquireError;
 use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
@@ -66,12 +66,12 @@ impl PriorityLock {
         Acquire::new(self.context.clone(), self.kind(), false, Guard::of)
     }
 
-    /// Returns a request that fails with [`Error::Held`] if another contender holds the lock or is ahead.
+    /// Returns a request that fails with [`AcquireError::Held`] if another contender holds the lock or is ahead.
     pub fn try_acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
     }
 
-    fn kind(&self) -> Result<Kind, Error> {
+    fn kind(&self) -> Result<Kind, AcquireError> {
         Ok(Kind {
             path: self.path.clone()?,
             node_format: NodeFormat::Contentserv,

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
-use crate::Error;
+use crate::error::AcquireError;
 use crate::hold::guard::{Guard, Holding, UpgradeableGuard, WriteGuard};
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
@@ -70,11 +70,11 @@ pub struct Access<G> {
 impl<G> Access<G> {
     /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire<G> {
-        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), false, self.guard)
+        Acquire::new(self.context.clone(), self.kind.clone().map_err(AcquireError::from), false, self.guard)
     }
 
-    /// Returns a request that fails with [`Error::Held`] if a contender ahead blocks it.
+    /// Returns a request that fails with [`AcquireError::Held`] if a contender ahead blocks it.
     pub fn try_acquire(&self) -> Acquire<G> {
-        Acquire::new(self.context.clone(), self.kind.clone().map_err(Error::from), true, self.guard)
+        Acquire::new(self.context.clone(), self.kind.clone().map_err(AcquireError::from), true, self.guard)
     }
 }

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
-use crate::Error;
+use crate::error::{AcquireError, Misuse};
 use crate::hold::guard::Permit;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
@@ -10,8 +10,8 @@ use crate::session::context::Context;
 /// A number of permits. Each contender takes some of them: all that it requests, or it waits. First come, first served.
 ///
 /// The path's node states the number. The first contender writes it; a client configured with another number gets
-/// [`Error::PermitsMismatch`]. So a fleet need not rely on the same configuration everywhere. After a crash, the
-/// permits are returned when the session expires.
+/// [`Mismatch::Permits`](crate::error::Mismatch::Permits). So a fleet need not rely on the same configuration
+/// everywhere. After a crash, the permits are returned when the session expires.
 ///
 /// Created by [`Lockkeeper::semaphore`](crate::Lockkeeper::semaphore), which sends nothing.
 #[derive(Clone, Debug)]
@@ -38,18 +38,19 @@ impl Semaphore {
         Acquire::new(self.context.clone(), self.kind(take), false, Permit::of)
     }
 
-    /// Returns a request for one permit that fails with [`Error::Held`] if none is free or a contender waits ahead.
+    /// Returns a request for one permit that fails with [`AcquireError::Held`] if none is free or a contender waits
+    /// ahead.
     pub fn try_acquire(&self) -> Acquire<Permit> {
         self.try_acquire_many(1)
     }
 
-    /// Returns a request for `take` permits that fails with [`Error::Held`] if they are not all free or a contender
-    /// waits ahead.
+    /// Returns a request for `take` permits that fails with [`AcquireError::Held`] if they are not all free or a
+    /// contender waits ahead.
     pub fn try_acquire_many(&self, take: u32) -> Acquire<Permit> {
         Acquire::new(self.context.clone(), self.kind(take), true, Permit::of)
     }
 
-    fn kind(&self, take: u32) -> Result<Kind, Error> {
+    fn kind(&self, take: u32) -> Result<Kind, AcquireError> {
         let (path, permits) = (self.path.clone()?, self.permits);
         let problem = match take {
             _ if permits == 0 => Some("a semaphore needs at least 1 permit"),
@@ -58,7 +59,8 @@ impl Semaphore {
             _ => None,
         };
         if let Some(problem) = problem {
-            return Err(Error::InvalidPermits { path: path.to_string(), permits, take, problem });
+            let problem = format!("cannot take {take} of {permits} permits of {path}: {problem}");
+            return Err(Misuse::new("permits", problem).into());
         }
         let (discipline, mode) = (Discipline::Permits { permits }, Mode::Permits(take));
         Ok(Kind { path, node_format: NodeFormat::Curator, discipline, mode, upgradeable: false, ageing: None })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockkeeper_core::{Class, LockPath, Loss};
 use thiserror::Error as ThisError;
 
-use crate::error::{Error, ReleaseError};
+use crate::error::{AcquireError, Error, ErrorKind, ReleaseError, SessionError};
 use crate::hold::guard::run_until;
 #[cfg(feature = "deadletter")]
 use crate::queue::about::About;
@@ -50,7 +50,7 @@ impl Default for TaskClasses {
 
 /// Why a monitor lock was not acquired or not released. After any of these errors, the protected code must not run or
 /// continue.
-#[derive(Debug, ThisError)]
+#[derive(Clone, Debug, ThisError)]
 #[non_exhaustive]
 pub enum MonitorError {
     /// The task timeout passed first. The request is withdrawn.
@@ -62,7 +62,7 @@ pub enum MonitorError {
         lock_info: String,
         /// The holder, and how long the request waited.
         #[source]
-        source: Box<Error>,
+        source: Box<AcquireError>,
     },
     /// The session ended while the request waited or while the lock was held.
     #[error("the session ended while it waited for or held the lock of {monitor_object:?}, for {lock_info:?}")]
@@ -73,7 +73,7 @@ pub enum MonitorError {
         lock_info: String,
         /// How it ended.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Box<Error>,
     },
     /// No server could be reached for too long.
     #[error("the connection was lost while it waited for or held the lock of {monitor_object:?}, for {lock_info:?}")]
@@ -84,7 +84,7 @@ pub enum MonitorError {
         lock_info: String,
         /// The cause.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Box<Error>,
     },
     /// The request's node does not exist (any more): it was unlocked before, or another client deleted it.
     #[error("there is no node to unlock for {monitor_object:?}, for {lock_info:?}")]
@@ -107,8 +107,21 @@ pub enum MonitorError {
         lock_info: String,
         /// The cause.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Box<Error>,
     },
+}
+
+impl MonitorError {
+    /// Returns what a caller does about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            MonitorError::InstanceLock { source, .. } => source.kind(),
+            MonitorError::SessionExpired { source, .. }
+            | MonitorError::ConnectionLoss { source, .. }
+            | MonitorError::Other { source, .. } => source.kind(),
+            MonitorError::NoNode { source, .. } => source.kind(),
+        }
+    }
 }
 
 /// The class of a lock object.
@@ -314,19 +327,20 @@ impl MonitorLock {
         (self.monitor_object.clone(), self.lock_info.clone())
     }
 
-    fn acquiring(&self, error: Error) -> MonitorError {
+    fn acquiring(&self, error: AcquireError) -> MonitorError {
         let (monitor_object, lock_info) = self.names();
         match error {
-            Error::Timeout { .. } => MonitorError::InstanceLock { monitor_object, lock_info, source: Box::new(error) },
-            Error::SessionLost { loss: Loss::Unreachable, .. }
-            | Error::ConnectionLost { .. }
-            | Error::Unreachable { .. } => {
-                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error) }
+            AcquireError::Timeout { .. } => {
+                MonitorError::InstanceLock { monitor_object, lock_info, source: Box::new(error) }
             }
-            Error::SessionLost { loss: Loss::SessionExpired, .. } => {
-                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error) }
+            AcquireError::SessionLost { loss: Loss::Unreachable, .. }
+            | AcquireError::Session(SessionError::ConnectionLost { .. } | SessionError::Unreachable { .. }) => {
+                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error.into()) }
             }
-            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error) },
+            AcquireError::SessionLost { loss: Loss::SessionExpired, .. } => {
+                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error.into()) }
+            }
+            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error.into()) },
         }
     }
 
@@ -337,12 +351,12 @@ impl MonitorLock {
                 MonitorError::NoNode { monitor_object, lock_info, source: Box::new(error) }
             }
             ReleaseError::NotHeld { loss: Loss::Unreachable } => {
-                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error) }
+                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error.into()) }
             }
             ReleaseError::NotHeld { loss } if loss != Loss::AuthFailed => {
-                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error) }
+                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error.into()) }
             }
-            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error) },
+            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error.into()) },
         }
     }
 }

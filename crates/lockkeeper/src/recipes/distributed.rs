@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use lockkeeper_core::Loss;
 use lockkeeper_core::{FencingToken, LockPath, PathError};
 
-use crate::Error;
-use crate::error::ReleaseError;
+use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
 use crate::queue::acquire::Acquire;
 use crate::queue::mutex::Mutex as ExclusiveLock;
@@ -45,9 +44,9 @@ impl Slot {
     /// object is not reentrant, and would wait for itself.
     ///
     /// Dropping the future leaves the queue, and the slot unchanged.
-    pub(crate) async fn fill(&self, mut request: Acquire) -> Result<(), Error> {
+    pub(crate) async fn fill(&self, mut request: Acquire) -> Result<(), AcquireError> {
         let path = request.path()?;
-        let _reservation = self.reserve().ok_or(Error::AlreadyHeld { path })?;
+        let _reservation = self.reserve().ok_or(AcquireError::AlreadyHeld { path })?;
         let guard = request.await?;
         // Drops a guard whose lock was lost.
         self.look(|slot| *slot = Some(guard));
@@ -111,8 +110,8 @@ impl Slot {
 /// The same base path and name is the same lock in every process; another name below the same base path is another
 /// lock. The name may be any text except the empty one: the lock's path is the [`LockPath::join`] of the two. An object
 /// holds the lock at most once: to hold two locks, use two objects. A second call to lock fails with
-/// [`Error::AlreadyHeld`], also while the first one still waits. Any task or thread may unlock. Dropping the object
-/// unlocks it in the background.
+/// [`AcquireError::AlreadyHeld`], also while the first one still waits. Any task or thread may unlock. Dropping the
+/// object unlocks it in the background.
 ///
 /// Prefer [`Lockkeeper::mutex`](crate::Lockkeeper::mutex) if you can choose: its guard cannot be forgotten.
 #[derive(Debug)]
@@ -139,9 +138,9 @@ impl DistributedLock {
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyHeld`] if this object holds the lock or another call of it is under way; otherwise as an
+    /// [`AcquireError::AlreadyHeld`] if this object holds the lock or another call of it is under way; otherwise as an
     /// [`Acquire`].
-    pub async fn lock(&self) -> Result<(), Error> {
+    pub async fn lock(&self) -> Result<(), AcquireError> {
         self.slot.fill(self.lock.acquire()).await
     }
 
@@ -153,9 +152,9 @@ impl DistributedLock {
     ///
     /// # Errors
     ///
-    /// [`Error::Held`] if another contender holds the lock or is ahead; [`Error::AlreadyHeld`] as for
+    /// [`AcquireError::Held`] if another contender holds the lock or is ahead; [`AcquireError::AlreadyHeld`] as for
     /// [`DistributedLock::lock`]; otherwise as an [`Acquire`].
-    pub async fn try_lock(&self) -> Result<(), Error> {
+    pub async fn try_lock(&self) -> Result<(), AcquireError> {
         self.slot.fill(self.lock.try_acquire()).await
     }
 
@@ -188,7 +187,7 @@ impl DistributedLock {
     ///
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
-    pub fn lock_blocking(&self) -> Result<(), Error> {
+    pub fn lock_blocking(&self) -> Result<(), AcquireError> {
         self.slot.block_on(self.lock())
     }
 

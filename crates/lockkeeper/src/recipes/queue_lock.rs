@@ -5,7 +5,7 @@ use lockkeeper_core::LockPath;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::admin::Admin;
-use crate::error::Error;
+use crate::error::{AcquireError, AdminError, Error, LeaseError, Misuse};
 use crate::hold::guard::Guard;
 use crate::lease::{LockAttributes, LockOperations};
 use crate::queue::mutex::Mutex;
@@ -44,7 +44,7 @@ impl QueueLock {
     async fn open(&self) -> Result<tokio::sync::MutexGuard<'_, State>, Error> {
         let state = self.state.lock().await;
         match state.closed {
-            true => Err(Error::LockClosed { path: self.path.clone() }),
+            true => Err(Misuse::closed(&self.path).into()),
             false => Ok(state),
         }
     }
@@ -62,8 +62,8 @@ impl LockOperations for QueueLock {
                     state.guard = Some(guard);
                     Ok(true)
                 }
-                Err(Error::Held { .. }) => Ok(false),
-                Err(error) => Err(error),
+                Err(AcquireError::Held { .. }) => Ok(false),
+                Err(error) => Err(error.into()),
             }
         })
     }
@@ -78,8 +78,8 @@ impl LockOperations for QueueLock {
             }
             match self.admin.show(&self.path).await {
                 Ok(lock) => Ok(lock.holders.is_empty()),
-                Err(Error::NoSuchLock { .. }) => Ok(true),
-                Err(error) => Err(error),
+                Err(AdminError::NoSuchLock { .. }) => Ok(true),
+                Err(error) => Err(error.into()),
             }
         })
     }
@@ -89,8 +89,8 @@ impl LockOperations for QueueLock {
             drop(self.open().await?);
             let lock = match self.admin.show(&self.path).await {
                 Ok(lock) => lock,
-                Err(Error::NoSuchLock { .. }) => return Ok(LockAttributes::default()),
-                Err(error) => return Err(error),
+                Err(AdminError::NoSuchLock { .. }) => return Ok(LockAttributes::default()),
+                Err(error) => return Err(error.into()),
             };
             Ok(lock.holders.into_iter().next().map_or_else(LockAttributes::default, |holder| LockAttributes {
                 owner: holder.described,
@@ -109,7 +109,7 @@ impl LockOperations for QueueLock {
         Box::pin(async move {
             let mut state = self.open().await?;
             if state.held().is_some() {
-                return Err(Error::StillOwner { path: self.path.clone() });
+                return Err(LeaseError::StillOwner { path: self.path.clone() }.into());
             }
             *state = State { guard: None, closed: true };
             Ok(())

@@ -10,9 +10,9 @@ use lockkeeper_core::Owner;
 use serde::{Deserialize, Serialize};
 
 use super::records;
-use crate::Error;
 use crate::broken::Broken;
 use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, linearizable, refused};
+use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
 /// How often writing an entry is tried.
@@ -157,7 +157,7 @@ fn parse(seen: &Node) -> Option<Entry> {
 /// # Errors
 ///
 /// The entry could not be confirmed.
-pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &Entry) -> Result<(), Error> {
+pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &Entry) -> Result<(), AdminError> {
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
@@ -176,5 +176,5 @@ pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &Entry) -> R
             Err(fault) => return Err(refused(ROOT, fault)),
         }
     }
-    Err(Error::ConnectionLost { path: ROOT.to_owned() })
+    Err(SessionError::ConnectionLost { path: ROOT.to_owned() }.into())
 }

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{self, DecisionRecord, Entry, TransferFacts};
 use super::records;
-use crate::Error;
 use crate::clock::as_millis;
 use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher, refused};
+use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
 /// The parent of all of them.
@@ -67,7 +67,7 @@ fn node(id: &str) -> String {
 }
 
 /// Reads the pending decisions.
-pub(crate) async fn waiting(ensemble: &dyn Ensemble) -> Result<Vec<TransferRequest>, Error> {
+pub(crate) async fn waiting(ensemble: &dyn Ensemble) -> Result<Vec<TransferRequest>, AdminError> {
     let names = records::names(ensemble, ROOT).await.map_err(|fault| refused(ROOT, fault))?;
     let seen = records::read(ensemble, ROOT, names).await;
     let waiting = seen.into_iter().filter_map(|(id, seen)| {
@@ -90,8 +90,8 @@ pub(crate) async fn decide(
     path: String,
     approved: bool,
     why: String,
-) -> Result<DecisionRecord, Error> {
-    let gone = || Error::NoSuchRequest { path: path.clone(), id: Some(id.to_owned()) };
+) -> Result<DecisionRecord, AdminError> {
+    let gone = || AdminError::NoSuchRequest { path: path.clone(), id: Some(id.to_owned()) };
     let name = uuid::Uuid::parse_str(id).map_err(|_| gone())?;
     let by = context.owner();
     let mut sent = false;
@@ -103,7 +103,7 @@ pub(crate) async fn decide(
                 let ours = sent && decision.by == *by && decision.approved == approved && decision.why == why;
                 if !ours {
                     let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
-                    return Err(Error::Decided { path, approved, by, why });
+                    return Err(AdminError::Decided { path, approved, by, why });
                 }
                 journal::prune(ensemble).await;
                 tracing::warn!(target: "lockkeeper::audit", %path, %by, approved, %why, "a forced transfer was decided");
@@ -144,7 +144,7 @@ pub(crate) async fn decide(
             Err(fault) => return Err(refused(&path, fault)),
         }
     }
-    Err(Error::ConnectionLost { path })
+    Err(SessionError::ConnectionLost { path }.into())
 }
 
 /// A decision that this process waits for. The code that opened it must close it.
@@ -181,7 +181,7 @@ impl Pending {
     /// # Errors
     ///
     /// The server refuses it or cannot be reached.
-    pub(crate) async fn decided(&self) -> Result<Verdict, Error> {
+    pub(crate) async fn decided(&self) -> Result<Verdict, AdminError> {
         loop {
             let (_session, ensemble) = self.context.session(None).await?;
             let ensemble = &*ensemble;
@@ -249,7 +249,7 @@ impl Pending {
     }
 
     /// Faults that may pass are retried.
-    fn passing(&self, fault: OpError) -> Result<(), Error> {
+    fn passing(&self, fault: OpError) -> Result<(), AdminError> {
         match fault {
             OpError::ConnectionLoss | OpError::SessionOver | OpError::NoNode => Ok(()),
             fault => Err(refused(&self.path, fault)),

@@ -9,8 +9,8 @@ use lockkeeper_core::helix::Statistics;
 use serde::{Deserialize, Serialize};
 
 use super::records;
-use crate::Error;
 use crate::ensemble::{Ensemble, Kind, OpError, linearizable, refused};
+use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
 /// The parent of all locks' nodes.
@@ -42,8 +42,9 @@ struct Stored {
 }
 
 impl Stored {
-    fn read(path: &str, data: &[u8]) -> Result<Stored, Error> {
-        let unreadable = |problem: String| Error::Refused { path: path.to_owned(), reason: problem };
+    fn read(path: &str, data: &[u8]) -> Result<Stored, AdminError> {
+        let unreadable =
+            |problem: String| AdminError::from(SessionError::Refused { path: path.to_owned(), reason: problem });
         let stored: Stored = serde_json::from_slice(data)
             .map_err(|error| unreadable(format!("{} is no record of statistics: {error}", node(path))))?;
         match stored.lockkeeper {
@@ -60,7 +61,7 @@ fn node(path: &str) -> String {
 }
 
 /// Reads the fleet's counters of the lock at `path`; `None` if there are none.
-pub(crate) async fn read(ensemble: &dyn Ensemble, path: &str) -> Result<Option<Statistics>, Error> {
+pub(crate) async fn read(ensemble: &dyn Ensemble, path: &str) -> Result<Option<Statistics>, AdminError> {
     let at = node(path);
     match linearizable(ensemble, ensemble.read(&at)).await {
         Ok(seen) => Ok(Some(Stored::read(path, &seen.data)?.statistics)),
@@ -70,7 +71,7 @@ pub(crate) async fn read(ensemble: &dyn Ensemble, path: &str) -> Result<Option<S
 }
 
 /// Deletes the fleet's counters of the lock at `path`; `false` if there were none.
-pub(crate) async fn forget(ensemble: &dyn Ensemble, path: &str) -> Result<bool, Error> {
+pub(crate) async fn forget(ensemble: &dyn Ensemble, path: &str) -> Result<bool, AdminError> {
     match ensemble.delete(&node(path), None).await {
         Ok(()) => Ok(true),
         Err(OpError::NoNode) => Ok(false),
@@ -79,7 +80,7 @@ pub(crate) async fn forget(ensemble: &dyn Ensemble, path: &str) -> Result<bool, 
 }
 
 /// Adds the counts of one process. Two round trips, more if others write at the same time.
-pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> Result<(), Error> {
+pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> Result<(), AdminError> {
     let (at, id) = (node(path), uuid::Uuid::new_v4().to_string());
     let mut unsure = false;
     for _ in 0..MAX_ATTEMPTS {
@@ -126,7 +127,7 @@ pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> 
             Err(fault) => return Err(refused(path, fault)),
         }
     }
-    Err(Error::ConnectionLost { path: path.to_owned() })
+    Err(SessionError::ConnectionLost { path: path.to_owned() }.into())
 }
 
 /// Deletes those that were not written for the longest time, if there are too many. What fails is left to the next new

@@ -9,9 +9,9 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network, OpError, Reconnect};
+use crate::error::SessionError;
 use crate::session::on_lost::OnLost;
 use crate::session::process::Owned;
 use crate::session::{Io, Session};
@@ -90,7 +90,7 @@ impl Context {
             if let Some(session) = session {
                 session.close().await;
             }
-            Ok(())
+            Ok::<_, SessionError>(())
         });
         // An error means that the thread has ended, and the session with it.
         _ = closed.await;
@@ -103,10 +103,10 @@ impl Context {
 
     /// Runs `question` on the I/O thread and returns a future of its result, which any runtime can await. Dropping the
     /// future also ends the task.
-    pub(crate) fn run<T: Send + 'static>(
+    pub(crate) fn run<T: Send + 'static, E: From<SessionError> + Send + 'static>(
         &self,
-        question: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+        question: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, E>> + Send + 'static {
         let (mut asker, answer) = oneshot::channel();
         let ours = self.check_process();
         if ours.is_ok() {
@@ -120,40 +120,39 @@ impl Context {
         }
         async move {
             ours?;
-            answer.await.unwrap_or(Err(Error::Closed))
+            answer.await.unwrap_or_else(|_| Err(SessionError::Closed.into()))
         }
     }
 
     /// As [`Context::run`], if the call has no timeout and retries after lost connections and sessions. It fails with
-    /// [`Error::Unreachable`] when no server answers.
-    pub(crate) fn run_while_answered<T: Send + 'static>(
+    /// [`SessionError::Unreachable`] when no server answers.
+    pub(crate) fn run_while_answered<T: Send + 'static, E: From<SessionError> + Send + 'static>(
         &self,
-        question: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+        question: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, E>> + Send + 'static {
         let context = self.clone();
         self.run(async move {
             tokio::select! {
                 biased;
                 answered = question => answered,
-                silence = context.silence() => Err(silence),
+                silence = context.silence() => Err(silence.into()),
             }
         })
     }
 
-    /// Resolves with [`Error::Unreachable`] when no server has answered for the session timeout and the connect timeout
-    /// together, or up to half as long again.
+    /// Resolves with [`SessionError::Unreachable`] when no server has answered for the session timeout and the connect
+    /// timeout together, or up to half as long again.
     ///
     /// Asks for heartbeats only after half of that time. Dropping the future ends the heartbeats.
-    pub(crate) async fn silence(&self) -> Error {
+    pub(crate) async fn silence(&self) -> SessionError {
         loop {
             let session = self.ready_session().map(|(session, _)| session);
             let timeout = session.as_ref().map_or(Duration::ZERO, |session| session.timeout());
             let (since, patience) = (Instant::now(), timeout.saturating_add(self.inner.connect_timeout));
             drop(session);
             tokio::time::sleep(patience / 2).await;
-            let answered = match self.ready_session() {
-                Some((session, ensemble)) => {
-                    drop(ensemble);
+            let answered = match self.ready_session().map(|(session, _)| session) {
+                Some(session) => {
                     let (mut proofs, _dependant) = (session.proofs(), session.depend());
                     tokio::time::timeout(patience / 2, proofs.changed()).await.is_ok()
                 }
@@ -164,14 +163,18 @@ impl Context {
             };
             if !answered {
                 let detail = "no server answered in time".to_owned();
-                return Error::Unreachable { servers: self.servers().to_string(), waited: since.elapsed(), detail };
+                return SessionError::Unreachable {
+                    servers: self.servers().to_string(),
+                    waited: since.elapsed(),
+                    detail,
+                };
             }
         }
     }
 
     /// Fails in a forked child of the process that created the handle.
-    pub(crate) fn check_process(&self) -> Result<(), Error> {
-        if self.inner.io.is_ours() { Ok(()) } else { Err(Error::Forked) }
+    pub(crate) fn check_process(&self) -> Result<(), SessionError> {
+        if self.inner.io.is_ours() { Ok(()) } else { Err(SessionError::Forked) }
     }
 
     /// What to do when a lock is lost.
@@ -216,7 +219,10 @@ impl Context {
 
     /// The current session, or a new one if it has ended. Tries until `deadline` or for the connect timeout, whichever
     /// is shorter; for the first session of a lazy handle, until `deadline` if there is one.
-    pub(crate) async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), Error> {
+    pub(crate) async fn session(
+        &self,
+        deadline: Option<Instant>,
+    ) -> Result<(Arc<Session>, Arc<dyn Ensemble>), SessionError> {
         let (inner, started) = (&self.inner, Instant::now());
         let is_lazy = inner.is_lazy.load(Ordering::Relaxed);
         // Another call may wait for the first session for longer than this one wants to.
@@ -231,9 +237,9 @@ impl Context {
             let limit = if is_lazy { Duration::MAX } else { inner.connect_timeout };
             let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(limit));
             let opened = match inner.network.open(patience).await {
-                Err(Error::Unreachable { servers, detail, .. }) if left().is_some_and(|left| left <= MOMENT) => {
+                Err(SessionError::Unreachable { servers, detail, .. }) if left().is_some_and(|left| left <= MOMENT) => {
                     passed(deadline).await;
-                    Err(Error::Unreachable { servers, waited: started.elapsed(), detail })
+                    Err(SessionError::Unreachable { servers, waited: started.elapsed(), detail })
                 }
                 opened => opened,
             }?;
@@ -247,17 +253,17 @@ impl Context {
         };
         tokio::select! {
             biased;
-            () = inner.closed.cancelled() => Err(Error::Closed),
+            () = inner.closed.cancelled() => Err(SessionError::Closed),
             opened = opening => opened,
             () = passed(deadline) => {
                 let detail = "no session was opened in time".to_owned();
-                Err(Error::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
+                Err(SessionError::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
             }
         }
     }
 
     /// Proves that the session is alive, and returns its id. Opens a session if there is none.
-    pub(crate) async fn check(&self) -> Result<SessionId, Error> {
+    pub(crate) async fn check(&self) -> Result<SessionId, SessionError> {
         let started = Instant::now();
         let deadline = started.checked_add(self.inner.connect_timeout);
         loop {
@@ -287,7 +293,7 @@ impl Context {
                 }
                 Err(fault) => {
                     let (servers, detail) = (self.servers().to_string(), fault.to_string());
-                    return Err(Error::Unreachable { servers, waited: started.elapsed(), detail });
+                    return Err(SessionError::Unreachable { servers, waited: started.elapsed(), detail });
                 }
             }
         }

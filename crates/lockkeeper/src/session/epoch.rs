@@ -11,8 +11,8 @@ use lockkeeper_core::TokenEpoch;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
 use crate::ensemble::{EPOCH_NODE, Ensemble, Fired, Node, OpError};
+use crate::error::SessionError;
 
 /// What a session knows of the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,8 +89,8 @@ pub(crate) async fn follow(
 }
 
 /// The error for a grant without a token.
-pub(crate) fn unreadable(problem: String) -> Error {
-    Error::TokenEpoch { node: EPOCH_NODE.to_owned(), problem }
+pub(crate) fn unreadable(problem: String) -> SessionError {
+    SessionError::TokenEpoch { node: EPOCH_NODE.to_owned(), problem }
 }
 
 #[cfg(test)]

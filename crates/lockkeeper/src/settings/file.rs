@@ -5,10 +5,10 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fault::Fault;
 use super::keys::{Key, meant};
 use super::layers::{Given, Layers, Unit, at};
 use super::tables;
+use crate::error::settings::Fault;
 
 /// Reads a file into the layers. With `may_miss`, a missing file counts as empty.
 pub(super) fn read(path: &Path, may_miss: bool, layers: &mut Layers) {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::fault::{Fault, Origin};
 use super::keys::Key;
 use super::{RealmSetting, Setting};
+use crate::error::settings::{Fault, Origin};
 use crate::lease::TransferRule;
 
 /// How a time is written.

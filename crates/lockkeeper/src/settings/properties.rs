@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::fault::Fault;
 use super::java;
 use super::keys::{Key, meant};
 use super::layers::{Given, Layers, Unit, at};
+use crate::error::settings::Fault;
 
 const OURS: &str = "zookeeper.";
 

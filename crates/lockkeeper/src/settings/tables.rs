@@ -3,11 +3,11 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fault::{Fault, Origin};
 use super::keys::meant;
 use super::layers::Layers;
 use super::{RealmSetting, Setting};
 use crate::ensemble::servers::Servers;
+use crate::error::settings::{Fault, Origin};
 use crate::lease::TransferRule;
 use crate::realms::check_prefix;
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use lockkeeper_core::Class;
 
-use super::fault::{Fault, Origin};
+use crate::error::settings::{Fault, Origin};
 use crate::lease::TransferRule;
 
 /// The variable that names the TOML file, as [`Sources::config`](super::Sources::config) does.
 pub const CONFIG_VARIABLE: &str = "LOCKKEEPER_CONFIG";
 
-/// The variable that names properties files, separated by `:`, as [`Sources::properties`](super::Sources::properties) does.
+/// The variable that names properties files, separated by `:`, as [`Sources::properties`](super::Sources::properties)
+/// does.
 pub const PROPERTIES_VARIABLE: &str = "LOCKKEEPER_PROPERTIES";
 
 /// How often background work is retried with Contentserv's defaults: the specification has a key without a number.
@@ -44,7 +45,8 @@ pub struct Settings {
     pub servers: Setting<Option<String>>,
     /// The session timeout.
     pub session_timeout: Setting<Duration>,
-    /// How often a lost or missing connection is retried; `None` means the default of [`Builder::reconnect`](crate::Builder::reconnect).
+    /// How often a lost or missing connection is retried; `None` means the default of
+    /// [`Builder::reconnect`](crate::Builder::reconnect).
     pub connection_retry: Setting<Option<u32>>,
     /// The pause between these retries.
     pub connection_delay: Setting<Duration>,

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use lockkeeper_core::Class;
 
-use super::fault::{Fault, Origin, SettingsError};
 use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::ensemble::servers::Servers;
+use crate::error::settings::{Fault, Origin, SettingsError};
 use crate::keeper::builder::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
 use crate::recipes::contentserv::TASK_TIMEOUT;
 

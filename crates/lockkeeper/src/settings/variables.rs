@@ -1,8 +1,8 @@
 //! The environment variables.
 
-use super::fault::{Fault, Origin};
 use super::keys::{Key, meant};
 use super::layers::{Given, Layers, Unit};
+use crate::error::settings::{Fault, Origin};
 
 /// Variables that begin with `LOCKKEEPER_` and are not settings.
 const OTHERS: &[&str] = &[

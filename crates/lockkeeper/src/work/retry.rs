@@ -36,9 +36,9 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::clock::wall_clock_ms;
+use crate::error::{AcquireError, Error, SessionError};
 pub use crate::queue::about::About;
 
-use crate::error::Error;
 use crate::queue::acquire::Acquire;
 use crate::recipes::contentserv::{MonitorError, MonitorLock};
 use crate::session::Io;
@@ -124,33 +124,49 @@ pub trait Refusal: fmt::Display {
 impl Refusal for Error {
     fn cause(&self) -> Cause {
         match self {
-            Error::Timeout { .. }
-            | Error::Held { .. }
-            | Error::Outranked { .. }
-            | Error::Preempted { .. }
-            | Error::CleanupUnfinished { .. } => Cause::InstanceLock,
-            Error::SessionLost { loss: Loss::Unreachable, .. }
-            | Error::Unreachable { .. }
-            | Error::ConnectionLost { .. } => Cause::ConnectionLoss,
-            Error::SessionLost { loss: Loss::AuthFailed, .. } => Cause::Other,
-            Error::SessionLost { .. } => Cause::SessionExpired,
-            Error::AuthFailed { .. }
-            | Error::Refused { .. }
-            | Error::Evicted { .. }
-            | Error::Revoked { .. }
-            | Error::NoSuchLock { .. }
-            | Error::ParentVanishes { .. } => Cause::Other,
+            Error::Session(SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. }) => {
+                Cause::ConnectionLoss
+            }
+            Error::Session(SessionError::AuthFailed { .. } | SessionError::Refused { .. }) => Cause::Other,
+            Error::Acquire(error) => match error {
+                AcquireError::Timeout { .. }
+                | AcquireError::Held { .. }
+                | AcquireError::Outranked { .. }
+                | AcquireError::Preempted { .. }
+                | AcquireError::CleanupUnfinished { .. } => Cause::InstanceLock,
+                AcquireError::SessionLost { loss: Loss::Unreachable, .. } => Cause::ConnectionLoss,
+                AcquireError::SessionLost { loss: Loss::AuthFailed, .. } => Cause::Other,
+                AcquireError::SessionLost { .. } => Cause::SessionExpired,
+                AcquireError::Evicted { .. }
+                | AcquireError::Revoked { .. }
+                | AcquireError::NoSuchLock { .. }
+                | AcquireError::ParentVanishes { .. } => Cause::Other,
+                _ => Cause::Mistake,
+            },
             _ => Cause::Mistake,
         }
     }
 
     fn behind(&self) -> Option<String> {
-        match self {
-            Error::Timeout { holder, .. } | Error::Held { holder, .. } => holder.as_ref().map(ToString::to_string),
-            Error::Outranked { by, .. } | Error::Preempted { by, .. } => Some(by.clone()),
-            Error::CleanupUnfinished { owner, .. } => Some(owner.clone()),
+        let Error::Acquire(error) = self else { return None };
+        match error {
+            AcquireError::Timeout { holder, .. } | AcquireError::Held { holder, .. } => {
+                holder.as_ref().map(ToString::to_string)
+            }
+            AcquireError::Outranked { by, .. } | AcquireError::Preempted { by, .. } => Some(by.clone()),
+            AcquireError::CleanupUnfinished { owner, .. } => Some(owner.clone()),
             _ => None,
         }
+    }
+}
+
+impl Refusal for AcquireError {
+    fn cause(&self) -> Cause {
+        Error::from(self.clone()).cause()
+    }
+
+    fn behind(&self) -> Option<String> {
+        Error::from(self.clone()).behind()
     }
 }
 
@@ -161,7 +177,7 @@ impl Refusal for MonitorError {
             MonitorError::SessionExpired { .. } => Cause::SessionExpired,
             MonitorError::ConnectionLoss { .. } => Cause::ConnectionLoss,
             MonitorError::NoNode { .. } => Cause::Mistake,
-            MonitorError::Other { source, .. } => source.downcast_ref().map_or(Cause::Mistake, Error::cause),
+            MonitorError::Other { source, .. } => source.cause(),
         }
     }
 
@@ -271,7 +287,7 @@ impl Retrying {
         &self,
         operation: &Operation,
         mut request: impl FnMut() -> Acquire<G>,
-    ) -> Result<G, GivenUp<Error>> {
+    ) -> Result<G, GivenUp<AcquireError>> {
         let first = request();
         let about = first.about();
         let mut first = Some(first);

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use lockkeeper::embedded::Home;
-use lockkeeper::{Error, Guard, Lockkeeper, Mutex};
+use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
+use lockkeeper::{Guard, Lockkeeper, Mutex};
 use zookeeper_client as zk;
 
 use crate::support::{STEADY, block_on, eventually};
@@ -24,7 +25,7 @@ async fn acquire_despite_failures(mutex: &Mutex) -> Guard {
     loop {
         match mutex.acquire().await {
             Ok(guard) => return guard,
-            Err(error) if error.is_retryable() => {}
+            Err(error) if error.kind().is_retryable() => {}
             Err(error) => panic!("{error:?}"),
         }
     }
@@ -43,7 +44,7 @@ fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
         let endpoint = home.find().unwrap().expect("the first hosts");
         assert_eq!(endpoint.pid, std::process::id());
         let guard = second.mutex("/locks/nightly").acquire().await.unwrap();
-        assert!(matches!(first.mutex("/locks/nightly").try_acquire().await, Err(Error::Held { .. })));
+        assert!(matches!(first.mutex("/locks/nightly").try_acquire().await, Err(AcquireError::Held { .. })));
         let waiting = tokio::spawn(third.mutex("/locks/nightly").acquire().into_future());
         eventually("the third waits", async || waiters(&second, "/locks/nightly").await == 1).await;
         first.close().await;
@@ -106,7 +107,7 @@ fn without_the_secret_nothing_can_be_read_or_changed() {
         }
         let guess = "0".repeat(endpoint.secret.len());
         let error = Lockkeeper::builder().secret(guess).connect(&servers).await.unwrap_err();
-        assert!(matches!(error, Error::AuthFailed { .. }), "{error:?}");
+        assert!(matches!(error, ConnectError::Session(SessionError::AuthFailed { .. })), "{error:?}");
         // A plain client is refused, too.
         if let Ok(plain) = zk::Client::connector().with_fail_eagerly().connect(&servers).await {
             plain.list_children("/").await.unwrap_err();
@@ -134,7 +135,10 @@ fn a_secret_that_others_can_read_is_refused() {
             std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
             let error = Lockkeeper::embedded(dir.path()).await.unwrap_err();
             let text = error.to_string();
-            assert!(matches!(error, Error::File { .. }), "{error:?}");
+            assert!(
+                matches!(error, ConnectError::Session(SessionError::Embedded(EmbeddedError::File { .. }))),
+                "{error:?}"
+            );
             assert!(text.contains("chmod 600") && text.contains(&secret.display().to_string()), "{text}");
         }
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -179,7 +183,7 @@ fn handles_that_race_to_host_share_one_server() {
         let guard = keepers[0].mutex("/locks/nightly").acquire().await.unwrap();
         for keeper in &keepers {
             match keeper.mutex("/locks/nightly").try_acquire().await {
-                Err(Error::Held { holder: Some(holder), .. }) => assert_eq!(holder.token, Some(guard.token())),
+                Err(AcquireError::Held { holder: Some(holder), .. }) => assert_eq!(holder.token, Some(guard.token())),
                 other => panic!("{other:?}"),
             }
         }

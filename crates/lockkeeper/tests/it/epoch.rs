@@ -1,6 +1,7 @@
 //! Tokens of a rebuilt ensemble: refused until the operator raises the epoch, and above all older tokens from then on.
 
-use lockkeeper::{Error, FencingToken, Lockkeeper, TokenEpoch};
+use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::{FencingToken, Lockkeeper, TokenEpoch};
 use lockkeeper_fence::{Refused, TokenGate};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;
@@ -134,13 +135,13 @@ async fn an_invalid_epoch_gives_no_tokens(world: &World) {
     let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
     world.observer.create("/lockkeeper/epoch", b"next", &options).await.unwrap();
     match world.mutex(&keeper).acquire().await {
-        Err(error @ Error::TokenEpoch { .. }) => {
+        Err(error @ AcquireError::Session(SessionError::TokenEpoch { .. })) => {
             assert!(error.to_string().contains("\"next\"") && error.hint().is_some(), "{error}");
         }
         other => panic!("{other:?}"),
     }
     let leased = keeper.helix_lock(world.path("leased"), LONG).acquire().await;
-    assert!(matches!(leased, Err(Error::TokenEpoch { .. })), "{leased:?}");
+    assert!(matches!(leased, Err(AcquireError::Session(SessionError::TokenEpoch { .. }))), "{leased:?}");
     keeper.semaphore(world.path("permits"), 2).acquire().await.unwrap().release().await.unwrap();
     world.queued(0).await;
     world.observer.set_data("/lockkeeper/epoch", b"1\n", None).await.unwrap();

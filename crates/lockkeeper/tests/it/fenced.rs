@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{FencedWritten, Loss, WriteError};
+use lockkeeper::error::WriteError;
+use lockkeeper::{FencedWritten, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Record, What};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
@@ -216,7 +217,7 @@ async fn a_fenced_write_with_a_mistake_changes_nothing(world: &World) {
     assert_eq!(write().check(&path, 7).await, version(7));
     assert_eq!(guard.fenced_write().set_if(&path, "", 7).await, version(7));
     assert_eq!(guard.fenced_write().delete_if(&path, 7).await, version(7));
-    assert!(matches!(write().set("relative", "").await, Err(WriteError::InvalidPath(_))));
+    assert!(matches!(write().set("relative", "").await, Err(WriteError::Misuse(_))));
     let large = write().set(&path, vec![0; 2 << 20]).await;
     assert!(matches!(large, Err(WriteError::TooLarge { bytes: 2_097_152.., .. })), "{large:?}");
     // Its parent has children.

@@ -3,7 +3,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::{AcquireError, ConnectError, SessionError};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 use zookeeper_client as zk;
@@ -93,7 +94,7 @@ async fn a_waiter_in_the_middle_can_leave_without_granting_the_lock(world: &Worl
     let since = proxy.records().len();
 
     middle.close().await;
-    assert!(matches!(dies.outcome().await, Err(Error::Closed)));
+    assert!(matches!(dies.outcome().await, Err(AcquireError::Session(SessionError::Closed))));
     watches_set(&proxy, 3).await;
     leaves.abort();
     watches_set(&proxy, 4).await;
@@ -156,7 +157,7 @@ async fn names_below_one_base_path_are_separate_locks(world: &World) {
     for (at, name) in names.iter().enumerate() {
         let (mine, yours) = if at % 2 == 0 { (&one, &other) } else { (&other, &one) };
         guards.push(lock(mine, name).try_acquire().await.unwrap_or_else(|error| panic!("{name}: {error}")));
-        assert!(matches!(lock(yours, name).try_acquire().await, Err(Error::Held { .. })), "{name}");
+        assert!(matches!(lock(yours, name).try_acquire().await, Err(AcquireError::Held { .. })), "{name}");
     }
     assert!(guards.iter().all(|guard| guard.is_held()));
     for (guard, name) in guards.into_iter().zip(names) {
@@ -217,7 +218,7 @@ async fn service_errors_have_one_type_and_keep_their_cause(world: &World) {
     let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
     world.observer.create(&world.lock(), b"", &options).await.unwrap();
     match world.mutex(&keeper).acquire().await {
-        Err(Error::Refused { path, reason }) => {
+        Err(AcquireError::Session(SessionError::Refused { path, reason })) => {
             assert_eq!(path, world.lock());
             assert!(reason.contains("ephemeral"), "{reason}");
         }
@@ -226,7 +227,7 @@ async fn service_errors_have_one_type_and_keep_their_cause(world: &World) {
     world.remove(&world.lock()).await;
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     match Lockkeeper::builder().connect_timeout(Duration::from_millis(300)).connect(&nobody).await {
-        Err(Error::Unreachable { servers, detail, .. }) => {
+        Err(ConnectError::Session(SessionError::Unreachable { servers, detail, .. })) => {
             assert_eq!(servers, nobody);
             assert!(detail.contains("refuses connections"), "{detail}");
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockkeeper::Error;
 use lockkeeper::contentserv::{MonitorError, MonitorLock};
 use lockkeeper::deadletter::{FileSink, Filed, Letter, Sink, fold};
+use lockkeeper::error::AcquireError;
 use lockkeeper::retry::{GivenUp, Kept, Operation, Retrying, RunError};
 use serde_json::json;
 use tempfile::TempDir;
@@ -180,7 +180,7 @@ async fn an_invalid_operation_is_neither_retried_nor_kept(world: &World) {
     let outcome = retrying.lock(&Operation::unique(), &MonitorLock::new("x", &keeper, "")).await;
     assert!(matches!(outcome, Err(GivenUp { attempts: 1, letter: Kept::Nowhere, .. })), "{outcome:?}");
     let outcome = retrying.acquire(&Operation::unique(), || keeper.mutex("no path").acquire()).await;
-    assert!(matches!(outcome, Err(GivenUp { error: Error::InvalidPath(_), attempts: 1, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(GivenUp { error: AcquireError::Misuse(_), attempts: 1, .. })), "{outcome:?}");
     assert_eq!(scene.letters().await, []);
 }
 

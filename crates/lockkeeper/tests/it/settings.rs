@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockkeeper::Class;
 use lockkeeper::contentserv::{MonitorError, MonitorLock};
+use lockkeeper::error::{ConnectError, SessionError};
 use lockkeeper::settings::{Key, Origin, RETRIES, Settings, Sources};
-use lockkeeper::{Class, Error};
 use lockkeeper_testkit::proxy::Cut;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -390,7 +391,7 @@ async fn connect_tries_as_often_as_the_settings_say(world: &World) {
     let before = proxy.counts().refused;
     let builder = lockkeeper::Lockkeeper::builder().session_timeout(STEADY).reconnect(2, MILLIS(10));
     let outcome = builder.connect(&proxy.connect_string()).await;
-    assert!(matches!(outcome, Err(Error::Unreachable { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(ConnectError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
     // Three tries, and one more connection to find the reason.
     assert_eq!(proxy.counts().refused - before, 4);
     proxy.heal();

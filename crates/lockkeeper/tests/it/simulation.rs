@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::{AcquireError, SessionError};
 use lockkeeper_testkit::history::Tally;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
 use lockkeeper_testkit::worlds::{Family, Names, SESSION_TIMEOUT, Scenario, run, simulate};
@@ -154,8 +155,12 @@ fn a_wait_that_ends_within_a_short_silence_is_a_timeout() {
             tokio::time::sleep(Duration::from_millis(silent_from)).await;
             sim.trouble(0, Trouble::Silence(Duration::from_millis(silent_for)));
             let outcome = waiter.await.unwrap();
-            assert_eq!(matches!(outcome, Err(Error::Unreachable { .. })), unreachable, "{outcome:?}");
-            assert_eq!(matches!(outcome, Err(Error::Timeout { .. })), !unreachable, "{outcome:?}");
+            assert_eq!(
+                matches!(outcome, Err(AcquireError::Session(SessionError::Unreachable { .. }))),
+                unreachable,
+                "{outcome:?}"
+            );
+            assert_eq!(matches!(outcome, Err(AcquireError::Timeout { .. })), !unreachable, "{outcome:?}");
             guard.release().await.unwrap();
         });
     }

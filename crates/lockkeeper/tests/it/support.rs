@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Lockkeeper, NodeFormat};
+use lockkeeper::error::{AcquireError, Error};
+use lockkeeper::{Guard, Lockkeeper, NodeFormat};
 use lockkeeper_server::{Config, Server as EmbeddedServer};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::task::JoinHandle;
@@ -411,7 +412,7 @@ impl World {
     /// The same for any request for [`World::lock`].
     pub(crate) async fn enqueue<G: Send + 'static>(
         &self,
-        request: impl IntoFuture<Output = Result<G, Error>, IntoFuture: Send + 'static>,
+        request: impl IntoFuture<Output = Result<G, AcquireError>, IntoFuture: Send + 'static>,
     ) -> Waiter<G> {
         let ahead = self.queue().await.len();
         let waiter = Waiter::spawn(request);
@@ -481,20 +482,20 @@ pub(crate) async fn watches_set(proxy: &Proxy, reads: u64) {
 }
 
 /// A call that waits in a task of its own.
-pub(crate) struct Waiter<G = Guard>(JoinHandle<Result<G, Error>>);
+pub(crate) struct Waiter<G = Guard>(JoinHandle<Result<G, AcquireError>>);
 
 impl<G> Waiter<G> {
     /// Starts the call.
     pub(crate) fn spawn<R>(request: R) -> Waiter<G>
     where
         G: Send + 'static,
-        R: IntoFuture<Output = Result<G, Error>, IntoFuture: Send + 'static>,
+        R: IntoFuture<Output = Result<G, AcquireError>, IntoFuture: Send + 'static>,
     {
         Waiter(tokio::spawn(request.into_future()))
     }
 
     /// Returns the call's result.
-    pub(crate) async fn outcome(self) -> Result<G, Error> {
+    pub(crate) async fn outcome(self) -> Result<G, AcquireError> {
         tokio::time::timeout(PATIENCE, self.0).await.expect("the waiter waits for ever").expect("the waiter panicked")
     }
 
@@ -511,5 +512,13 @@ impl<G> Waiter<G> {
     /// Drops the call.
     pub(crate) fn abort(self) {
         self.0.abort();
+    }
+}
+
+/// What a refused call misused; `None` if it was not refused for that.
+pub(crate) fn misused<T, E: Clone + Into<Error>>(outcome: &Result<T, E>) -> Option<&'static str> {
+    match outcome.as_ref().err()?.clone().into() {
+        Error::Misuse(misuse) => Some(misuse.argument),
+        _ => None,
     }
 }

@@ -86,7 +86,7 @@ async fn work_until_enough(task: usize, mutex: lockkeeper::Mutex, file: Arc<File
         let guard = match asked {
             Ok(guard) => guard,
             Err(error) => {
-                assert!(error.is_retryable(), "{error:?}");
+                assert!(error.kind().is_retryable(), "{error:?}");
                 continue;
             }
         };

@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
+use lockkeeper::error::{AcquireError, ConnectError, SessionError};
+use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
 use tokio::time::sleep;
 
 use super::witness::{Line, Teller, now};
@@ -63,7 +64,7 @@ async fn live(options: &Contender) -> io::Result<()> {
         let builder = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_timeout(SESSION_TIMEOUT);
         match builder.connect(&options.servers).await {
             Ok(keeper) => break keeper,
-            Err(Error::Unreachable { .. }) => {}
+            Err(ConnectError::Session(SessionError::Unreachable { .. })) => {}
             Err(error) => return teller.tell(&Line::Unexpected(format!("connecting: {error}"))),
         }
     };
@@ -82,16 +83,16 @@ async fn live(options: &Contender) -> io::Result<()> {
         let event = |from, what| Line::Event(Event { contender, lock, from, until: now(), what });
         let held = match asked {
             Some(Ok(held)) => held,
-            Some(Err(Error::Held { .. })) => {
+            Some(Err(AcquireError::Held { .. })) => {
                 teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Refused }))?;
                 continue;
             }
-            Some(Err(Error::Timeout { .. })) => {
+            Some(Err(AcquireError::Timeout { .. })) => {
                 teller.tell(&event(from, What::Asked { limit, outcome: Outcome::TimedOut }))?;
                 continue;
             }
             Some(Err(error)) => {
-                if !error.is_retryable() {
+                if !error.kind().is_retryable() {
                     teller.tell(&Line::Unexpected(format!(
                         "contender {contender} at {}: {error}",
                         LOCKS[lock as usize]
@@ -144,7 +145,7 @@ async fn ask(
     keeper: &Lockkeeper,
     lock: u32,
     limit: Option<Duration>,
-) -> Option<Result<Held, Error>> {
+) -> Option<Result<Held, AcquireError>> {
     let path = LOCKS[lock as usize];
     let (once, dropped) = (limit.is_none() && rng.u8(..4) == 0, rng.bool());
     macro_rules! ask {

@@ -10,6 +10,7 @@ use lockkeeper::ensemble::{
     Children, Connection, Done, Ensemble, Fired, Kind, Network, Node, OpError, Opened, Reply, Step, Undone, Watcher,
     Written,
 };
+use lockkeeper::error::SessionError;
 use lockkeeper::{Loss, SessionId};
 use lockkeeper_core::Zxid;
 use lockkeeper_server::machine::{ConnectionId, Effect};
@@ -31,7 +32,7 @@ pub(super) struct SimNetwork {
 }
 
 impl Network for SimNetwork {
-    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, lockkeeper::Error>> {
+    fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, SessionError>> {
         async move {
             let (troubles, trouble) = mpsc::unbounded_channel();
             self.sim.world().clients.push(troubles);
@@ -53,7 +54,7 @@ impl Network for SimNetwork {
             let opened = tokio::time::timeout(patience, session.connect()).await;
             let Ok(Some(link)) = opened else {
                 let (servers, detail) = ("the simulation".to_owned(), "nobody answers".to_owned());
-                return Err(lockkeeper::Error::Unreachable { servers, waited: patience, detail });
+                return Err(SessionError::Unreachable { servers, waited: patience, detail });
             };
             let (id, timeout) = (SessionId(session.id), session.timeout);
             tokio::spawn(session.live(link));

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lockkeeper::{
-    Class, Error, FencingToken, Guard, HoldState, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard,
-};
+use lockkeeper::error::{AcquireError, AdminError, Error, SessionError};
+use lockkeeper::{Class, FencingToken, Guard, HoldState, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard};
 use tokio::time::sleep;
 
 use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, SESSION_TIMEOUT, Scenario, Turn, Want};
@@ -182,8 +181,10 @@ impl World {
         } else {
             admin.revoke(LOCK, Some("because")).await.map(drop)
         };
-        match outcome {
-            Err(error) if !expected(&error) && !matches!(error, Error::NoSuchLock { .. }) => Err(error.to_string()),
+        match outcome.map_err(Error::from) {
+            Err(error) if !expected(&error) && !matches!(error, Error::Admin(AdminError::NoSuchLock { .. })) => {
+                Err(error.to_string())
+            }
             _ => Ok(()),
         }
     }
@@ -213,9 +214,9 @@ impl World {
                 self.work(contender, hold, held, turn).await;
                 return Ok(());
             }
-            Some(Err(Error::Held { .. })) => Outcome::Refused,
-            Some(Err(Error::Timeout { .. })) => Outcome::TimedOut,
-            Some(Err(error)) if expected(&error) => Outcome::Failed(error.to_string()),
+            Some(Err(AcquireError::Held { .. })) => Outcome::Refused,
+            Some(Err(AcquireError::Timeout { .. })) => Outcome::TimedOut,
+            Some(Err(error)) if expected(&error.clone().into()) => Outcome::Failed(error.to_string()),
             Some(Err(error)) => return Err(error.to_string()),
             None => Outcome::Dropped,
         };
@@ -223,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    async fn ask(&self, keeper: &Lockkeeper, turn: Turn) -> Option<Result<Held, Error>> {
+    async fn ask(&self, keeper: &Lockkeeper, turn: Turn) -> Option<Result<Held, AcquireError>> {
         match self.family {
             Family::Mutex(names) => {
                 let lock = keeper.mutex(LOCK).node_format(names.into());
@@ -375,13 +376,14 @@ fn place(want: Want, node: &str) -> Option<Place> {
 fn expected(error: &Error) -> bool {
     matches!(
         error,
-        Error::Held { .. }
-            | Error::Timeout { .. }
-            | Error::SessionLost { .. }
-            | Error::Unreachable { .. }
-            | Error::ConnectionLost { .. }
-            | Error::Evicted { .. }
-            | Error::Revoked { .. }
+        Error::Session(SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. })
+            | Error::Acquire(
+                AcquireError::Held { .. }
+                    | AcquireError::Timeout { .. }
+                    | AcquireError::SessionLost { .. }
+                    | AcquireError::Evicted { .. }
+                    | AcquireError::Revoked { .. }
+            )
     )
 }
 
@@ -390,7 +392,7 @@ async fn answer<G: 'static>(
     call: Call,
     acquire: impl Fn(bool) -> lockkeeper::Acquire<G>,
     held: impl FnOnce(G) -> Held,
-) -> Option<Result<Held, Error>> {
+) -> Option<Result<Held, AcquireError>> {
     let answered = match call {
         Call::Try => Some(acquire(true).await),
         Call::Wait => Some(acquire(false).await),

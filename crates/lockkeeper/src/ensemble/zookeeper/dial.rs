@@ -17,9 +17,9 @@ use tokio_util::task::TaskTracker;
 use zookeeper_client as zk;
 
 use super::carrier::{Carrier, Progress};
-use crate::Error;
 use crate::ensemble::Connection;
 use crate::ensemble::servers::Servers;
+use crate::error::SessionError;
 
 /// The longest session timeout that the protocol can request: milliseconds in 32 bits.
 const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
@@ -28,7 +28,7 @@ const LONGEST_SESSION: Duration = Duration::from_millis(i32::MAX as u64);
 pub(crate) trait Locate: Send + Sync {
     /// Returns where the server is now. Called before each connection. Dropping the future leaves a server that was
     /// being started.
-    fn locate(&self) -> BoxFuture<'_, Result<Located, Error>>;
+    fn locate(&self) -> BoxFuture<'_, Result<Located, SessionError>>;
 }
 
 /// Where a server is, and the secret to present to it.
@@ -86,7 +86,7 @@ impl Dial {
     /// # Errors
     ///
     /// The server cannot be found or started.
-    pub(super) async fn located(&self) -> Result<Dial, Error> {
+    pub(super) async fn located(&self) -> Result<Dial, SessionError> {
         let Some(locate) = &self.locate else { return Ok(self.clone()) };
         let Located { servers, credentials } = locate.locate().await?;
         Ok(Dial { servers, credentials, ..self.clone() })

@@ -9,6 +9,7 @@ use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use super::fault::{connection_stands, fault};
 use super::*;
 use crate::ensemble::{Connection, Fired, OpError, Watcher};
+use crate::error::SessionError;
 
 /// If one of these counted as a refusal of a delete, the node would stay at the head of the queue as long as the
 /// session lives.
@@ -275,7 +276,7 @@ async fn servers_are_tried_until_the_deadline() {
     assert!(started.elapsed() >= patience, "given up after {:?}", started.elapsed());
     assert!(last_try >= patience - Duration::from_millis(300), "last tried after {last_try:?}");
     match error {
-        Some(Error::Unreachable { waited, detail, .. }) => {
+        Some(SessionError::Unreachable { waited, detail, .. }) => {
             assert_eq!(waited, patience);
             assert!(detail.contains("closes the connection"), "{detail}");
         }

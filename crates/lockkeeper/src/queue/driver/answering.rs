@@ -11,9 +11,8 @@ use tracing::{debug, warn};
 use super::Driver;
 use super::attempt::Attempt;
 use super::caller::Caller;
-use crate::Error;
 use crate::ensemble::{OpError, Step};
-use crate::error::ReleaseError;
+use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::guard::Holding;
 use crate::hold::{Hold, Request};
 use crate::session::epoch;
@@ -161,25 +160,26 @@ impl Driver {
                     End::SessionOver => match self.session.known_epoch() {
                         // A server that requires a secret rejects the first request of a client without it, which is
                         // this one, and ends the session.
-                        epoch::Known::Refused(reason) => Error::Refused { path, reason },
-                        _ => Error::SessionLost { path, loss },
+                        epoch::Known::Refused(reason) => SessionError::Refused { path, reason }.into(),
+                        _ => AcquireError::SessionLost { path, loss },
                     },
-                    End::Removed => Error::Evicted { path, node: self.node, by: self.broken },
-                    End::ParentVanishes => Error::ParentVanishes { path },
+                    End::Removed => AcquireError::Evicted { path, node: self.node, by: self.broken },
+                    End::ParentVanishes => AcquireError::ParentVanishes { path },
                     End::Revoked => {
                         let by = self.revocation.map(Box::new).unwrap_or_default();
-                        Error::Revoked { path, by }
+                        AcquireError::Revoked { path, by }
                     }
                     End::LimitDiffers(stated) => {
-                        Error::PermitsMismatch { path, ours: discipline.limit().unwrap_or_default(), stated }
+                        Mismatch::Permits { path, ours: discipline.limit().unwrap_or_default(), stated }.into()
                     }
-                    End::IncompatibleFormat(theirs) => Error::IncompatibleFormat { path, theirs },
-                    End::Held { ahead } => Error::Held { path, holder: self.looked_at, ahead: Some(ahead) },
+                    End::IncompatibleFormat(theirs) => Mismatch::Format { path, theirs }.into(),
+                    End::Held { ahead } => AcquireError::Held { path, holder: self.looked_at, ahead: Some(ahead) },
                     End::TooManyAhead { ahead } => {
-                        Error::TooManyWaiters { path, ahead, most: self.contender.max_ahead() }
+                        AcquireError::TooManyWaiters { path, ahead, most: self.contender.max_ahead() }
                     }
                     End::Refused | End::Stuck | End::Left => {
-                        Error::Refused { path, reason: refusal.unwrap_or_else(|| "no reason given".to_owned()) }
+                        let reason = refusal.unwrap_or_else(|| "no reason given".to_owned());
+                        SessionError::Refused { path, reason }.into()
                     }
                 };
                 _ = caller.send(Err(error));
@@ -209,18 +209,18 @@ impl Driver {
     }
 
     /// Reports an error to the caller now; the contender leaves on its own afterwards.
-    pub(super) fn give_up(&mut self, error: Error) {
+    pub(super) fn give_up(&mut self, error: AcquireError) {
         self.caller.refuse(error);
         self.contender.handle(lockkeeper_core::Event::Leave);
     }
 
     /// Returns the error of a call at its deadline. `unanswered` is when the oldest request without an answer was sent,
     /// by the session's clock.
-    pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> Error {
+    pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> AcquireError {
         let path = self.attempt.path.clone();
         let place = self.contender.place().map(|place| place.ahead + usize::from(self.holder_behind));
         if let (true, Some(ahead)) = (self.contender.is_once(), place) {
-            return Error::Held { path, holder: self.looked_at.take(), ahead: Some(ahead) };
+            return AcquireError::Held { path, holder: self.looked_at.take(), ahead: Some(ahead) };
         }
         let waited = self.attempt.timeout.unwrap_or_default();
         let detail = if !self.session.link().borrow().connected {
@@ -228,9 +228,10 @@ impl Driver {
         } else if self.silent_for(unanswered) >= if self.answered { SILENCE } else { FIRST_SILENCE } {
             "a request was not answered"
         } else {
-            return Error::Timeout { path, waited, holder: self.looked_at.take(), ahead: place };
+            return AcquireError::Timeout { path, waited, holder: self.looked_at.take(), ahead: place };
         };
-        Error::Unreachable { servers: self.attempt.servers.to_string(), waited, detail: detail.to_owned() }
+        let servers = self.attempt.servers.to_string();
+        SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 }
 

@@ -7,14 +7,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::Wake;
-use crate::Error;
-use crate::error::ReleaseError;
+use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Holding;
 use crate::hold::{Hold, Request};
 use crate::wait::{cancelled, passed};
 
 /// Where the driver sends the outcome.
-pub(crate) type Answer = oneshot::Sender<Result<Holding, Error>>;
+pub(crate) type Answer = oneshot::Sender<Result<Holding, AcquireError>>;
 
 /// The state of the caller.
 pub(super) enum Caller {
@@ -65,7 +64,7 @@ impl Caller {
     }
 
     /// Fails a waiting caller with this error. A holder keeps its hold.
-    pub(super) fn refuse(&mut self, error: Error) {
+    pub(super) fn refuse(&mut self, error: AcquireError) {
         match std::mem::replace(self, Caller::Gone) {
             Caller::Waiting(caller) => _ = caller.send(Err(error)),
             other => *self = other,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Loss, ReleaseError};
+use lockkeeper::Loss;
+use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
 use crate::support::{PATIENCE, REQUESTS, STEADY, World, asked, eventually, on_every_server, on_the_embedded_server};
@@ -30,7 +31,7 @@ async fn case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost(world: &Wo
         let deletes = proxy.on(OpCode::Delete);
         let lost = if effect { deletes.cut_before_reply() } else { deletes.cut_before_request() };
         let refused = world.mutex(&keeper).try_acquire().await;
-        assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(AcquireError::Held { .. })), "{refused:?}");
         lost.fired().await;
         world.queued(1).await;
     }
@@ -147,13 +148,26 @@ async fn case_12_a_flapping_connection_leaves_no_node(world: &World) {
                     1 => match mutex.try_acquire().await {
                         Ok(guard) => guard.release().await.unwrap(),
                         Err(error) => {
-                            assert!(matches!(error, Error::Held { .. } | Error::Unreachable { .. }), "{error}");
+                            assert!(
+                                matches!(
+                                    error,
+                                    AcquireError::Held { .. } | AcquireError::Session(SessionError::Unreachable { .. })
+                                ),
+                                "{error}"
+                            );
                         }
                     },
                     2 => match mutex.acquire().timeout(Duration::from_millis(20)).await {
                         Ok(guard) => drop(guard),
                         Err(error) => {
-                            assert!(matches!(error, Error::Timeout { .. } | Error::Unreachable { .. }), "{error}");
+                            assert!(
+                                matches!(
+                                    error,
+                                    AcquireError::Timeout { .. }
+                                        | AcquireError::Session(SessionError::Unreachable { .. })
+                                ),
+                                "{error}"
+                            );
                         }
                     },
                     _ => mutex.acquire().await.unwrap().release().await.unwrap(),
@@ -212,7 +226,7 @@ async fn case_38_a_new_session_reads_only_after_its_own_create(world: &World) {
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.records().len();
     let refused = world.mutex(&keeper).try_acquire().await;
-    assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::Held { .. })), "{refused:?}");
     world.queued(1).await;
     let asked: Vec<OpCode> = asked(world, &proxy, before).into_iter().map(|(op, _)| op).collect();
     let first = |kinds: &[OpCode]| asked.iter().position(|op| kinds.contains(op));

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, Loss};
+use lockkeeper::error::{AcquireError, ConnectError, SessionError};
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::Cut;
 use tokio::time::Instant;
 
@@ -32,20 +33,22 @@ async fn case_27_a_silent_network_does_not_stretch_a_deadline(world: &World) {
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     let aside = world.kind.mutex(&keeper, &world.path("aside"));
     proxy.black_hole();
-    let on_time = async |call: &str, error: Error, started: Instant| {
+    let on_time = async |call: &str, error: lockkeeper::Error, started: Instant| {
         let took = started.elapsed();
         assert!(took >= two && took < two + SLACK, "{call} returned after {took:?}: {error}");
-        assert!(error.is_retryable(), "{call}: {error:?}");
+        assert!(error.kind().is_retryable(), "{call}: {error:?}");
     };
     let started = Instant::now();
     let servers = proxy.connect_string();
     let (waited, tried, connected) = tokio::join!(
-        async { on_time("acquire", aside.acquire().timeout(two).await.unwrap_err(), started).await },
-        async { on_time("try", world.mutex(&keeper).try_acquire().timeout(two).await.unwrap_err(), started).await },
+        async { on_time("acquire", aside.acquire().timeout(two).await.unwrap_err().into(), started).await },
+        async {
+            on_time("try", world.mutex(&keeper).try_acquire().timeout(two).await.unwrap_err().into(), started).await
+        },
         async {
             let error = Lockkeeper::builder().connect_timeout(two).connect(&servers).await.unwrap_err();
-            assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
-            on_time("connect", error, started).await;
+            assert!(matches!(error, ConnectError::Session(SessionError::Unreachable { .. })), "{error:?}");
+            on_time("connect", error.into(), started).await;
         },
     );
     ((), (), ()) = (waited, tried, connected);
@@ -70,25 +73,25 @@ async fn a_call_without_a_deadline_ends_when_no_server_answers(world: &World) {
             proxy.cut(Cut::Reset);
         }
         let started = Instant::now();
-        let ends = async |call: &str, looks_again: bool, error: Error| {
+        let ends = async |call: &str, looks_again: bool, error: lockkeeper::Error| {
             let took = started.elapsed();
             assert!(took < session + connect + SLACK, "silent: {silent}: {call} returned after {took:?}: {error}");
             // A query is not sent again after a lost connection.
-            let lost = matches!(error, Error::ConnectionLost { .. });
+            let lost = matches!(error, lockkeeper::Error::Session(SessionError::ConnectionLost { .. }));
             assert!(
-                lost && !looks_again || matches!(error, Error::Unreachable { .. }),
+                lost && !looks_again || matches!(error, lockkeeper::Error::Session(SessionError::Unreachable { .. })),
                 "silent: {silent}: {call}: {error:?}"
             );
         };
         tokio::join!(
-            async { ends("acquire of a lease", true, lease.acquire().await.unwrap_err()).await },
-            async { ends("unlock", true, lease.unlock().await.unwrap_err()).await },
-            async { ends("info", true, lease.info().await.unwrap_err()).await },
-            async { ends("show", false, admin.show(&path).await.unwrap_err()).await },
-            async { ends("list", false, admin.list("/").await.unwrap_err()).await },
-            async { ends("revoke", false, admin.revoke(&path, None).await.unwrap_err()).await },
-            async { ends("broken", false, admin.broken(&path).await.unwrap_err()).await },
-            async { ends("token_epoch", false, admin.token_epoch().await.unwrap_err()).await },
+            async { ends("acquire of a lease", true, lease.acquire().await.unwrap_err().into()).await },
+            async { ends("unlock", true, lease.unlock().await.unwrap_err().into()).await },
+            async { ends("info", true, lease.info().await.unwrap_err().into()).await },
+            async { ends("show", false, admin.show(&path).await.unwrap_err().into()).await },
+            async { ends("list", false, admin.list("/").await.unwrap_err().into()).await },
+            async { ends("revoke", false, admin.revoke(&path, None).await.unwrap_err().into()).await },
+            async { ends("broken", false, admin.broken(&path).await.unwrap_err().into()).await },
+            async { ends("token_epoch", false, admin.token_epoch().await.unwrap_err().into()).await },
         );
         proxy.heal();
     }
@@ -118,7 +121,7 @@ async fn case_28_progress_in_the_queue_does_not_stretch_a_deadline(world: &World
         }
     };
     let took = started.elapsed();
-    assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(AcquireError::Timeout { .. })), "{outcome:?}");
     let progress = 5 - u32::try_from(before.len()).unwrap();
     assert!(took >= whole && took < whole + step * 4, "{took:?}, stretched by {progress} grants ahead");
     assert!(progress > 0, "no contender ahead left");
@@ -144,8 +147,8 @@ async fn an_outage_is_reported_as_one_not_as_a_held_lock(world: &World) {
         let started = Instant::now();
         while started.elapsed() < SHORT * 3 {
             match lock.acquire().timeout(timeout).await {
-                Err(Error::Unreachable { waited, .. }) => assert_eq!(waited, timeout),
-                Err(Error::SessionLost { loss: Loss::Unreachable, .. }) => {}
+                Err(AcquireError::Session(SessionError::Unreachable { waited, .. })) => assert_eq!(waited, timeout),
+                Err(AcquireError::SessionLost { loss: Loss::Unreachable, .. }) => {}
                 other => panic!("silent: {silent}, after {:?}: {other:?}", started.elapsed()),
             }
         }
@@ -164,7 +167,7 @@ async fn a_wait_on_a_silent_server_fails_as_unreachable_at_its_deadline(world: &
     proxy.black_hole();
     let outcome = waiter.outcome().await;
     let took = started.elapsed();
-    assert!(matches!(outcome, Err(Error::Unreachable { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
     assert!(took >= timeout && took < timeout + SLACK, "{took:?}");
     proxy.heal();
     guard.release().await.unwrap();
@@ -181,7 +184,7 @@ async fn a_try_is_bounded_without_a_timeout(world: &World) {
     let (tried, zero) = tokio::join!(lock.try_acquire().into_future(), lock.acquire().timeout(zero).into_future());
     let took = started.elapsed();
     for outcome in [tried, zero] {
-        assert!(matches!(outcome, Err(Error::Unreachable { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
     }
     assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(2) + SLACK, "{took:?}");
     proxy.heal();

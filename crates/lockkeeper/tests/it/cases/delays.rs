@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Lockkeeper, NodeFormat};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{Guard, Lockkeeper, NodeFormat};
 use tokio::time::Instant;
 
-use crate::support::{PATIENCE, STEADY, World, eventually, on_the_embedded_server_for};
+use crate::support::{PATIENCE, STEADY, World, eventually, misused, on_the_embedded_server_for};
 
 on_the_embedded_server_for!([native Native]
     case_34_the_next_waiter_is_delayed_after_a_loss_and_not_after_a_release,
@@ -70,7 +71,7 @@ async fn case_34_a_contender_that_comes_after_the_loss_is_delayed_too(world: &Wo
     assert!(shown.holders[0].vanished && shown.waiters.is_empty(), "{shown:?}");
     let came = Instant::now();
     match world.mutex(&other).try_acquire().await {
-        Err(error @ Error::Held { .. }) => assert!(error.to_string().contains("vanished"), "{error}"),
+        Err(error @ AcquireError::Held { .. }) => assert!(error.to_string().contains("vanished"), "{error}"),
         other => panic!("{other:?}"),
     }
     let next = world.mutex(&other).acquire().timeout(PATIENCE).await.unwrap();
@@ -111,9 +112,9 @@ async fn an_invalid_lock_delay_is_refused_before_anything_is_sent(world: &World)
     let before = proxy.counts();
     for given in [Duration::ZERO, Duration::from_secs(3601), Duration::MAX] {
         let refused = world.mutex(&keeper).acquire().lock_delay(given).await;
-        assert!(matches!(refused, Err(Error::InvalidLockDelay { .. })), "{refused:?}");
+        assert_eq!(misused(&refused), Some("lock delay"), "{refused:?}");
     }
     let recipe = world.mutex(&keeper).node_format(NodeFormat::Recipe).acquire().lock_delay(DELAY).await;
-    assert!(matches!(recipe, Err(Error::InvalidLockDelay { .. })), "{recipe:?}");
+    assert_eq!(misused(&recipe), Some("lock delay"), "{recipe:?}");
     assert_eq!(proxy.counts().since(&before).requested.total(), 0);
 }

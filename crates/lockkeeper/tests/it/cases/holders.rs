@@ -6,14 +6,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use lockkeeper::{Error, HoldState, Lockkeeper, Loss, OnLost, ReleaseError, VerifyError};
+use lockkeeper::error::{AcquireError, ReleaseError, VerifyError};
+use lockkeeper::{HoldState, Lockkeeper, Loss, OnLost};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use tokio::time::Instant;
 
 use crate::support::{
-    HOLDER_MARKER, PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_every_kind, on_the_embedded_server,
-    on_the_embedded_server_for,
+    HOLDER_MARKER, PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_every_kind, misused,
+    on_the_embedded_server, on_the_embedded_server_for,
 };
 
 for_every_kind!(
@@ -182,7 +183,7 @@ async fn case_02_a_new_session_never_adopts_the_old_sessions_node(world: &World)
     assert_eq!(guard.lost().await, Loss::Unreachable);
     assert!(world.exists(&guard.node()).await, "lost before the server grants the lock again");
     let refused = world.mutex(&new).try_acquire().await;
-    assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::Held { .. })), "{refused:?}");
     let again = world.mutex(&new).acquire().timeout(PATIENCE).await.unwrap();
     assert!(!world.exists(&guard.node()).await, "the old node still exists");
     assert!(again.is_held() && !guard.is_held());
@@ -263,7 +264,7 @@ async fn an_invalid_liveness_limit_is_refused_before_anything_is_sent(world: &Wo
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.counts();
     let refused = world.mutex(&keeper).acquire().with_liveness(Duration::ZERO).await;
-    assert!(matches!(refused, Err(Error::InvalidLiveness { .. })), "{refused:?}");
+    assert_eq!(misused(&refused), Some("liveness"), "{refused:?}");
     assert_eq!(proxy.counts().since(&before).requested.total(), 0);
 }
 

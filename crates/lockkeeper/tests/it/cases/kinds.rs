@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{Guard, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;
 
@@ -48,7 +49,7 @@ async fn case_22_waits_of_any_kind_that_timed_out_leave_no_watches(world: &World
     for _ in 0..3 {
         let waits = (0..30).map(|_| world.subject(&keeper).acquire().timeout(Duration::from_millis(50)));
         for waited in futures_util::future::join_all(waits.map(IntoFuture::into_future)).await {
-            assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
+            assert!(matches!(waited, Err(AcquireError::Timeout { .. })), "{waited:?}");
         }
     }
     world.queued(1).await;

@@ -1,6 +1,7 @@
 //! Nodes that others delete or create again, and counters that wrap.
 
-use lockkeeper::{Error, Loss};
+use lockkeeper::Loss;
+use lockkeeper::error::AcquireError;
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{STEADY, World, on_every_server, on_the_embedded_server};
@@ -79,7 +80,7 @@ async fn case_19_own_node_and_parent_deleted_is_an_eviction(world: &World) {
     world.remove(&world.lock()).await;
     list.release();
     match asked.await.unwrap() {
-        Err(Error::Evicted { path, .. }) => assert_eq!(path, world.lock()),
+        Err(AcquireError::Evicted { path, .. }) => assert_eq!(path, world.lock()),
         // A stale server may list the old state; then the hold is lost for the same reason.
         Ok(guard) if !world.is_embedded() => assert_eq!(guard.lost().await, Loss::Removed),
         other => panic!("{other:?}"),
@@ -145,7 +146,7 @@ async fn case_18_grants_keep_their_order_when_the_counter_wraps(world: &World) {
     }
     for cycle in 0..20 {
         waiters.push_back(world.enqueue_mutex(if cycle % 2 == 0 { &one } else { &other }).await);
-        assert!(matches!(world.mutex(&other).try_acquire().await, Err(Error::Held { ahead: Some(6), .. })));
+        assert!(matches!(world.mutex(&other).try_acquire().await, Err(AcquireError::Held { ahead: Some(6), .. })));
         world.queued(6).await;
         let token = holder.token();
         holder.release().await.unwrap();
@@ -171,7 +172,7 @@ async fn case_22_waits_that_timed_out_leave_no_watches(world: &World) {
     for _ in 0..10 {
         let waits = (0..20).map(|_| world.mutex(&keeper).acquire().timeout(std::time::Duration::from_millis(50)));
         for waited in futures_util::future::join_all(waits.map(IntoFuture::into_future)).await {
-            assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
+            assert!(matches!(waited, Err(AcquireError::Timeout { .. })), "{waited:?}");
         }
     }
     world.queued(1).await;

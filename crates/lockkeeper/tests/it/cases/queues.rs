@@ -1,6 +1,7 @@
 //! Queues of ten thousands, and more watches than one packet can hold.
 
-use lockkeeper::{Error, HoldState};
+use lockkeeper::HoldState;
+use lockkeeper::error::AcquireError;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use zookeeper_client as zk;
 
@@ -38,8 +39,8 @@ async fn case_36_a_queue_that_is_too_long_is_refused_and_left_immediately(world:
     let before = proxy.records().len();
     let refused = world.mutex(&keeper).acquire().await;
     match &refused {
-        Err(error @ Error::TooManyWaiters { ahead: QUEUED, most: 10_000, .. }) => {
-            assert!(error.hint().is_some() && error.is_retryable(), "{error}");
+        Err(error @ AcquireError::TooManyWaiters { ahead: QUEUED, most: 10_000, .. }) => {
+            assert!(error.hint().is_some() && error.kind().is_retryable(), "{error}");
         }
         other => panic!("{other:?}"),
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{HoldState, Lockkeeper};
 use lockkeeper_server::{OpCode, Server};
 
@@ -92,7 +93,6 @@ fn case_15_a_waiter_survives_an_apache_server_restart() {
 #[cfg(feature = "real-servers")]
 #[test]
 fn an_apache_server_without_a_majority_answers_no_query_about_a_lock() {
-    use lockkeeper::Error;
     use lockkeeper_testkit::apache::{Apache, Options};
     block_on(async {
         let started = tokio::task::spawn_blocking(|| {
@@ -108,7 +108,7 @@ fn an_apache_server_without_a_majority_answers_no_query_about_a_lock() {
         tokio::task::spawn_blocking(move || [leader, other].map(|server| stopped.pause(server))).await.unwrap();
         let answer =
             tokio::time::timeout(PATIENCE, asker.admin().show("/locks/nightly")).await.expect("the query hangs");
-        assert!(matches!(answer, Err(Error::ConnectionLost { .. })), "{answer:?}");
+        assert!(matches!(answer, Err(AdminError::Session(SessionError::ConnectionLost { .. }))), "{answer:?}");
         [leader, other].into_iter().for_each(|server| apache.resume(server));
         eventually("held again", async || guard.state() == HoldState::Held).await;
         guard.release().await.unwrap();

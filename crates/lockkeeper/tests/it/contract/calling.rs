@@ -4,10 +4,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use lockkeeper::{Error, LockPath, Lockkeeper, Loss, PathError};
+use lockkeeper::error::{AcquireError, AdminError, ConnectError, SessionError};
+use lockkeeper::{LockPath, Lockkeeper, Loss, PathError};
 use lockkeeper_testkit::proxy::OpCode;
 
-use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds};
+use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds, misused};
 
 for_every_kind!(
     programs_without_async_can_lock,
@@ -32,9 +33,9 @@ async fn programs_without_async_can_lock(world: &World) {
         let keeper = builder.connect_blocking(&servers).unwrap();
         let (lock, rival) = (kind.lock(&keeper, &path), kind.rival().lock(&keeper, &path));
         let guard = lock.acquire().message("by hand").wait().unwrap();
-        assert!(matches!(rival.try_acquire().wait(), Err(Error::Held { .. })));
+        assert!(matches!(rival.try_acquire().wait(), Err(AcquireError::Held { .. })));
         let short = Duration::from_millis(50);
-        assert!(matches!(rival.acquire().timeout(short).wait(), Err(Error::Timeout { .. })));
+        assert!(matches!(rival.acquire().timeout(short).wait(), Err(AcquireError::Timeout { .. })));
         guard.release_blocking().unwrap();
         // Dropped on a thread without a runtime.
         drop(lock.acquire().wait().unwrap());
@@ -54,7 +55,7 @@ async fn a_timeout_of_zero_tries_once(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
     let guard = world.subject(&keeper).acquire().timeout(Duration::ZERO).await.unwrap();
     let refused = world.rival(&other).acquire().timeout(Duration::ZERO).await;
-    assert!(matches!(refused, Err(Error::Held { holder: Some(_), .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::Held { holder: Some(_), .. })), "{refused:?}");
     guard.release().await.unwrap();
     let both = [keeper.mutex(world.path("a")).acquire(), keeper.mutex(world.path("b")).acquire()];
     let both = keeper.multi_lock(both).timeout(Duration::ZERO).await.unwrap();
@@ -65,15 +66,15 @@ async fn a_timeout_of_zero_tries_once(world: &World) {
 async fn a_message_that_is_too_long_is_refused(world: &World) {
     let keeper = world.keeper().await;
     let long = "é".repeat(2049);
-    match world.subject(&keeper).acquire().message(&long).await {
-        Err(Error::TooLong { what: "message", bytes: 4098, max: 4096, .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    let refused = world.subject(&keeper).acquire().message(&long).await;
+    assert_eq!(misused(&refused), Some("message"), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains("4098 bytes; the limit is 4096"));
     let guard = world.subject(&keeper).acquire().message(&long[2..]).await.unwrap();
     let asked = keeper.admin().revoke(&world.lock(), Some(&long)).await;
-    assert!(matches!(asked, Err(Error::TooLong { what: "reason", .. })), "{asked:?}");
+    assert_eq!(misused(&asked), Some("reason"), "{asked:?}");
     let broken = keeper.admin().break_lock(&world.lock(), &long).await;
-    assert!(matches!(broken, Err(Error::TooLong { what: "reason", max: 1024, .. })), "{broken:?}");
+    assert_eq!(misused(&broken), Some("reason"), "{broken:?}");
+    assert!(broken.unwrap_err().to_string().contains("the limit is 1024"));
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }
@@ -133,7 +134,7 @@ async fn case_25_a_blocked_runtime_loses_no_lock(world: &World) {
     for (nth, kind) in EVERY_KIND.into_iter().enumerate() {
         kind.lock(&keeper, &path("aside", nth)).acquire().await.unwrap().release().await.unwrap();
         let refused = kind.rival().lock(&other, &path("lock", nth)).try_acquire().await;
-        assert!(matches!(refused, Err(Error::Held { .. })), "{kind:?}: {:?}", refused.err());
+        assert!(matches!(refused, Err(AcquireError::Held { .. })), "{kind:?}: {:?}", refused.err());
     }
     wake.send(()).unwrap();
     tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
@@ -184,8 +185,8 @@ async fn a_session_timeout_below_a_millisecond_is_refused(world: &World) {
         let builder = || Lockkeeper::builder().session_timeout(given);
         let dir = tempfile::tempdir().unwrap();
         for outcome in [builder().connect(&world.servers()).await, builder().embedded(dir.path()).await] {
-            let Err(error) = outcome else { panic!("{given:?} was accepted") };
-            assert!(matches!(error, Error::InvalidSessionTimeout { .. }), "{error}");
+            assert_eq!(misused(&outcome), Some("session timeout"), "{given:?}: {outcome:?}");
+            let error = outcome.unwrap_err();
             assert!(error.to_string().contains("at least 1ms"), "{error}");
         }
     }
@@ -199,11 +200,11 @@ async fn invalid_paths_are_refused_before_anything_is_sent(world: &World) {
     let long = format!("/{}", "x".repeat(5_000));
     for path in ["", "/", "nightly", "/a//b", "/a/", "//", "/a/./b", "/a/../b", "/a\0b", "/a\u{1}b", &long] {
         let lock = world.kind.lock(&keeper, path);
-        assert!(matches!(lock.acquire().await, Err(Error::InvalidPath(_))), "{path:?}");
-        assert!(matches!(lock.try_acquire().timeout(PATIENCE).await, Err(Error::InvalidPath(_))), "{path:?}");
-        let error = keeper.admin().show(path).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidPath(_)), "{path:?}");
-        let text = error.to_string();
+        assert_eq!(misused(&lock.acquire().await), Some("path"), "{path:?}");
+        assert_eq!(misused(&lock.try_acquire().timeout(PATIENCE).await), Some("path"), "{path:?}");
+        let shown = keeper.admin().show(path).await;
+        assert_eq!(misused(&shown), Some("path"), "{path:?}");
+        let text = shown.unwrap_err().to_string();
         assert!(!text.contains(['\n', '\0', '\u{1}']) && text.len() < 300, "{text:?}");
         assert!(keeper.admin().follow(path).next().await.is_err());
     }
@@ -232,21 +233,22 @@ async fn a_path_with_a_contenders_name_is_refused(world: &World) {
         for path in [format!("{}/{name}", world.lock()), format!("{}/{name}/below", world.lock())] {
             let lock = world.kind.lock(&keeper, &path);
             let Err(error) = lock.try_acquire().await else { panic!("{path} was granted") };
-            assert!(matches!(error, Error::InvalidPath(PathError::Contender { .. })), "{path}: {error}");
+            let Err(problem @ PathError::Contender { .. }) = LockPath::parse(&path) else { panic!("{path} is a path") };
+            assert_eq!(error.to_string(), problem.to_string());
             let text = error.to_string();
             assert!(text.contains(&format!("{name:?}")) && text.contains(&format!("{:?}", world.lock())), "{text}");
-            assert!(matches!(lock.acquire().await, Err(Error::InvalidPath(_))), "{path}");
+            assert_eq!(misused(&lock.acquire().await), Some("path"), "{path}");
             let leased = keeper.helix_lock(path.as_str(), STEADY).acquire().await;
-            assert!(matches!(leased, Err(Error::InvalidPath(_))), "{path}");
+            assert_eq!(misused(&leased), Some("path"), "{path}");
         }
     }
     for path in ["/lockkeeper", "/lockkeeper/replays/x"] {
-        let error = world.kind.lock(&keeper, path).try_acquire().await.err();
-        assert!(matches!(error, Some(Error::InvalidPath(PathError::OwnTree { .. }))), "{path}: {error:?}");
+        assert_eq!(misused(&world.kind.lock(&keeper, path).try_acquire().await), Some("path"), "{path}");
+        assert!(matches!(LockPath::parse(path), Err(PathError::OwnTree { .. })), "{path}");
     }
     assert_eq!(proxy.counts().since(&before).requested.total(), 0);
     let below = format!("{}/lock-0000000000", world.lock());
-    assert!(matches!(keeper.admin().show(&below).await, Err(Error::NoSuchLock { .. })));
+    assert!(matches!(keeper.admin().show(&below).await, Err(AdminError::NoSuchLock { .. })));
 
     // A name that only looks similar is a valid lock name, below another lock and beside it; so is any name that `join`
     // escapes.
@@ -270,8 +272,8 @@ async fn a_missing_chroot_is_refused_or_created_and_hidden(world: &World) {
     let servers = format!("{}{chroot}", world.servers());
     let builder = || Lockkeeper::builder().session_timeout(STEADY);
     match builder().connect(&servers).await {
-        Err(error @ Error::NoChroot { .. }) => {
-            assert!(error.to_string().contains(&chroot) && !error.is_retryable(), "{error}");
+        Err(error @ ConnectError::Session(SessionError::NoChroot { .. })) => {
+            assert!(error.to_string().contains(&chroot) && !error.kind().is_retryable(), "{error}");
             assert!(error.hint().is_some_and(|hint| hint.contains("create_chroot")), "{error}");
         }
         other => panic!("{other:?}"),

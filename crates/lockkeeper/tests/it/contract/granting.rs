@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Error, FencingToken, HoldState, IncompatibleFormat, NodeFormat};
+use lockkeeper::error::{AcquireError, Mismatch};
+use lockkeeper::{FencingToken, HoldState, IncompatibleFormat, NodeFormat};
 
 use crate::support::{Held, Kind, PATIENCE, World, eventually, for_every_kind, grew};
 
@@ -71,7 +72,7 @@ async fn one_holder_at_a_time_and_tokens_increase(world: &World) {
                 for round in 0..ROUNDS {
                     let guard = match lock.try_acquire().await {
                         Ok(guard) => guard,
-                        Err(Error::Held { .. }) => lock.acquire().await.unwrap(),
+                        Err(AcquireError::Held { .. }) => lock.acquire().await.unwrap(),
                         Err(error) => panic!("{error}"),
                     };
                     room.visit(&guard, lock.kind.shares()).await;
@@ -142,7 +143,7 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     let guard = world.rival(&one).acquire().message("nightly index").await.unwrap();
     let refused = world.subject(&other).try_acquire().await.unwrap_err();
     let text = refused.to_string();
-    let Error::Held { path, holder: Some(holder), ahead } = refused else { panic!("{refused:?}") };
+    let AcquireError::Held { path, holder: Some(holder), ahead } = refused else { panic!("{refused:?}") };
     assert_eq!((path, ahead), (world.lock(), Some(1)));
     assert_eq!(holder.message.as_deref(), Some("nightly index"));
     assert_eq!((holder.mode, holder.owner.as_ref()), (world.kind.rival().mode(), Some(one.owner())));
@@ -152,7 +153,7 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     // Behind a waiter it is refused as well, and the error says how many contenders are ahead.
     let waiter = world.enqueue(world.rival(&one).acquire()).await;
     match world.subject(&other).try_acquire().await {
-        Err(Error::Held { ahead: Some(2), .. }) => {}
+        Err(AcquireError::Held { ahead: Some(2), .. }) => {}
         other => panic!("{other:?}"),
     }
     world.queued(2).await;
@@ -164,7 +165,7 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
 async fn a_handle_contends_with_itself(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
-    assert!(matches!(world.rival(&keeper.clone()).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(world.rival(&keeper.clone()).try_acquire().await, Err(AcquireError::Held { .. })));
     world.queued(1).await;
     let waiter = world.enqueue(world.rival(&keeper).acquire()).await;
     assert!(waiter.waits());
@@ -213,9 +214,9 @@ async fn a_path_refuses_a_second_node_format(world: &World) {
         let guard = other.lock(&first, &world.lock()).acquire().await.unwrap();
         for request in [world.subject(&keeper).acquire(), world.subject(&keeper).try_acquire()] {
             match request.await {
-                Err(error @ Error::IncompatibleFormat { theirs, .. }) => {
+                Err(error @ AcquireError::Mismatch(Mismatch::Format { theirs, .. })) => {
                     assert_eq!(theirs, IncompatibleFormat::Named(other.node_format()));
-                    assert!(!error.is_retryable() && error.hint().is_some(), "{error}");
+                    assert!(!error.kind().is_retryable() && error.hint().is_some(), "{error}");
                 }
                 other => panic!("{other:?}"),
             }
@@ -248,7 +249,7 @@ async fn foreign_clients_wait_in_the_same_queue(world: &World) {
     };
     let foreign = format!("{}/{foreign}", world.lock());
     world.make_foreign(&foreign).await;
-    assert!(matches!(world.subject(&keeper).try_acquire().await, Err(Error::Held { holder: Some(_), .. })));
+    assert!(matches!(world.subject(&keeper).try_acquire().await, Err(AcquireError::Held { holder: Some(_), .. })));
     world.queued(1).await;
     let waiter = world.enqueue(world.subject(&keeper).acquire()).await;
     assert!(waiter.waits());

@@ -3,7 +3,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, Loss, ReleaseError};
+use lockkeeper::error::{AcquireError, AdminError, ReleaseError, SessionError};
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +41,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     assert!(waited >= timeout && waited < timeout + Duration::from_secs(5), "{waited:?}");
     let text = error.to_string();
     match error {
-        Error::Timeout { path, waited, holder: Some(holder), ahead: Some(1) } => {
+        AcquireError::Timeout { path, waited, holder: Some(holder), ahead: Some(1) } => {
             assert_eq!((path, waited), (world.lock(), timeout));
             assert_eq!(holder.message.as_deref(), Some("nightly index"));
         }
@@ -53,7 +54,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     // Zero is a deadline too, although a lock may be granted faster.
     match world.subject(&one).acquire().timeout(Duration::ZERO).await {
         Ok(guard) => guard.release().await.unwrap(),
-        Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error:?}"),
+        Err(error) => assert!(matches!(error, AcquireError::Timeout { .. }), "{error:?}"),
     }
     world.queued(0).await;
 }
@@ -182,12 +183,12 @@ async fn a_cancelled_wait_leaves_no_node(world: &World) {
     world.queued(2).await;
     token.cancel();
     match waiting.await.unwrap() {
-        Err(Error::Cancelled { path }) => assert_eq!(path, world.lock()),
+        Err(AcquireError::Cancelled { path }) => assert_eq!(path, world.lock()),
         other => panic!("{other:?}"),
     }
     world.queued(1).await;
     let late = world.subject(&keeper).acquire().cancel_on(token.clone()).await;
-    assert!(matches!(late, Err(Error::Cancelled { .. })), "{late:?}");
+    assert!(matches!(late, Err(AcquireError::Cancelled { .. })), "{late:?}");
     // Cancelling the token after the grant has no effect.
     guard.release().await.unwrap();
     let token = CancellationToken::new();
@@ -242,13 +243,13 @@ async fn close_ends_waits_and_holds_and_deletes_all_nodes(world: &World) {
     keeper.close().await;
     assert_eq!(world.queue().await, [""; 0]);
     assert!(!world.exists(&elsewhere.node()).await);
-    assert!(matches!(waiter.outcome().await, Err(Error::Closed)));
+    assert!(matches!(waiter.outcome().await, Err(AcquireError::Session(SessionError::Closed))));
     assert_eq!(guard.lost().await, Loss::Closed);
     assert!(!guard.is_held());
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Closed })));
     drop(elsewhere);
-    assert!(matches!(world.subject(&keeper).acquire().await, Err(Error::Closed)));
-    assert!(matches!(keeper.admin().show(&world.lock()).await, Err(Error::Closed)));
+    assert!(matches!(world.subject(&keeper).acquire().await, Err(AcquireError::Session(SessionError::Closed))));
+    assert!(matches!(keeper.admin().show(&world.lock()).await, Err(AdminError::Session(SessionError::Closed))));
     keeper.close().await;
 }
 

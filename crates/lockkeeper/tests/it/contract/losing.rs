@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, HoldState, Lockkeeper, Loss, ReleaseError};
+use lockkeeper::error::{AcquireError, ReleaseError};
+use lockkeeper::{HoldState, Lockkeeper, Loss};
 use tokio::time::Instant;
 
 use crate::support::{Held, World, for_every_kind, for_every_kind_embedded, grew, turn_at};
@@ -59,7 +60,7 @@ async fn case_41_case_44_a_waiter_whose_session_ends_never_gets_the_lock(world: 
     world.queued(1).await;
     proxy.heal();
     match waiter.outcome().await {
-        Err(error @ Error::SessionLost { .. }) => assert!(error.is_retryable(), "{error}"),
+        Err(error @ AcquireError::SessionLost { .. }) => assert!(error.kind().is_retryable(), "{error}"),
         other => panic!("{other:?}"),
     }
     guard.release().await.unwrap();
@@ -91,7 +92,9 @@ async fn case_42_a_waiter_whose_node_is_deleted_fails_immediately(world: &World)
     let node = world.queue().await.pop().unwrap();
     world.remove(&format!("{}/{node}", world.lock())).await;
     match waiter.outcome().await {
-        Err(Error::Evicted { path, node: evicted, by: None }) => assert_eq!((path, evicted), (world.lock(), node)),
+        Err(AcquireError::Evicted { path, node: evicted, by: None }) => {
+            assert_eq!((path, evicted), (world.lock(), node))
+        }
         other => panic!("{other:?}"),
     }
     assert!(guard.is_held());

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Error, Lockkeeper, NodeFormat, Owner};
+use lockkeeper::error::AdminError;
+use lockkeeper::{Lockkeeper, NodeFormat, Owner};
 
 use crate::support::{Kind, STEADY, World, for_every_kind};
 
@@ -110,7 +111,7 @@ async fn show_of_a_missing_path_fails_with_no_such_lock(world: &World) {
     let keeper = world.keeper().await;
     let path = world.path("nowhere");
     match keeper.admin().show(&path).await {
-        Err(Error::NoSuchLock { path: named }) => assert_eq!(named, path),
+        Err(AdminError::NoSuchLock { path: named }) => assert_eq!(named, path),
         other => panic!("{other:?}"),
     }
     world.kind.lock(&keeper, &path).acquire().await.unwrap().release().await.unwrap();

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use lockkeeper::error::{AcquireError, LeaseError, Mismatch};
 use lockkeeper::helix::{HelixLock, LockAttributes, LockOperations, QueueLock, Scope, Unlocked};
 use lockkeeper::{Error, HoldState, IncompatibleFormat, Loss, NodeFormat};
 use lockkeeper_core::helix::Record;
 
 use super::{LONG, info, lock, on_every_record_server, stored};
-use crate::support::{World, eventually};
+use crate::support::{World, eventually, misused};
 
 on_every_record_server!(
     a_try_says_immediately_whether_it_has_the_lock,
@@ -35,7 +36,7 @@ async fn a_try_says_immediately_whether_it_has_the_lock(world: &World) {
     assert!(a.try_lock().await.unwrap());
     assert!(!b.try_lock().await.unwrap());
     match b.acquire().await {
-        Err(Error::Outranked { by, message, .. }) => {
+        Err(AcquireError::Outranked { by, message, .. }) => {
             assert_eq!((by.as_str(), message.as_deref()), ("a", Some("nightly index")));
         }
         other => panic!("{other:?}"),
@@ -57,9 +58,9 @@ async fn exercise_distributed_lock(lock: &dyn LockOperations, rival: &dyn LockOp
     assert!(lock.is_current_owner().await.unwrap(), "a refused close changed something");
     assert!(lock.unlock().await.unwrap() && !lock.is_current_owner().await.unwrap());
     lock.close().await.unwrap();
-    assert!(matches!(lock.try_lock().await, Err(Error::LockClosed { .. })));
-    assert!(matches!(lock.unlock().await, Err(Error::LockClosed { .. })));
-    assert!(matches!(lock.current_lock_info().await, Err(Error::LockClosed { .. })));
+    assert_eq!(misused(&lock.try_lock().await), Some("state"));
+    assert_eq!(misused(&lock.unlock().await), Some("state"));
+    assert_eq!(misused(&lock.current_lock_info().await), Some("state"));
     assert!(rival.try_lock().await.unwrap() && rival.unlock().await.unwrap());
 }
 
@@ -234,11 +235,9 @@ async fn invalid_terms_are_refused_before_anything_is_sent(world: &World) {
         plain().message("NONE"),
     ];
     for lock in wrong {
-        let error = lock.acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidTerms(_)), "{error}");
+        assert_eq!(misused(&lock.acquire().await), Some("terms"));
     }
-    let pathless = keeper.helix_lock("lock", LONG).acquire().await;
-    assert!(matches!(pathless, Err(Error::InvalidPath(_))));
+    assert_eq!(misused(&keeper.helix_lock("lock", LONG).acquire().await), Some("path"));
     assert!(matches!(Scope::parse("CLUSTER", &["c"]), Err(error) if error.to_string().contains("[\"c\"]")));
     assert!(!world.exists(&world.lock()).await);
 }
@@ -249,8 +248,8 @@ async fn other_data_in_the_node_is_left_unchanged(world: &World) {
     world.make(&world.lock()).await;
     world.observer.set_data(&world.lock(), b"10.1.2.3", None).await.unwrap();
     let a = lock(world, &keeper, "a");
-    assert!(matches!(a.acquire().await, Err(Error::NotARecord { .. })));
-    assert!(matches!(a.unlock().await, Err(Error::NotARecord { .. })));
+    assert!(matches!(a.acquire().await, Err(AcquireError::Mismatch(Mismatch::NotARecord { .. }))));
+    assert!(matches!(a.unlock().await, Err(LeaseError::Mismatch(Mismatch::NotARecord { .. }))));
     assert_eq!(world.observer.get_data(&world.lock()).await.unwrap().0, b"10.1.2.3");
 }
 
@@ -260,13 +259,15 @@ async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
     let (leased, queued) = (lock(world, &one, "a"), other.mutex(world.lock()));
     let guard = queued.acquire().await.unwrap();
     let theirs = IncompatibleFormat::Named(NodeFormat::Curator);
-    assert!(matches!(leased.try_lock().await, Err(Error::IncompatibleFormat { theirs: named, .. }) if named == theirs));
+    assert!(
+        matches!(leased.try_lock().await, Err(Error::Acquire(AcquireError::Mismatch(Mismatch::Format { theirs: named, .. }))) if named == theirs)
+    );
     assert!(guard.is_held());
     guard.release().await.unwrap();
     assert!(leased.try_lock().await.unwrap());
     for refused in [queued.try_acquire().await, queued.acquire().await] {
         assert!(
-            matches!(refused, Err(Error::IncompatibleFormat { theirs: IncompatibleFormat::Leased, .. })),
+            matches!(refused, Err(AcquireError::Mismatch(Mismatch::Format { theirs: IncompatibleFormat::Leased, .. }))),
             "{refused:?}"
         );
     }
@@ -284,7 +285,10 @@ async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     assert!(
         matches!(
             refused,
-            Err(Error::IncompatibleFormat { theirs: IncompatibleFormat::Named(NodeFormat::Curator), .. })
+            Err(AcquireError::Mismatch(Mismatch::Format {
+                theirs: IncompatibleFormat::Named(NodeFormat::Curator),
+                ..
+            }))
         ),
         "{refused:?}"
     );
@@ -295,7 +299,7 @@ async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     let guard = leased.acquire().await.unwrap();
     let refused = permits.try_acquire().await;
     assert!(
-        matches!(refused, Err(Error::IncompatibleFormat { theirs: IncompatibleFormat::Leased, .. })),
+        matches!(refused, Err(AcquireError::Mismatch(Mismatch::Format { theirs: IncompatibleFormat::Leased, .. }))),
         "{refused:?}"
     );
     assert!(guard.is_held());

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Error, Loss, ReleaseError};
+use lockkeeper::Loss;
+use lockkeeper::error::{AcquireError, ReleaseError};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
@@ -145,7 +146,7 @@ async fn a_dead_owners_cleanup_ends_at_its_timeout(world: &World) {
     world.observer.set_data(&world.lock(), &record, None).await.unwrap();
     let b = lock(world, &other, "b").priority(1);
     let asked = Instant::now();
-    assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+    assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
     assert!(asked.elapsed() >= cleanup);
     owned_by(world, "dead").await;
     b.forceful().acquire().await.unwrap().release().await.unwrap();
@@ -160,13 +161,13 @@ async fn the_same_lock_can_be_preempted_repeatedly(world: &World) {
     );
     for _ in 0..3 {
         let guard = a.acquire().await.unwrap();
-        assert!(matches!(b.acquire().await, Err(Error::CleanupUnfinished { .. })));
+        assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
         assert!(guard.is_held());
         let asking = ask(&b.clone().waiting(LONG));
         requested_by(world, "b").await;
         guard.release().await.unwrap();
         let next = asking.granted().await;
-        assert!(matches!(a.acquire().await, Err(Error::Outranked { .. })));
+        assert!(matches!(a.acquire().await, Err(AcquireError::Outranked { .. })));
         next.release().await.unwrap();
         // The next attempt succeeds directly when no other client is in the way.
         b.acquire().await.unwrap().release().await.unwrap();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lockkeeper::error::{AcquireError, SessionError};
 use lockkeeper::helix::LockOperations;
-use lockkeeper::{Error, HoldState, Lockkeeper, Loss};
+use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
 
@@ -28,7 +29,7 @@ async fn case_40_force_that_comes_too_late_is_refused(world: &World) {
     let asking = ask(&b);
     requested_by(world, "b").await;
     let c = lock(world, &third, "c").priority(2).forceful().waiting(Duration::ZERO).acquire().await.unwrap();
-    assert!(matches!(asking.outcome().await, Err(Error::Preempted { .. })));
+    assert!(matches!(asking.outcome().await, Err(AcquireError::Preempted { .. })));
     assert_eq!(info(world).await.owner, "c");
     guard.lost().await;
     assert!(c.is_held());
@@ -49,7 +50,7 @@ async fn after_a_cleanup_the_lock_is_reserved_for_the_requestor(world: &World) {
     world.observer.set_data(&world.lock(), cleared.as_bytes(), None).await.unwrap();
     let equal = lock(world, &keeper, "b").priority(2);
     match equal.acquire().await {
-        Err(Error::Outranked { by, .. }) => assert_eq!(by, "next"),
+        Err(AcquireError::Outranked { by, .. }) => assert_eq!(by, "next"),
         other => panic!("{other:?}"),
     }
     let next = lock(world, &keeper, "next").priority(2);
@@ -129,7 +130,7 @@ async fn closing_the_handle_releases_the_lock(world: &World) {
     keeper.close().await;
     assert_eq!(guard.lost().await, Loss::Closed);
     assert!(stored(world).await.is_free());
-    assert!(matches!(lock(world, &keeper, "a").acquire().await, Err(Error::Closed)));
+    assert!(matches!(lock(world, &keeper, "a").acquire().await, Err(AcquireError::Session(SessionError::Closed))));
 }
 
 /// The version alone would match the old record, because both start at 0.
@@ -146,7 +147,7 @@ async fn a_record_in_a_recreated_node_is_not_mistaken_for_the_old_one(world: &Wo
     let high = lock(world, &third, "high").priority(5).acquire().await.unwrap();
     held.release();
     match late.outcome().await {
-        Err(Error::Outranked { by, .. }) => assert_eq!(by, "high"),
+        Err(AcquireError::Outranked { by, .. }) => assert_eq!(by, "high"),
         other => panic!("{other:?}"),
     }
     assert!(high.is_held());

@@ -1,6 +1,7 @@
 //! Access lists of locks, and the creation of lock paths.
 
-use lockkeeper::{Error, LockAcl, Lockkeeper};
+use lockkeeper::error::{AcquireError, AdminError, ConnectError, Misuse, SessionError};
+use lockkeeper::{LockAcl, Lockkeeper};
 
 use super::on_every_server;
 use crate::support::{STEADY, World};
@@ -35,9 +36,9 @@ async fn a_private_lock_needs_the_credential(world: &World) {
     let theirs = keeper(world, "them", LockAcl::Private).await;
     let path = world.path("private");
     let guard = mine.mutex(&path).acquire().await.unwrap();
-    assert!(matches!(ours.mutex(&path).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(ours.mutex(&path).try_acquire().await, Err(AcquireError::Held { .. })));
     match theirs.mutex(&path).try_acquire().await {
-        Err(error @ Error::Refused { .. }) => {
+        Err(error @ AcquireError::Session(SessionError::Refused { .. })) => {
             assert!(error.hint().unwrap().contains("ACL"), "{error}");
             assert!(error.to_string().contains(&format!("(node {path}")), "{error}");
         }
@@ -49,7 +50,7 @@ async fn a_private_lock_needs_the_credential(world: &World) {
     assert_eq!((seen.locks.len(), seen.locks[0].path.as_str()), (1, open.path()));
     assert_eq!((seen.unreadable.len(), seen.unreadable[0].path.as_str()), (1, path.as_str()));
     open.release().await.unwrap();
-    assert!(matches!(theirs.admin().show(&path).await, Err(Error::Refused { .. })));
+    assert!(matches!(theirs.admin().show(&path).await, Err(AdminError::Session(SessionError::Refused { .. }))));
     guard.release().await.unwrap();
     assert_eq!(ours.admin().show(&path).await.unwrap().holders, []);
     // The observer has no credential, so delete the path here.
@@ -65,15 +66,20 @@ async fn a_visible_lock_can_be_shown_without_the_credential(world: &World) {
     let guard = mine.mutex(&path).acquire().message("nightly").await.unwrap();
     let seen = theirs.admin().show(&path).await.unwrap();
     assert_eq!(seen.holders[0].message.as_deref(), Some("nightly"));
-    assert!(matches!(theirs.mutex(&path).try_acquire().await, Err(Error::Refused { .. })));
-    assert!(matches!(theirs.admin().revoke(&path, None).await, Err(Error::Refused { .. })));
+    assert!(matches!(
+        theirs.mutex(&path).try_acquire().await,
+        Err(AcquireError::Session(SessionError::Refused { .. }))
+    ));
+    assert!(matches!(theirs.admin().revoke(&path, None).await, Err(AdminError::Session(SessionError::Refused { .. }))));
     guard.release().await.unwrap();
 }
 
 async fn an_access_list_without_a_credential_is_refused_before_anything_is_sent(_: &World) {
     let outcome = Lockkeeper::builder().acl(LockAcl::Private).connect("127.0.0.1:1").await;
     match outcome {
-        Err(error @ Error::NoCredential { .. }) => assert!(error.hint().unwrap().contains("credential"), "{error}"),
+        Err(error @ ConnectError::Misuse(Misuse { argument: "credential", .. })) => {
+            assert!(error.hint().unwrap().contains("credential"), "{error}")
+        }
         outcome => panic!("{outcome:?}"),
     }
     let debug = format!("{:?}", Lockkeeper::builder().credential("digest", "user:hush"));
@@ -85,7 +91,7 @@ async fn a_missing_path_is_created_or_reported(world: &World) {
     let keeper = world.keeper().await;
     let path = world.path("deep/below/lock");
     match keeper.mutex(&path).acquire().create_parents(false).await {
-        Err(Error::NoSuchLock { path: named }) => assert_eq!(named, path),
+        Err(AcquireError::NoSuchLock { path: named }) => assert_eq!(named, path),
         outcome => panic!("{outcome:?}"),
     }
     assert!(!world.exists(&world.path("deep")).await);

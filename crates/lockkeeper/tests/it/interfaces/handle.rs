@@ -4,10 +4,11 @@ use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Holding, LockPath, Lockkeeper, UpgradeableGuard, WriteGuard};
+use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::{Guard, Holding, LockPath, Lockkeeper, UpgradeableGuard, WriteGuard};
 
 use super::on_every_server;
-use crate::support::{PATIENCE, STEADY, World};
+use crate::support::{PATIENCE, STEADY, World, misused};
 
 on_every_server!(
     a_path_may_be_given_in_every_form,
@@ -36,7 +37,7 @@ async fn a_path_may_be_given_in_every_form(world: &World) {
     keeper.helix_lock(leased, lease).acquire().await.unwrap().release().await.unwrap();
 
     let bad = String::from("no/slash");
-    let refused = |result: Result<(), Error>| assert!(matches!(result, Err(Error::InvalidPath(_))), "{result:?}");
+    let refused = |result: Result<(), AcquireError>| assert_eq!(misused(&result), Some("path"), "{result:?}");
     refused(keeper.mutex(&bad).acquire().await.map(drop));
     refused(keeper.rwlock(bad.clone()).read().acquire().await.map(drop));
     refused(keeper.semaphore(&bad, 2).acquire().await.map(drop));
@@ -55,7 +56,7 @@ async fn a_check_proves_the_session_and_names_it(world: &World) {
     assert_eq!((session, Some(session)), (shown.holders[0].session, keeper.session_id()));
     guard.release().await.unwrap();
     keeper.close().await;
-    assert!(matches!(keeper.check().await, Err(Error::Closed)));
+    assert!(matches!(keeper.check().await, Err(SessionError::Closed)));
     assert_eq!(keeper.session_id(), None);
 }
 
@@ -67,7 +68,7 @@ async fn a_check_says_why_no_server_answers(world: &World) {
     world.keep_open(&keeper);
     proxy.black_hole();
     match keeper.check().await {
-        Err(Error::Unreachable { waited, .. }) => assert!(waited >= patience, "{waited:?}"),
+        Err(SessionError::Unreachable { waited, .. }) => assert!(waited >= patience, "{waited:?}"),
         other => panic!("a silent server answered: {other:?}"),
     }
     proxy.heal();
@@ -81,7 +82,7 @@ async fn a_guard_converts_to_a_weaker_one_and_still_holds(world: &World) {
     let token = writer.token();
     let guard = Guard::from(writer);
     assert!(guard.token() == token && i64::from(token) == token.get());
-    assert!(matches!(lock.read().try_acquire().await, Err(Error::Held { .. })), "it still writes alone");
+    assert!(matches!(lock.read().try_acquire().await, Err(AcquireError::Held { .. })), "it still writes alone");
     Holding::from(guard).release().await.unwrap();
     let reader: UpgradeableGuard = lock.upgradeable().acquire().await.unwrap();
     let guard = Guard::from(reader);
@@ -108,7 +109,9 @@ async fn a_lazy_handle_waits_for_the_servers_within_each_calls_deadline(world: &
     let (short, none) = tokio::join!(short.into_future(), none.into_future());
     for (outcome, limit) in [(short, patience * 2), (none, patience)] {
         match outcome {
-            Err(Error::Unreachable { waited, .. }) => assert!(waited >= limit && waited < PATIENCE, "{waited:?}"),
+            Err(AcquireError::Session(SessionError::Unreachable { waited, .. })) => {
+                assert!(waited >= limit && waited < PATIENCE, "{waited:?}")
+            }
             other => panic!("no server listens: {other:?}"),
         }
     }

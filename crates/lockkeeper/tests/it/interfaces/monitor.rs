@@ -4,8 +4,9 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper::Loss;
 use lockkeeper::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT};
-use lockkeeper::{Error, Loss};
+use lockkeeper::error::{AcquireError, Error};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 
@@ -162,7 +163,7 @@ async fn a_second_call_to_lock_a_monitor_is_refused_immediately(world: &World) {
     let lock = MonitorLock::new("waits", &keeper, &object);
     let refused = |outcome: Result<(), MonitorError>| match outcome {
         Err(MonitorError::Other { source, .. }) => {
-            assert!(matches!(source.downcast_ref(), Some(Error::AlreadyHeld { .. })), "{source}");
+            assert!(matches!(*source, Error::Acquire(AcquireError::AlreadyHeld { .. })), "{source}");
         }
         other => panic!("{other:?}"),
     };

@@ -3,10 +3,11 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Error, HoldState, Loss};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{HoldState, Loss};
 
 use super::on_every_server;
-use crate::support::{STEADY, World, eventually};
+use crate::support::{STEADY, World, eventually, misused};
 
 on_every_server!(
     case_52_locks_taken_in_opposite_orders_never_deadlock,
@@ -50,7 +51,7 @@ async fn case_52_several_locks_are_acquired_all_or_none_by_one_deadline(world: &
     // Long enough to acquire the first two.
     let short = Duration::from_secs(2);
     match all(&keeper).timeout(short).await {
-        Err(Error::Timeout { path, waited, holder, .. }) => {
+        Err(AcquireError::Timeout { path, waited, holder, .. }) => {
             assert_eq!((path, waited), (paths[2].clone(), short));
             assert!(holder.is_some());
         }
@@ -83,10 +84,10 @@ async fn kinds_are_mixed_in_one_call(world: &World) {
     assert_eq!(guard.holdings().len(), 4);
     assert_eq!(guard.token(&c), None, "permits have no token");
     assert!(guard.token(&a).is_some() && guard.token(&b).is_some() && guard.token(&d).is_some());
-    assert!(matches!(keeper.mutex(&a).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(keeper.mutex(&a).try_acquire().await, Err(AcquireError::Held { .. })));
     drop(keeper.rwlock(&b).read().try_acquire().await.unwrap());
-    assert!(matches!(keeper.semaphore(&c, 3).try_acquire_many(2).await, Err(Error::Held { .. })));
-    assert!(matches!(keeper.priority_lock(&d).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(keeper.semaphore(&c, 3).try_acquire_many(2).await, Err(AcquireError::Held { .. })));
+    assert!(matches!(keeper.priority_lock(&d).try_acquire().await, Err(AcquireError::Held { .. })));
     guard.release().await.unwrap();
 }
 
@@ -94,16 +95,16 @@ async fn a_lock_named_twice_is_refused_immediately(world: &World) {
     let keeper = world.keeper().await;
     let (a, b) = (world.path("a"), world.path("b"));
     let twice = [keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire(), keeper.mutex(&a).acquire()];
-    match keeper.multi_lock(twice).await {
-        Err(Error::Duplicate { path }) => assert_eq!(path, a),
-        outcome => panic!("{outcome:?}"),
-    }
+    let refused = keeper.multi_lock(twice).await;
+    assert_eq!(misused(&refused), Some("locks"), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().starts_with(&format!("{a} is requested twice")));
     let bad = [keeper.mutex(&a).acquire(), keeper.mutex("no/path").acquire()];
-    assert!(matches!(keeper.multi_lock(bad).await, Err(Error::InvalidPath(_))));
+    assert_eq!(misused(&keeper.multi_lock(bad).await), Some("path"));
     assert!(!world.exists(&a).await, "the refused call created a node");
-    let error = keeper.multi_lock::<lockkeeper::Guard>([]).await.unwrap_err();
-    assert!(matches!(error, Error::NoLocks) && error.to_string().contains("at least one"), "{error}");
-    assert!(matches!(keeper.multi_lock::<lockkeeper::Guard>([]).wait(), Err(Error::NoLocks)));
+    let none = keeper.multi_lock::<lockkeeper::Guard>([]).await;
+    assert_eq!(misused(&none), Some("locks"));
+    assert!(none.unwrap_err().to_string().contains("at least one"));
+    assert_eq!(misused(&keeper.multi_lock::<lockkeeper::Guard>([]).wait()), Some("locks"));
 }
 
 async fn the_loss_of_one_lock_is_the_loss_of_all(world: &World) {
@@ -128,7 +129,7 @@ async fn a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted(w
     let node = world.children(&a).await.remove(0);
     world.remove(&format!("{a}/{node}")).await;
     match tokio::time::timeout(STEADY, call).await.expect("the call still waits for b").unwrap() {
-        Err(Error::Evicted { path, node: gone, .. }) => assert_eq!((path, gone), (a, node)),
+        Err(AcquireError::Evicted { path, node: gone, .. }) => assert_eq!((path, gone), (a, node)),
         outcome => panic!("{outcome:?}"),
     }
     eventually("the call leaves the queue of b", async || world.children(&b).await.len() == 1).await;

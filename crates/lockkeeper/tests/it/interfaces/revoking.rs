@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Answer, Error, Lockkeeper, NodeFormat, Owner};
+use lockkeeper::error::{AcquireError, AdminError};
+use lockkeeper::{Answer, Lockkeeper, NodeFormat, Owner};
 use tokio::time::Instant;
 
 use super::on_every_server;
@@ -113,7 +114,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let admin = world.keeper().await.admin();
     let asked = admin.revoke_node(&world.lock(), &node, Some("not today")).await.unwrap();
     match waiter.outcome().await {
-        Err(Error::Revoked { path, by }) => {
+        Err(AcquireError::Revoked { path, by }) => {
             assert_eq!((path, by.reason.as_deref()), (world.lock(), Some("not today")));
         }
         outcome => panic!("{outcome:?}"),
@@ -123,7 +124,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     guard.release().await.unwrap();
     drop(next.granted().await);
     let missing = admin.revoke_node(&world.lock(), &node, None).await;
-    assert!(matches!(missing, Err(Error::NoSuchLock { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(AdminError::NoSuchLock { .. })), "{missing:?}");
 }
 
 /// T-28: a request alone never takes the lock from its holder.
@@ -134,7 +135,7 @@ async fn a_revocation_request_takes_nothing_by_force(world: &World) {
     assert_eq!(asked[0].answer(Duration::from_millis(200)).await.unwrap(), Answer::None);
     assert!(guard.is_held() && world.exists(&guard.node()).await);
     let later = world.keeper().await;
-    assert!(matches!(later.mutex(world.lock()).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(later.mutex(world.lock()).try_acquire().await, Err(AcquireError::Held { .. })));
     guard.release().await.unwrap();
 }
 
@@ -155,7 +156,7 @@ async fn foreign_holders_are_asked_with_their_own_word(world: &World) {
                 assert_eq!(asked.len(), 1);
                 assert_eq!(world.observer.get_data(&node).await.unwrap().0, word.as_bytes());
             }
-            (Err(error @ Error::CannotAsk { .. }), None) => assert!(error.hint().is_some(), "{error}"),
+            (Err(error @ AdminError::CannotAsk { .. }), None) => assert!(error.hint().is_some(), "{error}"),
             (outcome, _) => panic!("{prefix}: {outcome:?}"),
         }
         world.remove(&node).await;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::{Class, Error, Lockkeeper, PriorityLock};
+use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::{Class, Lockkeeper, PriorityLock};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
@@ -202,7 +203,7 @@ async fn a_holder_marker_blocks_every_contender_whatever_made_it(world: &World) 
     let mark = format!("{}/{HOLDER_MARKER}", world.lock());
     for _ in 0..3 {
         world.make(&mark).await;
-        assert!(matches!(lock(world, &keeper).try_acquire().await, Err(Error::Held { .. })));
+        assert!(matches!(lock(world, &keeper).try_acquire().await, Err(AcquireError::Held { .. })));
         world.queued(0).await;
         let second = background(world, &keeper).await;
         let first = foreground(world, &keeper).await;
@@ -335,7 +336,7 @@ async fn a_steady_foreground_starves_the_background_until_ageing(world: &World) 
         }
     };
     assert!(name(&aged).starts_with("A-") && served > 1, "{aged:?} after {served}");
-    assert!(matches!(starving.await.unwrap(), Err(Error::Timeout { .. })));
+    assert!(matches!(starving.await.unwrap(), Err(AcquireError::Timeout { .. })));
     aged.release().await.unwrap();
     next.await.unwrap().unwrap().release().await.unwrap();
 }
@@ -371,7 +372,7 @@ async fn a_crashed_waiter_removes_only_its_own_node(world: &World) {
     let before = world.queue().await;
     crashing.close().await;
     for waiter in gone {
-        assert!(matches!(waiter.outcome().await, Err(Error::Closed)));
+        assert!(matches!(waiter.outcome().await, Err(AcquireError::Session(SessionError::Closed))));
     }
     let kept = [&before[0], &before[1], &before[4], &before[5]];
     assert!(world.queue().await.iter().eq(kept));
@@ -454,7 +455,7 @@ async fn plain_clients_and_lockkeeper_share_one_order(world: &World) {
         waiting
     };
     let held = back.lock().await;
-    assert!(matches!(lock(world, &keeper).try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(lock(world, &keeper).try_acquire().await, Err(AcquireError::Held { .. })));
     world.queued(1).await;
     let third = background(world, &keeper).await;
     let fourth = plain(&back).await;

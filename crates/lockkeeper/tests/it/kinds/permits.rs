@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, Loss, Permit, Semaphore};
+use lockkeeper::error::{AcquireError, Mismatch, Misuse};
+use lockkeeper::{Lockkeeper, Loss, Permit, Semaphore};
 
 use crate::support::{PATIENCE, REQUESTS, STEADY, Waiter, World, eventually, for_kinds};
 
@@ -48,7 +49,7 @@ async fn never_more_permits_are_held_than_exist(world: &World) {
                         0 => match semaphore.acquire_many(take).timeout(Duration::from_millis(5)).await {
                             Ok(permit) => permit,
                             Err(error) => {
-                                assert!(matches!(error, Error::Timeout { .. }), "{error}");
+                                assert!(matches!(error, AcquireError::Timeout { .. }), "{error}");
                                 continue;
                             }
                         },
@@ -79,7 +80,7 @@ async fn weights_are_granted_whole_and_in_queue_order(world: &World) {
     let one_more = other.try_acquire().await.unwrap();
     let four = waiting(world, &other, 4).await;
     let small = waiting(world, &one, 1).await;
-    assert!(matches!(one.try_acquire().await, Err(Error::Held { .. })), "it overtook the waiters");
+    assert!(matches!(one.try_acquire().await, Err(AcquireError::Held { .. })), "it overtook the waiters");
     assert!(four.waits() && small.waits());
     // One permit is free, the release makes two, and the request needs four.
     one_more.release().await.unwrap();
@@ -89,7 +90,7 @@ async fn weights_are_granted_whole_and_in_queue_order(world: &World) {
     let four = four.granted().await;
     let small = small.granted().await;
     assert!(four.is_held() && small.is_held());
-    assert!(matches!(one.try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(one.try_acquire().await, Err(AcquireError::Held { .. })));
     four.release().await.unwrap();
     one.try_acquire_many(4).await.unwrap().release().await.unwrap();
     small.release().await.unwrap();
@@ -147,10 +148,10 @@ async fn the_path_stores_the_count_and_another_count_is_refused(world: &World) {
     for ours in [1, 2, 4, u32::MAX] {
         for request in [of(world, &other, ours).acquire(), of(world, &other, ours).try_acquire()] {
             match request.await {
-                Err(error @ Error::PermitsMismatch { .. }) => {
+                Err(error @ AcquireError::Mismatch(Mismatch::Permits { .. })) => {
                     let text = error.to_string();
                     assert!(text.contains("3 permits") && text.contains(&ours.to_string()), "{text}");
-                    assert!(!error.is_retryable() && error.hint().is_some());
+                    assert!(!error.kind().is_retryable() && error.hint().is_some());
                 }
                 other => panic!("{other:?}"),
             }
@@ -159,7 +160,10 @@ async fn the_path_stores_the_count_and_another_count_is_refused(world: &World) {
     world.queued(1).await;
     permit.release().await.unwrap();
     // The count remains as long as the path exists, also without holders.
-    assert!(matches!(of(world, &other, 4).try_acquire().await, Err(Error::PermitsMismatch { stated: Some(3), .. })));
+    assert!(matches!(
+        of(world, &other, 4).try_acquire().await,
+        Err(AcquireError::Mismatch(Mismatch::Permits { stated: Some(3), .. }))
+    ));
     world.queued(0).await;
     world.remove(&world.lock()).await;
     of(world, &other, 4).try_acquire_many(4).await.unwrap().release().await.unwrap();
@@ -174,8 +178,8 @@ async fn an_invalid_count_is_refused_before_anything_is_sent(world: &World) {
             [of(world, &keeper, permits).acquire_many(take), of(world, &keeper, permits).try_acquire_many(take)]
         {
             match request.await {
-                Err(Error::InvalidPermits { permits: named, take: asked, .. }) => {
-                    assert_eq!((named, asked), (permits, take))
+                Err(AcquireError::Misuse(Misuse { argument: "permits", problem, .. })) => {
+                    assert!(problem.contains(&format!("take {take} of {permits} permits")), "{problem}");
                 }
                 other => panic!("{other:?}"),
             }
@@ -190,7 +194,7 @@ async fn a_path_with_foreign_data_is_no_semaphore(world: &World) {
     world.make(&world.lock()).await;
     world.observer.set_data(&world.lock(), b"theirs", None).await.unwrap();
     match of(world, &keeper, 3).acquire().await {
-        Err(Error::PermitsMismatch { ours: 3, stated: None, .. }) => {}
+        Err(AcquireError::Mismatch(Mismatch::Permits { ours: 3, stated: None, .. })) => {}
         other => panic!("{other:?}"),
     }
     world.queued(0).await;
@@ -209,7 +213,7 @@ async fn a_path_without_a_count_gets_one(world: &World) {
     for (ours, asked) in asked {
         match asked.await.unwrap() {
             Ok(permit) => granted.push((ours, permit)),
-            Err(Error::PermitsMismatch { stated: Some(stated), .. }) => refused.push((ours, stated)),
+            Err(AcquireError::Mismatch(Mismatch::Permits { stated: Some(stated), .. })) => refused.push((ours, stated)),
             Err(error) => panic!("{error}"),
         }
     }
@@ -260,7 +264,7 @@ async fn case_13_a_disconnect_at_any_request_takes_all_permits_or_none(world: &W
                 let permit =
                     tokio::time::timeout(PATIENCE, asked).await.expect("the call waits for ever").unwrap().unwrap();
                 assert_eq!(world.queue().await.len(), 1, "a second node after request {nth}");
-                assert!(matches!(other.try_acquire_many(2).await, Err(Error::Held { .. })));
+                assert!(matches!(other.try_acquire_many(2).await, Err(AcquireError::Held { .. })));
                 other.try_acquire().await.unwrap().release().await.unwrap();
                 permit.release().await.unwrap();
                 world.queued(0).await;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, NodeFormat, Owner, Revocation};
+use lockkeeper::error::{AcquireError, Misuse};
+use lockkeeper::{Lockkeeper, NodeFormat, Owner, Revocation};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, Record, What};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -80,7 +81,7 @@ async fn a_revocation_word_asks_the_holder_and_takes_nothing(world: &World) {
         })
         .await;
         assert!(guard.is_held());
-        assert!(matches!(world.rival(&other).try_acquire().await, Err(Error::Held { .. })));
+        assert!(matches!(world.rival(&other).try_acquire().await, Err(AcquireError::Held { .. })));
         guard.release().await.unwrap();
         world.rival(&other).try_acquire().await.unwrap().release().await.unwrap();
     }
@@ -112,7 +113,7 @@ async fn a_repeated_request_is_one_and_a_refusal_allows_the_next(world: &World) 
     ask(world, &guard.node(), "one", "deploying still").await;
     assert_eq!(revocation(&guard).await.reason.as_deref(), Some("deploying"));
     match guard.refuse_revocation(&"x".repeat(4097)) {
-        Err(Error::TooLong { what: "refusal", bytes: 4097, max: 4096, .. }) => {}
+        Err(Misuse { argument: "refusal", problem, .. }) if problem.contains("4097 bytes; the limit is 4096") => {}
         other => panic!("{other:?}"),
     }
     guard.refuse_revocation("half done").unwrap();
@@ -196,9 +197,9 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let node = world.queue().await.remove(1);
     ask(world, &format!("{}/{node}", world.lock()), "one", "deploying").await;
     match waiter.outcome().await {
-        Err(error @ Error::Revoked { .. }) => {
+        Err(error @ AcquireError::Revoked { .. }) => {
             let text = error.to_string();
-            assert!(text.contains("desk-3") && text.contains("deploying") && error.is_retryable(), "{text}");
+            assert!(text.contains("desk-3") && text.contains("deploying") && error.kind().is_retryable(), "{text}");
         }
         other => panic!("{other:?}"),
     }
@@ -211,7 +212,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let waiter = world.enqueue(world.subject(&other).acquire()).await;
     let node = world.queue().await.remove(1);
     write(world, &format!("{}/{node}", world.lock()), b"unlock").await;
-    assert!(matches!(waiter.outcome().await, Err(Error::Revoked { .. })));
+    assert!(matches!(waiter.outcome().await, Err(AcquireError::Revoked { .. })));
     guard.release().await.unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Nodes with a contender's name that no session owns: foreign programs and people make such nodes, and no lock waits for them.
 
-use lockkeeper::Error;
+use lockkeeper::error::AcquireError;
 use lockkeeper_core::{AttemptId, Mode};
 use lockkeeper_testkit::proxy::OpCode;
 
@@ -64,7 +64,7 @@ async fn a_try_ignores_a_node_without_a_session(world: &World) {
     lock_with_two(world, &keeper).await;
     let guard = world.subject(&keeper).try_acquire().await.unwrap();
     match world.rival(&keeper).try_acquire().await {
-        Err(Error::Held { ahead, holder, .. }) => {
+        Err(AcquireError::Held { ahead, holder, .. }) => {
             // A class's holder is named by its marker.
             let named = if world.kind.has_holder_marker() { HOLDER_MARKER.to_owned() } else { guard.name() };
             assert_eq!(holder.map(|holder| holder.node), Some(named));
@@ -96,7 +96,7 @@ async fn a_try_behind_a_holder_sends_no_extra_requests(world: &World) {
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
     let before = proxy.counts();
-    assert!(matches!(world.mutex(&keeper).try_acquire().await, Err(Error::Held { ahead: Some(1), .. })));
+    assert!(matches!(world.mutex(&keeper).try_acquire().await, Err(AcquireError::Held { ahead: Some(1), .. })));
     world.queued(1).await;
     let sent = proxy.counts().since(&before).requested;
     // A node without protection is read before it is deleted.

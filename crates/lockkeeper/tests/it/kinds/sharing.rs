@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper, NodeFormat, RwLock, UpgradeError, WriteGuard};
+use lockkeeper::error::AcquireError;
+use lockkeeper::{Lockkeeper, NodeFormat, RwLock, UpgradeError, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
@@ -99,7 +100,7 @@ async fn readers_ahead_of_a_waiting_writer_share_and_those_behind_it_wait(world:
     let second = lock(world, &other).read().try_acquire().await.unwrap();
     let alone = writer(world, &other).await;
     let behind = [reader(world, &one).await, reader(world, &other).await];
-    assert!(matches!(lock(world, &one).read().try_acquire().await, Err(Error::Held { ahead: Some(5), .. })));
+    assert!(matches!(lock(world, &one).read().try_acquire().await, Err(AcquireError::Held { ahead: Some(5), .. })));
     first.release().await.unwrap();
     // The writer has listed again and waits for the second reader.
     world.queued(4).await;
@@ -318,7 +319,7 @@ async fn an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_on
         [lock(world, &one).read().acquire().await.unwrap(), lock(world, &other).read().acquire().await.unwrap()];
     let guard = lock(world, &one).upgradeable().try_acquire().await.unwrap();
     let late = reader(world, &other).await;
-    assert!(matches!(lock(world, &other).upgradeable().try_acquire().await, Err(Error::Held { .. })));
+    assert!(matches!(lock(world, &other).upgradeable().try_acquire().await, Err(AcquireError::Held { .. })));
     assert!(late.waits() && before.iter().all(|reader| reader.is_held()));
     let token = guard.token();
     let upgrading = tokio::spawn(guard.upgrade().into_future());
@@ -405,7 +406,7 @@ async fn case_17_readers_and_writers_never_wait_in_a_circle(world: &World) {
                         0 => drop(lock.write().acquire().await.unwrap()),
                         1 => match lock.write().acquire().timeout(Duration::from_millis(3)).await {
                             Ok(guard) => drop(guard.downgrade().await.unwrap()),
-                            Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
+                            Err(error) => assert!(matches!(error, AcquireError::Timeout { .. }), "{error}"),
                         },
                         2 => drop(lock.upgradeable().acquire().await.unwrap().upgrade().await.unwrap()),
                         _ => lock.read().acquire().await.unwrap().release().await.unwrap(),

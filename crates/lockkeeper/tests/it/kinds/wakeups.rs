@@ -1,6 +1,7 @@
 //! The cost of a release for the waiters, counted on their connections, for queues of 10, 100 and 1 000.
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::AdminError;
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -82,7 +83,7 @@ impl Waiters {
     async fn since(&self, before: &Counts) -> Counts {
         let asked = futures_util::future::join_all(self.keepers.iter().map(|keeper| async {
             let shown = keeper.admin().show("/not/there").await;
-            assert!(matches!(shown, Err(Error::NoSuchLock { .. })), "{shown:?}");
+            assert!(matches!(shown, Err(AdminError::NoSuchLock { .. })), "{shown:?}");
         }));
         asked.await;
         self.proxy.counts().since(before)

@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::{
-    Acquire, Error, FencingToken, Guard, Holding, Lockkeeper, NodeFormat, Permit, ReleaseError, UpgradeableGuard,
-    WriteGuard,
-};
+use lockkeeper::error::{AcquireError, ReleaseError};
+use lockkeeper::{Acquire, FencingToken, Guard, Holding, Lockkeeper, NodeFormat, Permit, UpgradeableGuard, WriteGuard};
 use tokio_util::sync::CancellationToken;
 
 /// The permits of a claim's semaphore. Each subject takes [`TAKE`] of them, so two do not fit.
@@ -139,7 +137,7 @@ impl Lock {
         loop {
             match self.acquire().await {
                 Ok(guard) => return guard,
-                Err(Error::SessionLost { .. }) => {}
+                Err(AcquireError::SessionLost { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -230,13 +228,13 @@ impl Ask {
         cancel_on(CancellationToken);
     }
 
-    pub(crate) fn wait(self) -> Result<Held, Error> {
+    pub(crate) fn wait(self) -> Result<Held, AcquireError> {
         each!(Ask, self, ask => ask.wait().map(Held::from))
     }
 }
 
 impl IntoFuture for Ask {
-    type Output = Result<Held, Error>;
+    type Output = Result<Held, AcquireError>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {

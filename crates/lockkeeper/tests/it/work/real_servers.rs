@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::AdminError;
 use lockkeeper_testkit::apache::{Apache, Options};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinSet;
@@ -102,7 +103,7 @@ fn case_08_a_cut_during_a_slow_fsync_leaves_one_node_in_20_runs_on_a_real_ensemb
 async fn empty(keeper: &Lockkeeper, path: &str) -> bool {
     match keeper.admin().show(path).await {
         Ok(seen) => seen.holders.is_empty() && seen.waiters.is_empty(),
-        Err(error) => matches!(error, Error::NoSuchLock { .. }),
+        Err(error) => matches!(error, AdminError::NoSuchLock { .. }),
     }
 }
 

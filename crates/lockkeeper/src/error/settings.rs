@@ -49,11 +49,11 @@ pub struct Fault {
 }
 
 impl Fault {
-    pub(super) fn new(origin: Origin, key: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(crate) fn new(origin: Origin, key: impl Into<String>, problem: impl Into<String>) -> Self {
         Fault { origin, key: key.into(), problem: problem.into(), remedy: None }
     }
 
-    pub(super) fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Fault {
 /// All mistakes in the settings, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError {
-    pub(super) faults: Vec<Fault>,
+    pub(crate) faults: Vec<Fault>,
 }
 
 impl SettingsError {

@@ -1,0 +1,206 @@
+//! Why a lock was not acquired.
+
+use std::time::Duration;
+
+use lockkeeper_core::{Loss, Revocation};
+
+use super::kind::ErrorKind;
+use super::mismatch::Mismatch;
+use super::misuse::{Misuse, from_misuse};
+use super::session::SessionError;
+use super::text::{because, evicted, short, standing};
+use crate::broken::Broken;
+use crate::contender::ContenderInfo;
+
+/// Why a lock was not acquired. Returned by every acquire, of every kind of lock.
+///
+/// The first four variants below the shared ones say that another client is before this one. `Outranked`, `Preempted`
+/// and `CleanupUnfinished` are those of leased locks.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// An argument cannot be used. Nothing was sent.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// No session, no reply, or a refusal: what any call can meet.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The path is in use in another way: with other permits, in another node format, or by something that is no lock.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// Another contender holds the lock, and the caller did not want to wait.
+    #[error("{path} is taken{}", standing(holder.as_deref(), *ahead))]
+    Held {
+        /// The lock.
+        path: String,
+        /// The holder.
+        holder: Option<Box<ContenderInfo>>,
+        /// The number of contenders ahead; it includes the holders.
+        ahead: Option<usize>,
+    },
+    /// The deadline passed before the lock was granted. The attempt's nodes are deleted as soon as the connection
+    /// allows it.
+    #[error("waited {} for {path}{}", short(*waited), standing(holder.as_deref(), *ahead))]
+    Timeout {
+        /// The lock.
+        path: String,
+        /// The timeout, counted from the start of the call.
+        waited: Duration,
+        /// The holder, as last seen.
+        holder: Option<Box<ContenderInfo>>,
+        /// The number of contenders ahead, as last seen; it includes the holders.
+        ahead: Option<usize>,
+    },
+    /// The queue is longer than the caller's limit.
+    #[error("{ahead} contenders are ahead in the queue of {path}; max_waiters allows {most}")]
+    TooManyWaiters {
+        /// The lock.
+        path: String,
+        /// The number of contenders ahead; it includes the holders.
+        ahead: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The caller's cancellation token was cancelled.
+    #[error("the wait for {path} was cancelled")]
+    Cancelled {
+        /// The lock.
+        path: String,
+    },
+    /// Another client asked this attempt to withdraw before the lock was granted.
+    #[error("the wait for {path} was revoked by {by}")]
+    Revoked {
+        /// The lock.
+        path: String,
+        /// The requestor and its reason.
+        by: Box<Revocation>,
+    },
+    /// Another client deleted the waiter's node.
+    #[error("{}", evicted(path, node, by.as_deref()))]
+    Evicted {
+        /// The lock.
+        path: String,
+        /// The node.
+        node: String,
+        /// The client that broke the wait and its reason, if it gave one.
+        by: Option<Box<Broken>>,
+    },
+    /// The session ended before the lock was granted, and the position in the queue with it.
+    #[error("the position in the queue of {path} is lost: {loss}")]
+    SessionLost {
+        /// The lock.
+        path: String,
+        /// How the session ended.
+        loss: Loss,
+    },
+    /// Another client deletes the lock's parent node each time that this one creates it.
+    #[error("another client keeps deleting the node {path}, which this one creates")]
+    ParentVanishes {
+        /// The lock.
+        path: String,
+    },
+    /// The lock node does not exist.
+    #[error("there is no lock at {path}")]
+    NoSuchLock {
+        /// The lock.
+        path: String,
+    },
+    /// A client of the same or a higher priority owns the lock or will own it next. The owner was not asked.
+    #[error("{path} is held or requested by {by} with priority {priority}{}", because(message.as_deref()))]
+    Outranked {
+        /// The lock.
+        path: String,
+        /// The owner or the next owner.
+        by: String,
+        /// Its priority.
+        priority: i32,
+        /// Its message.
+        message: Option<String>,
+    },
+    /// A request of a higher priority replaced this one.
+    #[error("the request for {path} was replaced by {by} with priority {priority}")]
+    Preempted {
+        /// The lock.
+        path: String,
+        /// The owner of the other request.
+        by: String,
+        /// Its priority.
+        priority: i32,
+    },
+    /// The wait ended before the owner finished its cleanup, and the request did not force it. The owner keeps the
+    /// lock.
+    #[error(
+        "owner {owner} with priority {priority} has not finished the cleanup of {path} after {} of {}{}",
+        short(*elapsed), short(*allotted), because(message.as_deref())
+    )]
+    CleanupUnfinished {
+        /// The lock.
+        path: String,
+        /// The owner.
+        owner: String,
+        /// Its message.
+        message: Option<String>,
+        /// Its priority.
+        priority: i32,
+        /// How long the cleanup has run.
+        elapsed: Duration,
+        /// How long the cleanup may take.
+        allotted: Duration,
+    },
+    /// The object already holds the lock, or another call of the same object is acquiring it. The call would wait for
+    /// itself.
+    #[error("{path} is already held by this object, or another call of it is acquiring the lock")]
+    AlreadyHeld {
+        /// The lock.
+        path: String,
+    },
+}
+
+impl AcquireError {
+    /// Returns what a caller does about it.
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            AcquireError::Misuse(error) => error.kind(),
+            AcquireError::Session(error) => error.kind(),
+            AcquireError::Mismatch(error) => error.kind(),
+            AcquireError::Held { .. }
+            | AcquireError::Timeout { .. }
+            | AcquireError::TooManyWaiters { .. }
+            | AcquireError::Outranked { .. }
+            | AcquireError::Preempted { .. }
+            | AcquireError::CleanupUnfinished { .. } => ErrorKind::Taken,
+            AcquireError::Cancelled { .. } => ErrorKind::Cancelled,
+            AcquireError::Revoked { .. } | AcquireError::Evicted { .. } | AcquireError::ParentVanishes { .. } => {
+                ErrorKind::Withdrawn
+            }
+            AcquireError::SessionLost { loss: Loss::AuthFailed, .. } => ErrorKind::Refused,
+            AcquireError::SessionLost { .. } => ErrorKind::Unavailable,
+            AcquireError::NoSuchLock { .. } => ErrorKind::NotFound,
+            AcquireError::AlreadyHeld { .. } => ErrorKind::Misuse,
+        }
+    }
+
+    /// Returns a one-line suggestion of what to do, if there is one. It names calls of this library, not options of the
+    /// command.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            AcquireError::Misuse(error) => return error.hint(),
+            AcquireError::Session(error) => return error.hint(),
+            AcquireError::Mismatch(error) => return error.hint(),
+            AcquireError::Timeout { .. } | AcquireError::Held { .. } => {
+                "see the holders and the waiters with Admin::show"
+            }
+            AcquireError::TooManyWaiters { .. } => {
+                "try again later, spread the work over several locks, or raise max_waiters"
+            }
+            AcquireError::SessionLost { .. } | AcquireError::Evicted { .. } => "try again to enter the queue again",
+            AcquireError::CleanupUnfinished { .. } => {
+                "wait longer, longer than the cleanup may take, or force the acquire"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+from_misuse!(AcquireError);

@@ -1,0 +1,135 @@
+//! Calls that cannot be carried out as they are.
+
+use lockkeeper_core::helix::{ScopeError, TermsError};
+use lockkeeper_core::{ClassError, PathError};
+
+use super::kind::ErrorKind;
+
+/// A call that cannot be carried out as it is: an argument or its moment is wrong. Nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+#[non_exhaustive]
+pub struct Misuse {
+    /// What is wrong: for example `path`, `class`, `permits`, `servers`, `tls`, `lock delay`, `terms`, `state`.
+    pub argument: &'static str,
+    /// The problem, with the value.
+    pub problem: String,
+    /// What to do instead. It names calls of this library.
+    pub remedy: Option<String>,
+}
+
+impl Misuse {
+    /// Creates an error about this argument.
+    pub fn new(argument: &'static str, problem: impl Into<String>) -> Self {
+        Misuse { argument, problem: problem.into(), remedy: None }
+    }
+
+    pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The connect string is not valid.
+    pub(crate) fn servers(servers: &str, problem: &str) -> Self {
+        Misuse::new("servers", format!("servers {servers:?}: {problem}"))
+    }
+
+    /// A certificate or a key for TLS cannot be used.
+    pub(crate) fn tls(problem: &str) -> Self {
+        Misuse::new("tls", format!("TLS: {problem}"))
+    }
+
+    /// A configured realm is not valid.
+    pub(crate) fn realm(prefix: &str, problem: &str) -> Self {
+        Misuse::new("realm", format!("realm {prefix:?}: {problem}"))
+    }
+
+    /// One call requests the same lock twice.
+    #[doc(hidden)]
+    pub fn twice(path: &str) -> Self {
+        let problem =
+            format!("{path} is requested twice in one call, which would wait for itself; request each lock once");
+        Misuse::new("locks", problem)
+    }
+
+    /// A call for several locks has no requests.
+    pub(crate) fn no_locks() -> Self {
+        Misuse::new("locks", "multi_lock has no requests; give it at least one")
+    }
+
+    /// An intervention has no reason.
+    #[doc(hidden)]
+    pub fn no_reason(path: &str) -> Self {
+        let problem = format!("an intervention on {path} needs a reason: it is recorded for those who ask later");
+        Misuse::new("reason", problem)
+    }
+
+    /// The lock object is closed.
+    pub(crate) fn closed(path: &str) -> Self {
+        Misuse::new("state", format!("this lock object for {path} is closed"))
+    }
+
+    /// The text is longer than `max` bytes.
+    pub(crate) fn check_length(what: &'static str, path: &str, text: Option<&str>, max: usize) -> Result<(), Misuse> {
+        match text.map(str::len).filter(|bytes| *bytes > max) {
+            Some(bytes) => {
+                let problem = format!("the {what} for {path} has {bytes} bytes; the limit is {max}; shorten it");
+                Err(Misuse::new(what, problem))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns [`ErrorKind::Misuse`].
+    pub const fn kind(&self) -> ErrorKind {
+        ErrorKind::Misuse
+    }
+
+    /// Returns a one-line suggestion of what to do, if there is one.
+    pub fn hint(&self) -> Option<String> {
+        self.remedy.clone()
+    }
+}
+
+impl From<PathError> for Misuse {
+    fn from(error: PathError) -> Self {
+        Misuse::new("path", error.to_string())
+    }
+}
+
+impl From<ClassError> for Misuse {
+    fn from(error: ClassError) -> Self {
+        Misuse::new("class", error.to_string())
+    }
+}
+
+impl From<TermsError> for Misuse {
+    fn from(error: TermsError) -> Self {
+        Misuse::new("terms", error.to_string())
+    }
+}
+
+impl From<ScopeError> for Misuse {
+    fn from(error: ScopeError) -> Self {
+        match error {
+            ScopeError::Path(error) => error.into(),
+            error => Misuse::new("scope", error.to_string()),
+        }
+    }
+}
+
+/// Lets `?` turn an invalid path, class, terms or scope into an error of this type.
+macro_rules! from_misuse {
+    ($error:ty) => {
+        $crate::error::misuse::from_misuse!($error: lockkeeper_core::PathError, lockkeeper_core::ClassError,
+            lockkeeper_core::helix::TermsError, lockkeeper_core::helix::ScopeError);
+    };
+    ($error:ty: $($source:ty),+) => {
+        $(impl From<$source> for $error {
+            fn from(error: $source) -> Self {
+                <$error>::Misuse(error.into())
+            }
+        })+
+    };
+}
+pub(super) use from_misuse;

@@ -1,0 +1,152 @@
+//! What any call can meet: no session, no reply, or a refusal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "embedded")]
+use super::embedded::EmbeddedError;
+use super::kind::ErrorKind;
+use super::misuse::{Misuse, from_misuse};
+use super::text::short;
+
+/// Why the servers did not carry out a request. Every call can meet these.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No server opened a session before the deadline, or the session's server did not answer before it. The holder is
+    /// unknown.
+    #[error("no server answered within {}: {detail}", short(*waited))]
+    Unreachable {
+        /// The servers that were tried.
+        servers: String,
+        /// How long they were tried. For a call with a deadline, its timeout.
+        waited: Duration,
+        /// The result of each server.
+        detail: String,
+    },
+    /// The connection was lost before the answer. A read changed nothing; after a break,
+    /// [`Admin::broken`](crate::Admin::broken) shows whether it took effect.
+    #[error("the connection was lost before the answer about {path}")]
+    ConnectionLost {
+        /// The lock.
+        path: String,
+    },
+    /// A server refused an operation on the lock's nodes.
+    #[error("the server refused an operation on {path}: {reason}")]
+    Refused {
+        /// The lock.
+        path: String,
+        /// The server's reason.
+        reason: String,
+    },
+    /// The servers rejected this client's credentials.
+    #[error("{servers} rejected the credentials")]
+    AuthFailed {
+        /// The servers that were tried.
+        servers: String,
+    },
+    /// The chroot of the connect string does not exist. Nothing was created.
+    #[error("the chroot {chroot} does not exist on {servers}")]
+    NoChroot {
+        /// The servers that were asked.
+        servers: String,
+        /// The chroot.
+        chroot: String,
+    },
+    /// The epoch of fencing tokens cannot be read, so no token is certain to be greater than those before.
+    #[error("the epoch of fencing tokens in {node} cannot be used: {problem}")]
+    TokenEpoch {
+        /// The node.
+        node: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The embedded server or its directory cannot be used.
+    #[cfg(feature = "embedded")]
+    #[error(transparent)]
+    Embedded(#[from] EmbeddedError),
+    /// The operating system could not create a thread.
+    #[error("cannot create the thread for the session's input and output: {0}")]
+    Thread(#[source] Arc<std::io::Error>),
+    /// The handle is closed.
+    #[error("this Lockkeeper is closed")]
+    Closed,
+    /// The handle belongs to the parent of this forked process.
+    #[error("this Lockkeeper belongs to the parent of this forked process")]
+    Forked,
+}
+
+impl SessionError {
+    pub(crate) fn thread(error: std::io::Error) -> Self {
+        SessionError::Thread(Arc::new(error))
+    }
+
+    /// Returns what a caller does about it.
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. } => ErrorKind::Unavailable,
+            SessionError::Refused { .. } | SessionError::AuthFailed { .. } => ErrorKind::Refused,
+            SessionError::NoChroot { .. } | SessionError::TokenEpoch { .. } => ErrorKind::Mismatch,
+            #[cfg(feature = "embedded")]
+            SessionError::Embedded(error) => error.kind(),
+            SessionError::Thread(_) => ErrorKind::System,
+            SessionError::Closed => ErrorKind::Cancelled,
+            SessionError::Forked => ErrorKind::Misuse,
+        }
+    }
+
+    /// Returns a one-line suggestion of what to do, if there is one.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            SessionError::Unreachable { servers, .. } => {
+                Some(format!("check that a ZooKeeper server runs at {servers} and that this machine can reach it"))
+            }
+            SessionError::Refused { .. } => Some("check the ACL of the lock's node and of its parents".to_owned()),
+            SessionError::NoChroot { chroot, .. } => {
+                Some(format!("check the spelling of {chroot}; Builder::create_chroot(true) creates it"))
+            }
+            SessionError::TokenEpoch { node, .. } => Some(format!(
+                "give all clients read access to {node} and let it contain a number; without the node the epoch is 0"
+            )),
+            #[cfg(feature = "embedded")]
+            SessionError::Embedded(error) => error.hint(),
+            SessionError::Forked => Some("connect in the child, after the fork".to_owned()),
+            SessionError::ConnectionLost { .. }
+            | SessionError::AuthFailed { .. }
+            | SessionError::Thread(_)
+            | SessionError::Closed => None,
+        }
+    }
+}
+
+/// Why a `Lockkeeper` was not connected.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The connect string, a certificate, a credential, a timeout or a realm cannot be used. Nothing was sent.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// No session was opened.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl ConnectError {
+    /// Returns what a caller does about it.
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            ConnectError::Misuse(error) => error.kind(),
+            ConnectError::Session(error) => error.kind(),
+        }
+    }
+
+    /// Returns a one-line suggestion of what to do, if there is one.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ConnectError::Misuse(error) => error.hint(),
+            ConnectError::Session(error) => error.hint(),
+        }
+    }
+}
+
+from_misuse!(ConnectError);

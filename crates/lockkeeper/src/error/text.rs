@@ -1,0 +1,76 @@
+//! Parts of the messages.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::broken::Broken;
+use crate::contender::ContenderInfo;
+
+pub(super) fn evicted(path: &str, node: &str, by: Option<&Broken>) -> String {
+    match by {
+        Some(broken) => format!("the wait for {path} was broken by {}: {}", broken.by, broken.reason),
+        None => format!("the waiter's node {path}/{node} was deleted by someone else"),
+    }
+}
+
+pub(super) fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> String {
+    match stated {
+        Some(1) => format!("{path} has 1 permit, not {ours}"),
+        Some(stated) => format!("{path} has {stated} permits, not {ours}"),
+        None => format!("{path} is not a semaphore: its data is something else"),
+    }
+}
+
+/// ", held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead".
+pub(super) fn standing(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::Display {
+    let mut text = String::new();
+    if let Some(holder) = holder {
+        text.push_str(": held by ");
+        text.push_str(&holder.to_string());
+    }
+    if let Some(ahead) = ahead.filter(|ahead| *ahead > 1) {
+        text.push_str(&format!(", {ahead} ahead"));
+    }
+    text
+}
+
+/// " as 0aa5…".
+pub(super) fn named(id: Option<&str>) -> impl fmt::Display {
+    id.map(|id| format!(" as {id}")).unwrap_or_default()
+}
+
+/// ": it is a's".
+pub(super) fn owned_by(owner: Option<&str>) -> impl fmt::Display {
+    owner.map(|owner| format!(": it is {owner}'s")).unwrap_or_default()
+}
+
+/// " (nightly index)".
+pub(super) fn because(message: Option<&str>) -> impl fmt::Display {
+    message.map(|message| format!(" ({message})")).unwrap_or_default()
+}
+
+/// Rounds a duration for people.
+pub(super) fn short(duration: Duration) -> humantime::FormattedDuration {
+    let millis = duration.as_millis() as u64;
+    let fine = match millis {
+        0..100 => 1,
+        100..1_000 => 10,
+        1_000..10_000 => 100,
+        _ => 1_000,
+    };
+    humantime::format_duration(Duration::from_millis((millis + fine / 2) / fine * fine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_rounded_for_people() {
+        let text = |millis| short(Duration::from_millis(millis)).to_string();
+        assert_eq!(text(7), "7ms");
+        assert_eq!(text(996), "1s");
+        assert_eq!(text(1_999), "2s");
+        assert_eq!(text(30_000), "30s");
+    }
+}
