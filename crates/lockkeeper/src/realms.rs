@@ -71,14 +71,14 @@ impl Realms {
             check_prefix(&prefix)?;
             servers.parse::<Servers>()?;
             if routes.iter().any(|route| route.prefix == prefix) {
-                return Err(Misuse::realm(&prefix, "is given twice"));
+                return Err(invalid(&prefix, "is given twice"));
             }
             let same = routes.iter().find(|route| route.servers == servers);
             let keeper = same.map_or_else(Arc::default, |route| route.keeper.clone());
             routes.push(Route { prefix, servers, keeper });
         }
         if routes.is_empty() {
-            return Err(Misuse::realm("", "no realm is configured"));
+            return Err(invalid("", "no realm is configured"));
         }
         routes.sort_by_key(|route| std::cmp::Reverse(route.prefix.len()));
         Ok(Realms { builder, routes: routes.into() })
@@ -154,13 +154,18 @@ impl Realms {
     }
 }
 
+/// A configured realm is not valid.
+fn invalid(prefix: &str, problem: &str) -> Misuse {
+    Misuse::new("realm", format!("realm {prefix:?}: {problem}"))
+}
+
 /// Fails if this cannot be the prefix of a realm.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), Misuse> {
     match prefix {
         "/" => Ok(()),
         prefix => match LockPath::parse_node(prefix) {
             Ok(_) => Ok(()),
-            Err(error) => Err(Misuse::realm(prefix, &error.to_string())),
+            Err(error) => Err(invalid(prefix, &error.to_string())),
         },
     }
 }

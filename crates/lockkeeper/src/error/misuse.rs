@@ -39,11 +39,6 @@ impl Misuse {
         Misuse::new("tls", format!("TLS: {problem}"))
     }
 
-    /// A configured realm is not valid.
-    pub(crate) fn realm(prefix: &str, problem: &str) -> Self {
-        Misuse::new("realm", format!("realm {prefix:?}: {problem}"))
-    }
-
     /// One call requests the same lock twice.
     #[doc(hidden)]
     pub fn twice(path: &str) -> Self {
