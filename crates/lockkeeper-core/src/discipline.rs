@@ -85,8 +85,7 @@ impl Discipline {
         }
     }
 
-    /// Whether each grant has a greater token than all earlier grants that it excludes. Otherwise a token proves nothing
-    /// to a resource.
+    /// Whether tokens grow from grant to grant, except among readers that hold together. Otherwise holders have no token.
     pub const fn has_tokens(&self) -> bool {
         match self {
             Discipline::SharedExclusive | Discipline::Classes => true,
@@ -152,12 +151,17 @@ fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
 /// A reader waits for the *nearest* older writer: when that one is gone so are all older ones, and it wakes once.
 /// (Curator's readers watch the first writer of the queue and wake for each.)
 fn behind_the_nearest_writer<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
-    let is_writer = |e: &&Entry<'a>| !e.mode.reads();
-    match older.iter().rev().find(is_writer) {
+    behind_the_nearest(older, |entry| !entry.mode.reads())
+}
+
+/// Waits for the nearest older entry that conflicts.
+fn behind_the_nearest<'a>(older: &[Entry<'a>], conflicts: impl Fn(&Entry<'a>) -> bool) -> Verdict<'a> {
+    let mut ahead = older.iter().rev().filter(|entry| conflicts(entry));
+    match ahead.next() {
         None => Verdict::Granted,
-        Some(writer) => {
-            let grants = older.iter().filter(is_writer).count() == 1 && writer.delay.is_none();
-            Verdict::Blocked(Watch::Deleted { name: writer.name, grants })
+        Some(nearest) => {
+            let grants = ahead.next().is_none() && nearest.delay.is_none();
+            Verdict::Blocked(Watch::Deleted { name: nearest.name, grants })
         }
     }
 }

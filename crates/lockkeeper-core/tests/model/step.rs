@@ -1,6 +1,6 @@
 //! The effect of each action: commands are carried out as a driver would, and every server applies the changes.
 
-use lockkeeper_core::{Ask, Class, Command, Discipline, End, Event, Mode, WatchKind, Zxid};
+use lockkeeper_core::{Ask, Class, Command, End, Event, Mode, WatchKind, Zxid};
 
 use super::client::{Client, Flight, GrantedBy, Life, Request, WATCHES, Watching};
 use super::tree::{Data, Fired, Txn};
@@ -308,7 +308,7 @@ impl Step<'_> {
             // whenever it came.
             return;
         }
-        if let Discipline::Permits { .. } = self.world.discipline {
+        if !self.world.discipline.has_tokens() {
             // Contenders that hold together have no order.
             return;
         }
