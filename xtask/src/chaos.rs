@@ -38,7 +38,7 @@ pub(crate) struct Contend {
 impl Contend {
     pub(crate) fn run(self) -> Result<()> {
         let Contend { witness, contender, servers, seed } = self;
-        chaos::contend(&Contender { witness, contender, servers, seed }).context("telling the witness")
+        chaos::contend(&Contender { witness, contender, servers, seed }).context("reporting to the witness")
     }
 }
 
@@ -70,14 +70,17 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool) -> Result<Re
         println!("  {count:3} × {fault:?}");
     }
     for missing in &report.missing {
-        println!("  NOT HAD HERE: {missing}");
+        println!("  NOT AVAILABLE HERE: {missing}");
     }
     let tally = &report.verdict.tally;
     println!(
         "{} grants, {} calls not granted, {} looks at a hold, {} holds lost",
         tally.grants, tally.refusals, tally.looks, tally.losses
     );
-    println!("{} writes taken, {} stale ones refused, {} stale ones taken", tally.accepted, tally.refused, tally.stale);
+    println!(
+        "{} writes accepted, {} stale ones rejected, {} stale ones accepted",
+        tally.accepted, tally.refused, tally.stale
+    );
     for violation in &report.verdict.violations {
         println!("BROKEN: {violation}");
     }
@@ -86,7 +89,7 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool) -> Result<Re
     }
     let never: Vec<_> = report.faults.iter().filter(|(_, count)| *count == 0).collect();
     if !never.is_empty() {
-        println!("never came: {never:?}");
+        println!("faults that were not made: {never:?}");
     }
     println!("seed {seed}: {}", if report.kept() { "every promise kept" } else { "PROMISES BROKEN" });
     Ok(report)

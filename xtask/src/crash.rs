@@ -38,7 +38,7 @@ fn cut(sh: &Shell, target: &'static str, test: &str) -> Result<()> {
     let environment = [("LOCKKEEPER_CUTS", "all".into()), ("RUST_BACKTRACE", "0".into())];
     Tests { target, ..STORAGE }
         .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment)
-        .context("damaged data was believed")
+        .context("damaged data was accepted")
 }
 
 /// Kills a server this many times, and checks that every acknowledged write is still there.
@@ -48,5 +48,5 @@ fn kill(sh: &Shell, rounds: u32, seed: Option<u64>) -> Result<()> {
     let environment = [("LOCKKEEPER_KILLS", rounds.to_string().into()), ("LOCKKEEPER_SEED", seed.to_string().into())];
     STORAGE
         .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment)
-        .context("something that was acknowledged is lost")
+        .context("an acknowledged write is lost")
 }

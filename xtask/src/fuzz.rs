@@ -82,7 +82,7 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     });
     let failures = failures.into_inner().expect("no target panics with the lock");
     if !failures.is_empty() {
-        bail!("inputs that the server cannot cope with: {}", failures.join(", "));
+        bail!("inputs that the server does not handle: {}", failures.join(", "));
     }
     Ok(())
 }

@@ -90,18 +90,19 @@ fn many(seeds: std::ops::Range<u64>) -> Result<()> {
                         Ok(tally) => own.add(tally),
                         Err(failure) => {
                             stop.store(true, Relaxed);
-                            *failed.lock().expect("nobody panics with it") = Some((seed, scenario, failure));
+                            *failed.lock().expect("no thread panics while it holds this") =
+                                Some((seed, scenario, failure));
                         }
                     }
                 }
-                sum.lock().expect("nobody panics with it").add(own);
+                sum.lock().expect("no thread panics while it holds this").add(own);
             });
         }
     });
-    if let Some((seed, scenario, failure)) = failed.into_inner().expect("nobody panicked with it") {
+    if let Some((seed, scenario, failure)) = failed.into_inner().expect("no thread panicked while it held this") {
         return report(seed, &scenario, &failure);
     }
-    let sum = sum.into_inner().expect("nobody panicked with it");
+    let sum = sum.into_inner().expect("no thread panicked while it held this");
     let (worlds, took) = (seeds.end - seeds.start, start.elapsed());
     println!("{worlds} worlds in {took:.1?}, seeds {} to {}: every promise kept", seeds.start, seeds.end - 1);
     println!(
@@ -121,7 +122,7 @@ fn report(seed: u64, scenario: &Scenario, failure: &Failure) -> Result<()> {
             eprintln!("{event:?}");
         }
         let turns: usize = smallest.lives.iter().map(Vec::len).sum();
-        eprintln!("cut down to {turns} turns and {} strikes; a test to keep:\n", smallest.strikes.len());
+        eprintln!("shrunk to {turns} turns and {} faults; a test to keep:\n", smallest.strikes.len());
         println!("{}", failure.test(&format!("found_by_seed_{seed}"), &smallest));
     }
     bail!("seed {seed} breaks a promise; `cargo xtask simulate --seed {seed}` shows it");

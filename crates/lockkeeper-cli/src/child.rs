@@ -46,7 +46,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 const IN_ORDER: Duration = Duration::from_millis(20);
 
 /// The answer to a revoke request if the command gets no signal for it.
-const REFUSAL: &str = "its command is not to be disturbed (--on-revoke ignore)";
+const REFUSAL: &str = "its command ignores requests (--on-revoke ignore)";
 
 /// A running command.
 #[derive(Debug)]

@@ -91,7 +91,7 @@ pub(crate) fn cannot_run(program: &OsStr, alone: bool, error: &std::io::Error) -
         ErrorKind::NotFound => match find(program).map(|file| interpreter(&file)) {
             Some(Some(interpreter)) => {
                 let hint = match interpreter.ends_with('\r') {
-                    true => "its first line ends in a carriage return: save it with the line ends of Unix",
+                    true => "its first line ends in a carriage return: save it with Unix line ends",
                     false => "correct its first line, or install that interpreter",
                 };
                 let message = format!("{name}: its interpreter {interpreter:?} was not found");

@@ -48,8 +48,8 @@ pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Fa
         None if place == "file" => Ok(Arc::new(FileSink::new(state_dir(&settings.all)?.join(FILE)))),
         Some(("file", path)) if !path.is_empty() => {
             // A replay works in another directory.
-            let path =
-                std::path::absolute(path).map_err(|error| Failure::system("cannot tell the directory", error))?;
+            let path = std::path::absolute(path)
+                .map_err(|error| Failure::system("cannot read the current directory", error))?;
             Ok(Arc::new(FileSink::new(path)))
         }
         Some(("kafka", _)) => kafka(place, settings),
@@ -131,7 +131,8 @@ impl CommandLine {
         if let Some(wait) = wait {
             run.extend(["--wait".to_owned(), wait.to_owned()]);
         }
-        let directory = std::env::current_dir().map_err(|error| Failure::system("cannot tell the directory", error))?;
+        let directory =
+            std::env::current_dir().map_err(|error| Failure::system("cannot read the current directory", error))?;
         utf8(&directory)?;
         Ok(CommandLine { directory, run, command: command.to_vec() })
     }

@@ -65,7 +65,7 @@ impl RetryPolicy {
         if let Some((sink, typed)) = &self.letters {
             retrying = retrying.dead_letters(sink.clone());
             let payload =
-                serde_json::to_value(typed).map_err(|error| Failure::system("cannot keep the line", error))?;
+                serde_json::to_value(typed).map_err(|error| Failure::system("cannot store the command line", error))?;
             operation = operation.payload(payload);
         }
         let given_up = match retrying.attempt(&operation, about, &mut attempt).await {

@@ -221,7 +221,7 @@ fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
     // The server has another working directory. And two spellings of one directory are more often the same as absolute
     // paths.
     let dir = std::path::absolute(home.dir());
-    let dir = dir.map_err(|error| Failure::system("cannot tell the current directory", error))?;
+    let dir = dir.map_err(|error| Failure::system("cannot read the current directory", error))?;
     Ok(if home.is_shared() { Home::shared(dir) } else { Home::new(dir) })
 }
 

@@ -87,7 +87,7 @@ pub(crate) async fn tell_lease(
     let (holder, _) = describe(keeper, &lock, 1, printer);
     let line = LiveLine::on_terminal().filter(|_| !printer.is_json());
     let Some(mut line) = line else {
-        printer.waiting(&format!("{holder}{}; asked the owner to make room", wait.at_most()), &lock, 1);
+        printer.waiting(&format!("{holder}{}; asked the owner to clean up", wait.at_most()), &lock, 1);
         return std::future::pending().await;
     };
     sleep(SHORT).await;

@@ -42,7 +42,7 @@ fn worlds() -> Vec<World> {
         World {
             witnesses: vec![Witness::Forced, Witness::Displaced, Witness::LeaseTaken],
             blur_ms: 1,
-            ..world("three priorities, nobody knows the time", 4, NO_FAULT)
+            ..world("three priorities, no client knows the time", 4, NO_FAULT)
         },
         World {
             witnesses: vec![Witness::Forced, Witness::Repeated],

@@ -68,7 +68,7 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
         let path = format!("/figures/{name}-{run}");
         let mut process = Process::start(&["stand", &servers, &path])?;
         let line = process.line()?;
-        let token = serde_json::from_str(&line).with_context(|| format!("it said {line:?}"))?;
+        let token = serde_json::from_str(&line).with_context(|| format!("it printed {line:?}"))?;
         let waiting = next.mutex(&path).acquire().timeout(Duration::from_secs(60)).into_future();
         let waiting = tokio::spawn(async move {
             let guard = waiting.await;
@@ -106,7 +106,7 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
         let since = now();
         pair.process.signal(Signal::CONT)?;
         let line = pair.process.line()?;
-        let (seen, told) = line.split_once(' ').ok_or_else(|| anyhow!("it said {line:?}"))?;
+        let (seen, told) = line.split_once(' ').ok_or_else(|| anyhow!("it printed {line:?}"))?;
         let mut control = Duration::ZERO;
         for clock in clocks {
             control = control.max(Duration::from_nanos(clock.line()?.parse()?).saturating_sub(control_since));

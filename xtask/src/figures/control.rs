@@ -157,7 +157,7 @@ mod tests {
         };
         assert!(times(&[(5, 1), (1, 90)]).kept());
         assert!(!times(&[(6, 5)]).kept());
-        assert!(!times(&[(6, 1), (1, 6)]).kept(), "another's control excuses nobody");
+        assert!(!times(&[(6, 1), (1, 6)]).kept(), "another time's control is no excuse");
         let loaded = times(&[(6, 7), (1, 1)]);
         assert!(loaded.void() && !times(&[(6, 1), (1, 6)]).void());
         assert!(loaded.kept() && loaded.words("x").contains("1 of 2 late with their controls, MACHINE LOADED"));

@@ -47,7 +47,7 @@ const CHANGE: (&str, &str) = (
 pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     need_tools(sh)?;
     if TcpListener::bind(("127.0.0.1", PORT)).is_err() {
-        bail!("the tests of the C client want port {PORT}, which something else has: stop that and try again");
+        bail!("the tests of the C client want port {PORT}, which another program uses: stop it and try again");
     }
     let home = target_dir(sh).join("peers/c-client");
     let client = source(sh, &home)?;
@@ -77,7 +77,7 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
         let (good, others): (Vec<_>, Vec<_>) = verdicts.partition(|line| line.ends_with(": OK"));
         let (excused, bad): (Vec<_>, Vec<_>) = others.into_iter().partition(|line| ipv4_only && line.contains(IPV6));
         for line in &excused {
-            println!("NOT RUN, for this machine has no IPv6: {line}");
+            println!("NOT RUN, because this machine has no IPv6: {line}");
         }
         println!("{suite}: {} passed, {} failed", good.len(), bad.len());
         passed += good.len() + excused.len();
@@ -168,7 +168,7 @@ fn source(sh: &Shell, home: &Path) -> Result<PathBuf> {
     let tests = client.join("tests/TestClient.cc");
     let text = sh.read_file(&tests)?;
     if text.matches(CHANGE.0).count() != 1 {
-        bail!("{} is not what it was: no single {:?}", tests.display(), CHANGE.0);
+        bail!("{} has changed: it does not contain {:?} exactly once", tests.display(), CHANGE.0);
     }
     sh.write_file(&tests, text.replace(CHANGE.0, CHANGE.1))?;
     sh.write_file(complete, "")?;

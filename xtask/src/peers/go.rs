@@ -62,7 +62,7 @@ pub(super) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     let mut text = sh.read_file(&harness)?;
     for (theirs, ours) in CHANGES {
         if text.matches(theirs).count() != 1 {
-            bail!("{} is not what it was: no single {theirs:?}", harness.display());
+            bail!("{} has changed: it does not contain {theirs:?} exactly once", harness.display());
         }
         text = text.replace(theirs, ours);
     }

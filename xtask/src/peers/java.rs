@@ -24,7 +24,7 @@ pub(super) fn zkcli(sh: &Shell) -> Result<()> {
     let ours = printed(sh, &classpath, &ours.address)?;
     let differences = differences(&theirs, &ours);
     if !differences.is_empty() {
-        bail!("the command line prints something else (-: on Apache {APACHE}, +: here):\n{differences}");
+        bail!("the command line prints other lines (-: on Apache {APACHE}, +: here):\n{differences}");
     }
     println!("{} commands print the same {} lines", SESSION.lines().count(), ours.len());
     Ok(())
@@ -47,7 +47,7 @@ fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
     // A separate thread prints events, before or after their answer. So they are sorted behind all other lines.
     let (events, answers): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.starts_with("WatchedEvent"));
     if answers.len() < SESSION.lines().count() {
-        bail!("the command line on {server} came to an early end:\n{text}");
+        bail!("the command line on {server} ended early:\n{text}");
     }
     Ok([answers, events].concat())
 }
@@ -207,7 +207,7 @@ fn unjudged(sh: &Shell, suite: &Suite, classpath: &str) -> Result<()> {
         println!("  {count} {why}");
     }
     if !unknown.is_empty() {
-        bail!("nobody has said whether these can judge a server: {}", unknown.join(", "));
+        bail!("classes.txt does not list these classes: {}", unknown.join(", "));
     }
     Ok(())
 }

@@ -487,7 +487,7 @@ impl Storm {
                 return broken(Promise::HealthyStaysHealthy, detail);
             }
             if not_granted && self.was_alone(a) {
-                return broken(Promise::Status, format!("job {number} was refused a lock that nobody used"));
+                return broken(Promise::Status, format!("job {number} was refused a lock that no other job used"));
             }
         } else if !self.may_end(a, busy).contains(&status) || status == own && !a.finished() {
             let detail = format!(

@@ -40,7 +40,7 @@ fn own_token() -> Result<FencingToken, Failure> {
     let text = settings::variable(TOKEN).ok_or_else(none)?;
     if text.contains('\n') {
         return Err(Failure::new(Code::Usage, format!("{TOKEN} has the tokens of several locks"))
-            .hint("say with --token which of them the file is for"));
+            .hint("choose the one for this file with --token"));
     }
     text.parse().map_err(|error| Failure::new(Code::Usage, format!("{TOKEN}: {error}")))
 }

@@ -475,7 +475,7 @@ impl Line {
         let Some(granted) = keeper.session_timeout() else { return };
         if let Some(asked) = self.asked_timeout.take().filter(|asked| *asked != granted) {
             let [granted, asked] = [granted, asked].map(humantime::format_duration);
-            self.printer.note(&format!("the servers grant a session timeout of {granted}, not {asked} as asked for"));
+            self.printer.note(&format!("the servers grant a session timeout of {granted}, not the requested {asked}"));
         }
     }
 

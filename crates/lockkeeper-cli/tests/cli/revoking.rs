@@ -126,7 +126,7 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
     let output = home.output(&["revoke", "a", "--wait", "30s"]);
     assert!(output.status.code() == Some(2) && stderr(&output).contains(" refuses: "), "{output:?}");
     let text = String::from_utf8(home.output(&["show", "a"]).stdout).unwrap();
-    assert!(text.contains("; refuses: its command is not to be disturbed"), "{text}");
+    assert!(text.contains("; refuses: its command ignores requests"), "{text}");
     holder.close_stdin();
     assert_eq!(holder.line(), "end");
     let (code, text) = holder.end();

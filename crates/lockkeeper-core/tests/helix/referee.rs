@@ -7,8 +7,8 @@ pub(crate) type Foul = &'static str;
 
 pub(crate) const OWNER_REPLACED: Foul = "an owner was replaced before its time";
 pub(crate) const REQUEST_FORGOTTEN: Foul = "a request was forgotten";
-pub(crate) const COUNT_RESTARTED: Foul = "the time for the cleanup was counted anew";
-pub(crate) const FORGED: Foul = "somebody wrote for somebody else";
+pub(crate) const COUNT_RESTARTED: Foul = "the count of the cleanup time was restarted";
+pub(crate) const FORGED: Foul = "a client wrote for another client";
 
 /// How an owner stopped being the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

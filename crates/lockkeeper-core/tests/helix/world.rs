@@ -5,14 +5,14 @@ use stateright::{Model, Property};
 
 use crate::referee::{self, Departure, Foul, judge};
 
-pub(crate) const ONE_OWNER: &str = "who relies on the lock owns it";
-pub(crate) const BELIEVES: &str = "who was told so has written it";
-pub(crate) const GETS_IN: &str = "the highest gets in";
+pub(crate) const ONE_OWNER: &str = "a client that relies on the lock owns it";
+pub(crate) const BELIEVES: &str = "a client that was granted the lock has written the record";
+pub(crate) const GETS_IN: &str = "the highest priority gets the lock";
 pub(crate) const PRIORITIES: &str = "three priorities";
 pub(crate) const EQUALS: &str = "two equals above one, none forceful";
 pub(crate) const HANDED_OVER: &str = "three priorities, the lock is handed over, a lost reply";
 
-pub(crate) const SETTLES: &str = "nobody waits for ever";
+pub(crate) const SETTLES: &str = "no client waits for ever";
 
 /// An event that must occur, so that the claims are not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -64,7 +64,7 @@ fn a_grant_by_the_first_listing_is_announced_to_earlier_listers() {
     let c_lists_when_a_is_gone = [Leave(0), Effect(0), Effect(1)];
     let state = replay(&world, &[&enters(0)[..], &d_watches_c, &c_lists_when_a_is_gone].concat());
     assert!(state.clients[1].says_it_holds());
-    assert!(state.clients[2].says_it_holds(), "there is room for it, and nobody wakes it");
+    assert!(state.clients[2].says_it_holds(), "there is room for it, and no event wakes it");
 }
 
 /// The client deletes its own writer's node, and the watch on that node reports it before the reply does.
@@ -139,5 +139,5 @@ fn a_holder_that_refused_is_asked_again() {
     let asked = [Lingered(0), Effect(0), AskFor(own), Effect(0)];
     let refuses = [Refuse(0), Effect(0), Effect(0)];
     let state = replay(&world, &[&enters(0)[..], &asked, &refuses, &[AskFor(own)]].concat());
-    assert!(state.clients[0].told, "nobody told it of the second");
+    assert!(state.clients[0].told, "it was not informed of the second");
 }

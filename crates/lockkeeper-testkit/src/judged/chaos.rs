@@ -203,7 +203,7 @@ impl Chaos {
         let (start, enough) = (Instant::now(), self.witness.accepted() + 5);
         while self.witness.accepted() < enough {
             if start.elapsed() > RECOVERY {
-                say(&format!("       nothing goes on after {what}"));
+                say(&format!("       no write after {what}"));
                 return self.witness.unexpected(format!("nothing was written for {RECOVERY:?} after {what}"));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -211,7 +211,7 @@ impl Chaos {
     }
 
     fn end(mut self, faults: Vec<(Fault, usize)>, say: &dyn Fn(&str)) -> Result<Report, Error> {
-        say("       enough; everyone comes to an end");
+        say("       stopping all contenders");
         self.witness.enough();
         let deadline = Instant::now() + RECOVERY;
         for process in &mut self.processes {
@@ -219,7 +219,7 @@ impl Chaos {
                 std::thread::sleep(Duration::from_millis(20));
             }
             if let Ok(None) = process.child.try_wait() {
-                self.witness.unexpected(format!("contender {} does not come to an end", process.contender));
+                self.witness.unexpected(format!("contender {} does not end", process.contender));
             }
         }
         self.processes.clear();

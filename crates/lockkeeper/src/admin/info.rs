@@ -65,7 +65,7 @@ pub struct LeaseInfo {
     /// How long the owner may clean up when it is preempted.
     #[serde(rename = "cleanup_ms", serialize_with = "duration_ms")]
     pub cleanup: Duration,
-    /// The requestor that asked the owner to make room.
+    /// The requestor that asked the owner to clean up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requestor: Option<RequestorInfo>,
 }

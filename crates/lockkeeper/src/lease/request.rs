@@ -153,7 +153,7 @@ impl Request {
                         Asked { owner: owner.owner.clone(), since: seat.session.now(), cleaned_ms }
                     });
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
-                        tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to make room");
+                        tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to clean up");
                     }
                     let until_ms =
                         verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.context, seat));

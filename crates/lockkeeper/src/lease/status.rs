@@ -7,7 +7,7 @@ pub enum LockStatus {
     /// It neither holds nor requests the lock.
     #[default]
     Unlocked,
-    /// It asked the owner to make room.
+    /// It asked the owner to clean up.
     Pending,
     /// It holds the lock.
     Locked,

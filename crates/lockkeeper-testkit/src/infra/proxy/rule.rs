@@ -148,7 +148,7 @@ impl Rule {
 
 /// A rule that holds frames back until it is released or dropped.
 #[derive(Debug)]
-#[must_use = "dropping a hold lets everything go at once"]
+#[must_use = "dropping a hold releases everything immediately"]
 pub struct Hold(Rule);
 
 impl Hold {

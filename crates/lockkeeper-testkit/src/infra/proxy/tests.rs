@@ -31,7 +31,7 @@ fn request(xid: i32, op: OpCode, path: &str) -> Vec<u8> {
     }
     payload.put_i32(path.len() as i32);
     payload.put_slice(path.as_bytes());
-    payload.put_slice(b"more that nobody decodes");
+    payload.put_slice(b"more that is not decoded");
     frame(&payload)
 }
 
@@ -153,7 +153,7 @@ impl Client {
 /// first read; both happen.
 async fn turned_away(proxy: &Proxy) -> ErrorKind {
     match TcpStream::connect(proxy.addr()).await {
-        Ok(stream) => Client(stream).rest().await.1.expect("nobody answers"),
+        Ok(stream) => Client(stream).rest().await.1.expect("no server answers"),
         Err(error) => error.kind(),
     }
 }

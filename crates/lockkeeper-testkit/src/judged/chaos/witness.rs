@@ -114,7 +114,7 @@ impl Witness {
 
 impl Inner {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().expect("nobody panics with the book in hand")
+        self.book.lock().expect("no thread panics while it holds this")
     }
 
     fn hear(&self, stream: UnixStream) {

@@ -53,7 +53,7 @@ impl Network for SimNetwork {
             };
             let opened = tokio::time::timeout(patience, session.connect()).await;
             let Ok(Some(link)) = opened else {
-                let (servers, detail) = ("the simulation".to_owned(), "nobody answers".to_owned());
+                let (servers, detail) = ("the simulation".to_owned(), "no server answers".to_owned());
                 return Err(SessionError::Unreachable { servers, waited: patience, detail });
             };
             let (id, timeout) = (SessionId(session.id), session.timeout);
