@@ -1,7 +1,7 @@
-//! What the command ends with: its exit codes, and a failure as people and scripts get to see it.
+//! The exit codes of the command, and failures as people and scripts see them.
 //!
-//! The codes are those of sysexits.h where that has a word for it, so that they stay clear of what commands under a lock
-//! use themselves (small numbers) and of what a shell reports (126 and above).
+//! The codes are those of sysexits.h where it has a suitable one. So they differ from those of commands under a lock
+//! (small numbers) and of shells (126 and above).
 
 use std::fmt;
 
@@ -15,35 +15,35 @@ use lockkeeper_server::ServerError;
 use crate::advice::{Suggested, can_be_asked};
 use crate::place::Place;
 
-/// Why the command itself ended, as an exit status.
+/// The reason why the command ended, as an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// There is no such lock, nobody to take it from, or nobody agreed: nothing was changed.
+    /// There was no such lock, no holder, or no confirmation: nothing was changed.
     NoSuchLock = 1,
     /// A holder that was asked to release refused.
     Declined = 2,
     /// The command line or a setting is wrong; nothing was done.
     Usage = 64,
-    /// No server could be reached.
+    /// No server was reachable.
     Unreachable = 69,
     /// The operating system or the program itself failed.
     Internal = 70,
     /// The embedded server cannot use its directory, its disk or its address.
     CannotServe = 73,
-    /// The lock was not acquired: it is taken, or the wait was over.
+    /// The lock was not acquired: it is taken, or the wait is over.
     NotAcquired = 75,
     /// The lock was lost while the command ran.
     Lost = 76,
     /// A server refused.
     Refused = 77,
-    /// The lock is not what the command line says it is.
+    /// The lock is used in another way than the command line says.
     Mismatch = 78,
-    /// Somebody of a higher priority took the lock while the command ran.
+    /// A contender of a higher priority took the lock while the command ran.
     Preempted = 79,
-    /// The session expired while the command waited, and the time was over.
+    /// The session expired during the wait, and the time limit was reached.
     SessionExpired = 80,
-    /// When the lock was to be unlocked, its node was not there any more.
+    /// At the release, the lock's node did not exist any more.
     NoNode = 81,
     /// The command cannot be executed.
     NotExecutable = 126,
@@ -51,8 +51,8 @@ pub(crate) enum Code {
     NotFound = 127,
 }
 
-/// The exit statuses of `run` that are lockkeeper's own, what they mean, and more about that. Help and docs/command.md are made
-/// of it.
+/// The exit statuses of `run` that are lockkeeper's own, with their meanings and details. Help and docs/command.md are
+/// generated from this table.
 pub(crate) const STATUSES: [(Code, &str, &str); 13] = [
     (
         Code::Usage,
@@ -89,28 +89,28 @@ pub(crate) const STATUSES: [(Code, &str, &str); 13] = [
     (Code::NotFound, "the command was not found", ""),
 ];
 
-/// The lines of these statuses in a help text.
+/// Returns the lines of these statuses for a help text.
 pub(crate) fn statuses() -> String {
     let lines = STATUSES.iter().map(|(code, means, _)| format!("  {:>3}  {means}", *code as u8));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The end of a command that did not do what was asked.
+/// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit status.
     pub code: Code,
-    /// What happened, as a single line.
+    /// The problem, in a single line.
     pub message: String,
-    /// What to do about it, as a single line.
+    /// The remedy, in a single line.
     pub hint: Option<String>,
-    /// What to run about it: what that does, and the command.
+    /// Commands that help: what each one does, and the command.
     pub advice: Vec<(&'static str, Suggested)>,
-    /// What follows from it for another attempt at the lock.
+    /// What the failure means for another attempt at the lock.
     pub cause: Cause,
     /// The holder of the lock, if it is known.
     pub behind: Option<String>,
-    /// Where the locks are, if that was known.
+    /// The place of the locks, if it is known.
     pub place: Option<Box<Place>>,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// A failure without a hint.
+    /// Returns a failure without a hint.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         let cause = match code {
             Code::NotAcquired => Cause::InstanceLock,
@@ -143,27 +143,27 @@ impl Failure {
         Failure { code, message, hint: None, advice: Vec::new(), cause, behind: None, place: None }
     }
 
-    /// Says what to do about it.
+    /// Adds a remedy.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Says what to run about it, in a few words and as a command.
+    /// Adds a command that helps, with a short label.
     #[must_use]
     pub(crate) fn advise(mut self, what: &'static str, command: Suggested) -> Self {
         self.advice.push((what, command));
         self
     }
 
-    /// Says where the locks are.
+    /// Adds the place of the locks.
     #[must_use]
     pub(crate) fn at(self, place: &Place) -> Self {
         Failure { place: Some(Box::new(place.clone())), ..self }
     }
 
-    /// Names the server of this machine in a refusal or a "nobody holds": other users of this machine, and other machines, may
+    /// Names the server of this machine in failures about locks: other users of this machine, and other machines, may
     /// have other locks of the same names.
     #[must_use]
     pub(crate) fn scoped(mut self, place: &Place) -> Self {
@@ -175,7 +175,7 @@ impl Failure {
         self
     }
 
-    /// The operating system refused something that should always work.
+    /// Returns the failure of a system call that should always work.
     pub(crate) fn system(what: &str, error: impl std::fmt::Display) -> Self {
         Failure::new(Code::Internal, format!("{what}: {error}"))
     }
@@ -188,7 +188,7 @@ impl From<Error> for Failure {
             AcquireError::Timeout { holder: Some(holder), .. } | AcquireError::Held { holder: Some(holder), .. },
         ) = &error
         {
-            // Since when by this machine's clock and zone, as show has it.
+            // The time in this machine's clock and zone, as show prints it.
             message = message.replace(&holder.to_string(), &crate::text::who(holder));
         }
         let (code, hint, advice) = (code(&error), hint(&error), advice(&error));
@@ -196,7 +196,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The errors of the library's calls.
+/// Converts each error type of the library's calls.
 macro_rules! from_errors {
     ($($error:ty),+) => {
         $(impl From<$error> for Failure {
@@ -208,7 +208,7 @@ macro_rules! from_errors {
 }
 from_errors!(AcquireError, AdminError, ConnectError, EmbeddedError, LeaseError, Misuse);
 
-/// The exit status: that of the error's kind, but for the few errors that have their own.
+/// Returns the exit status: that of the error's kind, except for a few errors with their own.
 fn code(error: &Error) -> Code {
     match error {
         Error::Acquire(AcquireError::SessionLost { loss, .. })
@@ -234,7 +234,7 @@ fn code(error: &Error) -> Code {
     }
 }
 
-/// What to do about it, in the command's words. What to run about it is said by [`advice`].
+/// Returns the remedy, in terms of the command's options. [`advice`] returns the commands that help.
 fn hint(error: &Error) -> Option<String> {
     let hint = match error {
         Error::Misuse(Misuse { argument: "servers", .. }) => "write them as zk1:2181,zk2:2181,zk3:2181/app",
@@ -246,7 +246,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Session(SessionError::AuthFailed { .. }) => "this server answers only to the user who started it",
         Error::Session(SessionError::Embedded(EmbeddedError::File { .. })) => {
-            "mend that, or choose another directory, with --machine=DIR or --state-dir"
+            "correct that, or choose another directory with --machine=DIR or --state-dir"
         }
         Error::Acquire(AcquireError::Mismatch(Mismatch::Format { theirs, .. })) => {
             let same = match theirs {
@@ -276,7 +276,7 @@ fn hint(error: &Error) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// What to run about it: what that does, and the command.
+/// Returns the commands that help: what each one does, and the command.
 fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
     let why = |path: &str| ("see who is in the way", Suggested::new(["why", path]));
     let show = |path: &str| ("see its holders and waiters", Suggested::new(["show", path]));
@@ -319,7 +319,7 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
     vec![one]
 }
 
-/// What to list to find a lock that is not at `path`: what is beside it at the top.
+/// Returns the path to list to find a lock that is not at `path`: its first component.
 fn top(path: &str) -> &str {
     let end = path.get(1..).and_then(|rest| rest.find('/')).map_or(path.len(), |at| at + 1);
     &path[..end]

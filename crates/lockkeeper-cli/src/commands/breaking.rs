@@ -1,6 +1,6 @@
 //! `lockkeeper break`: removes a holder or a waiter by force, after a person's confirmation.
 //!
-//! What is shown is what is broken: the node that the person saw and agreed to, not whatever stands there by then.
+//! It removes exactly the node that the person saw and confirmed, never a later one.
 
 use lockkeeper::error::{AdminError, Misuse};
 use lockkeeper::{Admin, ContenderInfo, LockInfo};
@@ -20,7 +20,7 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     if args.reason.trim().is_empty() {
         return Err(Misuse::no_reason(&path).into());
     }
-    // Before anything is asked of a server.
+    // Checked before any server is contacted.
     confirm::possible("break", args.yes)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
@@ -42,7 +42,7 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     Ok(0)
 }
 
-/// The contender to remove: the one with this node's name or path, or the only holder. And whether it holds.
+/// Returns the contender to remove, and whether it holds: the one with this node's name or path, or the only holder.
 fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool), AdminError> {
     let path = lock.path;
     let Some(node) = node else {
@@ -59,7 +59,7 @@ fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool
         .ok_or_else(|| AdminError::NotContending { path: path.clone(), node: name.to_owned() })
 }
 
-/// Asks on the terminal.
+/// Asks for a confirmation on the terminal.
 fn agreed(path: &str, target: &ContenderInfo, holds: bool) -> bool {
     let role = if holds { "is held by" } else { "is waited for by" };
     confirm::agreed(&format!(

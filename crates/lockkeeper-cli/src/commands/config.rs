@@ -1,4 +1,4 @@
-//! `lockkeeper config`: every setting, and who says so.
+//! `lockkeeper config`: prints every setting with its origin.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         Ok(place) if args.connect => {
             let settings = Settings { place: place.clone(), all: all.clone(), create_chroot };
             match inquire_session_timeout(&settings).await {
-                // The settings are the answer; the session is what else there is to say.
+                // The settings are the main output, so a missing session is only a note.
                 Err(failure) if failure.code == Code::Unreachable && matches!(settings.place, Place::Machine(_)) => {
                     printer.note(&format!("{failure}, so no session timeout was negotiated"));
                     None
@@ -83,7 +83,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
     Ok(0)
 }
 
-/// What it means that a setting is not set.
+/// Returns the effect of a setting that is not set.
 fn unset(key: Key, place: &Result<Place, Failure>) -> String {
     match (key, place) {
         (Key::Servers, Ok(place @ Place::Machine(_))) => format!("none: {place}"),

@@ -31,9 +31,7 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     Ok(0)
 }
 
-/// Asks a question in a session of its own.
-///
-/// Looking is no reason to start a server.
+/// Runs a query in a session of its own. It starts no server.
 ///
 /// # Errors
 /// [`local::not_running`], if the place is this user's own server and it does not run.
@@ -47,7 +45,7 @@ pub(crate) async fn inquire<T>(
     answer.map_err(|error| Failure::from(error).scoped(&settings.place))
 }
 
-/// What session timeout the server agrees to.
+/// Returns the session timeout that the server grants.
 pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Option<Duration>, Failure> {
     let keeper = connect_running(settings, &settings.builder()).await?;
     let timeout = keeper.session_timeout();
@@ -55,7 +53,7 @@ pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Optio
     Ok(timeout)
 }
 
-/// Opens a session; as [`inquire`], it starts no server.
+/// Opens a session; like [`inquire`], it starts no server.
 pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Lockkeeper, Failure> {
     waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
         match &settings.place {
@@ -99,7 +97,7 @@ fn text(lock: &LockInfo) -> String {
 
 fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInfo) {
     // Writing to a string never fails.
-    // A lease is as old as its record says nowhere.
+    // The record of a lease does not say when the hold began.
     let since = if contender.mode == "lease" { String::new() } else { format!(" since {}", moment(contender.since)) };
     _ = writeln!(text, "  {role} {}{since}", plain(&contender.described));
     let detail = |text: &mut String, name: &str, value: &str| {
