@@ -81,9 +81,11 @@ impl Tests {
 
 /// Runs the tests that are small in `cargo test` at their full size.
 pub(crate) fn deep(sh: &Shell) -> Result<()> {
-    for (package, target, test) in
-        [("lockkeeper-core", "model", ""), ("lockkeeper", LIB, "case_37_many_thousand_watches")]
-    {
+    for (package, target, test) in [
+        ("lockkeeper-core", "model", ""),
+        ("lockkeeper-core", "helix_model", ""),
+        ("lockkeeper", LIB, "case_37_many_thousand_watches"),
+    ] {
         Tests { package, target, features: "" }.run(sh, &[test.to_owned()], [("LOCKKEEPER_DEEP", "1".into())])?;
     }
     Ok(())

@@ -84,14 +84,20 @@ fn worlds() -> Vec<World> {
     ]
 }
 
+/// How many states of a world are explored without LOCKKEEPER_DEEP. `cargo xtask deep` explores all worlds to their ends.
+const FEW: usize = 20_000;
+
 /// At every version of the record there is one owner, no request is forgotten, the highest priority gets the lock, and
 /// no client waits for ever.
 #[test]
 fn every_claim_holds_in_every_world() {
+    let is_deep = std::env::var_os("LOCKKEEPER_DEEP").is_some();
     let mut states = 0;
     for world in worlds() {
         let (name, witnesses, started) = (world.name, world.witnesses.clone(), Instant::now());
-        let checker = world.checker().threads(2).spawn_bfs().join();
+        let builder = world.checker().threads(2);
+        let builder = if is_deep { builder } else { builder.target_state_count(FEW) };
+        let checker = builder.spawn_bfs().join();
         states += checker.unique_state_count();
         println!("{name}: {} states in {:.1?}", checker.unique_state_count(), started.elapsed());
         for (claim, path) in checker.discoveries() {
@@ -99,12 +105,12 @@ fn every_claim_holds_in_every_world() {
                 panic!("{name}: {claim}\n{path}");
             }
         }
-        for witness in witnesses {
+        for witness in witnesses.into_iter().filter(|_| is_deep) {
             assert!(checker.discovery(witness.name()).is_some(), "{name}: never seen: {}", witness.name());
         }
     }
     println!("{states} states");
-    assert!(states >= 1_000_000, "only {states} states");
+    assert!(!is_deep || states >= 1_000_000, "only {states} states");
 }
 
 fn found(mistake: Mistake, claims: &[&'static str]) {
