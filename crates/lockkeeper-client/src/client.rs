@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// Adds a watch that stays after it fires (`addWatch`, servers of 3.6 and later): for the node and its list of
-    /// children, or for the node and all its descendants if it is recursive. The watch is active when this returns.
+    /// children, or for the node and all its descendants if it is recursive. The watch is active when the future resolves.
     ///
     /// # Errors
     /// [`RequestError`]; `Unimplemented` by an older server.
@@ -130,14 +130,17 @@ impl Client {
     ///
     /// # Cost
     /// One round trip. Events that were not taken yet are kept in memory, without a limit.
-    pub async fn watch(&self, path: &str, recursive: bool) -> Result<PersistentWatcher, RequestError> {
+    pub fn watch(
+        &self,
+        path: &str,
+        recursive: bool,
+    ) -> impl Future<Output = Result<PersistentWatcher, RequestError>> + Send + use<> {
         let (sender, events) = mpsc::unbounded_channel();
         let request = Request::AddWatch { path: path.to_owned(), recursive };
         let (id, reply) = self.send(request, Some(WatchSender::Always(sender)));
         let (shared, chroot) = (self.handle.shared.clone(), self.handle.chroot.clone());
         let watcher = PersistentWatcher { id, shared, chroot, events };
-        reply.await?;
-        Ok(watcher)
+        async move { reply.await.map(|_| watcher) }
     }
 
     /// Returns the session's id; 0 before a server has assigned one.

@@ -284,8 +284,9 @@ impl Driver {
                 () = sleep.as_mut() => WakeReason::Due,
             };
             sends = matches!(wake, WakeReason::Woken);
-            if sends {
-                // The tasks that are ready make their requests first, so that one write sends them all.
+            if sends && shared.session(Session::in_flight) > 1 {
+                // The tasks that are ready make their requests first, so that one write sends them all. A request that
+                // is alone would only be late.
                 tokio::task::yield_now().await;
             }
             let now = shared.now();

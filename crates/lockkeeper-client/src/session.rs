@@ -202,6 +202,11 @@ impl Session {
         self.watches.len()
     }
 
+    /// Returns the number of requests that are sent and not answered.
+    pub fn in_flight(&self) -> usize {
+        self.sent.len()
+    }
+
     /// Returns why the session is over, if it is.
     pub fn end(&self) -> Option<End> {
         match self.state {
@@ -258,23 +263,35 @@ impl Session {
             return;
         }
         self.last_received = now;
-        self.received.extend_from_slice(bytes);
+        // Frames are handled where they are. Only an incomplete one at the end is kept.
+        let mut earlier = std::mem::take(&mut self.received);
+        let mut rest = bytes;
+        if !earlier.is_empty() {
+            earlier.extend_from_slice(bytes);
+            rest = &earlier;
+        }
         while self.transport().is_some() {
-            let mut whole = match frame::first(&self.received, self.config.max_frame) {
-                Ok(None) => return,
-                Ok(Some(payload)) => {
-                    let len = payload.len();
-                    self.received.split_to(4 + len)
+            let payload = match frame::first(rest, self.config.max_frame) {
+                Ok(None) => {
+                    let left = rest.len();
+                    self.received = if earlier.is_empty() {
+                        BytesMut::from(rest)
+                    } else {
+                        earlier.advance(earlier.len() - left);
+                        earlier
+                    };
+                    return;
                 }
+                Ok(Some(payload)) => payload,
                 Err(Malformed) => return self.failed(now),
             };
-            whole.advance(4);
+            rest = &rest[4 + payload.len()..];
             let taken = match self.state {
-                State::Connecting { .. } => self.accepted(&whole, now),
-                _ => self.frame(&whole, now),
+                State::Connecting { .. } => self.accepted(payload, now),
+                _ => self.frame(payload, now),
             };
             if taken.is_err() {
-                self.failed(now);
+                return self.failed(now);
             }
         }
     }

@@ -224,6 +224,26 @@ fn an_expired_session_is_over_with_the_first_server_that_says_so() {
 }
 
 #[test]
+fn the_rest_of_a_connection_is_ignored_when_the_session_has_moved() {
+    let mut stage = Stage::new();
+    stage.session = Session::new(Config::new(TIMEOUT), 2, 1, stage.now);
+    stage.accept();
+    let [first, second] = [sync(), sync()].map(|request| stage.ask(request));
+    let mut bytes = BytesMut::new();
+    let xids: Vec<_> = stage.requests().iter().map(|(xid, _)| *xid).collect();
+    response::encode(&mut bytes, xids[0], 6, &Err(ErrorCode::SessionMoved));
+    response::encode(&mut bytes, xids[1], 6, &Ok(Response::Path("/".to_owned())));
+    let before = stage.session.transport().unwrap();
+    stage.session.received(&bytes, stage.now);
+    let lost = Some(RequestError::ConnectionLoss);
+    assert_eq!(stage.results(), [(first, lost), (second, lost)]);
+    let after = stage.session.transport().unwrap();
+    assert!(after.attempt == before.attempt + 1 && after.server != before.server, "{before:?}, then {after:?}");
+    stage.accept();
+    assert_eq!(stage.session.end(), None);
+}
+
+#[test]
 fn a_closed_session_that_has_expired_meanwhile_is_closed() {
     let mut stage = Stage::new();
     stage.accept();

@@ -135,8 +135,7 @@ impl Session {
                     // The session has moved to another server, so this connection is useless.
                     Some(ErrorCode::SessionMoved) => {
                         self.reply(id, Err(RequestError::ConnectionLoss));
-                        self.failed(now);
-                        return Ok(());
+                        return Err(Malformed);
                     }
                     Some(error) => Err(RequestError::Refused(error)),
                     None => match response::decode(sent.opcode, &mut reader) {
