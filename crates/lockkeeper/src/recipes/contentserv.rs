@@ -14,6 +14,7 @@ use crate::error::{AcquireError, Error, ErrorKind, ReleaseError, SessionError};
 use crate::hold::guard::run_until;
 #[cfg(feature = "deadletter")]
 use crate::queue::about::About;
+use crate::queue::acquire::Acquire;
 use crate::queue::priority::PriorityLock;
 use crate::recipes::distributed::Slot;
 use crate::session::context::Context;
@@ -214,7 +215,21 @@ impl MonitorLock {
     ///
     /// [`MonitorError`], except [`MonitorError::InstanceLock`].
     pub async fn lock(&self) -> Result<(), MonitorError> {
-        let request = self.lock.acquire().message(&self.lock_info);
+        self.lock_with(|request| request).await
+    }
+
+    /// Acquires the lock with the options of an [`Acquire`]. One attempt. The message is the text that names the
+    /// requestor, unless the options set another one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitorLock::lock`]; [`MonitorError::InstanceLock`] after a timeout of the options.
+    pub async fn lock_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<(), MonitorError> {
+        let request = options(self.lock.acquire().message(&self.lock_info));
         self.slot.fill(request).await.map_err(|error| self.acquiring(error))
     }
 
@@ -229,8 +244,7 @@ impl MonitorLock {
     /// [`MonitorError::InstanceLock`] after the timeout; otherwise as [`MonitorLock::lock`].
     pub async fn lock_with_timeout(&self) -> Result<(), MonitorError> {
         let timeout = self.task_timeout.unwrap_or_else(|| self.task_class().timeout);
-        let request = self.lock.acquire().message(&self.lock_info).timeout(timeout);
-        self.slot.fill(request).await.map_err(|error| self.acquiring(error))
+        self.lock_with(|request| request.timeout(timeout)).await
     }
 
     /// Deletes the request's node and the holder marker in one transaction, and waits until the server confirms it.

@@ -141,7 +141,30 @@ impl DistributedLock {
     /// [`AcquireError::AlreadyHeld`] if this object holds the lock or another call of it is under way; otherwise as an
     /// [`Acquire`].
     pub async fn lock(&self) -> Result<(), AcquireError> {
-        self.slot.fill(self.lock.acquire()).await
+        self.lock_with(|request| request).await
+    }
+
+    /// Acquires the lock with the options of an [`Acquire`]: a timeout, a message, a cancellation, what happens on a
+    /// loss.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: lockkeeper::DistributedLock) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// lock.lock_with(|request| request.timeout(Duration::from_secs(5)).message("nightly index")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistributedLock::lock`], and those of the options.
+    pub async fn lock_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<(), AcquireError> {
+        self.slot.fill(options(self.lock.acquire())).await
     }
 
     /// Acquires the lock if it is free and no contender is ahead.

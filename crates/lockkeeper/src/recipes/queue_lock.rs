@@ -6,9 +6,9 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::admin::Admin;
 use crate::error::{AcquireError, AdminError, Error, LeaseError, Misuse};
-use crate::hold::guard::Guard;
 use crate::lease::{LockAttributes, LockOperations};
 use crate::queue::mutex::Mutex;
+use crate::recipes::distributed::Slot;
 use crate::session::context::Context;
 
 /// A queue lock behind [`LockOperations`]: the exclusive lock of a path, for code that takes any lock.
@@ -19,33 +19,23 @@ pub struct QueueLock {
     admin: Admin,
     mutex: Mutex,
     path: String,
-    state: AsyncMutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    guard: Option<Guard>,
-    closed: bool,
-}
-
-impl State {
-    /// The guard, unless it is lost.
-    fn held(&self) -> Option<&Guard> {
-        self.guard.as_ref().filter(|guard| guard.is_held())
-    }
+    slot: Slot,
+    /// Whether the object is closed. Locked by each call, so that calls take turns.
+    closed: AsyncMutex<bool>,
 }
 
 impl QueueLock {
     pub(crate) fn on(context: Context, path: &str) -> Self {
         let mutex = Mutex::new(context.clone(), LockPath::parse(path));
-        QueueLock { admin: Admin::new(context), mutex, path: path.to_owned(), state: AsyncMutex::default() }
+        let (slot, closed) = (Slot::empty(context.clone()), AsyncMutex::default());
+        QueueLock { admin: Admin::new(context), mutex, path: path.to_owned(), slot, closed }
     }
 
-    async fn open(&self) -> Result<tokio::sync::MutexGuard<'_, State>, Error> {
-        let state = self.state.lock().await;
-        match state.closed {
+    async fn open(&self) -> Result<tokio::sync::MutexGuard<'_, bool>, Error> {
+        let closed = self.closed.lock().await;
+        match *closed {
             true => Err(Misuse::closed(&self.path).into()),
-            false => Ok(state),
+            false => Ok(closed),
         }
     }
 }
@@ -53,15 +43,12 @@ impl QueueLock {
 impl LockOperations for QueueLock {
     fn try_lock(&self) -> BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
-            let mut state = self.open().await?;
-            if state.held().is_some() {
+            let _turn = self.open().await?;
+            if self.slot.is_held() {
                 return Ok(true);
             }
-            match self.mutex.try_acquire().await {
-                Ok(guard) => {
-                    state.guard = Some(guard);
-                    Ok(true)
-                }
+            match self.slot.fill(self.mutex.try_acquire()).await {
+                Ok(()) => Ok(true),
                 Err(AcquireError::Held { .. }) => Ok(false),
                 Err(error) => Err(error.into()),
             }
@@ -70,10 +57,8 @@ impl LockOperations for QueueLock {
 
     fn unlock(&self) -> BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
-            let guard = self.open().await?.guard.take();
-            if let Some(guard) = guard
-                && guard.release().await.is_ok()
-            {
+            drop(self.open().await?);
+            if self.slot.clear(&self.path).await.is_ok() {
                 return Ok(true);
             }
             match self.admin.show(&self.path).await {
@@ -102,16 +87,17 @@ impl LockOperations for QueueLock {
     }
 
     fn is_current_owner(&self) -> BoxFuture<'_, Result<bool, Error>> {
-        Box::pin(async move { Ok(self.open().await?.held().is_some()) })
+        Box::pin(async move { self.open().await.map(|_| self.slot.is_held()) })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            let mut state = self.open().await?;
-            if state.held().is_some() {
+            let mut closed = self.open().await?;
+            if self.slot.is_held() {
                 return Err(LeaseError::StillOwner { path: self.path.clone() }.into());
             }
-            *state = State { guard: None, closed: true };
+            *closed = true;
+            drop(self.slot.look(Option::take));
             Ok(())
         })
     }

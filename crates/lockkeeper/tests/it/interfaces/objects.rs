@@ -1,7 +1,9 @@
 //! The lock as an object: base path and name, `lock` and `unlock`.
 
-use lockkeeper::Loss;
+use std::time::Duration;
+
 use lockkeeper::error::{AcquireError, ReleaseError};
+use lockkeeper::{CancellationToken, Loss};
 
 use super::on_every_server;
 use crate::support::{World, eventually, misused};
@@ -11,6 +13,7 @@ on_every_server!(
     different_names_are_different_object_locks,
     a_second_call_to_lock_an_object_is_refused_immediately,
     an_object_locks_and_unlocks_and_locks_again,
+    an_object_takes_the_options_of_a_request,
     the_object_works_without_async,
     case_48_a_lost_hold_does_not_poison_the_object,
     case_51_any_task_may_unlock,
@@ -172,4 +175,25 @@ async fn case_51_any_task_may_unlock(world: &World) {
     let there = lock.clone();
     tokio::spawn(async move { there.unlock().await.unwrap() }).await.unwrap();
     assert!(!lock.is_held());
+}
+
+/// A timeout, a message and a cancellation, as for a guard.
+async fn an_object_takes_the_options_of_a_request(world: &World) {
+    let base = world.path("base");
+    let holder = world.keeper().await.distributed_lock(&base, "A");
+    let (keeper, waited) = (world.keeper().await, Duration::from_millis(300));
+    let lock = keeper.distributed_lock(&base, "A");
+    holder.lock_with(|request| request.message("nightly index")).await.unwrap();
+    match lock.lock_with(|request| request.timeout(waited)).await {
+        Err(AcquireError::Timeout { waited: limit, holder: Some(holder), .. }) => {
+            assert_eq!((limit, holder.message.as_deref()), (waited, Some("nightly index")));
+        }
+        other => panic!("two holders: {other:?}"),
+    }
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let cancelled = lock.lock_with(|request| request.cancel_on(cancel)).await;
+    assert!(matches!(cancelled, Err(AcquireError::Cancelled { .. })), "{cancelled:?}");
+    holder.unlock().await.unwrap();
+    lock.lock().await.unwrap();
 }
