@@ -288,19 +288,9 @@ pub trait Ensemble: Send + Sync + 'static {
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)>;
     /// Writes the epoch if its node has this version; creates the node if no version is given.
     fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()>;
-    /// Reads a node with its access list; `None` if it changed between the two reads.
-    fn read_whole(&self, path: &str) -> Reply<Option<Whole>> {
-        unsupported(path)
-    }
-    /// Creates a persistent node with this access list.
-    fn create_whole(&self, path: &str, whole: Whole) -> Reply<()> {
-        _ = whole;
-        unsupported(path)
-    }
-    /// Replaces a node's data, and then its access list.
-    fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()> {
-        _ = whole;
-        unsupported(path)
+    /// The operations of a copy; `None` where nodes cannot be copied, as in a simulator.
+    fn copies(&self) -> Option<&dyn Copies> {
+        None
     }
     /// Sends a write that changes nothing and that a majority orders with all other writes. Its reply proves that the
     /// session is alive, and every later read of this session sees what was confirmed before it was sent. A server that
@@ -309,6 +299,16 @@ pub trait Ensemble: Send + Sync + 'static {
     /// ZooKeeper's `sync` gives less: the leader answers it for its own clients before it has applied what its
     /// followers have (`CommitProcessor`), and a former leader answers it too.
     fn prove(&self) -> Reply<()>;
+}
+
+/// The operations of a session that copy nodes, beside those that locks need.
+pub trait Copies: Send + Sync {
+    /// Reads a node with its access list; `None` if it changed between the two reads.
+    fn read_whole(&self, path: &str) -> Reply<Option<Whole>>;
+    /// Creates a persistent node with this access list.
+    fn create_whole(&self, path: &str, whole: Whole) -> Reply<()>;
+    /// Replaces a node's data, and then its access list.
+    fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()>;
 }
 
 /// A linearizable read, or several that are sent together, whichever client wrote the data: without the write before it, this session's server may be stale.
@@ -331,11 +331,6 @@ pub(crate) fn refused(path: &str, fault: OpError) -> AdminError {
         OpError::ConnectionLoss | OpError::SessionOver => SessionError::ConnectionLost { path }.into(),
         fault => SessionError::Refused { path, reason: fault.to_string() }.into(),
     }
-}
-
-fn unsupported<T: Send + 'static>(path: &str) -> Reply<T> {
-    tracing::debug!(path, "nodes cannot be copied here");
-    Box::pin(std::future::ready(Err(OpError::Unsupported)))
 }
 
 /// A change of a connection.

@@ -13,7 +13,7 @@ use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
 use super::Admin;
-use crate::ensemble::{EPOCH_NODE, Ensemble, Kind, OpError, READS_IN_FLIGHT, Whole, refused};
+use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, Kind, OpError, READS_IN_FLIGHT, Whole, refused};
 use crate::error::{AdminError, SessionError};
 
 /// How many conflicts are reported by path.
@@ -96,10 +96,15 @@ impl Side {
         FencingToken::from_zxid(zxid).in_epoch(self.epoch)
     }
 
+    /// The operations of a copy.
+    fn copies(&self, path: &str) -> Result<&dyn Copies, AdminError> {
+        self.ensemble.copies().ok_or_else(|| refused(path, OpError::Unsupported))
+    }
+
     /// A node with everything that a copy needs, read consistently.
     async fn whole(&self, path: &str) -> Result<Option<Whole>, AdminError> {
         for _ in 0..MAX_ATTEMPTS {
-            match self.ensemble.read_whole(path).await {
+            match self.copies(path)?.read_whole(path).await {
                 Ok(Some(whole)) if whole.is_masked() => {
                     let reason = "only who has ADMIN rights on it is shown its access list whole: copy as one who has, or as the \
                                   servers' super user";
@@ -295,7 +300,7 @@ impl Copying {
         let mut step = self.compare(&path, &whole).await?;
         if write {
             match step {
-                Step::Create => match self.target.ensemble.create_whole(&path, whole.clone()).await {
+                Step::Create => match self.target.copies(&path)?.create_whole(&path, whole.clone()).await {
                     Ok(()) => {}
                     // Created by another client, or by this one before the reply was lost.
                     Err(OpError::NodeExists) => step = self.compare(&path, &whole).await?,
@@ -303,7 +308,7 @@ impl Copying {
                 },
                 Step::Replace => self
                     .target
-                    .ensemble
+                    .copies(&path)?
                     .replace_whole(&path, whole.clone())
                     .await
                     .map_err(|fault| refused(&path, fault))?,

@@ -31,8 +31,8 @@ use self::fault::{at_node, told};
 use crate::acl::LockAcl;
 use crate::ensemble::servers::Servers;
 use crate::ensemble::{
-    Children, Done, EPOCH_NODE, Ensemble, Grant, Kind, Network, Node, Opened, Reconnect, Reply, Step, Undone, Watcher,
-    Whole, Written,
+    Children, Copies, Done, EPOCH_NODE, Ensemble, Grant, Kind, Network, Node, Opened, Reconnect, Reply, Step, Undone,
+    Watcher, Whole, Written,
 };
 use crate::error::SessionError;
 
@@ -412,6 +412,26 @@ impl Ensemble for Client {
         })
     }
 
+    fn copies(&self) -> Option<&dyn Copies> {
+        Some(self)
+    }
+
+    fn prove(&self) -> Reply<()> {
+        // A delete that cannot succeed. The leader proposes a failed write like any other, so a majority orders it
+        // (PrepRequestProcessor turns it into an error transaction). It leaves nothing behind and triggers no watch. If
+        // a client creates the node, the version protects it.
+        self.reply(&format!("/{NOBODYS}"), |client, path| async move {
+            match client.delete(&path, Some(i32::MAX)).await {
+                Ok(()) | Err(zk::Error::NoNode | zk::Error::BadVersion | zk::Error::NoAuth | zk::Error::NotEmpty) => {
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+impl Copies for Client {
     fn read_whole(&self, path: &str) -> Reply<Option<Whole>> {
         self.reply(path, |client, path| async move {
             let ((data, stat), (acl, later)) =
@@ -450,20 +470,6 @@ impl Ensemble for Client {
             client.set_data(&path, &data, None).await?;
             let acl: Vec<_> = acl.iter().map(entry).collect();
             client.set_acl(&path, &acl, None).await.map(drop)
-        })
-    }
-
-    fn prove(&self) -> Reply<()> {
-        // A delete that cannot succeed. The leader proposes a failed write like any other, so a majority orders it
-        // (PrepRequestProcessor turns it into an error transaction). It leaves nothing behind and triggers no watch. If
-        // a client creates the node, the version protects it.
-        self.reply(&format!("/{NOBODYS}"), |client, path| async move {
-            match client.delete(&path, Some(i32::MAX)).await {
-                Ok(()) | Err(zk::Error::NoNode | zk::Error::BadVersion | zk::Error::NoAuth | zk::Error::NotEmpty) => {
-                    Ok(())
-                }
-                Err(error) => Err(error),
-            }
         })
     }
 }
