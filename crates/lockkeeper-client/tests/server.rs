@@ -94,7 +94,7 @@ async fn a_request_after_close_fails_with_closed() {
 async fn a_request_after_the_end_of_the_session_is_answered_and_leaves_no_watch() {
     let server = Server::ephemeral().await.unwrap();
     let (client, mut states) = connected(&server).await;
-    server.expire_session(client.session()).await;
+    server.faults().expire(client.session()).await.unwrap();
     while states.recv().await.is_some() {}
     let over = Err(RequestError::SessionOver(End::Expired));
     let answered = tokio::time::timeout(TIMEOUT, async {

@@ -291,6 +291,7 @@ impl Engine {
     }
 
     /// Ends a session immediately.
+    #[cfg(feature = "faults")]
     pub(crate) fn expire(&mut self, session: i64) -> bool {
         let now = self.clock.now();
         self.stepping = true;

@@ -134,11 +134,6 @@ impl Server {
         self.counters.snapshot()
     }
 
-    /// Ends a session as if it had expired; returns false if there is none.
-    pub async fn expire_session(&self, session: i64) -> bool {
-        self.commands.run(move |engine| engine.expire(session)).await.unwrap_or(false)
-    }
-
     /// Sets the sequence number of a node's next child, so that a test can pass 2^31; returns false if there is no
     /// such node.
     ///

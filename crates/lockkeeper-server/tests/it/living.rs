@@ -105,8 +105,8 @@ fn an_operator_can_end_a_session() {
     let server = server();
     let mut client = Client::connect(server.addr());
     client.create("/e", 1).unwrap();
-    assert!(wait(server.expire_session(client.session.id)));
-    assert!(!wait(server.expire_session(client.session.id)));
+    assert!(wait(server.faults().expire(client.session.id)).unwrap());
+    assert!(!wait(server.faults().expire(client.session.id)).unwrap());
     client.expect_end();
     assert_eq!(Client::connect(server.addr()).exists("/e", false), None);
 }

@@ -217,7 +217,7 @@ async fn an_ended_session_is_retried(world: &World) {
     let operation = Operation::unique();
     let (outcome, ()) = tokio::join!(retrying.lock(&operation, &lock), async {
         let first = waits(0).await;
-        assert!(world.embedded().expire_session(first.session.0).await);
+        assert!(world.embedded().faults().expire(first.session.0).await.unwrap());
         let number: usize = first.node["B-".len()..].parse().unwrap();
         waits(number + 1).await;
         holder.unlock().await.unwrap();
@@ -238,7 +238,7 @@ async fn work_that_started_is_never_retried(world: &World) {
     let work = async {
         begun.fetch_add(1, Ordering::Relaxed);
         let shown = world.keeper().await.admin().show(&scene.path).await.unwrap();
-        assert!(world.embedded().expire_session(shown.holders[0].session.0).await);
+        assert!(world.embedded().faults().expire(shown.holders[0].session.0).await.unwrap());
         std::future::pending::<()>().await;
     };
     let outcome = retrying.run(&Operation::unique(), &lock, work).await;

@@ -181,7 +181,7 @@ async fn with_fencing_expired_sessions_lose_no_update(world: &World) {
         work.wait_for_updates(30).await;
         let sessions = world.embedded().sessions().await.unwrap();
         let others: Vec<_> = sessions.into_iter().filter(|id| *id != observer).collect();
-        assert!(world.embedded().expire_session(others[ended % others.len()]).await);
+        assert!(world.embedded().faults().expire(others[ended % others.len()]).await.unwrap());
     }
     work.wait_for_updates(30).await;
     work.done().await;

@@ -156,7 +156,7 @@ async fn a_crowded_session_that_expires_while_away_is_over() {
     let mut crowd = Crowd::of(2_000).await;
     crowd.away().await;
     let asked = crowd.opened.ensemble.read(&path(1));
-    assert!(crowd.server.expire_session(crowd.opened.ensemble.session().0).await);
+    assert!(crowd.server.faults().expire(crowd.opened.ensemble.session().0).await.unwrap());
     crowd.proxy.heal();
     assert_eq!(crowd.opened.connection.recv().await, Some(Connection::Over(Loss::SessionExpired)));
     assert_eq!(asked.await, Err(OpError::SessionOver));

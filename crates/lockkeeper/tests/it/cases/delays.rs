@@ -23,7 +23,7 @@ async fn end_session_of(world: &World, keeper: &Lockkeeper, guard: &Guard) -> In
     let seen = keeper.admin().show(guard.path()).await.unwrap();
     let holder = seen.holders.iter().find(|holder| guard.node().ends_with(&holder.node)).unwrap();
     let before = Instant::now();
-    assert!(world.embedded().expire_session(holder.session.0).await);
+    assert!(world.embedded().faults().expire(holder.session.0).await.unwrap());
     before
 }
 

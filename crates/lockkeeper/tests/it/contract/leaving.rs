@@ -291,7 +291,7 @@ async fn giving_up_while_connecting_leaves_no_session(world: &World) {
     world.keep_open(&keeper);
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session.0;
-    assert!(world.embedded().expire_session(session).await);
+    assert!(world.embedded().faults().expire(session).await.unwrap());
     assert_eq!(guard.lost().await, Loss::SessionExpired);
     let hold = proxy.on(OpCode::CreateSession).hold_reply();
     let impatient = world.mutex(&keeper).acquire().timeout(Duration::from_millis(100)).await;

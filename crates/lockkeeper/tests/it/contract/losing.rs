@@ -132,7 +132,7 @@ async fn an_expired_session_is_reported_as_expired(world: &World) {
     let guard = world.subject(&keeper).acquire().await.unwrap();
     let elsewhere = world.kind.lock(&keeper, &world.path("elsewhere")).acquire().await.unwrap();
     let next = world.enqueue(world.rival(&world.keeper().await).acquire()).await;
-    assert!(world.embedded().expire_session(session(&keeper, &guard).await).await);
+    assert!(world.embedded().faults().expire(session(&keeper, &guard).await).await.unwrap());
     assert_eq!(guard.lost().await, Loss::SessionExpired);
     assert_eq!(elsewhere.lost().await, Loss::SessionExpired, "all holds of a session end with it");
     next.granted().await.release().await.unwrap();
@@ -146,7 +146,7 @@ async fn case_48_a_lost_hold_does_not_poison_the_lock(world: &World) {
     let lock = world.subject(&keeper);
     for _ in 0..5 {
         let guard = lock.acquire_in_new_session().await;
-        assert!(world.embedded().expire_session(session(&keeper, &guard).await).await);
+        assert!(world.embedded().faults().expire(session(&keeper, &guard).await).await.unwrap());
         assert_eq!(guard.lost().await, Loss::SessionExpired);
         // The lost guard still exists.
         let again = lock.acquire_in_new_session().await;

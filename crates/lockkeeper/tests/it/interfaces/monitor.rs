@@ -199,12 +199,12 @@ async fn an_ended_session_is_an_error_of_its_own(world: &World) {
     });
     eventually("the lock is in the queue", async || children(world, &object).await.len() == 3).await;
     let shown = world.keeper().await.admin().show(&format!("/{object}")).await.unwrap();
-    assert!(session.expire_session(shown.waiters[0].session.0).await);
+    assert!(session.faults().expire(shown.waiters[0].session.0).await.unwrap());
     let outcome = wait.await.unwrap();
     assert!(matches!(outcome, Err(MonitorError::SessionExpired { .. })), "{outcome:?}");
     // The same while the connection is broken: the server reports the end when the client reconnects.
     proxy.black_hole();
-    assert!(session.expire_session(shown.holders[0].session.0).await);
+    assert!(session.faults().expire(shown.holders[0].session.0).await.unwrap());
     proxy.heal();
     eventually("the lock has noticed the loss", async || !held.is_held()).await;
     let outcome = held.unlock().await;
