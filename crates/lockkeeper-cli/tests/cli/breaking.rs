@@ -101,7 +101,7 @@ fn break_refuses_mistakes() {
     assert!(home.output(&["run", "b", "--", "true"]).status.success());
     let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
     assert_eq!(code, Some(1));
-    assert!(line.starts_with("there is no lock at /locks/a on "), "{line}");
+    assert!(line.starts_with("there is no lock at /locks/a (on "), "{line}");
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let cases: [(&[&str], i32, &str); 6] = [
@@ -167,5 +167,5 @@ fn case_55_why_names_the_holder_and_the_possible_actions() {
     assert_eq!(text, "/locks/nightly is free: nobody holds it, nobody waits\n");
     let (code, line) = failure(&home.output(&["why", "other"]));
     assert_eq!(code, Some(1));
-    assert!(line.starts_with("there is no lock at /locks/other on "), "{line}");
+    assert!(line.starts_with("there is no lock at /locks/other (on "), "{line}");
 }

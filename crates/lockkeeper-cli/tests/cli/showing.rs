@@ -137,7 +137,7 @@ fn a_free_lock_is_shown_and_an_unknown_one_is_a_failure() {
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"/locks/a\n  free\n".as_slice()));
     let (code, line) = failure(&home.output(&["show", "b"]));
     assert_eq!(code, Some(1));
-    assert!(line.starts_with("there is no lock at /locks/b on "), "{line}");
+    assert!(line.starts_with("there is no lock at /locks/b (on "), "{line}");
     let output = home.output(&["list"]);
     assert!(output.status.success() && output.stdout.is_empty());
     assert!(String::from_utf8(output.stderr).unwrap().contains("nobody holds a lock"));
