@@ -43,6 +43,8 @@ mod misuse;
 mod session;
 #[cfg(feature = "settings")]
 pub(crate) mod settings;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use acquire::AcquireError;

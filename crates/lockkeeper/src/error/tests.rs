@@ -1,0 +1,181 @@
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::helix::Record;
+use lockkeeper_core::{IncompatibleFormat, LockPath, Loss};
+
+use super::*;
+
+const WAITED: Duration = Duration::from_secs(2);
+
+fn path() -> String {
+    "/locks/nightly".to_owned()
+}
+
+fn text() -> String {
+    "because".to_owned()
+}
+
+/// Checks the kind of each error, as itself and as an [`Error`].
+fn are<E: Clone + std::fmt::Debug + Into<Error>>(kind: ErrorKind, own: fn(&E) -> ErrorKind, errors: Vec<E>) {
+    for error in errors {
+        assert_eq!(own(&error), kind, "{error:?}");
+        let any: Error = error.clone().into();
+        assert_eq!(any.kind(), kind, "{error:?}");
+        assert_eq!(any.is_retryable(), kind.is_retryable(), "{error:?}");
+    }
+}
+
+#[test]
+fn what_every_call_can_meet_has_a_kind() {
+    are(
+        ErrorKind::Misuse,
+        |error: &Misuse| error.kind(),
+        vec![Misuse::no_locks(), LockPath::parse("x").unwrap_err().into()],
+    );
+    let own = |error: &SessionError| error.kind();
+    let unreachable = SessionError::Unreachable { servers: text(), waited: WAITED, detail: text() };
+    are(ErrorKind::Unavailable, own, vec![unreachable, SessionError::ConnectionLost { path: path() }]);
+    let refused = SessionError::Refused { path: path(), reason: text() };
+    are(ErrorKind::Refused, own, vec![refused, SessionError::AuthFailed { servers: text() }]);
+    let no_chroot = SessionError::NoChroot { servers: text(), chroot: path() };
+    are(ErrorKind::Mismatch, own, vec![no_chroot, SessionError::TokenEpoch { node: path(), problem: text() }]);
+    are(ErrorKind::System, own, vec![SessionError::thread(io::Error::other("no thread"))]);
+    are(ErrorKind::Cancelled, own, vec![SessionError::Closed]);
+    are(ErrorKind::Misuse, own, vec![SessionError::Forked]);
+    are(ErrorKind::Cancelled, |error: &ConnectError| error.kind(), vec![SessionError::Closed.into()]);
+    are(ErrorKind::Misuse, |error: &ConnectError| error.kind(), vec![Misuse::no_locks().into()]);
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn every_error_of_an_embedded_server_has_a_kind() {
+    let own = |error: &EmbeddedError| error.kind();
+    are(ErrorKind::Unavailable, own, vec![EmbeddedError::NotRunning { dir: "/srv".into() }]);
+    let in_use = lockkeeper_server::ServerError::InUse { path: "/srv".into() };
+    let file =
+        EmbeddedError::File { what: "cannot read", file: "/srv".into(), source: Arc::new(io::Error::other("x")) };
+    are(ErrorKind::System, own, vec![in_use.into(), file]);
+}
+
+#[test]
+fn every_error_of_an_acquire_has_a_kind() {
+    let own = |error: &AcquireError| error.kind();
+    are(
+        ErrorKind::Taken,
+        own,
+        vec![
+            AcquireError::Held { path: path(), holder: None, ahead: None },
+            AcquireError::Timeout { path: path(), waited: WAITED, holder: None, ahead: None },
+            AcquireError::TooManyWaiters { path: path(), ahead: 2, most: 1 },
+            AcquireError::Outranked { path: path(), by: text(), priority: 1, message: None },
+            AcquireError::Preempted { path: path(), by: text(), priority: 1 },
+            AcquireError::CleanupUnfinished {
+                path: path(),
+                owner: text(),
+                message: None,
+                priority: 1,
+                elapsed: WAITED,
+                allotted: WAITED,
+            },
+        ],
+    );
+    are(
+        ErrorKind::Withdrawn,
+        own,
+        vec![
+            AcquireError::Revoked { path: path(), by: Box::default() },
+            AcquireError::Evicted { path: path(), node: text(), by: None },
+            AcquireError::ParentVanishes { path: path() },
+        ],
+    );
+    are(ErrorKind::Cancelled, own, vec![AcquireError::Cancelled { path: path() }, SessionError::Closed.into()]);
+    let lost = |loss| AcquireError::SessionLost { path: path(), loss };
+    are(ErrorKind::Unavailable, own, vec![lost(Loss::SessionExpired), lost(Loss::Unreachable)]);
+    are(ErrorKind::Refused, own, vec![lost(Loss::AuthFailed)]);
+    are(ErrorKind::NotFound, own, vec![AcquireError::NoSuchLock { path: path() }]);
+    are(ErrorKind::Misuse, own, vec![AcquireError::AlreadyHeld { path: path() }, Misuse::no_locks().into()]);
+    are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AcquireError::from).collect());
+}
+
+fn mismatches() -> [Mismatch; 3] {
+    let problem = Record::from_bytes(b"{").unwrap_err();
+    [
+        Mismatch::Permits { path: path(), ours: 2, stated: Some(3) },
+        Mismatch::Format { path: path(), theirs: IncompatibleFormat::Leased },
+        Mismatch::NotARecord { path: path(), problem },
+    ]
+}
+
+#[test]
+fn every_error_of_a_hold_has_a_kind() {
+    let loss = Loss::SessionExpired;
+    let own = |error: &ReleaseError| error.kind();
+    are(ErrorKind::Lost, own, vec![ReleaseError::NotHeld { loss }]);
+    are(ErrorKind::Misuse, own, vec![ReleaseError::NotLocked { path: path() }]);
+    are(ErrorKind::Refused, own, vec![ReleaseError::Failed { reason: text() }]);
+    let own = |error: &ChangeError| error.kind();
+    are(ErrorKind::Taken, own, vec![ChangeError::Timeout { path: path(), waited: WAITED }]);
+    are(ErrorKind::Lost, own, vec![ChangeError::Lost(loss)]);
+    let own = |error: &VerifyError| error.kind();
+    are(ErrorKind::Lost, own, vec![VerifyError::Lost(loss)]);
+    are(ErrorKind::Refused, own, vec![VerifyError::Refused { path: path(), reason: text() }]);
+    let own = |error: &WriteError| error.kind();
+    are(ErrorKind::Lost, own, vec![WriteError::Lost { path: path(), loss }]);
+    are(ErrorKind::Unconfirmed, own, vec![WriteError::Unknown { path: path() }]);
+    are(ErrorKind::Unavailable, own, vec![WriteError::NotSent { path: path() }]);
+    are(ErrorKind::NotFound, own, vec![WriteError::NoNode { path: path() }]);
+    let version = WriteError::BadVersion { path: path(), expected: 1 };
+    are(ErrorKind::Mismatch, own, vec![WriteError::NodeExists { path: path() }, version]);
+    are(ErrorKind::Refused, own, vec![WriteError::Refused { path: path(), reason: text() }]);
+    are(ErrorKind::Misuse, own, vec![Misuse::no_locks().into(), WriteError::TooLarge { bytes: 2, max: 1 }]);
+    let own = |error: &LeaseError| error.kind();
+    are(
+        ErrorKind::Lost,
+        own,
+        vec![
+            LeaseError::Lost { path: path(), loss },
+            LeaseError::Preempted { path: path(), by: text(), priority: 1 },
+            LeaseError::NotOwner { path: path(), id: text(), owner: None },
+        ],
+    );
+    are(ErrorKind::Misuse, own, vec![LeaseError::StillOwner { path: path() }, Misuse::no_locks().into()]);
+    are(ErrorKind::Mismatch, own, mismatches().into_iter().map(LeaseError::from).collect());
+    are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
+}
+
+#[test]
+fn every_error_of_an_admin_call_has_a_kind() {
+    let own = |error: &AdminError| error.kind();
+    are(
+        ErrorKind::NotFound,
+        own,
+        vec![
+            AdminError::NoSuchLock { path: path() },
+            AdminError::NobodyHolds { path: path() },
+            AdminError::NotContending { path: path(), node: text() },
+            AdminError::NoSuchRequest { path: path(), id: None },
+        ],
+    );
+    let several = AdminError::SeveralHold { path: path(), holders: Vec::new() };
+    are(ErrorKind::Misuse, own, vec![several, Misuse::no_reason("/a").into()]);
+    are(ErrorKind::Refused, own, vec![AdminError::CannotAsk { path: path(), node: text() }]);
+    let decided = AdminError::Decided { path: path(), approved: true, by: text(), why: text() };
+    are(ErrorKind::Mismatch, own, vec![decided]);
+    are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AdminError::from).collect());
+    are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
+}
+
+/// A service keeps errors in its state and passes them between its tasks.
+#[test]
+fn errors_can_be_cloned_and_sent() {
+    fn check<E: std::error::Error + Clone + Send + Sync + 'static>() {}
+    check::<Error>();
+    check::<AcquireError>();
+    check::<AdminError>();
+    check::<LeaseError>();
+    check::<ConnectError>();
+    check::<ReleaseError>();
+    check::<WriteError>();
+}
