@@ -42,7 +42,7 @@ use self::terms::Terms;
 use self::tombstone::OwnTombstone;
 use self::view::{Blocker, View};
 use crate::protocol::{Command, End, Event, Failure, Grant, Inspection, Listing, Place, WatchKind};
-use crate::{AttemptId, Discipline, FencingToken, LockDelay, Mode, NodeFormat, SessionId, Zxid};
+use crate::{AttemptId, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Revocation, SessionId, Zxid};
 
 /// The command in flight, as far as its outcome is not in the event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +73,8 @@ enum Flight {
         granted: bool,
         /// For the owner's sake, not only to announce the grant.
         due: bool,
+        /// It has the refusal of a revocation.
+        refuses: bool,
     },
     Downgrade,
     Tombstone,
@@ -161,6 +163,11 @@ impl Contender {
         self
     }
 
+    /// The revocation that was last seen in the own node, with the answer to it.
+    pub fn revocation(&self) -> Option<&Revocation> {
+        self.record.revocation()
+    }
+
     /// Whether it leaves instead of waiting.
     pub fn is_once(&self) -> bool {
         self.terms.once
@@ -230,6 +237,7 @@ impl Contender {
             Event::Changed(name) => self.changed(name),
             Event::ChildrenChanged => self.view.children_changed(),
             Event::Ask(ask) => self.asked_by_its_caller(ask),
+            Event::Refuse(why) => self.record.refuse(why),
             Event::Entered { created, listed } => self.entered(created, listed),
             Event::ParentMade(outcome) => self.parent_made(outcome),
             Event::LimitStored(outcome) => self.limit_stored(outcome),
@@ -393,7 +401,7 @@ impl Contender {
             return;
         };
         match outcome {
-            Ok(seen) if self.node() == Some(&name) => self.own_read(&seen),
+            Ok(seen) if self.node() == Some(&name) => self.own_read(seen),
             Ok(seen) if self.marker.is_ours() && self.terms.is_holder_marker(&name) => {
                 self.holder_marker_watched(&seen);
             }

@@ -3,7 +3,7 @@
 //! Each command has exactly one event that reports its outcome. All are data, so the other side can be a model checker,
 //! a simulator or the network.
 
-use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, Limit, LockDelay, SessionId, Zxid};
+use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, Limit, LockDelay, Revocation, SessionId, Zxid};
 
 /// An event: the outcome of the command in flight, a watch, or a request of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +56,8 @@ pub enum Event<'a> {
     Disconnected,
     /// The caller requests something of the contender.
     Ask(Ask),
+    /// The holder refuses to release, for this reason. Its node must say so, and the next request is reported again.
+    Refuse(&'a str),
     /// The caller no longer wants to wait or to hold.
     Leave,
     /// The caller's hold is lost, by a clock, and the caller has not released it: it may not know yet.
@@ -75,8 +77,6 @@ pub enum Ask {
     StayReader,
     /// The waiter changes to another class. It loses its position and is the last of that class.
     Reclassify(Class),
-    /// The holder refuses to release. Its node must say so, and the next request is reported again.
-    Refuse,
 }
 
 /// The result of one read of the parent.
@@ -113,7 +113,7 @@ pub enum Failure {
 }
 
 /// The result of reading one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inspection {
     /// The session that the node belongs to.
     pub owner: SessionId,
@@ -125,8 +125,8 @@ pub struct Inspection {
     pub version: i32,
     /// Its data says that it was granted.
     pub granted: bool,
-    /// Its data asks its owner to release.
-    pub asked: bool,
+    /// The request to release in its data that has no answer yet.
+    pub asked: Option<Revocation>,
 }
 
 impl Inspection {
@@ -214,6 +214,8 @@ pub enum Command {
         granted: bool,
         /// The version.
         version: i32,
+        /// The request to release that the record keeps, with the answer to it.
+        revocation: Option<Box<Revocation>>,
     },
     /// Replace the own writer's node with a reader's of the same number: in one transaction.
     Downgrade {
@@ -221,6 +223,8 @@ pub enum Command {
         from: String,
         /// The reader's node.
         into: String,
+        /// As for [`Command::WriteRecord`].
+        revocation: Option<Box<Revocation>>,
     },
     /// Delete a child.
     Delete {
@@ -233,7 +237,7 @@ pub enum Command {
     },
     /// Hand the lock to the caller.
     Grant(Grant),
-    /// Tell the caller that another client asks for the release. Once.
+    /// Tell the caller that another client asks for the release ([`Contender::revocation`](crate::Contender::revocation)). Once.
     Revoke,
     /// Tell the caller that it is now the only holder.
     Upgraded,

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{
     Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection, Limit, Listing,
-    LockDelay, Mode, NodeFormat, Sequence, SessionId, Tombstone, Zxid,
+    LockDelay, Mode, NodeFormat, Revocation, Sequence, SessionId, Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -109,7 +109,7 @@ fn inspection() -> impl Strategy<Value = Inspection> {
         |(owner, czxid, id, version, granted, asked)| {
             let (owner, czxid) = (SessionId(owner), Zxid(czxid));
             let id = (id > 0).then_some(AttemptId::new(id));
-            Inspection { owner, czxid, id, version, granted, asked }
+            Inspection { owner, czxid, id, version, granted, asked: asked.then(Revocation::default) }
         },
     )
 }
@@ -139,12 +139,11 @@ fn told() -> impl Strategy<Value = Told> {
         Written::Tombstone,
     ];
     let outcome = prop_oneof![3 => (0..9i64).prop_map(Ok), 2 => failure().prop_map(Err)];
-    let other = [Event::ChildrenChanged, Event::Lingered, Event::Disconnected];
+    let other = [Event::ChildrenChanged, Event::Lingered, Event::Disconnected, Event::Refuse("busy")];
     let asks = [
         Ask::Downgrade,
         Ask::Upgrade,
         Ask::StayReader,
-        Ask::Refuse,
         Ask::Reclassify(Class::FOREGROUND),
         Ask::Reclassify(Class::BACKGROUND),
     ];
@@ -178,8 +177,8 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
             contender.handle(Event::Entered { created, listed: shown(&listing(look)) });
         }
         Told::Listed(look) => contender.handle(Event::Listed(shown(&listing(look)))),
-        Told::Inspected(seen) => contender.handle(Event::Inspected(*seen)),
-        Told::Watched(seen) => contender.handle(Event::Watched(*seen)),
+        Told::Inspected(seen) => contender.handle(Event::Inspected(seen.clone())),
+        Told::Watched(seen) => contender.handle(Event::Watched(seen.clone())),
         Told::Written(write, outcome) => {
             let (done, zxid) = (outcome.map(drop), outcome.map(Zxid));
             contender.handle(match write {

@@ -65,7 +65,6 @@ impl Contender {
                     self.change.class = Some(class);
                 }
             }
-            Ask::Refuse => self.record.refuse(),
             Ask::Downgrade | Ask::Upgrade | Ask::StayReader => {}
         }
     }
@@ -84,7 +83,8 @@ impl Contender {
             return None;
         }
         self.flight = Some(Flight::Downgrade);
-        Some(Command::Downgrade { into: self.terms.reader_name(own), from: own.to_owned() })
+        let (from, into) = (own.to_owned(), self.terms.reader_name(own));
+        Some(Command::Downgrade { from, into, revocation: self.revocation().cloned().map(Box::new) })
     }
 
     pub(super) fn downgraded(&mut self, outcome: Result<Zxid, Failure>) {

@@ -2,6 +2,7 @@
 
 use super::change::Downgrade;
 use super::{Contender, Flight};
+use crate::Revocation;
 use crate::protocol::{Command, Failure, Inspection};
 
 /// The content of the own node's data.
@@ -13,23 +14,55 @@ pub(super) struct Record {
     announced: bool,
     /// It must be written again so that it names the owner.
     due: bool,
-    /// It asks us to release.
-    asked: bool,
+    /// The revocation that was last seen in it, with our answer.
+    revocation: Option<Revocation>,
+    /// Our answer is a refusal that is not yet written.
+    refusing: bool,
     /// The caller knows of the revocation.
     reported: bool,
 }
 
 impl Record {
+    pub(super) fn revocation(&self) -> Option<&Revocation> {
+        self.revocation.as_ref()
+    }
+
     /// The caller refuses to release. A request that is read from now on is a new one, and is reported again.
-    pub(super) fn refuse(&mut self) {
-        self.due = true;
-        self.asked = false;
-        self.reported = false;
+    pub(super) fn refuse(&mut self, why: &str) {
+        if let Some(asked) = &mut self.revocation {
+            asked.refuse(why);
+            self.refusing = true;
+            self.due = true;
+            self.reported = false;
+        }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.revocation.as_ref().is_some_and(|asked| asked.refused.is_some())
     }
 
     /// Whether the caller must learn of a revocation; it learns of each once.
     fn report_revocation(&mut self) -> bool {
-        self.asked && !std::mem::replace(&mut self.reported, true)
+        let asked = self.revocation.is_some() && !self.is_refused();
+        asked && !std::mem::replace(&mut self.reported, true)
+    }
+
+    /// Takes in the request that a read of the node shows. Returns whether the caller has to answer one.
+    fn see_revocation(&mut self, seen: Option<Revocation>) -> bool {
+        let Some(asked) = seen else {
+            // Answered, or withdrawn: the next revocation is a new one.
+            self.revocation.take_if(|before| before.refused.is_none());
+            self.reported = false;
+            return false;
+        };
+        let is_same = self.revocation.as_ref().is_some_and(|before| before.id == asked.id);
+        if self.refusing && is_same {
+            return false;
+        }
+        self.reported &= is_same;
+        self.refusing = false;
+        self.revocation = Some(asked);
+        true
     }
 }
 
@@ -69,18 +102,20 @@ impl Contender {
         // Changes that become due while this write is in progress are not in it.
         let due = std::mem::take(&mut self.record.due);
         let granted = self.hold.is_granted();
-        self.flight = Some(Flight::WriteRecord { granted, due });
-        Some(Command::WriteRecord { name: own.to_owned(), granted, version })
+        let revocation = self.revocation().cloned().map(Box::new);
+        self.flight = Some(Flight::WriteRecord { granted, due, refuses: self.record.is_refused() });
+        Some(Command::WriteRecord { name: own.to_owned(), granted, version, revocation })
     }
 
     pub(super) fn record_written(&mut self, outcome: Result<i32, Failure>) {
-        let Some(Flight::WriteRecord { granted, due }) = self.flight.take() else {
+        let Some(Flight::WriteRecord { granted, due, refuses }) = self.flight.take() else {
             return;
         };
         match outcome {
             Ok(version) => {
                 self.record.version = Some(version);
                 self.record.announced = granted;
+                self.record.refusing &= !refuses;
             }
             Err(Failure::NoNode) => self.removed(),
             // Another client wrote meanwhile, or perhaps we did: read again.
@@ -95,18 +130,16 @@ impl Contender {
     }
 
     /// The own node was read, and its watch is set.
-    pub(super) fn own_read(&mut self, seen: &Inspection) {
+    pub(super) fn own_read(&mut self, seen: Inspection) {
         self.nodes.watched = true;
-        let record = &mut self.record;
-        record.version = Some(seen.version);
-        record.announced = seen.granted;
-        record.asked = seen.asked;
-        if !seen.asked {
-            // Answered, or withdrawn: the next revocation is a new one.
-            record.reported = false;
-        } else if self.hold.is_granted() {
+        self.record.version = Some(seen.version);
+        self.record.announced = seen.granted;
+        if !self.record.see_revocation(seen.asked) {
+            return;
+        }
+        if self.hold.is_granted() {
             // A bare word replaced the record that names the owner.
-            record.due |= seen.id != Some(self.terms.id);
+            self.record.due |= seen.id != Some(self.terms.id);
         } else {
             self.exit.leave(super::Leaving::Revoked);
         }

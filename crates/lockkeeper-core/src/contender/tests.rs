@@ -6,7 +6,7 @@ use crate::protocol::{Inspection, Listing};
 const ID: AttemptId = AttemptId::new(1);
 
 const SEEN: Inspection =
-    Inspection { owner: SessionId(1), czxid: Zxid(7), id: Some(ID), version: 0, granted: false, asked: false };
+    Inspection { owner: SessionId(1), czxid: Zxid(7), id: Some(ID), version: 0, granted: false, asked: None };
 
 /// A contender whose node is the second of the queue.
 fn second() -> (Contender, String) {
@@ -95,4 +95,34 @@ fn the_going_of_its_own_node_by_its_own_downgrade_is_no_removal() {
     writer.handle(Event::Downgraded(Ok(Zxid(8))));
     assert_eq!(writer.next_command(), Some(Command::Reads { name: into }));
     assert!(writer.holds());
+}
+
+/// N-31: while the refusal is on its way, a read still shows the request that it answers; another request is a new one.
+#[test]
+fn a_refused_request_is_reported_again_only_if_it_is_another_one() {
+    let request = |id: &str| Some(crate::Revocation { id: id.to_owned(), ..crate::Revocation::default() });
+    for (next, reported) in [("first", false), ("second", true)] {
+        let mut holder =
+            Contender::new(Discipline::SharedExclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
+        let Some(Command::Enter { prefix, .. }) = holder.next_command() else {
+            panic!("it enters first");
+        };
+        let own = format!("{prefix}0000000001");
+        let listing = [own.clone()];
+        holder.handle(Event::Entered { created: Ok((&own, Zxid(7))), listed: Ok(Listing::of(&listing)) });
+        assert!(matches!(holder.next_command(), Some(Command::Grant(_))));
+        holder.handle(Event::Lingered);
+        assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
+        holder.handle(Event::Watched(Ok(Inspection { asked: request("first"), ..SEEN })));
+        assert_eq!(holder.next_command(), Some(Command::Revoke));
+        holder.handle(Event::Refuse("busy"));
+        let Some(Command::WriteRecord { revocation: Some(answer), .. }) = holder.next_command() else {
+            panic!("the refusal is due");
+        };
+        assert_eq!(answer.refused.as_deref(), Some("busy"));
+        holder.handle(Event::RecordWritten(Err(Failure::BadVersion)));
+        assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
+        holder.handle(Event::Watched(Ok(Inspection { asked: request(next), version: 1, ..SEEN })));
+        assert_eq!(holder.next_command() == Some(Command::Revoke), reported, "{next}");
+    }
 }

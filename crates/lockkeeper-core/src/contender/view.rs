@@ -263,17 +263,17 @@ impl Contender {
 
     /// A contender that does not wait has read the first node of the queue.
     pub(super) fn first_inspected(&mut self, name: &str, seen: Result<Inspection, Failure>) {
-        if seen.is_ok_and(|seen| seen.owner.is_none()) && self.no_contender(name) {
+        if seen.as_ref().is_ok_and(|seen| seen.owner.is_none()) && self.no_contender(name) {
             return;
         }
         let Some(place) = &mut self.view.place else { return };
-        match (seen, place.front.take(), self.view.marker_seen) {
+        match (seen, place.front.take(), &self.view.marker_seen) {
             (Ok(marker), Some(front), _) => {
                 place.first = front;
                 self.view.marker_seen = Some(marker);
                 return;
             }
-            (Ok(front), None, Some(marker)) if !front.is_same_attempt(&marker) => place.ahead += 1,
+            (Ok(front), None, Some(marker)) if !front.is_same_attempt(marker) => place.ahead += 1,
             _ => {}
         }
         let ahead = place.ahead;

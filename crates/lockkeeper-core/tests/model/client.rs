@@ -15,13 +15,17 @@ pub(crate) enum Request {
     Enter(Mode),
     MakeParent(Option<u32>),
     StoreLimit(u32, i32),
-    List { watch: bool },
+    List {
+        watch: bool,
+    },
     Recover,
     Inspect(Name),
     Watch(Name, WatchKind),
     TakeHolderMarker(Name),
-    WriteRecord(Name, bool, i32),
-    Downgrade(Name, Name),
+    /// The name, whether it was granted, whether a request to release stays in it, and the version.
+    WriteRecord(Name, bool, bool, i32),
+    /// The last one: whether a request to release stays in it.
+    Downgrade(Name, Name, bool),
     Delete(Name, Option<i32>),
     DeleteBoth(Name, i32),
     Tombstone(Name, Name),
@@ -206,8 +210,6 @@ pub(crate) struct Client {
     pub(crate) downgrading: bool,
     /// It was informed of a revocation.
     pub(crate) told: bool,
-    /// The driver keeps the revocation that it read in the own node.
-    pub(crate) keeps_request: bool,
     /// It was first in the queue while no holder marker existed, at some time since it entered.
     pub(crate) was_first: bool,
     /// The czxid of the last node that it knows to be its own.

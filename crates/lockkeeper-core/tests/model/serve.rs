@@ -1,6 +1,6 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
-use lockkeeper_core::{Event, Failure, Inspection, Limit, Listing, Mode, WatchKind, Zxid};
+use lockkeeper_core::{Event, Failure, Inspection, Limit, Listing, Mode, Revocation, WatchKind, Zxid};
 
 use super::client::{Flight, Outcome, Request, Watching};
 use super::step::Step;
@@ -120,25 +120,24 @@ impl Step<'_> {
                 _ => Outcome::BadVersion,
             },
             Request::TakeHolderMarker(own) => self.take_holder_marker(i, own),
-            Request::WriteRecord(name, granted, version) => match self.state.leader.get(name) {
+            Request::WriteRecord(name, granted, asked, version) => match self.state.leader.get(name) {
                 None => Outcome::NoNode,
                 Some(node) if i32::from(node.version) != version => Outcome::BadVersion,
                 Some(node) => {
                     let version = node.version + 1;
                     if self.world.mistake != Some(Mistake::NoAnnouncement) {
-                        let data = Data { granted, asked: self.client(i).keeps_request, ..Data::of(i) };
+                        let data = Data { granted, asked, ..Data::of(i) };
                         self.client(i).past.announced |= granted;
                         self.commit(Txn::Write(name, data));
                     }
                     Outcome::Version(version)
                 }
             },
-            Request::Downgrade(from, into) => match (self.state.leader.get(from), self.state.leader.get(into)) {
+            Request::Downgrade(from, into, asked) => match (self.state.leader.get(from), self.state.leader.get(into)) {
                 (_, Some(_)) => Outcome::NodeExists,
                 (None, None) => Outcome::NoNode,
                 (Some(writer), None) => {
                     self.state.deleted_foreign |= writer.owner != self.state.clients[usize::from(i)].session;
-                    let asked = self.client(i).keeps_request;
                     let reader = self.node(i, into);
                     let reader = Node { data: Data { asked, ..reader.data }, ..reader };
                     self.commit(Txn::Replace(from, reader));
@@ -315,7 +314,6 @@ impl Step<'_> {
                 let watch = |n: Node| Watching { asked: Some(name), target, czxid: n.czxid, version: n.version };
                 let client = self.client(i);
                 client.watches[Self::slot(name, kind)] = node.map(watch);
-                client.keeps_request |= client.own() == Some(name) && seen.is_ok_and(|seen| seen.asked);
                 self.tell(i, Event::Watched(seen));
             }
             _ => unreachable!("only reads are read"),
@@ -347,7 +345,7 @@ impl Step<'_> {
         if from_memory {
             // The node must be the one that it created.
             let (owner, czxid) = (session(me.session), Zxid(i64::from(me.made)));
-            return Ok(Inspection { owner, czxid, id: Some(attempt(i)), version: 0, granted: false, asked: false });
+            return Ok(Inspection { owner, czxid, id: Some(attempt(i)), version: 0, granted: false, asked: None });
         }
         let node = self.view(i).get(name).ok_or(Failure::NoNode)?;
         let owner = if self.world.mistake == Some(Mistake::AdoptForeign) { me.session } else { node.owner };
@@ -357,7 +355,7 @@ impl Step<'_> {
             id: node.data.id.map(attempt),
             version: i32::from(node.version),
             granted: node.data.granted,
-            asked: node.data.asked,
+            asked: node.data.asked.then(Revocation::default),
         })
     }
 

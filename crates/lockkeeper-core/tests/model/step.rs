@@ -1,6 +1,6 @@
 //! The effect of each action: commands are carried out as a driver would, and every server applies the changes.
 
-use lockkeeper_core::{Ask, Class, Command, End, Event, Mode, WatchKind, Zxid};
+use lockkeeper_core::{Ask, Class, Command, End, Event, Mode, Revocation, WatchKind, Zxid};
 
 use super::client::{Client, Flight, GrantedBy, Life, Request, WATCHES, Watching};
 use super::tree::{Data, Fired, Txn};
@@ -121,8 +121,8 @@ impl Step<'_> {
             Action::Refuse(i) => {
                 budget.refusals -= 1;
                 let client = self.client(i);
-                (client.keeps_request, client.told, client.past.refused) = (false, false, true);
-                self.tell(i, Event::Ask(Ask::Refuse));
+                (client.told, client.past.refused) = (false, true);
+                self.tell(i, Event::Refuse("busy"));
             }
             Action::Upgrade(i) => {
                 budget.upgrades -= 1;
@@ -178,7 +178,7 @@ impl Step<'_> {
         client.counting.clear();
         client.lingered = false;
         (client.upgrading, client.told_alone, client.downgrading) = (false, false, false);
-        (client.told, client.keeps_request, client.was_first) = (false, false, false);
+        (client.told, client.was_first) = (false, false);
     }
 
     /// Passes an event to a client and carries out what needs no server.
@@ -264,10 +264,12 @@ impl Step<'_> {
                 Command::Watch { name, kind } => Request::Watch(world.read(&name), kind),
                 Command::TakeHolderMarker { own, holder_marker: _ } => Request::TakeHolderMarker(world.read(&own)),
                 Command::Tombstone { own, tombstone } => Request::Tombstone(world.read(&own), world.read(&tombstone)),
-                Command::WriteRecord { name, granted, version } => {
-                    Request::WriteRecord(world.read(&name), granted, version)
+                Command::WriteRecord { name, granted, version, revocation } => {
+                    Request::WriteRecord(world.read(&name), granted, is_open(revocation), version)
                 }
-                Command::Downgrade { from, into } => Request::Downgrade(world.read(&from), world.read(&into)),
+                Command::Downgrade { from, into, revocation } => {
+                    Request::Downgrade(world.read(&from), world.read(&into), is_open(revocation))
+                }
                 Command::Delete { name, version, holder_marker: None } => Request::Delete(world.read(&name), version),
                 Command::Delete { name, version: None, holder_marker: Some((tombstone, 0)) }
                     if world.delay.is_some() =>
@@ -409,6 +411,11 @@ impl Step<'_> {
     pub(crate) fn slot(watched: super::tree::Name, kind: WatchKind) -> usize {
         usize::from(watched.is_holder_marker()) + if kind == WatchKind::Own { 2 } else { 0 }
     }
+}
+
+/// Whether it is a request to release that was not refused.
+fn is_open(revocation: Option<Box<Revocation>>) -> bool {
+    revocation.is_some_and(|asked| asked.refused.is_none())
 }
 
 /// Whether an attempt ended in a way that means that nothing of it is left.

@@ -303,7 +303,6 @@ impl World {
             told_alone: false,
             downgrading: false,
             told: false,
-            keeps_request: false,
             was_first: false,
             knows: 0,
             made: 0,
@@ -518,7 +517,7 @@ impl World {
                 actions.push(Action::Downgrade(i));
             }
         }
-        if budget.refusals > 0 && client.told && client.keeps_request {
+        if budget.refusals > 0 && client.told {
             actions.push(Action::Refuse(i));
         }
         if budget.ages > 0 && role == Role::Enters(Mode::Class(Class::BACKGROUND)) && client.wants_in() {

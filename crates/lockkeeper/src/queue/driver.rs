@@ -17,8 +17,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, NodeData, Revocation,
-    TokenEpoch,
+    Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, TokenEpoch,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -74,10 +73,6 @@ struct Driver {
     asked_at: Duration,
     /// The tombstones to delete, and when.
     delays: Vec<(Instant, String)>,
-    /// The revocation that was last seen in the own node, and the answer to it.
-    revocation: Option<Revocation>,
-    /// That answer is a refusal that is not yet written to the node.
-    refusing: bool,
     /// The last refusal; the caller's error contains it.
     refusal: Option<String>,
     /// The last known own node; messages name it after its deletion.
@@ -114,8 +109,6 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         verifying: Vec::new(),
         asked_at: Duration::ZERO,
         delays: Vec::new(),
-        revocation: None,
-        refusing: false,
         refusal: None,
         node: String::new(),
         broken: None,
@@ -336,7 +329,7 @@ impl Driver {
 
     fn operations(&self) -> Operations<'_> {
         let Attempt { path, ensemble, payload, .. } = &self.attempt;
-        Operations { ensemble, path, payload, revocation: self.revocation.as_ref() }
+        Operations { ensemble, path, payload }
     }
 
     /// Passes the outcome of an operation to the contender.
@@ -386,20 +379,7 @@ impl Driver {
             }
             Outcome::Watched(name, Ok((node, watcher))) => {
                 let own = self.contender.node() == Some(&name);
-                let mut seen = inspection(&node);
-                if own && let Some(asked) = NodeData::read(&node.data).revocation() {
-                    if self.refusing && self.revocation.as_ref().is_some_and(|refused| refused.id == asked.id) {
-                        seen.asked = false;
-                    } else {
-                        let unanswered = self.revocation.as_ref().filter(|before| before.refused.is_none());
-                        let replaced = unanswered.is_some_and(|before| before.id != asked.id);
-                        (self.revocation, self.refusing) = (Some(asked), false);
-                        // The contender reports only the first.
-                        if replaced {
-                            self.revoke();
-                        }
-                    }
-                }
+                let seen = inspection(&node);
                 // The own node's watch comes first: if the own node and the blocker are both deleted, the blocker no
                 // longer matters.
                 watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
@@ -417,10 +397,9 @@ impl Driver {
                 let taken = taken.map_err(|f| self.failure(&f));
                 self.contender.handle(Event::HolderMarkerTaken(taken));
             }
-            Outcome::Told { written: told, refusal } => {
-                self.refusing &= !(refusal && told.is_ok());
-                let told = told.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::RecordWritten(told));
+            Outcome::RecordWritten(written) => {
+                let written = written.map_err(|f| self.failure(&f));
+                self.contender.handle(Event::RecordWritten(written));
             }
             Outcome::Downgraded(made) => {
                 let made = made.map_err(|f| self.failure(&f));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss, Revocation};
+use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
@@ -38,7 +38,7 @@ impl Driver {
         let hold = Hold::new(path.clone(), grant, mark, fences, self.session.clone(), options);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
         // The revocation may have come while the grant waited for its heartbeat.
-        hold.asked.send_replace(self.revocation.clone().filter(|asked| asked.refused.is_none()));
+        hold.asked.send_replace(self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned());
         self.caller = Caller::Holding { hold: hold.clone(), requests };
         // If the caller no longer listens, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(Holding::new(hold, sender)));
@@ -69,13 +69,7 @@ impl Driver {
                 (self.changing, self.changed_at) = (None, None);
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
-            Request::Refuse(why) => {
-                if let Some(asked) = &mut self.revocation {
-                    asked.refuse(&why);
-                    self.refusing = true;
-                    self.contender.handle(Event::Ask(Ask::Refuse));
-                }
-            }
+            Request::Refuse(why) => self.contender.handle(Event::Refuse(&why)),
             Request::LetGo => self.contender.handle(Event::Lost),
             Request::Verify(answer) => self.verifying.push(answer),
         }
@@ -135,8 +129,7 @@ impl Driver {
 
     /// Handles a revocation: the holder is asked to release.
     pub(super) fn revoke(&mut self) {
-        let asked = self.revocation.get_or_insert_with(Revocation::default);
-        if let Caller::Holding { hold, .. } = &self.caller {
+        if let (Caller::Holding { hold, .. }, Some(asked)) = (&self.caller, self.contender.revocation()) {
             debug!(path = %hold.path, node = %hold.node(), %asked, "asked to let go");
             hold.asked.send_replace(Some(asked.clone()));
         }
@@ -166,7 +159,7 @@ impl Driver {
                     End::Removed => AcquireError::Evicted { path, node: self.node, by: self.broken },
                     End::ParentVanishes => AcquireError::ParentVanishes { path },
                     End::Revoked => {
-                        let by = self.revocation.map(Box::new).unwrap_or_default();
+                        let by = self.contender.revocation().cloned().map(Box::new).unwrap_or_default();
                         AcquireError::Revoked { path, by }
                     }
                     End::LimitDiffers(stated) => {

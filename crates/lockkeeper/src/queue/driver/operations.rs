@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::helix::Record;
-use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, NodeData, PathRecord, Payload, Revocation, Zxid};
+use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, NodeData, PathRecord, Payload, Zxid};
 
 use crate::ensemble::paths::make_path;
 use crate::ensemble::{Children, Ensemble, Kind, Node, OpError, Reply, Step, Watcher, linearizable, zxid_of};
@@ -20,11 +20,7 @@ pub(super) enum Outcome {
     Watched(String, Result<(Node, Watcher), OpError>),
     HolderMarkerTaken(Result<Zxid, OpError>),
     TombstoneMade(Result<(), OpError>),
-    Told {
-        written: Result<i32, OpError>,
-        /// The write contains the refusal of a revocation.
-        refusal: bool,
-    },
+    RecordWritten(Result<i32, OpError>),
     Downgraded(Result<Zxid, OpError>),
     Deleted(Result<(), OpError>),
 }
@@ -36,7 +32,7 @@ impl Outcome {
         match self {
             Outcome::Entered(created, _) => created.is_ok(),
             Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.is_ok(),
-            Outcome::Told { written, .. } => written.is_ok(),
+            Outcome::RecordWritten(written) => written.is_ok(),
             Outcome::LimitStored(done) | Outcome::Deleted(done) | Outcome::TombstoneMade(done) => done.is_ok(),
             Outcome::ParentMade(_) | Outcome::Listed(_) | Outcome::Inspected(..) | Outcome::Watched(..) => false,
         }
@@ -49,7 +45,7 @@ impl Outcome {
         match self {
             Outcome::Entered(created, seen) => created.as_ref().err().or(seen.as_ref().err()),
             Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.as_ref().err(),
-            Outcome::Told { written, .. } => written.as_ref().err(),
+            Outcome::RecordWritten(written) => written.as_ref().err(),
             Outcome::ParentMade(done)
             | Outcome::LimitStored(done)
             | Outcome::Deleted(done)
@@ -88,7 +84,7 @@ pub(super) fn inspection(node: &Node) -> Inspection {
         id: node_data.id(),
         version: node.version,
         granted: node_data.record().is_some_and(|record| record.granted),
-        asked: node_data.revocation().is_some(),
+        asked: node_data.revocation(),
     }
 }
 
@@ -97,8 +93,6 @@ pub(super) struct Operations<'a> {
     pub(super) ensemble: &'a Arc<dyn Ensemble>,
     pub(super) path: &'a str,
     pub(super) payload: &'a Payload,
-    /// The revocation that the own node must keep.
-    pub(super) revocation: Option<&'a Revocation>,
 }
 
 impl Operations<'_> {
@@ -170,14 +164,13 @@ impl Operations<'_> {
                 let create = Step::Create { path: self.child(&tombstone), data, kind: Kind::Persistent };
                 self.made(vec![check, create], |made| Outcome::TombstoneMade(made.map(drop)))
             }
-            Command::WriteRecord { name, granted, version } => {
-                let record = Payload { granted, revocation: self.revocation.cloned(), ..self.payload.clone() };
+            Command::WriteRecord { name, granted, version, revocation } => {
+                let record = Payload { granted, revocation: revocation.map(|asked| *asked), ..self.payload.clone() };
                 let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
-                let refusal = self.revocation.is_some_and(|asked| asked.refused.is_some());
-                write.map(move |written| Outcome::Told { written: written.map(|w| w.version), refusal }).boxed()
+                write.map(|written| Outcome::RecordWritten(written.map(|w| w.version))).boxed()
             }
-            Command::Downgrade { from, into } => {
-                let record = Payload { revocation: self.revocation.cloned(), ..self.payload.clone() };
+            Command::Downgrade { from, into, revocation } => {
+                let record = Payload { revocation: revocation.map(|asked| *asked), ..self.payload.clone() };
                 let create = Step::Create { path: self.child(&into), data: record.to_bytes(), kind: Kind::Ephemeral };
                 let delete = Step::Delete { path: self.child(&from), version: None };
                 self.made(vec![create, delete], Outcome::Downgraded)
