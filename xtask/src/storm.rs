@@ -10,7 +10,6 @@ mod job;
 mod judge;
 mod plan;
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -30,9 +29,9 @@ use serde_json::Value;
 use field::Field;
 pub(crate) use field::Which;
 pub(crate) use job::Working;
-use job::now;
+use job::{Task, now};
 use judge::{Attempt, Broken, Done, Promise, Share, Status, Storm, Word, judge, lines};
-use plan::{Job, LOCKS, Moment, OnTerm, Plan, Stderr, Trouble, Wait, Whom};
+use plan::{Job, LOCKS, Moment, Plan, Stderr, Trouble, Wait, Whom};
 
 /// Time limit for all jobs to end after the last one was started.
 const DRAIN: Duration = Duration::from_secs(60);
@@ -123,17 +122,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let first = options.seed.unwrap_or_else(|| now().as_nanos() as u64 % 1_000_000);
     let length = if options.brief { BRIEF } else { Duration::from_secs(options.minutes * 60) };
-    let (start, mut totals, mut found) = (Instant::now(), Totals::default(), 0);
+    let (start, mut rounds, mut totals, mut found) = (Instant::now(), 0, [0; 3], 0);
     println!("storm from seed {first}");
     for (seed, which) in (first..).zip(servers.iter().cycle()) {
         let round = Round::run(seed, *which, options.plant, &program)?;
         found += round.report();
-        totals.add(&round);
+        rounds += 1;
+        totals.iter_mut().zip(round.counts()).for_each(|(total, count)| *total += count);
         if options.once || start.elapsed() >= length {
             break;
         }
     }
-    println!("{totals} in {:.1} min", start.elapsed().as_secs_f64() / 60.0);
+    let ([jobs, granted, faults], took) = (totals, start.elapsed().as_secs_f64() / 60.0);
+    println!("{rounds} rounds, {jobs} jobs, {granted} of them granted, {faults} faults; {found} broken; {took:.1} min");
     println!("from seed {first}: {}", if found == 0 { "every promise kept" } else { "PROMISES BROKEN" });
     if found > 0 {
         bail!("{found} promises were broken");
@@ -160,34 +161,6 @@ fn self_check(program: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The numbers of judged events.
-#[derive(Default)]
-struct Totals {
-    rounds: usize,
-    jobs: usize,
-    begun: usize,
-    faults: usize,
-    broken: BTreeMap<Promise, usize>,
-}
-
-impl Totals {
-    fn add(&mut self, round: &Round) {
-        self.rounds += 1;
-        self.jobs += round.storm.attempts.len();
-        self.begun += round.storm.attempts.iter().filter(|attempt| !attempt.lines.is_empty()).count();
-        self.faults += round.storm.attempts.iter().map(|attempt| attempt.done.len()).sum::<usize>();
-        self.faults += round.storm.disturbed.len();
-        round.broken.iter().for_each(|broken| *self.broken.entry(broken.promise).or_default() += 1);
-    }
-}
-
-impl std::fmt::Display for Totals {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Totals { rounds, jobs, begun, faults, broken } = self;
-        write!(f, "{rounds} rounds, {jobs} jobs, {begun} of them granted, {faults} faults; broken: {broken:?}")
-    }
 }
 
 /// A finished round.
@@ -249,15 +222,21 @@ impl Round {
         Ok(Round { seed, which, storm, broken, start })
     }
 
+    /// Returns the numbers of jobs, of granted jobs and of faults.
+    fn counts(&self) -> [usize; 3] {
+        let Storm { attempts, disturbed, .. } = &self.storm;
+        let granted = attempts.iter().filter(|attempt| !attempt.lines.is_empty()).count();
+        let faults = attempts.iter().map(|attempt| attempt.done.len()).sum::<usize>() + disturbed.len();
+        [attempts.len(), granted, faults]
+    }
+
     /// Prints the results; returns the number of broken promises.
     fn report(&self) -> usize {
         let Round { seed, which, storm, broken, start } = self;
-        let granted = storm.attempts.iter().filter(|attempt| !attempt.lines.is_empty()).count();
+        let [jobs, granted, faults] = self.counts();
         let late = storm.control.iter().map(|(_, late)| *late).max().unwrap_or_default();
         println!(
-            "seed {seed} on {which:?}: {} jobs, {granted} granted, {} faults, machine late by {late:.0?} at most: {} broken",
-            storm.attempts.len(),
-            storm.attempts.iter().map(|attempt| attempt.done.len()).sum::<usize>() + storm.disturbed.len(),
+            "seed {seed} on {which:?}: {jobs} jobs, {granted} granted, {faults} faults, machine late by {late:.0?} at most: {} broken",
             broken.len(),
         );
         let which =
@@ -506,22 +485,19 @@ impl Runner<'_> {
         if job.debug {
             command.env("LOCKKEEPER_LOG", "debug");
         }
-        let work = if self.planted(Plant::Flee, job) { Duration::from_secs(8) } else { job.work };
-        command.arg("storm-job").arg("--log").arg(log).args(["--work", &work.as_millis().to_string()]);
-        command.args(["--status", &job.status.to_string()]);
-        match job.on_term {
-            OnTerm::Dies => {}
-            OnTerm::Finishes(after) => _ = command.args(["--finishes", &after.as_millis().to_string()]),
-            OnTerm::Ignores => _ = command.arg("--ignores"),
-        }
-        command.args(job.second.then_some("--second"));
-        command.args(self.planted(Plant::Flee, job).then_some("--flees"));
-        command.args((self.plant == Some(Plant::Token)).then_some("--one-token"));
-        if job.kind.share() == Share::Alone {
-            for lock in &job.locks {
-                command.arg("--counter").arg(self.field.file(LOCKS[*lock].0));
-            }
-        }
+        let flees = self.planted(Plant::Flee, job);
+        let counter = |lock: &usize| self.field.file(LOCKS[*lock].0);
+        let task = Task {
+            log: log.to_owned(),
+            work: if flees { Duration::from_secs(8) } else { job.work },
+            status: job.status,
+            on_term: job.on_term,
+            second: job.second,
+            counter: job.locks.iter().filter(|_| job.kind.share() == Share::Alone).map(counter).collect(),
+            flees,
+            one_token: self.plant == Some(Plant::Token),
+        };
+        command.args(task.arguments()?);
         Ok(command)
     }
 

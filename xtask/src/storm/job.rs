@@ -3,15 +3,19 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use lockkeeper_fence::{FencedFile, FencingToken, FileError};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval, sleep_until};
+
+use super::judge::Word;
+use super::plan::OnTerm;
 
 /// The interval of its log lines.
 const TICK: Duration = Duration::from_millis(10);
@@ -22,74 +26,72 @@ pub(super) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// A job of the storm; not for people.
+/// A job of the storm, as JSON; not for people.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Working {
+    #[arg(value_parser = read)]
+    task: Task,
+}
+
+fn read(text: &str) -> Result<Task, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+/// The work of a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Task {
     /// The file of its log.
-    #[arg(long)]
-    log: PathBuf,
-    /// The milliseconds of its work.
-    #[arg(long)]
-    work: u64,
-    #[arg(long)]
-    status: u8,
-    /// The milliseconds that it continues after SIGTERM.
-    #[arg(long)]
-    finishes: Option<u64>,
-    /// Whether it ignores SIGTERM.
-    #[arg(long)]
-    ignores: bool,
+    pub log: PathBuf,
+    /// The duration of its work.
+    pub work: Duration,
+    pub status: u8,
+    pub on_term: OnTerm,
     /// Whether a second process works too.
-    #[arg(long)]
-    second: bool,
+    pub second: bool,
     /// One file per lock, with a number that is incremented under the lock.
-    #[arg(long)]
-    counter: Vec<PathBuf>,
+    pub counter: Vec<PathBuf>,
     /// A planted mistake: the work runs in a process that cannot be stopped.
-    #[arg(long)]
-    flees: bool,
+    pub flees: bool,
     /// A planted mistake: all holds have the same token.
-    #[arg(long)]
-    one_token: bool,
+    pub one_token: bool,
 }
 
 impl Working {
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
-        if std::mem::take(&mut self.flees) {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut task = self.task;
+        let own = std::env::current_exe()?;
+        if std::mem::take(&mut task.flees) {
             // The session's first process is `setsid` itself, so a signal to this group does not reach it.
-            let status = self.again(Command::new("setsid").arg("--wait").arg(std::env::current_exe()?))?.wait()?;
+            let status = Command::new("setsid").arg("--wait").arg(own).args(task.arguments()?).status()?;
             return Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)));
         }
-        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(self.work())
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(task.work())
     }
+}
 
-    /// Starts the same job again.
-    fn again(&self, command: &mut Command) -> Result<Child> {
-        command.arg("storm-job").arg("--log").arg(&self.log).args(["--work", &self.work.to_string()]);
-        command.args(["--status", &self.status.to_string()]);
-        command.args(self.finishes.iter().flat_map(|millis| ["--finishes".to_owned(), millis.to_string()]));
-        command.args(self.ignores.then_some("--ignores")).args(self.second.then_some("--second"));
-        command.args(self.one_token.then_some("--one-token"));
-        for counter in &self.counter {
-            command.arg("--counter").arg(counter);
-        }
-        command.spawn().context("starting a second process")
+impl Task {
+    /// Returns the arguments with which this program does it.
+    pub(super) fn arguments(&self) -> Result<[String; 2]> {
+        Ok(["storm-job".to_owned(), serde_json::to_string(self)?])
     }
 
     async fn work(self) -> Result<ExitCode> {
         let mut log = File::options().append(true).create(true).open(&self.log).context("opening the log")?;
-        let mut say = |what: String| log.write_all(format!("{} {what}\n", now().as_nanos()).as_bytes());
-        let listens = self.ignores || self.finishes.is_some();
-        let mut term = listens.then(|| signal(SignalKind::terminate())).transpose()?;
+        let mut say = |word: Word| -> Result<()> {
+            let line = serde_json::to_string(&(now(), word))? + "\n";
+            Ok(log.write_all(line.as_bytes())?)
+        };
+        let mut term = (self.on_term != OnTerm::Dies).then(|| signal(SignalKind::terminate())).transpose()?;
         let token = std::env::var("LOCKKEEPER_TOKEN").unwrap_or_default();
         let told: Vec<&str> = token.lines().map(|token| if self.one_token { "7" } else { token }).collect();
         let tokens = told.iter().map(|token| token.parse()).collect::<Result<Vec<FencingToken>, _>>()?;
-        say(format!("begin {} {}", std::process::id(), told.join(",")))?;
+        let pid = i32::try_from(std::process::id())?;
+        say(Word::Begin { pid, tokens: told.iter().filter_map(|token| token.parse().ok()).collect() })?;
         let mut second = match self.second {
             true => {
                 let log = self.log.with_extension("second");
-                let second = Working { log, second: false, counter: vec![], status: 0, ..self.clone() };
-                Some(second.again(&mut Command::new(std::env::current_exe()?))?)
+                let second = Task { log, second: false, counter: vec![], status: 0, ..self.clone() };
+                Some(Command::new(std::env::current_exe()?).args(second.arguments()?).spawn()?)
             }
             false => None,
         };
@@ -100,40 +102,40 @@ impl Working {
             read.push(match gate.enter(*token) {
                 Ok(_pass) => {
                     let number: u64 = std::fs::read_to_string(&self.counter[place])?.trim().parse()?;
-                    say(format!("read {place} {number}"))?;
+                    say(Word::Read(place, number))?;
                     Some(number)
                 }
                 Err(FileError::Refused { .. }) => None,
                 Err(error) => return Err(error.into()),
             });
         }
-        let mut end = Instant::now() + Duration::from_millis(self.work);
+        let mut end = Instant::now() + self.work;
         let mut ticks = interval(TICK);
         loop {
             tokio::select! {
                 biased;
                 () = sleep_until(end) => break,
                 Some(()) = async { term.as_mut()?.recv().await } => {
-                    say("told".to_owned())?;
-                    if let Some(millis) = self.finishes {
-                        end = end.min(Instant::now() + Duration::from_millis(millis));
+                    say(Word::Told)?;
+                    if let OnTerm::Finishes(after) = self.on_term {
+                        end = end.min(Instant::now() + after);
                     }
                 }
-                _ = ticks.tick() => say("tick".to_owned())?,
+                _ = ticks.tick() => say(Word::Tick)?,
             }
         }
         for (place, ((gate, token), read)) in gates.iter().zip(&read).enumerate() {
             let Some(number) = read else { continue };
             match gate.replace(*token, format!("{}\n", number + 1)) {
-                Ok(()) => say(format!("wrote {place} {}", number + 1))?,
-                Err(FileError::Refused { .. }) => say(format!("refused {place}"))?,
+                Ok(()) => say(Word::Wrote(place, number + 1))?,
+                Err(FileError::Refused { .. }) => say(Word::Refused)?,
                 Err(error) => return Err(error.into()),
             }
         }
         if let Some(second) = &mut second {
             second.wait()?;
         }
-        say("end".to_owned())?;
+        say(Word::End)?;
         Ok(ExitCode::from(self.status))
     }
 }

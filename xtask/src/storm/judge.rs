@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
 
@@ -41,7 +42,7 @@ impl Share {
 }
 
 /// A line of a job's log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Word {
     Begin {
         pid: i32,
@@ -56,29 +57,9 @@ pub(super) enum Word {
     End,
 }
 
-/// Reads a log. Ignores a last line that was cut off.
+/// Reads a log, with a line of JSON for each word. Ignores a last line that was cut off.
 pub(super) fn lines(text: &str) -> Vec<(Duration, Word)> {
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().filter_map(line).collect()
-}
-
-fn line(line: &str) -> Option<(Duration, Word)> {
-    let mut words = line.split(' ');
-    let at = Duration::from_nanos(words.next()?.parse().ok()?);
-    let word = match words.next()? {
-        "begin" => Word::Begin {
-            pid: words.next()?.parse().ok()?,
-            tokens: words.next()?.split(',').filter_map(|token| token.parse().ok()).collect(),
-        },
-        "tick" => Word::Tick,
-        "told" => Word::Told,
-        "read" => Word::Read(words.next()?.parse().ok()?, words.next()?.parse().ok()?),
-        "wrote" => Word::Wrote(words.next()?.parse().ok()?, words.next()?.parse().ok()?),
-        "refused" => Word::Refused,
-        "end" => Word::End,
-        _ => return None,
-    };
-    Some((at, word))
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// How a `lockkeeper` ended.
@@ -791,8 +772,9 @@ mod tests {
 
     #[test]
     fn a_line_that_was_cut_off_is_none() {
-        let text = "1000 begin 7 5,6\n2000 tick\n3000 wrote 0 12\n4000 en";
-        let words: Vec<_> = lines(text).into_iter().map(|(_, word)| word).collect();
-        assert_eq!(words, [Word::Begin { pid: 7, tokens: vec![5, 6] }, Word::Tick, Word::Wrote(0, 12)]);
+        let said = [Word::Begin { pid: 7, tokens: vec![5, 6] }, Word::Tick, Word::Wrote(0, 12), Word::End];
+        let text: String = said.iter().map(|word| serde_json::to_string(&(s(1.0), word)).unwrap() + "\n").collect();
+        let words: Vec<_> = lines(&text[..text.len() - 3]).into_iter().map(|(_, word)| word).collect();
+        assert_eq!(words, said[..3]);
     }
 }

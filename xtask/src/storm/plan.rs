@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use super::judge::Share;
 
@@ -104,7 +105,7 @@ pub(super) enum Wait {
 }
 
 /// The reaction of a job to SIGTERM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum OnTerm {
     Dies,
     /// Works for this long, then ends in order.
