@@ -14,8 +14,7 @@ use crate::contender::ContenderInfo;
 
 /// Why a lock was not acquired. Returned by every acquire, of every kind of lock.
 ///
-/// The first four variants below the shared ones say that another client is before this one. `Outranked`, `Preempted`
-/// and `CleanupUnfinished` are those of leased locks.
+/// [`AcquireError::kind`] groups the variants. `Outranked`, `Preempted` and `CleanupUnfinished` are those of leased locks.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
