@@ -34,7 +34,7 @@ impl Admin {
     /// # Errors
     ///
     /// [`AdminError::NoSuchLock`] if the path has no node; a node without contenders is not an error.
-    /// [`SessionError::ConnectionLost`] without a majority. Otherwise, the server refuses the read or cannot be reached.
+    /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost) without a majority. Otherwise, the server refuses the read or cannot be reached.
     pub async fn show(&self, path: impl AsRef<str>) -> Result<LockInfo, AdminError> {
         let path = path.as_ref();
         let path = LockPath::parse_node(path)?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "real-servers")]
 use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{HoldState, Lockkeeper};
 use lockkeeper_server::{OpCode, Server};
