@@ -14,7 +14,7 @@
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
 //! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`] | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
 //! | [`Admin`](crate::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `Decided` |
-//! | settings | [`SettingsError`] | a list of mistakes |
+//! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
 //!
 //! ```
 //! use lockkeeper::Error;
